@@ -204,6 +204,9 @@ class Plane:
     def stop(self) -> None: ...
     def divert(self, on: bool) -> None:
         """Hand Produce and Fetch to Python as everything else, parked fetches too, or execute them here again."""
+    def close_longest_silent(self, count: int, *, spared: int = -1) -> int:
+        """Close so many clients' connections, each the one that is silent for longest of the reactor that has most, and
+        none of the listener `spared`; how many reactors were asked for, at most 1000."""
     def cut(self) -> None:
         """Close the connections that there are; their clients may come back."""
     def publish(self, partition: Partition, *, native_append: bool, envelope: bool = False) -> int:

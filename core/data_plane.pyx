@@ -27,7 +27,7 @@ from pybroker.core.partition.partition cimport (
 from pybroker.core.partition.registry cimport registry_add, registry_free, registry_new, registry_remove
 from pybroker.core.plane.conn cimport OPEN, conn_t, note_t
 from pybroker.core.plane.fetch_session cimport sessions_destroy, sessions_init, sessions_leave
-from pybroker.core.plane.inbox cimport inbox_leave, inbox_ring
+from pybroker.core.plane.inbox cimport ask_to_close, inbox_leave, inbox_ring
 from pybroker.core.plane.mailbox cimport (
     CLOSED, GROWN, JOINING, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_return, mailbox_take,
 )
@@ -221,6 +221,10 @@ cdef class Plane:
         """Close the connections that there are; their clients may come back."""
         store_i64(&self.state.cut, self.adopted)
         self._wake()
+
+    def close_longest_silent(self, int32_t count, *, int32_t spared=-1) -> int:
+        """Close so many clients' connections, each the one that is silent for longest on a thread, none of `spared`."""
+        return 0 if self.inherited else ask_to_close(&self.state, self.reactors, self.serving, count, spared)
 
     def _wake(self) -> None:
         if self.inherited:

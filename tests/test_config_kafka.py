@@ -19,11 +19,12 @@ OWN_DEFAULTS = {
     "offsets.topic.replication.factor",
     "sasl.enabled.mechanisms",
     "sasl.mechanism.inter.broker.protocol",
+    "socket.listen.backlog.size",
     "socket.receive.buffer.bytes",
     "socket.send.buffer.bytes",
 }
-"""Defaults that are ours: a directory that outlives a reboot; what one broker can give; what was measured best; no
-mechanism, where Kafka's is one that this broker has not."""
+"""Defaults that are ours: a directory that outlives a reboot; what one broker can give; what was measured best; a
+backlog that a burst of clients does not fill; no mechanism, where Kafka's is one that this broker has not."""
 OWN = {
     "broker.death.proof.enable",
     "group.metadata.memory.bytes",

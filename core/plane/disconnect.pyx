@@ -8,11 +8,11 @@ shutdown(2) tells the peer, and epoll is told to forget the connection before it
 answers, 6).
 """
 
-from libc.stdint cimport uint8_t
+from libc.stdint cimport int32_t, uint8_t
 from libc.string cimport strlen
 from posix.unistd cimport close
 
-from pybroker.core.base.atomic cimport store_i32
+from pybroker.core.base.atomic cimport add_i32, load_i32, store_i32
 from pybroker.core.base.chain cimport chain_append, chain_remove, link_t
 from pybroker.core.base.epoll cimport EPOLL_CTL_DEL, epoll_ctl, epoll_event
 from pybroker.core.base.socket cimport SHUT_RDWR, shutdown
@@ -51,6 +51,21 @@ cdef void close_conn(reactor_t* r, conn_t* c, const char* reason) noexcept nogil
     if c.state != AWAY:
         c.state = CLOSING
         make_ready(r, c)
+
+
+cdef void close_longest_silent(reactor_t* r) noexcept nogil:
+    """There are too many connections: close as many clients' as was asked for, or as there are."""
+    cdef link_t* link = r.listed.first
+    cdef int32_t asked = load_i32(&r.too_many)
+    cdef int32_t left = asked
+    cdef conn_t* c
+    while link != NULL and left > 0:
+        c = <conn_t*>link.owner
+        link = link.next
+        if c.fd >= 0 and c.fetcher == NULL and c.listener != load_i32(&r.plane.spared):
+            close_conn(r, c, "max.connections is exceeded, and it was silent for longest")
+            left -= 1
+    add_i32(&r.too_many, -asked)
 
 
 cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:

@@ -4,10 +4,11 @@ Any thread leaves something under the inbox's lock and rings the bell once; the 
 turn.
 """
 
+from libc.stdint cimport int32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from pybroker.core.base.atomic cimport add_i32, store_i32
+from pybroker.core.base.atomic cimport add_i32, load_i32, store_i32
 from pybroker.core.base.chain cimport chain_append, chain_take
 from pybroker.core.base.epoll cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_ADD, epoll_ctl, epoll_event
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
@@ -21,10 +22,14 @@ from pybroker.core.plane.disconnect cimport close_conn
 from pybroker.core.plane.fetch_session cimport waiter_t
 from pybroker.core.plane.mailbox cimport ring
 from pybroker.core.plane.operation cimport operation_answered, operation_end, operation_look, operation_tell
-from pybroker.core.plane.reactor cimport make_ready, reactor_t
+from pybroker.core.plane.reactor cimport make_ready, plane_t, reactor_t
 from pybroker.core.plane.replica_fetcher cimport fetched_t, replica_fetcher_flushed, replica_fetcher_t
 from pybroker.core.plane.rights cimport rights_take
 from pybroker.core.storage.group_commit cimport sync_t
+
+
+cdef enum:
+    ASKED_MAX = 1000             # connections to close, at a time
 
 
 cdef void wake(inbox_t* box) noexcept nogil:
@@ -53,6 +58,32 @@ cdef void inbox_ring(inbox_t* box) noexcept nogil:
     box.is_called = 1
     wake(box)
     pthread_mutex_unlock(&box.lock)
+
+
+cdef inline int32_t left_of(reactor_t* r) noexcept nogil:
+    """Its connections that are not to be closed."""
+    return load_i32(&r.connections) - load_i32(&r.too_many)
+
+
+cdef int32_t ask_to_close(plane_t* plane, reactor_t** reactors, int n, int32_t count, int32_t spared) noexcept nogil:
+    """Have each of so many connections closed by the reactor that has most, the one that is silent for longest; those
+    of the listener `spared` stay. How many were asked for, ASKED_MAX at a time. From any thread."""
+    cdef reactor_t* most
+    cdef int32_t asked = 0
+    cdef int i
+    store_i32(&plane.spared, spared)
+    while asked < min(count, <int32_t>ASKED_MAX):
+        most = reactors[0]
+        for i in range(1, n):
+            if left_of(reactors[i]) > left_of(most):
+                most = reactors[i]
+        if left_of(most) <= 0:
+            break
+        add_i32(&most.too_many, 1)
+        asked += 1
+    for i in range(n):
+        inbox_ring(&reactors[i].inbox)
+    return asked
 
 
 cdef void synced(sync_t* s) noexcept nogil:

@@ -31,7 +31,7 @@ from pybroker.core.plane.conn cimport (
     AWAY, CLOSING, OPEN, conn_account, conn_flush, conn_free_own, conn_is_sent, conn_sendable, conn_t, note_t,
     operation_t,
 )
-from pybroker.core.plane.disconnect cimport close_conn, end, forget, stop_acks, stop_waiting
+from pybroker.core.plane.disconnect cimport close_conn, close_longest_silent, end, forget, stop_acks, stop_waiting
 from pybroker.core.plane.fetch cimport fetcher_free
 from pybroker.core.plane.inbox cimport news, synced, take_inbox, take_told, told, warmed
 from pybroker.core.plane.mailbox cimport unring
@@ -305,6 +305,8 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
         finish_all(r)
     if load_i32(&r.plane.diverted) != r.diverted or cut != r.cut:
         heed(r, load_i32(&r.plane.diverted), cut)
+    if load_i32(&r.too_many) > 0:
+        close_longest_silent(r)
     resume_due(r)
     link = r.ready.first
     only = talker(<conn_t*>link.owner) if link != NULL and link.next == NULL else 0

@@ -42,6 +42,7 @@ cdef struct plane_t:             # what all reactors of a broker share
     int32_t diverted             # Python executes Produce and Fetch too: a test's faults are there
     int64_t cut                  # connections with an id up to this one are to be closed
     int64_t rules                # the number of the rules that say who may do what
+    int32_t spared               # the listener whose connections are not closed for being too many; -1 none
 
 cdef struct reactor_t:
     plane_t* plane
@@ -57,6 +58,7 @@ cdef struct reactor_t:
     int32_t connections          # how many, for whoever asks
     int64_t now_ms
     int64_t swept_ms
+    int32_t too_many             # connections that are to be closed: those that are silent for longest
     int32_t diverted             # what the plane said in the last turn
     int64_t cut
     int64_t arena_used

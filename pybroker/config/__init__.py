@@ -1,6 +1,6 @@
 """The broker's and the topics' settings: one table each, which reads, checks, answers DescribeConfigs and documents."""
 
-from .broker import BROKER, BrokerConfig
+from .broker import BROKER, BrokerConfig, setting_of
 from .settings import ConfigError, Entry, Setting, Source, Synonym, Type
 from .topic import TOPIC, TopicConfig
 
@@ -15,4 +15,5 @@ __all__ = [
     "Synonym",
     "TopicConfig",
     "Type",
+    "setting_of",
 ]

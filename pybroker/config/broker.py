@@ -8,6 +8,7 @@ from pybroker.model import HostPort
 
 from .broker_settings import GENERAL, GROUPS, METRICS, NETWORK
 from .cluster_settings import CLUSTER
+from .listener_settings import of_broker, own_name, own_setting
 from .listeners import ADVERTISED, INTER_BROKER, INTER_BROKER_PROTOCOL, LISTENERS, PROTOCOLS, Listeners, Refused, settle
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
 from .security_settings import ENABLED, INTER_BROKER_MECHANISM, SECURITY, Sasl, account_of, is_of_listener, sasl_of
@@ -64,7 +65,7 @@ class BrokerConfig:
         self._dynamic: dict[Source, Mapping[str, str]] = {source: {} for source in DYNAMIC}
         self._values: dict[str, Value] = {}
         for name, (text, where) in given.items():
-            if name in BROKER:
+            if setting_of(name) is not None:
                 self._given[name] = _Given(text, where)
             elif is_of_listener(name) or is_ssl_of_listener(name):
                 self._of_listeners[name] = _Given(text, where)
@@ -83,6 +84,11 @@ class BrokerConfig:
                 values[name] = setting.parse(held.text, held.where)
             else:
                 values[name] = default_of(setting)
+        for name in {*self._given, *(name for held in self._dynamic.values() for name in held)} - values.keys():
+            changed = next((held[name] for held in self._dynamic.values() if name in held), None)
+            text, where = self._given[name] if changed is None else (changed, WHILE_IT_RUNS)
+            if (own := own_setting(name)) is not None:
+                values[name] = own.parse(text, where)
         self._values = values
         self._check()
 
@@ -110,6 +116,10 @@ class BrokerConfig:
     def __getitem__(self, name: str) -> Any:
         """The value: bool, int, float, str, tuple of str for lists, None for what is not set. KeyError if unknown."""
         return self._values[name]
+
+    def of_listener(self, listener: str, name: str) -> Any:
+        """The value of a setting for one listener: its own, or the broker's."""
+        return self._values.get(own_name(listener, name), self._values[name])
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -139,9 +149,10 @@ class BrokerConfig:
         """What is set for all brokers, as DescribeConfigs answers it."""
         source = Source.DYNAMIC_DEFAULT_BROKER
         return [
-            self._entry(BROKER[name])._replace(value=shown, source=source, synonyms=(Synonym(name, shown, source),))
+            self._entry(setting)._replace(value=shown, source=source, synonyms=(Synonym(name, shown, source),))
             for name, text in self._dynamic[source].items()
-            for shown in [None if BROKER[name].sensitive else text]
+            if (setting := setting_of(name)) is not None
+            for shown in [None if setting.sensitive else text]
         ]
 
     # -- what DescribeConfigs shows ----------------------------------------------------------------------------------
@@ -197,14 +208,15 @@ class BrokerConfig:
         return [part.strip() for part in text.split(",")]
 
     def entries(self) -> list[Entry]:
-        """Every setting as DescribeConfigs answers it for this broker."""
-        return [self._entry(setting) for setting in BROKER.values()] + self._entries_of_listeners()
+        """Every setting as DescribeConfigs answers it for this broker; of listeners, what is set."""
+        known = [self._entry(setting) for name in self._values if (setting := setting_of(name)) is not None]
+        return known + self._entries_of_listeners()
 
     def _entries_of_listeners(self) -> list[Entry]:
-        """What listeners have of their own that was changed while the broker runs."""
+        """What listeners have of their own for TLS that was changed while the broker runs."""
         source = Source.DYNAMIC_BROKER
         found = ((name, text, SSL[name.split(".", 3)[3]]) for name, text in self._dynamic[source].items()
-                 if name not in BROKER)  # fmt: skip
+                 if setting_of(name) is None)  # fmt: skip
         return [
             Entry(name, text, source, False, False, setting.type, setting.doc, (Synonym(name, text, source),))
             for name, text, setting in found
@@ -214,17 +226,19 @@ class BrokerConfig:
         """The places that have a value for a setting or, if it is not set, for a coarser one that then holds.
 
         What was set comes before defaults, so the one that holds is in front."""
-        names = next((group[group.index(name) :] for group in ALTERNATIVES if name in group), (name,))
+        base = of_broker(name)
+        names: tuple[str, ...] = (name,) if base is None else (name, base)
+        names = next((group[group.index(name) :] for group in ALTERNATIVES if name in group), names)
         given = []
         for n in names:
-            hides = BROKER[n].sensitive
+            hides = _known(n).sensitive
             given += [
                 Synonym(n, None if hides else held[n], source) for source, held in self._dynamic.items() if n in held
             ]
             if n in self._given:
-                text = as_text(BROKER[n].parse(*self._given[n]))
+                text = as_text(_known(n).parse(*self._given[n]))
                 given.append(Synonym(n, None if hides else text, Source.STATIC_BROKER))
-        defaults = [(n, as_text(default_of(BROKER[n]))) for n in names]
+        defaults = [(n, as_text(default_of(_known(n)))) for n in names]
         return given + [Synonym(n, text, Source.DEFAULT) for n, text in defaults if text is not None]
 
     def _entry(self, setting: Setting) -> Entry:
@@ -275,6 +289,19 @@ class BrokerConfig:
         if self[name] is None:
             return ConfigError(f"{name} is not set: {why}")
         return ConfigError(f"{name} = {as_text(self[name])!r} ({self.where(name)}) is not allowed: {why}")
+
+
+def setting_of(name: str) -> Setting | None:
+    """The setting of this name, a broker's or a listener's; None if there is none."""
+    return BROKER.get(name) or own_setting(name)
+
+
+def _known(name: str) -> Setting:
+    """The same for one that is known. KeyError if it is not."""
+    setting = setting_of(name)
+    if setting is None:
+        raise KeyError(name)
+    return setting
 
 
 def default_of(setting: Setting) -> Value:

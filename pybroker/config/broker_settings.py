@@ -193,8 +193,10 @@ NETWORK = table(
     Setting(
         "socket.listen.backlog.size",
         INT,
-        "50",
-        "New connections that may wait until the broker accepts them: the backlog of listen(2).",
+        "4096",
+        "New connections that may wait until the broker accepts them: the backlog of listen(2), of which the system "
+        "takes no more than net.core.somaxconn. Where it is full Linux answers with SYN cookies, and resets a client "
+        "that sends more than one segment before it is accepted: with Kafka's 50, some of 200 that connect at once.",
         Range(1),
     ),
     Setting(
@@ -207,7 +209,19 @@ NETWORK = table(
         "max.connections",
         INT,
         str(INT_MAX),
-        "Connections that may be open at once. The broker accepts further ones when others close.",
+        "Connections that may be open at once. The broker accepts further ones when others close. The listener that "
+        "brokers use accepts nevertheless if there are others, of which the connection that was silent for longest is "
+        "closed. A listener may have a limit of its own: listener.name.clients.max.connections.",
+        Range(0),
+        dynamic=True,
+    ),
+    Setting(
+        "max.connection.creation.rate",
+        INT,
+        str(INT_MAX),
+        "Connections a second that are accepted, as an average over ten seconds; further ones wait. The listener that "
+        "brokers use does not count if there are others. A listener may have a rate of its own: "
+        "listener.name.clients.max.connection.creation.rate.",
         Range(0),
         dynamic=True,
     ),

@@ -18,7 +18,7 @@ from typing import Protocol
 from pybroker import errors
 from pybroker.cluster.config_changes import Change, altered
 from pybroker.cluster.topics import Topic, check_name
-from pybroker.config import BROKER, TOPIC, BrokerConfig, ConfigError, Source, TopicConfig, Type
+from pybroker.config import BROKER, TOPIC, BrokerConfig, ConfigError, Source, TopicConfig, Type, setting_of
 from pybroker.config.settings import as_text, shown
 from pybroker.config.ssl_settings import is_reconfigurable
 from pybroker.controller import nodes
@@ -230,9 +230,10 @@ def _check_names(names: Iterable[str]) -> None:
     for name in names:
         if is_reconfigurable(name):
             continue
-        if name not in BROKER:
+        setting = setting_of(name)
+        if setting is None:
             raise ConfigError(f"{shown(name)} is no setting of a broker")
-        if not BROKER[name].dynamic:
+        if not setting.dynamic:
             raise ConfigError(f"{name} cannot change while the broker runs: set it where the broker is started")
 
 

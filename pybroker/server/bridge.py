@@ -117,6 +117,10 @@ class Bridge:
         """Close every connection; clients may come back at once."""
         self._plane.cut()
 
+    def close_longest_silent(self, count: int, spared: str | None) -> int:
+        """Close so many clients' connections, none of the listener `spared`; how many were asked for."""
+        return self._plane.close_longest_silent(count, spared=self._listeners.get(spared or "", NO_LISTENER))
+
     def close(self) -> None:
         """Stop the reactors; waits for their turns, not for requests."""
         self._loop.remove_reader(self._plane.fileno())

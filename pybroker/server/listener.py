@@ -7,7 +7,6 @@ import os
 import resource
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -20,6 +19,8 @@ from pybroker.security.tls import SslStream, Stream
 from pybroker.server.bridge import Bridge
 from pybroker.server.closings import Closings
 from pybroker.server.connection import Connection, Responder
+from pybroker.server.connection_quotas import CONNECTIONS_SHARE, UNLIMITED, PendingLogins, Quotas
+from pybroker.server.connection_rates import Held
 from pybroker.server.login import Login, Logins
 from pybroker.server.pool import Pool
 from pybroker.server.tls_handshake import Tls, TlsHandshake
@@ -29,14 +30,15 @@ log = logging.getLogger(__name__)
 RECEIVE_BYTES = 256 << 10
 ACCEPTS_PER_TURN = 64
 ACCEPT_PAUSE_SECONDS = 0.5
+ACCEPT_RETRY_SECONDS = 0.05
+"""When the listener looks again for a descriptor that another's connection was asked to give back."""
 HOLDER_PATIENCE_SECONDS = 10.0
 DESCRIPTORS_KEPT = 128
 """File descriptors that stay for the logs when connections have taken the others."""
 DESCRIPTORS_MIN = 256
 """What a broker has to be allowed in all, so that some are left for clients."""
+TOO_MANY = "max.connections is exceeded, and it was silent for longest"
 EVERY_INTERFACE = "every interface"
-CONNECTIONS_SHARE = 4
-"""One descriptor in so many is never taken by a log."""
 _NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -51,20 +53,22 @@ class Limits:
     backlog: int
     send_buffer_bytes: int | None
     receive_buffer_bytes: int | None
+    creation_rate_max: int = UNLIMITED
 
     @classmethod
-    def of(cls, config: BrokerConfig) -> "Limits":
-        """What the settings say."""
+    def of(cls, config: BrokerConfig, listener: str) -> "Limits":
+        """What the settings say of a listener."""
         idle_ms = config["connections.max.idle.ms"]
         send, receive = config["socket.send.buffer.bytes"], config["socket.receive.buffer.bytes"]
         return cls(
             request_bytes_max=config["socket.request.max.bytes"],
             idle_seconds_max=idle_ms / 1000 if idle_ms >= 0 else None,
-            connections_max=config["max.connections"],
+            connections_max=config.of_listener(listener, "max.connections"),
             connections_per_ip_max=config["max.connections.per.ip"],
             backlog=config["socket.listen.backlog.size"],
             send_buffer_bytes=send if send > 0 else None,
             receive_buffer_bytes=receive if receive > 0 else None,
+            creation_rate_max=config.of_listener(listener, "max.connection.creation.rate"),
         )
 
 
@@ -93,24 +97,6 @@ class Peer(Protocol):
 
     def finish(self) -> None: ...
     def close(self, reason: str, level: int = ...) -> None: ...
-
-
-class Quotas:
-    """How many connections there are, in all and from each host: the listeners of a broker count together."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.per_host: Counter[str] = Counter()
-
-    def add(self, host: str) -> None:
-        self.count += 1
-        self.per_host[host] += 1
-
-    def remove(self, host: str) -> None:
-        self.count -= 1
-        self.per_host[host] -= 1
-        if not self.per_host[host]:
-            del self.per_host[host]
 
 
 class Listener:
@@ -146,10 +132,14 @@ class Listener:
         self._quotas = quotas or Quotas()
         self._logins = logins
         self.tls = tls
+        self._pending = PendingLogins()
+        self._held = Held(self.loop)
+        self._rests_until = 0.0  # connections came too fast
         self._accepting = False
         self._full = False
         self._hurried = False
         self._timer: asyncio.TimerHandle | None = None
+        self._resumption: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
@@ -214,6 +204,7 @@ class Listener:
             await asyncio.wait([self._empty], timeout=timeout_seconds)
         for connection in list(self._connections):
             connection.close("the broker stops", logging.INFO)
+        self._held.close()
         self.closings.close()
 
     def disconnect(self) -> None:
@@ -221,11 +212,24 @@ class Listener:
         for connection in list(self._connections):
             connection.close("it was asked for", logging.INFO)
 
-    def limit(self, connections_max: int, connections_per_ip_max: int) -> None:
-        """Accept by other limits from now on; connections that are open stay."""
+    def limit(self, limits: Limits) -> None:
+        """Accept by other limits from now on; what cannot change while the broker runs is what it was."""
         self.limits = replace(
-            self.limits, connections_max=connections_max, connections_per_ip_max=connections_per_ip_max
+            self.limits,
+            connections_max=limits.connections_max,
+            connections_per_ip_max=limits.connections_per_ip_max,
+            creation_rate_max=limits.creation_rate_max,
         )
+        self._resume()
+
+    def close_longest_silent(self, count: int) -> int:
+        """Close so many connections, at first those of clients that are not logged in yet; how many were. Those of the
+        native plane are not among them."""
+        peers = [peer for peer in self._connections if isinstance(peer, Connection | Login | TlsHandshake)]
+        peers.sort(key=lambda peer: (isinstance(peer, Connection), peer.last_active))
+        for peer in peers[:count]:
+            peer.close(TOO_MANY)
+        return len(peers[:count])
 
     def abandon(self) -> None:
         """Wait for no running request: close() comes to its end at once."""
@@ -237,6 +241,7 @@ class Listener:
         if self._timer:
             self._timer.cancel()
         self._pause()
+        self._resume_in(None)
         if self._sock:
             forks.hang_up(self._sock)
             self._sock = None
@@ -248,13 +253,27 @@ class Listener:
         for connection in self._connections:
             if isinstance(connection, Connection | Login | TlsHandshake):  # the plane sees to its own
                 connection.forked()
+        self._held.forked()
 
     # -- accepting -------------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        if self._sock and not self._accepting:
-            self._accepting = True
-            self.loop.add_reader(self._sock.fileno(), self._accept)
+        """Accept, or go on with it; not before connections that came too fast have had their rest."""
+        if not self._sock or self._accepting:
+            return
+        rest = self._rests_until - self.loop.time()
+        if rest > 0:
+            self._resume_in(rest)
+            return
+        self._resume_in(None)
+        self._accepting = True
+        self.loop.add_reader(self._sock.fileno(), self._accept)
+
+    def _resume_in(self, seconds: float | None) -> None:
+        """Have it called then, in place of what was said before; None: by no timer."""
+        if self._resumption is not None:
+            self._resumption.cancel()
+        self._resumption = None if seconds is None else self.loop.call_later(seconds, self._resume)
 
     def _pause(self) -> None:
         if self._sock and self._accepting:
@@ -262,15 +281,13 @@ class Listener:
             self.loop.remove_reader(self._sock.fileno())
 
     def _accept(self) -> None:
-        """Take what waits; with no descriptor to spare, leave the others in the backlog for a while."""
+        """Take what waits; where there is no room, or no descriptor to spare, leave it in the backlog for a while."""
         for _ in range(ACCEPTS_PER_TURN):
-            if self._quotas.count >= self.limits.connections_max:
-                self._wait_for_room("max.connections is reached")
+            if not self._accepting:
                 return
             assert self._sock is not None
             try:
-                if not self._may_take_a_descriptor():
-                    self._wait_for_room("the other file descriptors are kept for the logs")
+                if not self._has_room():
                     return
                 sock, address = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -283,6 +300,21 @@ class Listener:
             self._full = False
             self._admit(sock, address[0], address[1])
 
+    def _has_room(self) -> bool:
+        """May one more connection be taken? If not, accepting is paused. Raises OSError without a descriptor."""
+        reason = self._quotas.full(self.name, self.limits.connections_max)
+        if reason is None and len(self._pending) >= self._quotas.logins_max(self.limits.connections_max):
+            reason = "too many clients are not logged in yet"
+        if reason is None and not self._may_take_a_descriptor():
+            reason = "the other file descriptors are kept for the logs"
+            if self.name == self._quotas.spared and self._quotas.close_longest_silent(1):
+                self._wait_for_room(reason, ACCEPT_RETRY_SECONDS)
+                return False
+        if reason is None or not (wait := self._pending.make_room(self.loop.time())):
+            return True
+        self._wait_for_room(reason, min(wait, ACCEPT_PAUSE_SECONDS))
+        return False
+
     def _may_take_a_descriptor(self) -> bool:
         """Is the next one none of those that are kept? Asked before a connection is taken, which would be reset: in the
         backlog it waits. Raises OSError where there is none."""
@@ -291,13 +323,15 @@ class Listener:
         os.close(following)
         return following < resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_KEPT
 
-    def _wait_for_room(self, reason: str) -> None:
-        """Stop accepting for a moment; said once until a connection is accepted again."""
+    def _wait_for_room(self, reason: str, seconds: float = ACCEPT_PAUSE_SECONDS) -> None:
+        """Stop accepting until a connection ends, or for a moment; said once until one is accepted again."""
         if not self._full:
-            event(log, logging.WARNING, "accepting paused", reason=reason, connections=self._quotas.count)
+            event(log, logging.WARNING, "accepting paused", listener=self.name, reason=reason,
+                  connections=self._quotas.count)  # fmt: skip
         self._full = True
         self._pause()
-        self.loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume)
+        self._quotas.wait(self._resume)
+        self._resume_in(seconds)
 
     def _admit(self, sock: socket.socket, host: str, port: int) -> None:
         if host.startswith("::ffff:"):
@@ -307,6 +341,16 @@ class Listener:
             reason = f"max.connections.per.ip is {self.limits.connections_per_ip_max}"
             self.closings.tell("connection refused", Caller(host, port, self.name), reason, self.loop.time())
             return
+        now = self.loop.time()
+        if seconds := self._quotas.addresses.over(host, now):
+            self._held.add(sock, seconds)
+            reason = "connection_creation_rate of its address is exceeded"
+            self.closings.tell("connection refused", Caller(host, port, self.name), reason, now)
+            return
+        if seconds := self._quotas.created(self.name, self.limits.creation_rate_max, now):
+            self._rests_until = now + seconds
+            self._pause()
+            self._resume()
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -340,12 +384,17 @@ class Listener:
 
     def _add(self, peer: Peer) -> None:
         self._connections.add(peer)
-        self._quotas.add(peer.caller.host)
+        if isinstance(peer, Login | TlsHandshake):
+            self._pending.add(peer.caller.host, peer)
+        self._quotas.add(peer.caller.host, self.name)
+        if self.name == self._quotas.spared:
+            self._quotas.make_room(self.loop.time())
 
     def forget(self, connection: Peer) -> None:
         """A connection closed itself."""
         self._connections.discard(connection)
-        self._quotas.remove(connection.caller.host)
+        self._pending.discard(connection.caller.host, connection)
+        self._quotas.remove(connection.caller.host, self.name)
         if self._empty and not self._connections and not self._empty.done():
             self._empty.set_result(None)
 
@@ -355,6 +404,7 @@ class Listener:
         """Close what is idle, and what holds the memory pool's last place without getting on."""
         now = self.loop.time()
         self.closings.tend(now)
+        self._quotas.make_room(now)
         idle = self.limits.idle_seconds_max
         if idle is not None:
             for connection in [c for c in self._connections if now - c.last_active > idle]:

@@ -25,7 +25,9 @@ from pybroker.security.tls import server_context
 from pybroker.server.authorization import Authorization
 from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Responder
-from pybroker.server.listener import Limits, Listener, Quotas, why_not
+from pybroker.server.connection_quotas import Quotas
+from pybroker.server.connection_rates import AddressRates
+from pybroker.server.listener import Limits, Listener, why_not
 from pybroker.server.login import Logins
 from pybroker.server.pool import Pool
 from pybroker.server.tls_handshake import tls_of
@@ -54,7 +56,9 @@ class SocketServer:
             why = "the OpenSSL of this Python cannot be used by core: its ssl module serves TLS, on the event loop"
             event(log, logging.WARNING, "TLS is slow", listeners=",".join(self._tls), reason=why)
         self._pool = Pool(pool_bytes(config))
-        self._quotas = Quotas()
+        names = [endpoint.listener for endpoint in config.listeners.endpoints]
+        self._quotas = Quotas(config.listeners.inter_broker if len(names) > 1 else None)
+        self._quotas.close_longest_silent = self._close_longest_silent
         self._bridge: Bridge | None = None
         self._metadata: MetadataCache | None = None
         self._listeners: list[Listener] = []
@@ -67,8 +71,8 @@ class SocketServer:
 
     def bind(self) -> None:
         """Bind every listener, without accepting yet. Raises StartError, and then none is bound."""
-        limits = Limits.of(self._config)
         for endpoint in self._config.listeners.endpoints:
+            limits = Limits.of(self._config, endpoint.listener)
             logins = self.logins if endpoint.listener in self.logins.mechanisms else None
             tls = self._tls.get(endpoint.listener)
             listener = Listener(endpoint.listener, self._pool, limits, self._quotas, logins, tls)
@@ -125,9 +129,28 @@ class SocketServer:
             authorization.tell(self._bridge)
 
     def limit(self) -> None:
-        """Accept by the limits that the settings say now; connections that are open stay."""
+        """Accept by the limits that the settings say now. Of connections that are too many by max.connections, those
+        are closed that were silent for longest; others that are open stay."""
+        self._quotas.connections_max = self._config["max.connections"]
+        self._quotas.creation_rate_max = self._config["max.connection.creation.rate"]
         for listener in self._listeners:
-            listener.limit(self._config["max.connections"], self._config["max.connections.per.ip"])
+            listener.limit(Limits.of(self._config, listener.name))
+        self._quotas.make_room(asyncio.get_running_loop().time())
+
+    @property
+    def addresses_rates(self) -> AddressRates:
+        """How fast each address may connect."""
+        return self._quotas.addresses
+
+    def _close_longest_silent(self, count: int) -> int:
+        """Close so many connections, none of the listener that brokers use; how many are closed, or will be."""
+        closed = 0
+        for listener in self._listeners:
+            if listener.name != self._quotas.spared and closed < count:
+                closed += listener.close_longest_silent(count - closed)
+        if closed < count and self._bridge is not None:
+            closed += self._bridge.close_longest_silent(count - closed, self._quotas.spared)
+        return closed
 
     def reload(self) -> None:
         """Show new clients the certificates that the settings name now, of listeners where these were changed while the

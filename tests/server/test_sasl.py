@@ -103,6 +103,22 @@ async def test_tokens_without_a_header(live: Live) -> None:
             assert await wire.closed()
 
 
+async def test_many_who_connect_at_once_are_reset_by_nobody(native: Live) -> None:
+    """Four hundred clients, who say all they have to say before they are accepted. With a backlog of 50, Kafka's, Linux
+    resets those of whom it has only a SYN cookie when their second segment comes."""
+
+    async def one() -> None:
+        wire = await native.connect("CLIENTS")
+        wire.send("SaslHandshake", 1, mechanism="PLAIN")
+        wire.send("SaslAuthenticate", 1, auth_bytes=b"\0alice\0alice-secret")
+        wire.send("ApiVersions", 0)
+        for _ in range(3):
+            await wire.frame()
+        wire.writer.close()
+
+    await asyncio.gather(*(one() for _ in range(400)))
+
+
 async def test_what_is_sent_right_behind_a_login_is_answered_behind_it(live: Live) -> None:
     """Not a byte of it is lost on the way to those who answer it, however the bytes arrive."""
     for step in (1, 7, 10_000):

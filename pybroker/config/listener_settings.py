@@ -1,0 +1,32 @@
+"""The settings of which a listener may have a value of its own, before the broker's: listener.name.<l>.max.connections.
+
+They are Kafka's ListenerReconfigurableConfigs. Who may log in at a listener is told in security_settings.
+"""
+
+import re
+from typing import Final
+
+from .broker_settings import NETWORK
+from .settings import Range, Setting
+
+NAMES: Final = ("max.connections", "max.connection.creation.rate")
+_OWN: Final = re.compile(rf"listener\.name\.[^.]+\.(?P<name>{'|'.join(map(re.escape, NAMES))})")
+
+
+def own_name(listener: str, name: str) -> str:
+    """What the setting is called where it is said of one listener."""
+    return f"listener.name.{listener.lower()}.{name}"
+
+
+def of_broker(name: str) -> str | None:
+    """The setting of the broker that holds where a listener has not set this one; None if it is no listener's."""
+    found = _OWN.fullmatch(name)
+    return None if found is None else found["name"]
+
+
+def own_setting(name: str) -> Setting | None:
+    """The setting of one listener that is called so, None if there is none. It has no default."""
+    base = of_broker(name)
+    if base is None:
+        return None
+    return NETWORK[base]._replace(name=name, default=None, valid=Range(1))

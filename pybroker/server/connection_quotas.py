@@ -1,0 +1,152 @@
+"""How many connections a broker has, and who makes room when there are too many: Kafka's ConnectionQuotas (KIP-402).
+
+    listener.name.<l>.max.connections    over it, the listener accepts nobody until one of its own ends
+    max.connections                      over it, no listener does, but the one that brokers use among themselves, if
+                                         there are others: for its connections those of other listeners are closed
+    not logged in                        at most half of what a listener may have; one that is there for longer than
+                                         LOGIN_GRACE_SECONDS is closed for the next
+
+Kafka has no bound for logins: a stranger without a password could fill max.connections.
+"""
+
+import resource
+from collections import Counter
+from collections.abc import Callable
+from math import inf
+from typing import Protocol
+
+from pybroker.server.connection_rates import AddressRates, Rate
+
+UNLIMITED = 2**31 - 1
+CONNECTIONS_SHARE = 4
+"""One descriptor in so many is never taken by a log."""
+LOGINS_SHARE = 2
+"""One connection in so many may be of somebody who is not logged in yet."""
+LOGIN_GRACE_SECONDS = 1.0
+CLOSING_SECONDS = 1.0
+"""What was asked to close has done it by then."""
+
+
+class Quotas:
+    """The connections of one broker, in all, of each listener and from each host: its listeners count together."""
+
+    def __init__(self, spared: str | None = None) -> None:
+        """`spared`: the listener that brokers use among themselves, where it is not the only one."""
+        self.spared = spared
+        self.connections_max = UNLIMITED
+        self.creation_rate_max: float = UNLIMITED
+        self.count = 0
+        self.per_host: Counter[str] = Counter()
+        self.per_listener: Counter[str] = Counter()
+        self.addresses = AddressRates()
+        self.close_longest_silent: Callable[[int], int] = lambda _: 0
+        """Asked to close so many connections of listeners that are not spared; how many will be."""
+        self._created = Rate()
+        self._created_by: dict[str, Rate] = {}
+        self._waiting: dict[Callable[[], object], None] = {}
+        self._closing = 0
+        self._closing_since = 0.0
+
+    def add(self, host: str, listener: str = "") -> None:
+        self.count += 1
+        self.per_host[host] += 1
+        self.per_listener[listener] += 1
+
+    def remove(self, host: str, listener: str = "") -> None:
+        self.count -= 1
+        self.per_host[host] -= 1
+        if not self.per_host[host]:
+            del self.per_host[host]
+        self.per_listener[listener] -= 1
+        self._closing = max(0, self._closing - 1)
+        waiting, self._waiting = self._waiting, {}
+        for resume in waiting:
+            resume()
+
+    def wait(self, resume: Callable[[], object]) -> None:
+        """Call `resume` once when a connection has ended."""
+        self._waiting[resume] = None
+
+    # -- how many ----------------------------------------------------------------------------------------------------
+
+    def full(self, listener: str, listener_max: int) -> str | None:
+        """Why the listener accepts nobody at present; None if it may."""
+        if self.per_listener[listener] >= listener_max:
+            return f"max.connections of {listener} is reached"
+        if listener != self.spared and self.count >= self.connections_max:
+            return "max.connections is reached"
+        return None
+
+    def make_room(self, now: float) -> None:
+        """Have those closed that are too many: the spared listener has accepted more, or the limit is another one."""
+        if now - self._closing_since > CLOSING_SECONDS:
+            self._closing = 0
+        excess = self.count - self._closing - self.connections_max
+        if excess > 0:
+            self._closing_since = now
+            self._closing += self.close_longest_silent(excess)
+
+    def logins_max(self, listener_max: int) -> int:
+        """How many at one listener may be not logged in yet."""
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = min(listener_max, self.connections_max)
+        if allowed >= 0:
+            most = min(most, allowed // CONNECTIONS_SHARE)
+        return max(1, most // LOGINS_SHARE)
+
+    # -- how fast ----------------------------------------------------------------------------------------------------
+
+    def created(self, listener: str, listener_rate_max: float, now: float) -> float:
+        """A connection was accepted: for how many seconds the listener accepts no other."""
+        if self.creation_rate_max >= UNLIMITED and listener_rate_max >= UNLIMITED:
+            return 0.0
+        own = self._created_by.setdefault(listener, Rate()).record(now, listener_rate_max)
+        if listener == self.spared:
+            return own
+        return max(own, self._created.record(now, self.creation_rate_max))
+
+
+class Login(Protocol):
+    """Somebody who is not logged in yet, or not done with a TLS handshake."""
+
+    last_active: float
+    """When it came."""
+
+    def close(self, reason: str | None) -> None: ...
+
+
+class PendingLogins:
+    """Who is at one listener and not logged in yet, by host, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._by_host: dict[str, dict[Login, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, host: str, login: Login) -> None:
+        self._by_host.setdefault(host, {})[login] = None
+        self._count += 1
+
+    def discard(self, host: str, login: object) -> None:
+        """It is logged in, or gone. One that was never added is no error."""
+        there = self._by_host.get(host, {})
+        if there.pop(login, self) is None:  # type: ignore[call-overload]
+            self._count -= 1
+            if not there:
+                del self._by_host[host]
+
+    def make_room(self, now: float) -> float:
+        """Close the one that is there for longest, of the host that has most of them: 0. Else how many seconds from now
+        it can be closed; infinity if there is none."""
+        if not self._by_host:
+            return inf
+        host = max(self._by_host, key=lambda host: len(self._by_host[host]))
+        longest = next(iter(self._by_host[host]))
+        wait = longest.last_active + LOGIN_GRACE_SECONDS - now
+        if wait > 0:
+            return wait
+        self.discard(host, longest)  # its end may have to wait for a step of a handshake
+        longest.close("others wait to log in, and this one took too long")
+        return 0.0

@@ -1,0 +1,257 @@
+"""max.connections, connections that are not logged in, and how fast connections may come (KIP-402, KIP-612)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from pybroker.security.login import Account
+from pybroker.server import connection_quotas, connection_rates
+from pybroker.server.connection_quotas import PendingLogins, Quotas
+from pybroker.server.connection_rates import SAMPLES, AddressRates, Rate
+from tests.harness import eventually, looked
+from tests.server.cast import SETS
+from tests.server.conftest import Bench
+from tests.server.live import Live, Wire
+from tests.server.test_alter_configs import BROKER, DELETE, SET, alter, described
+from tests.server.test_sasl import log_in
+
+PAIR = [
+    "listeners=OPEN://127.0.0.1:0,CLIENTS://127.0.0.1:0",
+    "listener.security.protocol.map=OPEN:PLAINTEXT,CLIENTS:PLAINTEXT",
+    "inter.broker.listener.name=OPEN",
+    "num.network.threads=1",
+]
+"""Two listeners without a login; who is silent for longest is one connection, with one network thread."""
+ANN = Account("PLAIN", "ann", "a")
+
+
+Make = Callable[..., Awaitable[Live]]
+
+
+@pytest.fixture(params=["native", "python"])
+async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Make]:
+    """Makes a broker by lists of settings; it is stopped at the end."""
+    made: list[Live] = []
+
+    async def one(base: list[str], *sets: str) -> Live:
+        made.append(Live(tmp_path / "data", [*base, *sets], native_plane=request.param == "native"))
+        await made[-1].start()
+        return made[-1]
+
+    yield one
+    for live in made:
+        await live.stop()
+
+
+async def served(wire: Wire) -> bool:
+    code: int = (await wire.call("ApiVersions", 0)).error_code
+    return code == 0
+
+
+async def waits(live: Live, listener: str) -> Wire:
+    """A client whom the kernel has accepted, and the broker does not."""
+    wire = await live.connect(listener)
+    wire.send("ApiVersions", 0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(wire.reader.read(1), 0.3)
+    return wire
+
+
+# -- how many ----------------------------------------------------------------------------------------------------------
+
+
+async def test_brokers_come_in_when_clients_fill_max_connections(make: Make) -> None:
+    """The listener of brokers accepts beyond the limit, and the client that was silent for longest is closed for each
+    of its connections. Clients still wait, until one of them goes."""
+    live = await make(PAIR, "max.connections=3")
+    silent, busy, last = [await live.connect("CLIENTS") for _ in range(3)]
+    for wire in (silent, last, busy):
+        assert await served(wire)
+    waiting = await waits(live, "CLIENTS")
+    first, second = await live.connect("OPEN"), await live.connect("OPEN")
+    assert await served(first) and await served(second)
+    assert await silent.closed() and await last.closed()
+    assert await served(busy) and await served(first)
+    busy.writer.close()
+    first.writer.close()
+    assert (await waiting.receive("ApiVersions", 0))[1].error_code == 0
+
+
+async def test_strangers_who_do_not_log_in_leave_room(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silent strangers fill half of max.connections at most, and who is there for longest makes room for the next:
+    users log in, brokers come in."""
+    monkeypatch.setattr(connection_quotas, "LOGIN_GRACE_SECONDS", 0.1)
+    live = await make(SETS, "max.connections=20", "sasl.enabled.mechanisms=PLAIN")
+    strangers = [await live.connect("CLIENTS") for _ in range(40)]
+    for _ in range(3):
+        ann = await live.connect("CLIENTS")
+        await log_in(ann, ANN)
+        assert await served(ann)
+    assert await served(await live.connect("OPEN"))
+    assert live.broker is not None and live.broker._sockets is not None
+    assert len(live.broker._sockets) <= 20 // 2 + 4
+    assert await strangers[0].closed()
+
+
+async def test_a_listener_has_a_limit_of_its_own(make: Make) -> None:
+    """listener.name.<l>.max.connections, also while the broker runs; the other listener is not held up."""
+    live = await make(PAIR, "listener.name.clients.max.connections=1")
+    one = await live.connect("CLIENTS")
+    assert await served(one)
+    waiting = await waits(live, "CLIENTS")
+    admin = await live.connect("OPEN")
+    name = "listener.name.clients.max.connections"
+    assert (await alter(admin, BROKER, "", (name, SET, "2"))).error_code == 0
+    assert (await waiting.receive("ApiVersions", 0))[1].error_code == 0
+    assert (await alter(admin, BROKER, "", (name, SET, "0"))).error_code == 40
+    assert (await alter(admin, BROKER, "", ("listener.name.clients.num.io.threads", SET, "2"))).error_code == 40
+    assert live.broker is not None
+    assert (await described(admin, BROKER, str(live.broker.broker_id)))[name][0] == "2"
+    assert (await alter(admin, BROKER, "", (name, DELETE, None))).error_code == 0
+    await waits(live, "CLIENTS")
+    await live.restart()
+    assert await served(await live.connect("CLIENTS"))
+
+
+async def test_a_lower_limit_closes_who_was_silent_for_longest(make: Make) -> None:
+    live = await make(PAIR)
+    wires = [await live.connect("CLIENTS") for _ in range(4)]
+    admin = await live.connect("OPEN")
+    for wire in [*wires, admin]:
+        assert await served(wire)
+    assert (await alter(admin, BROKER, "", ("max.connections", SET, "3"))).error_code == 0
+    assert await wires[0].closed() and await wires[1].closed()
+    assert await served(wires[2]) and await served(wires[3]) and await served(admin)
+
+
+def test_the_longest_login_of_the_busiest_host_makes_room() -> None:
+    """One who is there for a moment only does not: then the next has to wait."""
+
+    class One:
+        def __init__(self, host: str, last_active: float) -> None:
+            self.host, self.last_active, self.closed = host, last_active, False
+
+        def close(self, reason: str | None) -> None:
+            self.closed = True
+            pending.discard(self.host, self)
+
+    pending = PendingLogins()
+    assert pending.make_room(100) == math.inf
+    logins = [One("a", 0), One("b", 1), One("b", 2), One("b", 3)]
+    for each in logins:
+        pending.add(each.host, each)
+    assert pending.make_room(1.5) == 0.5
+    assert not pending.make_room(2) and [each.closed for each in logins] == [False, True, False, False]
+    assert not pending.make_room(9) and [each.closed for each in logins] == [False, True, True, False]
+    pending.discard("b", logins[1])
+    pending.discard("c", logins[1])
+    assert len(pending) == 2
+
+
+def test_half_of_a_small_limit_is_one() -> None:
+    quotas = Quotas()
+    assert [quotas.logins_max(most) for most in (1, 2, 3, 20)] == [1, 1, 1, 10]
+    quotas.connections_max = 8
+    assert quotas.logins_max(20) == 4
+
+
+# -- how fast ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_lets_ten_seconds_worth_pass_at_once() -> None:
+    """As Kafka's Rate: with a limit of 1 ten pass, the next is told to wait a second, and after ten more all is new."""
+    rate = Rate()
+    assert [rate.record(5.0, 1) for _ in range(10)] == [0.0] * 10
+    assert rate.record(5.0, 1) == pytest.approx(1.0)
+    rate.take_back()
+    assert rate.record(15.5, 1) == pytest.approx((11 / 10.5 - 1) * 10.5)
+    assert rate.record(5.0 + 2 * SAMPLES, 1) == 0.0
+    assert Rate().record(0, 0) > 0
+
+
+async def test_an_address_that_connects_too_fast_is_closed_after_a_while(bench: Bench) -> None:
+    """connection_creation_rate: held unread and then closed, counting for nothing; others are not held up."""
+    listener = bench.start()
+    rates = listener._quotas.addresses
+    rates.set_rate(None, 1)
+    clients = [await bench.client() for _ in range(12)]
+    for client in clients:
+        client.send("echo:here")
+    began = asyncio.get_running_loop().time()
+    for client in clients[:10]:
+        assert await client.answer() == "here"
+    assert await clients[10].closed() and await clients[11].closed()
+    assert asyncio.get_running_loop().time() - began > 0.5
+    assert len(listener) == 10
+    rates.set_rate("127.0.0.1", 100)
+    free = await bench.client()
+    free.send("echo:free")
+    assert await free.answer() == "free"
+
+
+async def test_a_listener_that_accepts_too_fast_rests(bench: Bench) -> None:
+    """max.connection.creation.rate: those that come meanwhile wait in the backlog, and none is refused."""
+    bench.start(creation_rate_max=20)
+    began = asyncio.get_running_loop().time()
+    clients = [await bench.client() for _ in range(205)]
+    for client in clients:
+        client.send("echo:in")
+    for client in clients:
+        assert await client.answer() == "in"
+    assert 0.15 < asyncio.get_running_loop().time() - began < 5
+
+
+async def test_the_rate_changes_while_the_broker_runs(make: Make) -> None:
+    """The broker's rate does not hold up the listener of brokers."""
+    live = await make(PAIR)
+    admin = await live.connect("OPEN")
+    assert (await alter(admin, BROKER, "", ("max.connection.creation.rate", SET, "1"))).error_code == 0
+    for _ in range(11):
+        wire = await live.connect("CLIENTS")
+        assert await served(wire)
+    waiting = await waits(live, "CLIENTS")
+    own = ("listener.name.open.max.connection.creation.rate", SET, "1000")
+    assert (await alter(admin, BROKER, "", own)).error_code == 0
+    for _ in range(15):
+        assert await served(await live.connect("OPEN"))
+    assert (await waiting.receive("ApiVersions", 0))[1].error_code == 0
+
+
+def test_addresses_are_told_apart_however_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a limit of addresses the one that was quiet for longest is forgotten."""
+    monkeypatch.setattr(connection_rates, "ADDRESSES_MAX", 2)
+    rates = AddressRates()
+    assert [rates.over("::1", 0) for _ in range(50)] == [0.0] * 50
+    rates.set_rate("0:0:0:0:0:0:0:1", 1)
+    assert [rates.over("::1", 0) > 0 for _ in range(12)] == [False] * 10 + [True] * 2
+    assert [rates.over("127.0.0.1", 0) > 0 for _ in range(50)] == [False] * 50
+    rates.set_rate(None, 1)
+    assert [rates.over("127.0.0.1", 0) > 0 for _ in range(11)] == [False] * 10 + [True]
+    assert rates.over("::1", 0) > 0
+    assert not rates.over("10.0.0.1", 0)
+    assert not rates.over("127.0.0.1", 0)  # forgotten
+    rates.set_rate("::1", None)
+    rates.set_rate(None, None)
+    assert not rates.over("::1", 0)
+
+
+async def test_the_oldest_of_those_that_are_held_goes_for_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is held takes a descriptor: at HELD_MAX there is none left for others of them."""
+    monkeypatch.setattr(connection_rates, "HELD_MAX", 2)
+    listener = bench.start()
+    listener._quotas.addresses.set_rate(None, 0)
+    clients = [await bench.client() for _ in range(3)]
+    await eventually("they are looked at", lambda: len(listener._held) == 2)
+    assert await asyncio.wait_for(clients[0].closed(), 0.5)
+    await looked()
+    assert len(listener._held) == 2
+    clients[1].writer.write(struct.pack(">i", 5))
+    assert await clients[1].closed() and await clients[2].closed()
