@@ -52,8 +52,15 @@ def uvarint(data: bytes | memoryview, position: int, first: int) -> tuple[int, i
     raise ProtocolError("a varint has more than 32 bits")
 
 
+TAGS_MAX: Final = 1000
+"""So many tagged fields that nobody knows are passed over, in one section. Kafka's messages have one or two; half a
+megabyte of them, from somebody who is not logged in, would hold up all others for as long as they take."""
+
+
 def skip_tags(data: bytes | memoryview, position: int, end: int, count: int) -> int:
-    """The end of a section of `count` tagged fields that this version does not know."""
+    """The end of a section of `count` tagged fields that this version does not know. Raises ProtocolError."""
+    if count > TAGS_MAX:
+        raise ProtocolError(f"{count} unknown tagged fields are more than {TAGS_MAX}")
     for _ in range(count):
         for _ in range(2):  # the tag, then its size
             value = data[position]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 import tracemalloc
@@ -16,7 +17,7 @@ from pybroker.errors import INVALID_REQUEST
 from pybroker.protocol import codec, messages
 from pybroker.protocol.apis import KNOWN
 from pybroker.protocol.codec import ProtocolError
-from pybroker.protocol.wire import ELEMENTS_MAX, STRING_MAX, put_uvarint
+from pybroker.protocol.wire import ELEMENTS_MAX, STRING_MAX, TAGS_MAX, put_uvarint
 from tests.protocol.values import NAMES, sample
 
 
@@ -135,16 +136,16 @@ def test_numbers_count_as_well() -> None:
 
 
 def test_tags_count_as_elements() -> None:
-    """A section of as many unknown tags as may be is skipped, one more is refused; neither takes long."""
-    kind: Any = messages.message("HeartbeatRequest")
-    before = codec.encode(kind(), 4)[:-1]
+    """Beside known ones as many unknown tags as may be are skipped, one more is refused; neither takes long."""
+    kind: Any = messages.message("ApiVersionsResponse")
+    before = codec.encode(kind(), 3)[:-1]
     started = time.monotonic()
-    _, end = codec.decode(kind, 4, before + put_uvarint(ELEMENTS_MAX) + b"\x05\0" * ELEMENTS_MAX)
+    _, end = codec.decode(kind, 3, before + put_uvarint(ELEMENTS_MAX) + b"\x63\0" * ELEMENTS_MAX)
     assert end == len(before) + 3 + 2 * ELEMENTS_MAX
     with pytest.raises(ProtocolError, match="elements"):
-        codec.decode(kind, 4, before + put_uvarint(ELEMENTS_MAX + 1) + b"\x05\0" * (ELEMENTS_MAX + 1))
+        codec.decode(kind, 3, before + put_uvarint(ELEMENTS_MAX + 1) + b"\x63\0" * (ELEMENTS_MAX + 1))
     with pytest.raises(ProtocolError, match="elements"):
-        codec.decode(kind, 4, before + put_uvarint(0xFFFFFFFF))
+        codec.decode(kind, 3, before + put_uvarint(0xFFFFFFFF))
     assert time.monotonic() - started < 10
 
 
@@ -197,6 +198,21 @@ def test_tags_may_come_twice_or_in_any_order() -> None:
     message, end = codec.decode(kind, 3, before + section)
     assert end == len(before) + len(section)
     assert message == kind(error_code=3, finalized_features_epoch=6, zk_migration_ready=True)
+
+
+def test_so_many_unknown_tagged_fields_and_no_more_are_passed_over() -> None:
+    """At the limit and one above it, in a request's header and in its body."""
+    kind: Any = messages.message("ApiVersionsRequest")
+    body = codec.encode(kind(), 3)[:-1]
+    head = codec.encode_request(18, 3, 1, "c", kind())[: 8 + 2 + 1]
+    for count, fine in ((TAGS_MAX, True), (TAGS_MAX + 1, False), (2**31 - 1, False)):
+        section = put_uvarint(count) + b"".join(put_uvarint(tag) + b"\0" for tag in range(min(count, 2000)))
+        for read in (
+            lambda section=section: codec.decode_request_header(head + section),
+            lambda section=section: codec.decode(kind, 3, body + section),
+        ):
+            with contextlib.nullcontext() if fine else pytest.raises(ProtocolError, match=r"tagged fields|elements"):
+                read()
 
 
 def test_a_tagged_field_is_as_long_as_its_tag_says() -> None:

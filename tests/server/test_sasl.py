@@ -14,6 +14,7 @@ import pytest
 from pybroker import errors
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
+from pybroker.protocol.wire import put_uvarint
 from pybroker.security.login import Account, Login
 from pybroker.security.scram import HASHES, salted
 from pybroker.server import login
@@ -298,6 +299,17 @@ async def gone(live: Live) -> None:
     assert live.broker is not None and live.broker._sockets is not None
     sockets = live.broker._sockets
     await eventually("nobody is there", lambda: len(sockets) == 0 and sockets.logins.held_bytes == 0)
+
+
+async def test_a_stranger_has_nobody_wait_for_a_frame_of_tagged_fields(native: Live) -> None:
+    """Half a megabyte of them in the header of ApiVersions, or of SaslAuthenticate: it is not looked at."""
+    tags = put_uvarint(100_000) + b"".join(put_uvarint(tag) + b"\0" for tag in range(100_000))
+    for key, version, began in ((18, 3, False), (18, 4, False), (36, 2, True)):
+        wire = await native.connect("CLIENTS")
+        if began:
+            await wire.call("SaslHandshake", 1, mechanism="PLAIN")
+        wire.send_frame(struct.pack(">hhih", key, version, 1, 4) + b"test" + tags)
+        assert await wire.closed()
 
 
 async def test_what_strangers_hold_in_memory_has_a_bound(native: Live, monkeypatch: pytest.MonkeyPatch) -> None:
