@@ -138,8 +138,9 @@ class AclStore:
         self._go_by({resource: acls for resource, acls in held.items() if resource not in self._changed})
 
     def _go_by(self, held: Mapping[ResourcePattern, Held]) -> None:
+        held = {resource: acls for resource, acls in held.items() if self._access.rules.of(resource) != acls}
         if not held:
-            return
+            return  # the same rules: nobody need be asked for rights again
         for resource, acls in held.items():
             if isinstance(acls, Unreadable) and self._access.rules.unreadable.get(resource) != acls.why:
                 event(
@@ -155,16 +156,23 @@ class AclStore:
         resource, new = bindings[0].resource, {binding.acl for binding in bindings}
         await self._change(resource, lambda held: held | new)
 
-    async def remove(self, wanted: Sequence[AclFilter]) -> list[list[AclBinding]]:
-        """Delete what filters match; for each filter, what went by it, of those before none. Raises KafkaError."""
-        gone: list[list[AclBinding]] = [[] for _ in wanted]
+    async def remove(self, wanted: Sequence[AclFilter]) -> list[dict[AclBinding, KafkaError | None]]:
+        """Delete what filters match; for each filter, what it matched, of what those before it did none, and why it was
+        not deleted."""
+        told: list[dict[AclBinding, KafkaError | None]] = [{} for _ in wanted]
         resources = {binding.resource for each in wanted for binding in self._access.rules.acls(each)}
         for resource in sorted(resources):
-            before, left = await self._change(resource, partial(_without, resource, wanted))
-            for binding in (AclBinding(resource, acl) for acl in before - left):
+            problem: KafkaError | None = None
+            try:
+                before, left = await self._change(resource, partial(_without, resource, wanted))
+                matched = before - left
+            except KafkaError as refusal:
+                problem, held = refusal, self._access.rules.of(resource)
+                matched = held - _without(resource, wanted, held) if isinstance(held, frozenset) else frozenset()
+            for binding in (AclBinding(resource, acl) for acl in matched):
                 first = next(index for index, each in enumerate(wanted) if each.matches(binding))
-                gone[first].append(binding)
-        return gone
+                told[first][binding] = problem
+        return told
 
     async def _change(
         self, resource: ResourcePattern, after: Callable[[frozenset[Acl]], frozenset[Acl]]

@@ -158,6 +158,14 @@ class Rules:
                     if resource not in self.unreadable and wanted.matches_resource(resource):
                         yield from filter(wanted.matches, (AclBinding(resource, acl) for acl in acls))
 
+    def of(self, resource: ResourcePattern) -> frozenset[Acl] | Unreadable:
+        """The ACLs of one resource."""
+        if resource in self.unreadable:
+            return Unreadable(self.unreadable[resource])
+        of_type = self._types[resource.type]
+        found = (of_type.literal if resource.pattern is LITERAL else of_type.prefixed).get(resource.name)
+        return frozenset() if found is None else found.acls
+
     def resources(self) -> Iterator[ResourcePattern]:
         """All that have ACLs, readable or not."""
         for of_type in self._types.values():

@@ -15,7 +15,7 @@ from pybroker.config.security_settings import ACL_AUTHORIZER, AUTHORIZER, SUPER_
 from pybroker.controller import loading
 from pybroker.coordination.store import Session
 from pybroker.logs import event
-from pybroker.server.closings import Closings
+from pybroker.server.closings import SILENT_SECONDS, Closings
 from pybroker.server.dispatch import Handler
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ class Authorization:
         own = frozenset() if account is None else frozenset({f"User:{account[1]}"})
         self.access = Access(super_users(config[SUPER_USERS]) | own, config[ALLOW_EVERYONE], self._denied)
         self.store = AclStore(session, self.access, wall_ms)
-        self._denials = Closings()
+        self._denials = Closings("requests denied")
+        self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
     def of(cls, config: BrokerConfig, session: Callable[[], Session]) -> Authorization | None:
@@ -80,5 +81,21 @@ class Authorization:
 
     def _denied(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> None:
         """One line for the first of a client, and one with a number for those of the next minute."""
+        loop = asyncio.get_running_loop()
         what = f"{principal} may not {operation.text} {kind.text} {name[:100]!r}"
-        self._denials.tell("request denied", Caller(host, 0, ""), what, asyncio.get_running_loop().time())
+        self._denials.tell("request denied", Caller(host, 0, ""), what, loop.time())
+        if self._timer is None:
+            self._timer = loop.call_later(SILENT_SECONDS, self._tend)
+
+    def _tend(self) -> None:
+        """Tell the numbers of the minutes that are over, as long as there are any."""
+        loop = asyncio.get_running_loop()
+        self._denials.tend(loop.time())
+        self._timer = loop.call_later(SILENT_SECONDS, self._tend) if self._denials else None
+
+    def close(self) -> None:
+        """The broker stops: tell the rest."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._denials.close()

@@ -448,6 +448,8 @@ class Broker:
             await self._exporter.close()
         if self._sockets is not None:
             self._sockets.release()
+        if self._authorization is not None:
+            self._authorization.close()
         if self.replicas is not None:
             await asyncio.to_thread(self.replicas.close)
         if self._workers is not None:

@@ -1,4 +1,5 @@
-"""What the log says of connections that had to be closed: a client that comes back again and again fills no disk.
+"""What the log says of connections that had to be closed, or requests denied: a client that comes back again and again
+fills no disk.
 
     first of a client          one line at once
     others within the minute   counted, one line with the number and the last reason when the minute is over
@@ -28,17 +29,19 @@ class _Minute:
 class Closings:
     """Tells of closed connections; `now` is in seconds of the loop's clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, summary: str = "connections closed") -> None:
+        """`summary` is what the line with a number is called."""
+        self._summary = summary
         self._minutes: dict[str, _Minute] = {}
 
     def tell(self, name: str, caller: Caller, reason: str, now: float) -> None:
-        """A connection was closed or refused, as `name` says."""
+        """A connection was closed or refused, as `name` says. A caller without a port is shown as a host."""
         self.tend(now)
         key = caller.host if caller.host in self._minutes or len(self._minutes) < CLIENTS_MAX else OTHERS
         minute = self._minutes.get(key)
         if minute is None:
             self._minutes[key] = _Minute(now + SILENT_SECONDS)
-            event(log, logging.WARNING, name, client=caller.address, reason=reason)
+            event(log, logging.WARNING, name, client=caller.address if caller.port else caller.host, reason=reason)
         else:
             minute.count += 1
             minute.reason = reason
@@ -52,6 +55,10 @@ class Closings:
             if minute.count:  # it goes on: the next line is due a minute from now
                 self._minutes[key] = _Minute(now + SILENT_SECONDS)
 
+    def __len__(self) -> int:
+        """Clients that were told of, or counted, within the last minute."""
+        return len(self._minutes)
+
     def close(self) -> None:
         """Tell the rest."""
         for key, minute in list(self._minutes.items()):
@@ -60,4 +67,4 @@ class Closings:
     def _end(self, key: str, minute: _Minute) -> None:
         del self._minutes[key]
         if minute.count:
-            event(log, logging.WARNING, "connections closed", client=key, count=minute.count, last=minute.reason)
+            event(log, logging.WARNING, self._summary, client=key, count=minute.count, last=minute.reason)

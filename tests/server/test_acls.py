@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from pybroker import errors
+from pybroker.controller import acls
+from pybroker.coordination.store import StoreError
 from pybroker.protocol import messages as m
 from pybroker.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from pybroker.security.operations import NOT_ASKED
+from pybroker.server import authorization, closings
 from tests.harness import eventually
 from tests.server.cast import (
     CLUSTER,
@@ -357,3 +360,63 @@ async def test_everyone_may_where_no_acl_is_if_that_is_allowed(tmp_path: Path, e
     await cast.give((TOPIC, "t", READ), principal="User:bob")
     assert (await cast.ann.fetch("t", 0)).error_code == DENIED
     await cast.live.stop()
+
+
+async def test_acls_that_are_there_already_change_nothing(cast: Cast) -> None:
+    """Their creation has nobody be asked for rights again: the rules are the same."""
+    assert cast.live.broker is not None and cast.live.broker._authorization is not None
+    access = cast.live.broker._authorization.access
+    await cast.give((TOPIC, "t", READ), (GROUP, "g", READ))
+    number = access.number
+    await cast.give((TOPIC, "t", READ), (GROUP, "g", READ))
+    assert await cast.take(TOPIC, "nothing") == 0
+    assert access.number == number
+    await cast.give((TOPIC, "t", WRITE))
+    assert access.number == number + 1
+
+
+async def test_a_deletion_that_fails_midway_tells_what_is_gone(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kafka has it: each ACL by itself. What could not be deleted is there still."""
+    await cast.give((TOPIC, "a", READ), (TOPIC, "b", READ), (TOPIC, "c", READ))
+    real = acls.commit
+
+    async def commit(session: Any, ops: Any) -> Any:
+        if any(op.path.endswith("/Topic/b") for op in ops):
+            raise StoreError("no quorum")
+        return await real(session, ops)
+
+    monkeypatch.setattr(acls, "commit", commit)
+    answer = await cast.root.call("DeleteAcls", 3, filters=[acl_filter(TOPIC, None), acl_filter(TOPIC, "c")])
+    first, second = answer.filter_results
+    assert (first.error_code, second.error_code, second.matching_acls) == (0, 0, [])
+    told = {each.resource_name: each.error_code for each in first.matching_acls}
+    assert told == {"a": 0, "b": errors.KAFKA_STORAGE_ERROR, "c": 0}
+    assert "no quorum" in first.matching_acls[1].error_message
+    left = await cast.root.call("DescribeAcls", 3, resource_type_filter=TOPIC, pattern_type_filter=PatternType.ANY,
+                                resource_name_filter=None, principal_filter=None, host_filter=None,
+                                operation=Operation.ANY, permission_type=Permission.ANY)  # fmt: skip
+    assert [each.resource_name for each in left.resources] == ["b"]
+
+
+async def test_the_number_of_denials_is_told_when_their_minute_is_over(
+    cast: Cast, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nobody is denied anything later; what is left at the stop is told then."""
+    for module in (closings, authorization):
+        monkeypatch.setattr(module, "SILENT_SECONDS", 0.2)
+
+    def said() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.getMessage().startswith("request")]
+
+    for _ in range(3):
+        await cast.ann.fetch("t", 0)
+    await eventually("their number is told", lambda: len(said()) == 2)
+    why = "\"User:ann may not Read Topic 't'\""
+    assert said() == [
+        f"request denied client=127.0.0.1 reason={why}", f"requests denied client=127.0.0.1 count=2 last={why}"
+    ]  # fmt: skip
+    monkeypatch.undo()
+    await cast.ann.fetch("t", 0)
+    await cast.ann.fetch("t", 0)
+    await cast.live.stop()
+    assert said()[-1] == f"requests denied client=127.0.0.1 count=1 last={why}" or len(said()) == 3

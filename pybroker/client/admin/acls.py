@@ -51,9 +51,12 @@ class AclsAdmin(AdminBase):
         answer = self.cluster.controller().request(kind(filters=[kind.Filters(**_fields(wanted))]))
         result = only(answer.filter_results, "one filter")
         raise_for(result.error_code, "the ACLs", result.error_message)
+        gone = [each for each in result.matching_acls if not each.error_code]
         for each in result.matching_acls:
-            raise_for(each.error_code, f"the ACL for {each.resource_name}", each.error_message)
-        return sorted(AclBinding(_pattern(each), _acl(each)) for each in result.matching_acls)
+            done = f" ({len(gone)} others are deleted)" if gone else ""
+            told = each.error_message and each.error_message + done
+            raise_for(each.error_code, f"the ACL for {each.resource_name}{done}", told)
+        return sorted(AclBinding(_pattern(each), _acl(each)) for each in gone)
 
 
 def _fields(wanted: AclFilter) -> dict[str, Any]:

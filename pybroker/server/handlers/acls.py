@@ -5,7 +5,7 @@ An empty list would be no answer: librdkafka counts on a result for each ACL tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pybroker import errors
@@ -86,19 +86,22 @@ class Acls:
                 wanted.append((_filter(asked), result))
             except KafkaError as problem:
                 result.error_code, result.error_message = problem.code, problem.message
-        gone = await self._store.remove([each for each, _ in wanted])
-        for (_, result), bindings in zip(wanted, gone, strict=True):
-            result.matching_acls = _told(kind, bindings)
+        told = await self._store.remove([each for each, _ in wanted])
+        for (_, result), matched in zip(wanted, told, strict=True):
+            result.matching_acls = _told(kind, matched)
         return m.DeleteAclsResponse(filter_results=results)
 
 
-def _told(kind: Any, bindings: Sequence[AclBinding]) -> list[Any]:
+def _told(kind: Any, matched: Mapping[AclBinding, KafkaError | None]) -> list[Any]:
+    """Each ACL by itself: one that could not be deleted says so, and hides none of those that were."""
     return [
         kind.MatchingAcls(
-            error_message=None, resource_type=at.type, resource_name=at.name, pattern_type=at.pattern,
+            error_code=errors.NONE if problem is None else problem.code,
+            error_message=None if problem is None else problem.message,
+            resource_type=at.type, resource_name=at.name, pattern_type=at.pattern,
             principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission,
         )
-        for at, acl in sorted(bindings)
+        for (at, acl), problem in sorted(matched.items(), key=lambda item: item[0])
     ]  # fmt: skip
 
 
