@@ -1,5 +1,6 @@
 """Who asks: what decisions and handlers may know of a request beside its fields."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pybroker.model import HostPort
@@ -50,6 +51,8 @@ class Call(NamedTuple):
     version: int
     client_id: str | None
     caller: Caller
+    may_create: "Callable[[str], bool] | None" = None
+    """Whether the client may have this topic made by asking for it; None where nobody is asked for rights."""
 
 
 class Disconnect(Exception):

@@ -9,11 +9,16 @@ import pytest
 
 from pybroker import errors
 from pybroker.cluster.caller import Call, Caller
+from pybroker.cluster.image import LiveBroker
+from pybroker.cluster.metadata_cache import MetadataCache, UpdateMetadata
+from pybroker.model import PLAINTEXT, HostPort
 from pybroker.protocol import messages as m
 from pybroker.security.access import Access
+from pybroker.security.acls import Operation
 from pybroker.server.dispatch import Handler
 from pybroker.server.guards import data, topics
 from pybroker.server.guards.auth_helper import AuthHelper
+from pybroker.server.handlers.metadata import Metadata, failed
 
 ID = bytes(range(16))
 CALL = Call(13, "c", Caller("127.0.0.1", 1, "CLIENTS", "User:ann"))
@@ -85,4 +90,22 @@ async def test_nothing_is_missing_before_a_controller_has_told_what_is_there() -
     auth = AuthHelper(access, told)  # type: ignore[arg-type]
     request = m.MetadataRequest(topics=[m.MetadataRequest.Topics(name="hidden")], allow_auto_topic_creation=True)
     assert (await data.described(auth, handler, True)(request, CALL)).topics == []
-    assert [(each.topics[0].name, each.allow_auto_topic_creation) for each in asked] == [("hidden", False)]
+    assert [each.topics[0].name for each in asked] == ["hidden"]
+
+
+async def test_a_topic_that_goes_before_the_handler_looks_is_not_made_again_by_who_may_only_describe() -> None:
+    """It is there when the guard asks, and gone when the handler does, which asks whether this client may make it."""
+    for may_make in (False, True):
+        told, made = Told(), list[str]()
+        told.hidden = SimpleNamespace(name="hidden", id=ID)
+        without = MetadataCache("c")
+        without.update(UpdateMetadata(1, 1, [LiveBroker(1, {"CLIENTS": HostPort("h", 1)}, {"CLIENTS": PLAINTEXT})], []))
+        access = Access(frozenset(), False, lambda *_: None)
+        access.may = lambda *what, may=may_make, **_: may or Operation.CREATE not in what  # type: ignore[method-assign]
+        handler = Metadata(without, SimpleNamespace(auto_create=made.append), True)  # type: ignore[arg-type]
+        guard = data.described(AuthHelper(access, told), Handler(handler, failed), True)  # type: ignore[arg-type]
+        request = m.MetadataRequest(topics=[m.MetadataRequest.Topics(name="hidden")], allow_auto_topic_creation=True)
+        [topic] = guard(request, CALL).topics
+        assert made == (["hidden"] if may_make else [])
+        code = errors.LEADER_NOT_AVAILABLE if may_make else errors.UNKNOWN_TOPIC_OR_PARTITION
+        assert topic.error_code == code

@@ -74,14 +74,10 @@ class AuthHelper:
         topic = self._metadata.image.topic_by_id(topic_id)
         return None if topic is None else topic.name
 
-    @property
-    def is_told(self) -> bool:
-        """Has a controller told which topics there are?"""
-        return self._metadata.is_complete(self._metadata.image)
-
     def is_missing(self, topic: str) -> bool:
         """Is there no such topic, as far as a controller has told?"""
-        return self.is_told and self._metadata.image.topic(topic) is None
+        image = self._metadata.image
+        return self._metadata.is_complete(image) and image.topic(topic) is None
 
     def has(self, name: str | None, topic_id: bytes) -> bool:
         """Is a topic named, or its id known?"""

@@ -130,10 +130,10 @@ def described(auth: AuthHelper, handler: Handler, auto_create: bool) -> Guarded:
             return after(handler.by(request, call), visible)
         refused: list[Any] = []
         names = {topic.name for topic in request.topics}
-        if auto_create and not auth.is_told and not auth.may_to_cluster(caller, Operation.CREATE, told=False):
-            request = with_only(request, "allow_auto_topic_creation", False)  # who knows what is missing then
         kept = [topic for topic in request.topics if _is_shown(auth, caller, request, topic, auto_create, refused)]
-        call = call._replace(version=max(call.version, EMPTY_IS_NONE_VERSION))
+        call = call._replace(
+            version=max(call.version, EMPTY_IS_NONE_VERSION), may_create=lambda name: _may_create(auth, caller, name)
+        )  # which is asked again of what is missing by then
 
         def with_refused(answer: Any) -> Any:
             """An id may have become known while the handler waited: whose it is, is asked now."""
@@ -158,6 +158,11 @@ def _may_see(auth: AuthHelper, caller: Caller, name: str, *, told: bool = True) 
     return auth.may_to_topic(caller, Operation.DESCRIBE, name, told=told)
 
 
+def _may_create(auth: AuthHelper, caller: Caller, name: str) -> bool:
+    may_any = auth.may_to_cluster(caller, Operation.CREATE, told=False)
+    return may_any or auth.may_to_topic(caller, Operation.CREATE, name)
+
+
 def _is_shown(
     auth: AuthHelper, caller: Caller, request: Any, topic: Any, auto_create: bool, refused: list[Any]
 ) -> bool:
@@ -174,9 +179,7 @@ def _is_shown(
         refused.append(kind(error_code=DENIED, name=name, topic_id=NO_ID))
         return False
     wanted = auto_create and request.allow_auto_topic_creation and auth.is_missing(name)
-    if not wanted or auth.may_to_cluster(caller, Operation.CREATE, told=False):
-        return True
-    if auth.may_to_topic(caller, Operation.CREATE, name):
+    if not wanted or _may_create(auth, caller, name):
         return True
     refused.append(kind(error_code=DENIED, name=name, topic_id=NO_ID))
     return False

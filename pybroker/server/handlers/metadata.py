@@ -101,7 +101,7 @@ class Metadata:
         for name, topic_id in dict.fromkeys(named):
             if name is not None:
                 topic = image.topic(name)
-                yield describe(topic) if topic else self._missing(image, name, request.allow_auto_topic_creation)
+                yield describe(topic) if topic else self._missing(image, name, request.allow_auto_topic_creation, call)
             elif call.version < IDS_VERSION:
                 raise KafkaError(errors.INVALID_REQUEST, f"Metadata v{call.version} needs the names of topics")
             else:
@@ -115,14 +115,14 @@ class Metadata:
         if not self._metadata.is_complete(image):
             raise Disconnect("no controller has told this broker yet which topics there are")
 
-    def _missing(self, image: Image, name: str, may_create: bool) -> Any:
+    def _missing(self, image: Image, name: str, wanted: bool, call: Call) -> Any:
         """A topic that is not there, and perhaps will be; or is, and no controller has told this broker yet."""
         code = errors.UNKNOWN_TOPIC_OR_PARTITION
         try:
             check_name(name)
             if not self._metadata.is_complete(image):
                 code = errors.LEADER_NOT_AVAILABLE
-            elif may_create and self._auto_create:
+            elif wanted and self._auto_create and (call.may_create is None or call.may_create(name)):
                 self._creator.auto_create(name)
                 code = errors.LEADER_NOT_AVAILABLE
         except KafkaError as refusal:
