@@ -7,6 +7,7 @@ import click
 
 from pybroker.cli import output
 from pybroker.cli.options import admin_of, cluster_options, confirmed, say
+from pybroker.errors import KafkaError
 from pybroker.security.acls import (
     CLUSTER_NAME,
     WILDCARD,
@@ -19,6 +20,7 @@ from pybroker.security.acls import (
     ResourcePattern,
     ResourceType,
 )
+from pybroker.security.principals import acl_host
 
 F = TypeVar("F", bound=Any)
 OPERATIONS = {each.name.lower().replace("_", "-"): each for each in Operation if each.concrete}
@@ -106,7 +108,19 @@ def _change_options(function: F) -> F:
     return _resource_options(function)
 
 
-def _bindings(how: dict[str, Any]) -> list[AclBinding]:
+def _host(text: str, *, strict: bool) -> str:
+    """An address as brokers compare it: ::1 is 0:0:0:0:0:0:0:1. What is none is refused where it is `strict`."""
+    try:
+        return acl_host(text)
+    except ValueError as problem:
+        if not strict:
+            return text
+        words = "would match nobody: write an IPv4 or IPv6 address, no name and no network, or * for everywhere"
+        raise click.UsageError(f"--host {text} {words}") from problem
+
+
+def _bindings(how: dict[str, Any], *, strict: bool = True) -> list[AclBinding]:
+    """`strict` False: ACLs that are there already, for hosts that others gave."""
     resources = _resources(how)
     if not resources:
         raise click.UsageError("say what it is about: --topic, --group, --transactional-id or --cluster")
@@ -118,7 +132,7 @@ def _bindings(how: dict[str, Any]) -> list[AclBinding]:
         if ":" not in name:
             raise click.UsageError(f"{name!r} is no principal: write its type and its name, like User:{name}")
     return [
-        AclBinding(at, Acl(principal, host, OPERATIONS[operation.lower()], permission))
+        AclBinding(at, Acl(principal, _host(host, strict=strict), OPERATIONS[operation.lower()], permission))
         for at in resources
         for principal, permission in principals
         for host in how["hosts"]
@@ -144,7 +158,7 @@ def add(bootstrap_server: str, timeout_s: float, as_json: bool, **how: Any) -> N
 @cluster_options
 def remove(yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool, **how: Any) -> None:
     """Remove ACLs: those that `add` with the same options adds. One that is not there is no failure."""
-    bindings = _bindings(how)
+    bindings = _bindings(how, strict=False)
     if not yes and not confirmed(f"Remove {len(bindings)} ACLs?"):
         click.echo("Nothing is removed.", err=True)
         raise click.exceptions.Exit(1)
@@ -152,7 +166,11 @@ def remove(yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool, **
         gone: list[AclBinding] = []
         for at, acl in bindings:
             wanted = AclFilter(*at, acl.principal, acl.host, acl.operation, acl.permission)
-            gone += admin.delete_acls(wanted)
+            try:
+                gone += admin.delete_acls(wanted)
+            except KafkaError as problem:
+                done = f" ({len(gone)} ACLs are removed before that)" if gone else ""
+                raise KafkaError(problem.code, problem.message + done) from problem
     say(as_json, {"removed": [_document(each) for each in gone]}, _summary(gone))
 
 

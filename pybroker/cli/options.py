@@ -164,6 +164,9 @@ def client_settings(texts: Sequence[str], kind: str, known: Mapping[str, "Settin
 
             near = difflib.get_close_matches(name, [each.replace("_", ".") for each in known], n=1)
             raise Misuse(f"{name!r} is no setting of a {kind}" + (f"; did you mean {near[0]}?" if near else ""))
+        if found.sensitive:
+            words = f"everybody on this machine can read an argument: put {name} into a file for --command-config"
+            raise Misuse(f"{words}, or a password into {profiles.PASSWORD_VARIABLE}")
         try:
             found._replace(name=name).parse(value, "--setting")
         except KafkaError as error:

@@ -1,6 +1,6 @@
 """From where somebody calls, in the texts that ACLs have: 127.0.0.1."""
 
-from socket import AF_INET6, inet_pton
+from socket import AF_INET, AF_INET6, inet_pton
 from struct import unpack
 
 from pybroker.config.settings import shown
@@ -20,3 +20,17 @@ def host_text(address: str) -> str:
     if packed[:12] == bytes(10) + b"\xff\xff":
         return ".".join(map(str, packed[12:]))
     return ":".join(f"{part:x}" for part in unpack(">8H", packed)) + percent + zone
+
+
+def acl_host(text: str) -> str:
+    """The host of an ACL that is about this address, however it is written; `*` is every host. ValueError for what is
+    neither: an ACL is about no names, and no networks."""
+    if text == "*":
+        return text
+    host = host_text(text)
+    if ":" not in host:
+        try:
+            inet_pton(AF_INET, host)
+        except OSError:
+            raise ValueError(f"{shown(text)} is no address") from None
+    return host

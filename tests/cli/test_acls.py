@@ -81,3 +81,18 @@ def test_a_name_that_cannot_be_is_the_brokers_to_refuse(guarded: BrokerProcess) 
 def test_a_broker_without_an_authorizer_says_so(shared_broker: BrokerProcess) -> None:
     done = acls(shared_broker, "list")
     assert (done.code, done.sentence) == (1, "there is no authorizer on this broker: everybody may do everything")
+
+
+def test_a_host_is_an_address_in_the_form_that_brokers_compare(guarded: BrokerProcess) -> None:
+    """::1 is said as Java prints it, or it would match nobody; what is no address is refused, and can be removed."""
+    short = ["-o", "read", "-t", "hosts", "--host", "::1", "--host", "::ffff:10.0.0.1"]
+    done = acls(guarded, "add", "--allow", "User:ann", *short)
+    assert done.out == (
+        "Added: Allow User:ann from 0:0:0:0:0:0:0:1 to Read Topic hosts\n"
+        "Added: Allow User:ann from 10.0.0.1 to Read Topic hosts\n"
+    )
+    assert acls(guarded, "remove", "--allow", "User:ann", *short, "--yes").out.count("Removed: ") == 2
+    for host in ("localhost", "10.0.0.0/8", "10.0.0", "::g", "fe80::1/64"):
+        done = acls(guarded, "add", "--allow", "User:ann", "-o", "read", "-t", "hosts", "--host", host)
+        assert done.code == 2 and f"--host {host} would match nobody" in done.err
+    assert acls(guarded, "remove", "--allow", "User:ann", "-o", "read", "-t", "hosts", "--host", "a/b", "-y").code == 0

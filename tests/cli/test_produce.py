@@ -248,6 +248,16 @@ def test_wrong_usage_is_2(arguments: list[str]) -> None:
     assert done.code == 2 and done.err.startswith("Usage: pybroker produce") and done.out == ""
 
 
+def test_a_secret_is_no_argument() -> None:
+    """Whoever is on this machine sees arguments (ps): nothing is sent, and where it belongs is said."""
+    for command in (["produce", "t"], ["consume", "t"]):
+        done = run(*command, "-X", "sasl.password=hunter2", "-b", "127.0.0.1:1", stdin="")
+        assert done.code == 2 and "hunter2" not in done.err
+        assert "put sasl.password into a file for --command-config, or a password into PYBROKER_SASL_PASSWORD" in (
+            done.sentence
+        )
+
+
 def test_a_wrong_setting_is_2() -> None:
     """A setting that the producer has not, or a value that it does not take: one sentence, and the nearest name."""
     done = run("produce", "t", "-X", "lingerms=5", "-b", "127.0.0.1:1", stdin="")
