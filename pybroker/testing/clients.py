@@ -1,10 +1,14 @@
 """Configurations for the clients of others: where the broker is, and what makes a test quick.
 
-Clients come back fast after a restart, members notice a rebalance at once and start at the earliest offset. With a
-`group_id` the configuration is a consumer's, without it is good for producers and admin clients, too.
+Where the broker has clients log in, the configuration says as whom. Clients come back fast after a restart, members
+notice a rebalance at once and start at the earliest offset. With a `group_id` the configuration is a consumer's,
+without it is good for producers and admin clients, too.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
+
+from pybroker.testing.security import Login, jaas
 
 SESSION_MS: Final = 10_000
 HEARTBEAT_MS: Final = 200
@@ -14,7 +18,9 @@ UNDERSCORED: Final = ("log_level", "on_commit", "on_delivery")
 """Names of confluent-kafka that have no dots, beside those of its callbacks (error_cb)."""
 
 
-def confluent(bootstrap: str, group_id: str | None, overrides: dict[str, Any]) -> dict[str, Any]:
+def confluent(
+    bootstrap: str, group_id: str | None, overrides: Mapping[str, Any], login: Login | None = None
+) -> dict[str, Any]:
     """confluent-kafka's: names with dots, which may be given with underscores."""
     config: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
@@ -32,6 +38,13 @@ def confluent(bootstrap: str, group_id: str | None, overrides: dict[str, Any]) -
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "allow.auto.create.topics": True,
         }
+    if login is not None:
+        config |= {
+            "security.protocol": login.protocol,
+            "sasl.mechanism": login.mechanism,
+            "sasl.username": login.user,
+            "sasl.password": login.password,
+        }
     return config | {_confluent_name(name): value for name, value in overrides.items()}
 
 
@@ -39,7 +52,9 @@ def _confluent_name(name: str) -> str:
     return name if name in UNDERSCORED or name.endswith("_cb") else name.replace("_", ".")
 
 
-def kafka_python(bootstrap: str, group_id: str | None, overrides: dict[str, Any]) -> dict[str, Any]:
+def kafka_python(
+    bootstrap: str, group_id: str | None, overrides: Mapping[str, Any], login: Login | None = None
+) -> dict[str, Any]:
     """kafka-python's keyword arguments."""
     config: dict[str, Any] = {
         "bootstrap_servers": bootstrap,
@@ -47,12 +62,57 @@ def kafka_python(bootstrap: str, group_id: str | None, overrides: dict[str, Any]
         "reconnect_backoff_max_ms": BACKOFF_MAX_MS,
         "retry_backoff_ms": BACKOFF_MS,
     }
-    return config | _group(group_id) | overrides
+    return config | _group(group_id) | _plain_login(login) | dict(overrides)
 
 
-def aiokafka(bootstrap: str, group_id: str | None, overrides: dict[str, Any]) -> dict[str, Any]:
+def aiokafka(
+    bootstrap: str, group_id: str | None, overrides: Mapping[str, Any], login: Login | None = None
+) -> dict[str, Any]:
     """aiokafka's keyword arguments."""
-    return {"bootstrap_servers": bootstrap, "retry_backoff_ms": BACKOFF_MS} | _group(group_id) | overrides
+    config: dict[str, Any] = {"bootstrap_servers": bootstrap, "retry_backoff_ms": BACKOFF_MS}
+    return config | _group(group_id) | _plain_login(login) | dict(overrides)
+
+
+def pybroker(
+    bootstrap: str, group_id: str | None, overrides: Mapping[str, Any], login: Login | None = None
+) -> dict[str, Any]:
+    """The keyword arguments of pybroker's own clients."""
+    config: dict[str, Any] = {"bootstrap_servers": bootstrap}
+    if login is not None:
+        config |= {
+            "security_protocol": login.protocol,
+            "sasl_mechanism": login.mechanism,
+            "sasl_username": login.user,
+            "sasl_password": login.password,
+        }
+    return config | _group(group_id) | dict(overrides)
+
+
+def java(
+    bootstrap: str, group_id: str | None, overrides: Mapping[str, Any], login: Login | None = None
+) -> dict[str, Any]:
+    """Properties by the names of Kafka's Java clients and tools, which may be given with underscores."""
+    config: dict[str, Any] = {"bootstrap.servers": bootstrap}
+    if login is not None:
+        config |= {
+            "security.protocol": login.protocol,
+            "sasl.mechanism": login.mechanism,
+            "sasl.jaas.config": jaas(login.mechanism, {"username": login.user, "password": login.password}),
+        }
+    given = _group(group_id) | dict(overrides)
+    return config | {name.replace("_", "."): value for name, value in given.items()}
+
+
+def _plain_login(login: Login | None) -> dict[str, Any]:
+    """What kafka-python and aiokafka have in common."""
+    if login is None:
+        return {}
+    return {
+        "security_protocol": login.protocol,
+        "sasl_mechanism": login.mechanism,
+        "sasl_plain_username": login.user,
+        "sasl_plain_password": login.password,
+    }
 
 
 def _group(group_id: str | None) -> dict[str, Any]:

@@ -12,11 +12,11 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from pybroker import forks
-from pybroker.testing import clients, records
+from pybroker.testing import clients, records, security
 from pybroker.testing.datadir import DataDir
 from pybroker.testing.faults import Faults
 from pybroker.testing.frames import hidden
@@ -24,9 +24,11 @@ from pybroker.testing.inprocess import InProcess
 from pybroker.testing.life import HOST, Inherited, Life, Plan, as_text, hold_port
 from pybroker.testing.process import Subprocess
 from pybroker.testing.records import Content, Record, StoredRecord
+from pybroker.testing.security import Login, Sasl, Security
 
 if TYPE_CHECKING:
     from pybroker.client.connection import Connection
+    from pybroker.security.acls import Permission
 
 Mode = Literal["inprocess", "subprocess"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
@@ -61,7 +63,8 @@ class BrokerHandle:
     """One broker, started when it is made.
 
     `settings` are broker settings by Kafka's names. `data_dir` is where the data lies and stays; without it the data
-    goes with the broker. Raises BrokerFailed.
+    goes with the broker. With `sasl` clients log in: True, a mechanism, or {"mechanism": ..., "users": {name:
+    password}}; with `acls` they may do what `allow` says and nothing else. Raises BrokerFailed, ValueError.
     """
 
     @hidden
@@ -71,16 +74,22 @@ class BrokerHandle:
         mode: Mode = "inprocess",
         settings: Mapping[str, object] | None = None,
         data_dir: str | None = None,
+        sasl: Sasl | None = None,
+        acls: bool = False,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}; it can be one of {', '.join(MODES)}")
         self.mode: Mode = mode
         self.host = HOST
-        self._held = hold_port()
-        self.port: int = self._held.getsockname()[1]
+        given = {name: as_text(value) for name, value in (settings or {}).items()}
+        self._security = Security.of(sasl, acls, given)
+        self._held = [hold_port() for _ in range(1 if self._security is None else 2)]
+        self.port: int = self._held[0].getsockname()[1]
+        self._own_port: int = self._held[-1].getsockname()[1]  # by which the kit comes, and need not log in
+        if self._security is not None:
+            given = self._security.settings(self.port, self._own_port, given)
         self._directory = DataDir(data_dir)
         self.data_dir = self._directory.path
-        given = {name: as_text(value) for name, value in (settings or {}).items()}
         plan = Plan(self._directory.log_dir, self.port, {**DEFAULTS, **given})
         remove = None if self._directory.kept else self.data_dir
         inprocess = mode == "inprocess"
@@ -90,6 +99,9 @@ class BrokerHandle:
         forks.tell(self)
         try:
             self.start()
+            if self._security is not None:
+                with self._connect() as connection:
+                    self._security.make_users(connection)
         except BaseException:
             self.close()
             raise
@@ -138,15 +150,19 @@ class BrokerHandle:
         try:
             self._life.kill()
         finally:
-            self._held.close()
+            self._release_ports()
             self._directory.remove()
             LIVE.discard(self)
 
     def forked(self) -> None:
         """In a forked child: the broker is the parent's. The child's clients reach it; nothing here ends it."""
         self._life = Inherited(os.getppid())
-        self._held.close()
+        self._release_ports()
         self._directory.forked()
+
+    def _release_ports(self) -> None:
+        for held in self._held:
+            held.close()
 
     def discard(self) -> None:
         """The interpreter ends, and its threads with it: leave nothing else."""
@@ -209,21 +225,77 @@ class BrokerHandle:
     def _connect(self) -> "Connection":
         from pybroker.client.connection import Connection
 
-        return Connection(self.host, self.port, timeout_s=records.TIMEOUT_S, client_id=records.CLIENT_ID)
+        return Connection(self.host, self._own_port, timeout_s=records.TIMEOUT_S, client_id=records.CLIENT_ID)
+
+    # -- users -----------------------------------------------------------------------------------------------------
+
+    @property
+    def users(self) -> Mapping[str, str]:
+        """{name: password} of those who may log in; clients do as the first. Empty without `sasl`."""
+        return {} if self._security is None else self._security.users
+
+    @hidden
+    def allow(self, user: str, *operations: str, prefixed: bool = False, **about: str | Iterable[str]) -> None:
+        """Let a user do operations: allow("alice", "read", "write", topic="orders"). `about` is topic, group, cluster,
+        transactional_id, each a name or several. Raises ValueError, KafkaError."""
+        from pybroker.security.acls import Permission
+
+        self._create_acls(user, Permission.ALLOW, operations, about, prefixed)
+
+    @hidden
+    def deny(self, user: str, *operations: str, prefixed: bool = False, **about: str | Iterable[str]) -> None:
+        """The same the other way: who is denied something may not do it, whatever else is allowed."""
+        from pybroker.security.acls import Permission
+
+        self._create_acls(user, Permission.DENY, operations, about, prefixed)
+
+    def _create_acls(
+        self, user: str, permission: "Permission", operations: tuple[str, ...],
+        about: Mapping[str, str | Iterable[str]], prefixed: bool,
+    ) -> None:  # fmt: skip
+        if self._security is None or not self._security.acls:
+            raise ValueError("this broker has no ACLs, and everybody may do everything: make it with acls=True")
+        with self._connect() as connection:
+            security.create_acls(connection, user, permission, operations, about, prefixed)
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
-    def confluent_config(self, group_id: str | None = None, **overrides: Any) -> dict[str, Any]:
-        """For confluent-kafka: a consumer's with a group, else a producer's or admin's; linger_ms=5 is linger.ms."""
-        return clients.confluent(self.bootstrap_servers, group_id, overrides)
+    def _login(self, user: str | None) -> Login | None:
+        if self._security is None and user is not None:
+            raise ValueError(f"this broker asks nobody to log in, {user!r} neither: make it with sasl=True")
+        return None if self._security is None else self._security.login(user)
 
-    def kafka_python_config(self, group_id: str | None = None, **overrides: Any) -> dict[str, Any]:
+    def confluent_config(
+        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
+    ) -> dict[str, Any]:
+        """For confluent-kafka: a consumer's with a group, else a producer's or admin's; linger_ms=5 is linger.ms.
+
+        `user` of the broker's users logs in, here and below; None: the first of them."""
+        return clients.confluent(self.bootstrap_servers, group_id, overrides, self._login(user))
+
+    def kafka_python_config(
+        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
+    ) -> dict[str, Any]:
         """For kafka-python: `KafkaProducer(**broker.kafka_python_config())`."""
-        return clients.kafka_python(self.bootstrap_servers, group_id, overrides)
+        return clients.kafka_python(self.bootstrap_servers, group_id, overrides, self._login(user))
 
-    def aiokafka_config(self, group_id: str | None = None, **overrides: Any) -> dict[str, Any]:
+    def aiokafka_config(
+        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
+    ) -> dict[str, Any]:
         """For aiokafka: `AIOKafkaConsumer("topic", **broker.aiokafka_config("group"))`."""
-        return clients.aiokafka(self.bootstrap_servers, group_id, overrides)
+        return clients.aiokafka(self.bootstrap_servers, group_id, overrides, self._login(user))
+
+    def pybroker_config(
+        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
+    ) -> dict[str, Any]:
+        """For pybroker's own clients: `Producer(**broker.pybroker_config())`."""
+        return clients.pybroker(self.bootstrap_servers, group_id, overrides, self._login(user))
+
+    def java_config(
+        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
+    ) -> dict[str, Any]:
+        """Properties for Java clients, Kafka's tools, and files for --command-config: {"security.protocol": ...}."""
+        return clients.java(self.bootstrap_servers, group_id, overrides, self._login(user))
 
 
 class AsyncBroker:
@@ -239,6 +311,9 @@ class AsyncBroker:
         self.confluent_config = handle.confluent_config
         self.kafka_python_config = handle.kafka_python_config
         self.aiokafka_config = handle.aiokafka_config
+        self.pybroker_config = handle.pybroker_config
+        self.java_config = handle.java_config
+        self.users = handle.users
 
     @hidden
     async def start(self) -> None:
@@ -266,6 +341,16 @@ class AsyncBroker:
         return await asyncio.to_thread(self.handle.create_topic, name, partitions, config)
 
     @hidden
+    async def allow(self, user: str, *operations: str, prefixed: bool = False, **about: str | Iterable[str]) -> None:
+        """Let a user do operations, with ACLs."""
+        await asyncio.to_thread(self.handle.allow, user, *operations, prefixed=prefixed, **about)
+
+    @hidden
+    async def deny(self, user: str, *operations: str, prefixed: bool = False, **about: str | Iterable[str]) -> None:
+        """The same the other way."""
+        await asyncio.to_thread(self.handle.deny, user, *operations, prefixed=prefixed, **about)
+
+    @hidden
     async def produce(
         self, topic: str, *what: Record | Content, key: Content = None, partition: int = 0
     ) -> list[StoredRecord]:
@@ -283,20 +368,32 @@ class AsyncBroker:
 
 
 def broker(
-    *, mode: Mode = "inprocess", settings: Mapping[str, object] | None = None, data_dir: str | None = None
+    *,
+    mode: Mode = "inprocess",
+    settings: Mapping[str, object] | None = None,
+    data_dir: str | None = None,
+    sasl: Sasl | None = None,
+    acls: bool = False,
 ) -> BrokerHandle:
     """A broker for the length of a `with`; the arguments are BrokerHandle's."""
     __tracebackhide__ = True
-    return BrokerHandle(mode=mode, settings=settings, data_dir=data_dir)
+    return BrokerHandle(mode=mode, settings=settings, data_dir=data_dir, sasl=sasl, acls=acls)
 
 
 @contextlib.asynccontextmanager
 async def async_broker(
-    *, mode: Mode = "inprocess", settings: Mapping[str, object] | None = None, data_dir: str | None = None
+    *,
+    mode: Mode = "inprocess",
+    settings: Mapping[str, object] | None = None,
+    data_dir: str | None = None,
+    sasl: Sasl | None = None,
+    acls: bool = False,
 ) -> AsyncIterator[AsyncBroker]:
     """A broker for the length of an `async with`, started and ended beside the event loop."""
     __tracebackhide__ = True
-    handle = await asyncio.to_thread(lambda: BrokerHandle(mode=mode, settings=settings, data_dir=data_dir))
+    handle = await asyncio.to_thread(
+        lambda: BrokerHandle(mode=mode, settings=settings, data_dir=data_dir, sasl=sasl, acls=acls)
+    )
     try:
         yield AsyncBroker(handle)
     finally:

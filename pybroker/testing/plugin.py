@@ -14,7 +14,7 @@ from pybroker.testing.shared import SharedBroker
 
 PREFIX_CHARACTERS_MAX: Final = 60
 MARKERS: Final = (
-    "pybroker(mode=..., settings={...}, data_dir=...): how the broker of this test is started",
+    "pybroker(mode=..., settings={...}, data_dir=..., sasl=..., acls=...): how the broker of this test is started",
     "pybroker_cluster(brokers, mode=..., store=..., settings={...}): how the cluster of this test is started",
 )
 
@@ -38,11 +38,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def pybroker(request: pytest.FixtureRequest) -> Iterator[BrokerHandle]:
     """A fresh broker of this test's own; the marker `pybroker` says how it is started."""
     __tracebackhide__ = True
+    with BrokerHandle(**_how(request)) as handle:
+        yield handle
+
+
+@pytest.fixture
+def secured_pybroker(request: pytest.FixtureRequest) -> Iterator[BrokerHandle]:
+    """The same, of which clients log in: by SCRAM-SHA-256, where the marker `pybroker` says nothing else."""
+    __tracebackhide__ = True
+    with BrokerHandle(**{"sasl": True, **_how(request)}) as handle:
+        yield handle
+
+
+def _how(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the marker `pybroker`, and the test run, say of the broker of a test."""
     marker = request.node.get_closest_marker("pybroker")
     how: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
     how.setdefault("mode", request.config.getoption("--pybroker-mode"))
-    with BrokerHandle(**how) as handle:
-        yield handle
+    return how
 
 
 @pytest.fixture
@@ -77,7 +90,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         used = getattr(item, "funcargs", {})
-        for name in ("pybroker", "pybroker_of_session", "pybroker_cluster"):
+        for name in ("pybroker", "secured_pybroker", "pybroker_of_session", "pybroker_cluster"):
             handle = used.get(name)
             if isinstance(handle, BrokerHandle) and (said := handle.output()):
                 report.sections.append((f"log of the broker at {handle.bootstrap_servers}", said))

@@ -59,5 +59,13 @@ class SharedBroker:
         """As BrokerHandle.aiokafka_config, the group without the prefix."""
         return self._handle.aiokafka_config(self._in_broker(group), **overrides)
 
+    def pybroker_config(self, group: str | None = None, **overrides: Any) -> dict[str, Any]:
+        """As BrokerHandle.pybroker_config, the group without the prefix."""
+        return self._handle.pybroker_config(self._in_broker(group), **overrides)
+
+    def java_config(self, group: str | None = None, **overrides: Any) -> dict[str, Any]:
+        """As BrokerHandle.java_config, the group without the prefix."""
+        return self._handle.java_config(self._in_broker(group), **overrides)
+
     def _in_broker(self, group: str | None) -> str | None:
         return None if group is None else self.group(group)
