@@ -11,6 +11,7 @@ QuotaUtils and ConnectionQuotas.
 import asyncio
 import socket
 from collections import deque
+from collections.abc import Mapping
 
 from pybroker import forks
 from pybroker.security.principals import host_text
@@ -77,6 +78,12 @@ class AddressRates:
             self._own.pop(address, None)
         else:
             self._own[address] = rate
+
+    def set_rates(self, rates: Mapping[str | None, float]) -> None:
+        """These are all the rates that there are, None for the default."""
+        self._default, self._own = None, {}
+        for ip, rate in rates.items():
+            self.set_rate(ip, rate)
 
     def over(self, host: str, now: float) -> float:
         """A connection comes: 0 where it may; else it is to be closed after so many seconds, and counts for nothing."""

@@ -138,7 +138,7 @@ class SocketServer:
         self._quotas.make_room(asyncio.get_running_loop().time())
 
     @property
-    def addresses_rates(self) -> AddressRates:
+    def address_rates(self) -> AddressRates:
         """How fast each address may connect."""
         return self._quotas.addresses
 

@@ -239,6 +239,10 @@ def test_addresses_are_told_apart_however_they_are_written(monkeypatch: pytest.M
     rates.set_rate("::1", None)
     rates.set_rate(None, None)
     assert not rates.over("::1", 0)
+    rates.set_rates({None: 0, "::1": 2})
+    assert rates.over("10.0.0.2", 0) and not rates.over("::1", 100)
+    rates.set_rates({})
+    assert not rates.over("10.0.0.2", 0)
 
 
 async def test_the_oldest_of_those_that_are_held_goes_for_the_next(
