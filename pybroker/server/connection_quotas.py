@@ -11,7 +11,7 @@ Kafka has no bound for logins: a stranger without a password could fill max.conn
 
 import resource
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from math import inf
 from typing import Protocol
 
@@ -39,6 +39,8 @@ class Quotas:
         self.per_host: Counter[str] = Counter()
         self.per_listener: Counter[str] = Counter()
         self.addresses = AddressRates()
+        self.spared_logins: Sized = ()
+        """Who is at the spared listener and not logged in yet: for a stranger nobody is closed, and nobody waits."""
         self.close_longest_silent: Callable[[int], int] = lambda _: 0
         """Asked to close so many connections of listeners that are not spared; how many will be."""
         self._created = Rate()
@@ -73,15 +75,20 @@ class Quotas:
         """Why the listener accepts nobody at present; None if it may."""
         if self.per_listener[listener] >= listener_max:
             return f"max.connections of {listener} is reached"
-        if listener != self.spared and self.count >= self.connections_max:
+        if listener != self.spared and self._weight >= self.connections_max:
             return "max.connections is reached"
         return None
+
+    @property
+    def _weight(self) -> int:
+        """The connections that max.connections is about."""
+        return self.count - len(self.spared_logins)
 
     def make_room(self, now: float) -> None:
         """Have those closed that are too many: the spared listener has accepted more, or the limit is another one."""
         if now - self._closing_since > CLOSING_SECONDS:
             self._closing = 0
-        excess = self.count - self._closing - self.connections_max
+        excess = self._weight - self._closing - self.connections_max
         if excess > 0:
             self._closing_since = now
             self._closing += self.close_longest_silent(excess)

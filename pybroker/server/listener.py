@@ -133,6 +133,8 @@ class Listener:
         self._logins = logins
         self.tls = tls
         self._pending = PendingLogins()
+        if name == self._quotas.spared:
+            self._quotas.spared_logins = self._pending
         self._held = Held(self.loop)
         self._rests_until = 0.0  # connections came too fast
         self._accepting = False

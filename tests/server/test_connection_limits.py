@@ -15,7 +15,7 @@ from pybroker.server import connection_quotas, connection_rates
 from pybroker.server.connection_quotas import PendingLogins, Quotas
 from pybroker.server.connection_rates import SAMPLES, AddressRates, Rate
 from tests.harness import eventually, looked
-from tests.server.cast import SETS
+from tests.server.cast import MODULE, SETS
 from tests.server.conftest import Bench
 from tests.server.live import Live, Wire
 from tests.server.test_alter_configs import BROKER, DELETE, SET, alter, described
@@ -97,6 +97,28 @@ async def test_strangers_who_do_not_log_in_leave_room(make: Make, monkeypatch: p
     assert live.broker is not None and live.broker._sockets is not None
     assert len(live.broker._sockets) <= 20 // 2 + 4
     assert await strangers[0].closed()
+
+
+async def test_for_strangers_at_the_listener_of_brokers_nobody_is_closed(make: Make) -> None:
+    """It has a login, too: only who comes in by it makes others go."""
+    jaas = f'{MODULE} required user_ann="a";'
+    live = await make(
+        PAIR, "listener.security.protocol.map=OPEN:SASL_PLAINTEXT,CLIENTS:PLAINTEXT", "sasl.enabled.mechanisms=PLAIN",
+        f"listener.name.open.plain.sasl.jaas.config={jaas}", "max.connections=3",
+    )  # fmt: skip
+    clients = [await live.connect("CLIENTS") for _ in range(3)]
+    for wire in clients:
+        assert await served(wire)
+    stranger = await live.connect("OPEN")
+    await stranger.call("SaslHandshake", 1, mechanism="PLAIN")
+    assert live.broker is not None and live.broker._sockets is not None
+    live.broker._sockets.limit()
+    for wire in clients:
+        assert await served(wire)
+    ann = await live.connect("OPEN")
+    await log_in(ann, ANN)
+    assert await served(ann)
+    assert await clients[0].closed() and await served(clients[1])
 
 
 async def test_a_listener_has_a_limit_of_its_own(make: Make) -> None:
