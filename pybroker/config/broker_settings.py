@@ -6,7 +6,7 @@ setting that does nothing.
 
 from pybroker.model import TEXT_BYTES_MAX, HostPort, check_told
 
-from .listeners import SECURITY_PROTOCOLS, parse_advertised, parse_endpoints, parse_protocols
+from .listeners import SECURITY_PROTOCOLS, parse_advertised, parse_endpoints, parse_per_ip, parse_protocols
 from .settings import INT_MAX, LONG_MAX, Choice, Range, Setting, Shape, Type, table
 
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = (
@@ -231,6 +231,14 @@ NETWORK = table(
         str(INT_MAX),
         "Connections that may be open at once from one address. The broker closes further ones at once.",
         Range(0),
+        dynamic=True,
+    ),
+    Setting(
+        "max.connections.per.ip.overrides",
+        STRING,
+        "",
+        "The same for some addresses, with other numbers: 127.0.0.1:100,::1:200. No names of hosts.",
+        Shape("ADDRESS:NUMBER separated by commas", parse_per_ip),
         dynamic=True,
     ),
     Setting(

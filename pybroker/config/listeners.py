@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from pybroker.model import PLAINTEXT, Endpoint
 
+from .settings import INT_MAX
+
 LISTENERS = "listeners"
 ADVERTISED = "advertised.listeners"
 PROTOCOLS = "listener.security.protocol.map"
@@ -62,6 +64,22 @@ def parse_protocols(text: str) -> dict[str, str]:
         if not colon or not name or protocol.upper() not in SECURITY_PROTOCOLS:
             raise ValueError(text)
         found[name.strip().upper()] = protocol.upper()
+    return found
+
+
+def parse_per_ip(text: str) -> dict[str, int]:
+    """{address: connections} of ADDRESS:COUNT,... ValueError if it is none. Unlike Kafka's it has no names, which would
+    be looked up once."""
+    import ipaddress  # few set it
+
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        host, _, count = part.rpartition(":")
+        if not count.isdecimal() or int(count) > INT_MAX:
+            raise ValueError(text)
+        address = ipaddress.ip_address(host.strip().removeprefix("[").removesuffix("]"))
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        found[str(mapped or address)] = int(count)
     return found
 
 

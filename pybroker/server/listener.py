@@ -7,13 +7,14 @@ import os
 import resource
 import socket
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pybroker import forks
 from pybroker.cluster.caller import Caller
 from pybroker.config import BrokerConfig
+from pybroker.config.listeners import parse_per_ip
 from pybroker.logs import event
 from pybroker.security.tls import SslStream, Stream
 from pybroker.server.bridge import Bridge
@@ -54,6 +55,8 @@ class Limits:
     send_buffer_bytes: int | None
     receive_buffer_bytes: int | None
     creation_rate_max: int = UNLIMITED
+    connections_of_ip_max: Mapping[str, int] = field(default_factory=dict)
+    """Of some addresses, in place of `connections_per_ip_max`."""
 
     @classmethod
     def of(cls, config: BrokerConfig, listener: str) -> "Limits":
@@ -69,6 +72,7 @@ class Limits:
             send_buffer_bytes=send if send > 0 else None,
             receive_buffer_bytes=receive if receive > 0 else None,
             creation_rate_max=config.of_listener(listener, "max.connection.creation.rate"),
+            connections_of_ip_max=parse_per_ip(config["max.connections.per.ip.overrides"]),
         )
 
 
@@ -221,6 +225,7 @@ class Listener:
             connections_max=limits.connections_max,
             connections_per_ip_max=limits.connections_per_ip_max,
             creation_rate_max=limits.creation_rate_max,
+            connections_of_ip_max=limits.connections_of_ip_max,
         )
         self._resume()
 
@@ -338,9 +343,10 @@ class Listener:
     def _admit(self, sock: socket.socket, host: str, port: int) -> None:
         if host.startswith("::ffff:"):
             host = host.removeprefix("::ffff:")
-        if self._quotas.per_host[host] >= self.limits.connections_per_ip_max:
+        most = self.limits.connections_of_ip_max.get(host, self.limits.connections_per_ip_max)
+        if self._quotas.per_host[host] >= most:
             forks.hang_up(sock)
-            reason = f"max.connections.per.ip is {self.limits.connections_per_ip_max}"
+            reason = f"max.connections.per.ip is {most}"
             self.closings.tell("connection refused", Caller(host, port, self.name), reason, self.loop.time())
             return
         now = self.loop.time()

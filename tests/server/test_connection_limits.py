@@ -183,6 +183,20 @@ def test_half_of_a_small_limit_is_one() -> None:
     assert quotas.logins_max(20) == 4
 
 
+async def test_an_address_has_a_limit_of_its_own(make: Make) -> None:
+    """max.connections.per.ip.overrides, however the address is written, and while the broker runs."""
+    live = await make(PAIR, "max.connections.per.ip=1", "max.connections.per.ip.overrides=127.0.0.1:2, 10.0.0.1:7")
+    one, two = await live.connect("OPEN"), await live.connect("OPEN")
+    assert await served(one) and await served(two)
+    assert await (await live.connect("OPEN")).closed()
+    name = "max.connections.per.ip.overrides"
+    assert (await alter(one, BROKER, "", (name, SET, "[::1]:4,::ffff:127.0.0.1:3"))).error_code == 0
+    assert await served(await live.connect("OPEN"))
+    assert await (await live.connect("OPEN")).closed()
+    for wrong in ("localhost:3", "127.0.0.1", "127.0.0.1:-1", "127.0.0.1:x", "127.0.0.1:3000000000"):
+        assert (await alter(one, BROKER, "", (name, SET, wrong))).error_code == 40
+
+
 # -- how fast ----------------------------------------------------------------------------------------------------------
 
 
