@@ -10,11 +10,13 @@ import click
 from pybroker.cli import output, profiles
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure, Misuse, Whole
-from pybroker.cli.options import Seconds, bootstrap_option, complete_topics, name_value
+from pybroker.cli.options import Seconds, bootstrap_option, complete_topics, name_value, secret_argument
 from pybroker.errors import INVALID_CONFIG, KafkaError
 
 F = TypeVar("F", bound=Callable[..., Any])
 EVERY_S_MAX: Final = 86_400.0
+SECRETS: Final = ("kafka.sasl.password", "kafka.sasl.jaas.config")
+"""Options of the source that are no arguments: --command-config has them."""
 
 
 def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -175,7 +177,7 @@ def command(
             pattern=pattern,
             starting_offsets=starting_offsets,
             max_offsets=max_records,
-            options=secured | dict(name_value(text, "--option") for text in options),
+            options=secured | _options(options),
             format=format_,  # type: ignore[arg-type]  # click has checked it
             schema=_text(schema),
             dead_letters=dead_letters,
@@ -195,6 +197,14 @@ def command(
         raise (Misuse if error.code == INVALID_CONFIG else Failure)(error.message) from error
     if as_json:
         output.as_json(done)
+
+
+def _options(texts: Sequence[str]) -> dict[str, str]:
+    """Misuse for a secret."""
+    given = dict(name_value(text, "--option") for text in texts)
+    for name in (name for name in given if name.lower() in SECRETS):
+        raise secret_argument(name.lower().removeprefix("kafka."))
+    return given
 
 
 def _text(given: str | None) -> str | None:

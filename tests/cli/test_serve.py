@@ -75,7 +75,8 @@ def test_settings_come_from_everywhere(tmp_path: Path) -> None:
     """A file, the options and --set, the later ones winning; a name that is not known warns and is ignored."""
     file = tmp_path / "broker.properties"
     file.write_text(f"log.dirs={tmp_path / 'from-file'}\nnum.partitions=3\nnum.partition=9\n")
-    serving = Serving("--config", file, "--port", 0, "--set", "num.partitions=5")
+    jaas = "listener.name.plaintext.plain.sasl.jaas.config"
+    serving = Serving("--config", file, "--port", 0, "--set", "num.partitions=5", "--set", f"{jaas}=hunter2")
     try:
         assert serving.ready["data"] == str(tmp_path / "from-file")
         made = run("topics", "create", "t", "--json", "-b", f"{HOST}:{serving.ready['port']}").json
@@ -84,6 +85,8 @@ def test_settings_come_from_everywhere(tmp_path: Path) -> None:
         ended = serving.end(signal.SIGTERM)
     assert f"pybroker: warning: num.partition ({file}:3) is not a setting" in ended.err
     assert "did you mean num.partitions?" in ended.err
+    assert f"warning: everybody on this machine can read an argument: put {jaas} into the file of --config" in ended.err
+    assert "hunter2" not in ended.err
 
 
 def test_it_is_quiet(tmp_path: Path) -> None:

@@ -157,6 +157,8 @@ def test_a_path_that_cannot_be(
         ),
         (["-t", "a"], "format json needs a schema"),
         (["-t", "a", "--format", "raw", "--schema", "x int"], "format raw takes no schema"),
+        (["-t", "a", "--option", "kafka.sasl.jaas.config=x"], "put sasl.jaas.config into a file for --command-config"),
+        (["-t", "a", "--option", "kafka.sasl.password=x"], "or a password into PYBROKER_SASL_PASSWORD"),
     ],
 )
 def test_what_makes_no_sense_is_told(arguments: list[str], sentence: str) -> None:
