@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +120,22 @@ def test_a_user_is_known_to_every_broker_and_to_kafka(cluster: Secured, zookeepe
     assert b"SCRAM-SHA-256" in outside.get("/config/users/carol")[0]
     outside.stop()
     outside.close()
+
+
+def test_brokers_find_each_other_where_strangers_fill_max_connections(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """Silent ones, where nobody logs in: a broker that comes back is accepted by the others all the same."""
+    network = Network()
+    strangers = []
+    with Secured(tmp_path, zookeeper, network=network, max_connections=25) as running:
+        topic = running.create("t")
+        running.until_in_sync(topic)
+        running.kill(2)
+        for number in (1, 3):
+            strangers += [socket.create_connection((HOST, running.brokers[number].port)) for _ in range(40)]
+        running.start(2)
+        until("it is in sync, as it says itself: others accept no client", lambda: (
+            [sorted(isr) for _, isr in running.told_by(2, topic).values()] == [[1, 2, 3]]
+        ), timeout_s=40)  # fmt: skip
+    for stranger in strangers:
+        stranger.close()
+    network.close()
