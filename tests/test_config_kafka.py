@@ -32,6 +32,8 @@ OWN = {
     "log.scrub.io.max.bytes.per.second",
     "metrics.listener",
     "record.validation",
+    "zookeeper.sasl.client.password",
+    "zookeeper.sasl.client.username",
 }
 """Settings that Kafka does not have."""
 HIDDEN = {"producer.id.expiration.check.interval.ms", "super.users", "allow.everyone.if.no.acl.found"} | OWN

@@ -51,6 +51,7 @@ COMMANDS: Final = {
     "doctor": Command("pybroker.cli.doctor", "Examine a log dir that no broker uses, and mend it."),
     "migrate-store": Command("pybroker.cli.migrate_store", "Move a lone broker's topics into ZooKeeper."),
     "zookeeper": Command("pybroker.cli.zookeeper", "Run a ZooKeeper for development."),
+    "zookeeper-acls": Command("pybroker.cli.zookeeper_acls", "Close a cluster's nodes in ZooKeeper, or open them."),
     "completion": Command("pybroker.cli.completion", "Print what a shell runs to complete commands."),
     "version": Command("pybroker.cli.version", "Print the version."),
 }

@@ -13,11 +13,13 @@ from pybroker.cli import output
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure
 from pybroker.cli.options import say
-from pybroker.config.cluster_settings import CLUSTER
+from pybroker.cli.zookeeper_options import config_of, zookeeper_options
 from pybroker.errors import KafkaError
 
 if TYPE_CHECKING:
+    from pybroker.config import BrokerConfig
     from pybroker.controller.migration import Moved
+    from pybroker.coordination.store import Store
 
 SESSION_MS = 18_000
 
@@ -25,14 +27,15 @@ SESSION_MS = 18_000
 @click.command(name="migrate-store")
 @click.option("--data-dir", "data_dirs", metavar="DIR", required=True, multiple=True, type=click.Path(),
               help="The broker's data directory; repeatable, for each of log.dirs.")  # fmt: skip
-@click.option("--zookeeper", metavar="HOSTS", required=True, help="Where to: HOST:PORT,..., and a chroot if any.")
+@zookeeper_options
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-def command(data_dirs: tuple[str, ...], zookeeper: str, as_json: bool) -> None:
+def command(data_dirs: tuple[str, ...], zookeeper: str | None, file: str | None, as_json: bool) -> None:
     """Move a stopped broker's topics into a ZooKeeper that knows of no cluster yet.
 
     Kept are the cluster's id, topics with their ids, settings, leader epochs, producer ids and every record: the logs
     stay where they are. Afterwards the broker is started with zookeeper.connect, and no longer without. A move that was
-    interrupted is finished by the same command.
+    interrupted is finished by the same command. --config is the file that the broker is to be started with: it says how
+    ZooKeeper is reached, and whether the nodes are made for the brokers alone (zookeeper.set.acl).
 
     Exit codes: 0 done; 1 the data or ZooKeeper refuse, or cannot be reached; 2 an option is wrong.
     """
@@ -40,29 +43,30 @@ def command(data_dirs: tuple[str, ...], zookeeper: str, as_json: bool) -> None:
         from pybroker.coordination.store import StoreError
         from pybroker.replication.logdirs import StartError
 
+    config = config_of(zookeeper, file)
+    connect = config["zookeeper.connect"]
     try:
-        CLUSTER["zookeeper.connect"].parse(zookeeper, "--zookeeper")
-        moved = asyncio.run(_move(data_dirs, zookeeper))
+        moved = asyncio.run(_move(data_dirs, config))
     except (KafkaError, StartError) as problem:
         raise Failure(problem.message) from None
     except StoreError as problem:
         raise Failure(str(problem)) from None
-    facts = {**moved._asdict(), "zookeeper": zookeeper}
+    facts = {**moved._asdict(), "zookeeper": connect}
     if moved.again:
         sentence = f"Broker {moved.broker_id} was moved before"
     else:
         sentence = f"Moved broker {moved.broker_id} with {output.count(moved.topics)} topics of " \
-                   f"{output.count(moved.partitions)} partitions to {zookeeper}"  # fmt: skip
-    dirs = ",".join(data_dirs)
-    say(as_json, facts, f"{sentence}. Start it with: pybroker serve --data-dir {dirs} --zookeeper {zookeeper}")
+                   f"{output.count(moved.partitions)} partitions to {connect}"  # fmt: skip
+    start = f"pybroker serve --data-dir {','.join(data_dirs)} --zookeeper {connect}"
+    say(as_json, facts, f"{sentence}. Start it with: {start}" + (f" --config {file}" if file is not None else ""))
 
 
-async def _move(data_dirs: tuple[str, ...], zookeeper: str) -> Moved:
+async def _move(data_dirs: tuple[str, ...], config: BrokerConfig) -> Moved:
     """Under the locks of the log dirs, which a running broker holds."""
     with importing():
         from pybroker.controller.migration import migrate
         from pybroker.coordination.embedded import EmbeddedStore
-        from pybroker.coordination.zookeeper import ZooKeeperStore
+        from pybroker.coordination.zookeeper import store_of
         from pybroker.replication.logdirs import StartError, open_log_dirs
         from pybroker.server.directories import STORE_FILE, claim, with_store
 
@@ -70,17 +74,18 @@ async def _move(data_dirs: tuple[str, ...], zookeeper: str) -> Moved:
         if not os.path.isdir(path):  # which opening would make
             raise StartError(f"{path} is no directory")
     log_dirs = open_log_dirs(data_dirs)
-    stores: list[EmbeddedStore | ZooKeeperStore] = []
+    stores: list[Store] = []
     try:
         path = os.path.join(with_store(log_dirs, frozenset()).path, STORE_FILE)
         if not os.path.exists(path):
             raise StartError(f"there is no {STORE_FILE} in {', '.join(data_dirs)}: no lone broker's data")
-        lone, cluster = EmbeddedStore(path), ZooKeeperStore(zookeeper)
+        lone, cluster = EmbeddedStore(path), store_of(config)
         stores.append(lone)
         await lone.open()
         stores.append(cluster)
         await cluster.open()
-        moved = await migrate(await lone.session(SESSION_MS), await cluster.session(SESSION_MS), zookeeper)
+        sessions = await lone.session(SESSION_MS), await cluster.session(SESSION_MS)
+        moved = await migrate(*sessions, config["zookeeper.connect"])
         claim(log_dirs, moved.cluster_id, moved.broker_id, None, SystemRandom())
         return moved
     finally:

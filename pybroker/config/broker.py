@@ -15,6 +15,7 @@ from .security_settings import ENABLED, INTER_BROKER_MECHANISM, SECURITY, Sasl, 
 from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
 from .ssl_settings import SSL, Ssl, ssl_of
 from .ssl_settings import is_of_listener as is_ssl_of_listener
+from .zookeeper_settings import ZOOKEEPER
 
 CHAPTERS: dict[str, dict[str, Setting]] = {
     "General": GENERAL,
@@ -22,6 +23,7 @@ CHAPTERS: dict[str, dict[str, Setting]] = {
     "Security": SECURITY,
     "TLS": SSL,
     "Cluster": CLUSTER,
+    "ZooKeeper": ZOOKEEPER,
     "Logs": LOG,
     "Segments": SEGMENTS,
     "Retention and compaction": RETENTION,
@@ -276,6 +278,14 @@ class BrokerConfig:
         _ = self.ssl
         if self.sasl and self["zookeeper.connect"] is not None:
             _ = self.account
+        user, password = "zookeeper.sasl.client.username", "zookeeper.sasl.client.password"
+        for has, lacks in ((user, password), (password, user)):
+            if self[has] is not None and self[lacks] is None:
+                raise self._refuse_for(lacks, f"{has} ({self.where(has)}) needs it")
+        shown = self["zookeeper.ssl.client.enable"] and self["zookeeper.ssl.keystore.location"] is not None
+        if self["zookeeper.set.acl"] and not (shown or self[user]):
+            why = f"nobody could change what it makes: it needs {user}, or a zookeeper.ssl.keystore.location with TLS"
+            raise self._refuse_for("zookeeper.set.acl", why)
         held = next(n for n in ("log.dirs", "log.dir") if self[n] is not None)
         if not all(self.log_dirs) or len(set(self.log_dirs)) < len(self.log_dirs):
             raise self._refuse(held, "directories separated by commas, none of them empty or named twice")

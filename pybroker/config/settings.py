@@ -133,9 +133,8 @@ class Setting(NamedTuple):
             value = self._read(text.strip())
             self._check(value)
         except ValueError:
-            raise ConfigError(
-                f"{self.name} = {shown(text)} ({where}) is not allowed: it takes {self.allowed}"
-            ) from None
+            said = "" if self.sensitive else f" = {shown(text)}"
+            raise ConfigError(f"{self.name}{said} ({where}) is not allowed: it takes {self.allowed}") from None
         return value
 
     def _read(self, text: str) -> Value:

@@ -182,6 +182,10 @@ class StoreFailed(StoreError):
     """The store could not do its work: a disk that is full, a file that is damaged. Nothing of it took effect."""
 
 
+class StoreRefused(StoreFailed):
+    """The store does not let this client in."""
+
+
 class StoreDamaged(StoreFailed):
     """What is in the file is not what was written there."""
 

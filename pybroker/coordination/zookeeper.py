@@ -1,399 +1,37 @@
-"""ZooKeeper as the store of a cluster: kazoo behind the interface of store.py.
-
-kazoo has a thread for each session. It calls back on that thread, in the order of the wire; one queue, the event
-loop's, brings watches, answers and states over in that order, so that a watch fires before the answer of a later
-operation that sees the change. A session that expired is stopped: kazoo would begin another one by itself.
-
-What kazoo keeps to itself, and a lease needs: the timeout that the server granted, and when the last answered request
-was sent. The first is taken from its handshake; for the second the session asks often enough by itself.
-"""
+"""ZooKeeper as the store of a cluster: an ensemble, and sessions with it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
-import re
-import socket
-import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from kazoo import exceptions
-from kazoo.client import KazooClient, KazooState
 from kazoo.hosts import collect_hosts
-from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
-from pybroker.clock import boot_ms
+from pybroker.config import BrokerConfig
 from pybroker.logs import event
 from pybroker.model import HostPort
 
 from . import store as s
 from .found_at import found_at
-from .kazoo_handler import OneThread
-from .multi_read import MultiRead
+from .zookeeper_access import Access, access_of
+from .zookeeper_session import ANYBODY, ZooKeeperSession
 
 log = logging.getLogger(__name__)
 
-ERRORS: Final[dict[type[Exception], type[s.StoreError]]] = {
-    exceptions.NodeExistsError: s.NodeExists,
-    exceptions.NoNodeError: s.NoNode,
-    exceptions.BadVersionError: s.BadVersion,
-    exceptions.NotEmptyError: s.NotEmpty,
-    exceptions.NoChildrenForEphemeralsError: s.NoChildrenForEphemerals,
-    exceptions.BadArgumentsError: s.BadArguments,
-    exceptions.ConnectionLoss: s.ConnectionLoss,
-    exceptions.SessionExpiredError: s.SessionExpired,
-    exceptions.ConnectionClosedError: s.SessionExpired,
-}
-EVENTS: Final = {
-    "CREATED": s.EventType.CREATED,
-    "DELETED": s.EventType.DELETED,
-    "CHANGED": s.EventType.DATA_CHANGED,
-    "CHILD": s.EventType.CHILDREN_CHANGED,
-}
-STATES: Final = {
-    KazooState.CONNECTED: s.SessionState.CONNECTED,
-    KazooState.SUSPENDED: s.SessionState.DISCONNECTED,
-    KazooState.LOST: s.SessionState.EXPIRED,
-}
-READ_SHARE: Final = 2 / 3
-"""Of the timeout that the server granted: how long kazoo waits for something to read."""
-ASKS: Final = 6
-"""How often in a session's timeout it asks by itself."""
-SILENT_SHARE: Final = 1 / 2
-"""Of that timeout: a server that has not answered for so long stands still."""
-MULTI_READ_SINCE: Final = (3, 6)
-ASK_VERSION_S: Final = 1.0
-READS_AT_ONCE: Final = 200
-"""How many nodes one request reads."""
-Read = tuple[str, "asyncio.Future[tuple[bytes, s.Stat]]"]
-STOP_AGAIN_S: Final = 1.0
-STOP_S_MAX: Final = 1.0
-"""How long a server is given to hear of a session's end."""
 CLOSE_S_MAX: Final = 3.0
-HANDSHAKE_S_MIN: Final = 1.0
 SILENT_S: Final = 2.0
 """Without an answer for so long, a start says whom it waits for."""
-RETRY: Final = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_delay": 1.0}
-"""How kazoo comes back when a connection breaks: soon at first, for the session's time runs."""
-
-
-class ZooKeeperSession(s.Session):
-    """A session of ZooKeeper, of `hosts`: HOST:PORT,..., and the chroot behind them."""
-
-    def __init__(self, hosts: str, timeout_ms: int) -> None:
-        super().__init__()
-        self.loop = asyncio.get_running_loop()
-        self.timeout_ms = timeout_ms
-        self._answered_ms = boot_ms()
-        self._told: tuple[WatchedEvent | None, list[s.Watch]] = None, []  # the last event, and who was told of it
-        self._next: asyncio.TimerHandle | None = None
-        self._asked: asyncio.Future[s.Stat | None] | None = None  # by itself, the last time,
-        self._asked_ms = 0  # and when
-        self._stopping: asyncio.Future[None] | None = None
-        self._reached = asyncio.Event()
-        self._reads: list[Read] = []
-        self._reads_many = False
-        logger = logging.getLogger("pybroker.coordination.kazoo")
-        logger.setLevel(logging.ERROR)  # each host that is tried, it tells: what counts, the states say
-        self._client = KazooClient(
-            hosts, timeout=timeout_ms / 1000, handler=OneThread(), connection_retry=RETRY, logger=logger
-        )
-        self._client.add_listener(lambda state: self._soon(self._come_to, state))
-        self._watch_handshake()
-
-    async def open(self, timeout_s: float) -> None:
-        """Reach a server; who is cancelled waits for nobody. Raises StoreFailed where none answers in time."""
-        try:
-            self._client.start_async()
-        except RuntimeError as problem:  # there may be no more threads
-            raise s.StoreFailed(detail=str(problem)) from problem
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._reached.wait()
-            self.id = self._client.client_id[0]
-            self._reads_many = await self._version() >= MULTI_READ_SINCE
-        except TimeoutError:
-            self.close()
-            raise s.StoreFailed(detail=f"no ZooKeeper answered in {timeout_s:g} s") from None
-        except BaseException:
-            self.close()
-            raise
-        self._ask()
-
-    async def _version(self) -> tuple[int, ...]:
-        """Of the server; () if it does not tell. A request that a server does not know costs the session."""
-        try:
-            async with asyncio.timeout(ASK_VERSION_S):
-                text = await self.loop.run_in_executor(None, self._client.command, b"srvr")
-        except (OSError, TimeoutError, exceptions.KazooException, AttributeError):  # its connection ended meanwhile
-            return ()
-        found = re.match(r"Zookeeper version: (\d+)\.(\d+)", text)
-        return tuple(map(int, found.groups())) if found else ()
-
-    @property
-    def last_zxid(self) -> int:
-        return int(self._client.last_zxid)
-
-    @property
-    def answered_ms(self) -> int:
-        return self._answered_ms
-
-    def _watch_handshake(self) -> None:
-        """Hear what the server grants, at each connection: kazoo tells how long it will read, which is a share of it.
-
-        A server that starts may take a connection and never answer on it, and kazoo waits for a share of the session:
-        the next try, or the next server, comes sooner. One that is slow is waited for twice as long each time."""
-        connect, invoke = self._client._connection._connect, self._client._connection._invoke
-        least_s = most_s = max(HANDSHAKE_S_MIN, self._client._session_timeout / 1000 / ASKS)
-
-        def invoke_soon(timeout_s: float, *arguments: Any, **named: Any) -> Any:
-            nonlocal most_s
-            bound_s, most_s = min(timeout_s, most_s), min(timeout_s, 2 * most_s)
-            found = invoke(bound_s, *arguments, **named)
-            most_s = least_s
-            return found
-
-        def connect_and_tell(*arguments: Any) -> tuple[float, float]:
-            read_timeout_ms, connect_timeout_ms = connect(*arguments)
-            self.timeout_ms = round(read_timeout_ms / READ_SHARE)
-            return read_timeout_ms, connect_timeout_ms
-
-        self._client._connection._connect = connect_and_tell
-        self._client._connection._invoke = invoke_soon
-
-    def _ask(self) -> None:
-        """kazoo's pings are answered to itself alone, and none is due where much is asked: a server that stands still
-        is left for another one, while the session lasts."""
-        if self.state is s.SessionState.CONNECTED:
-            if self._asked is None or self._asked.done():
-                self._asked, self._asked_ms = self.exists("/"), boot_ms()
-                self._asked.add_done_callback(lambda done: done.cancelled() or done.exception())
-            elif boot_ms() - self._asked_ms > self.timeout_ms * SILENT_SHARE:
-                self._hang_up()
-        self._next = self.loop.call_later(self.timeout_ms / 1000 / ASKS, self._ask)
-
-    def _hang_up(self) -> None:
-        """End the connection, not the session: kazoo's thread hears of it, and looks for a server."""
-        with contextlib.suppress(OSError, AttributeError):  # there is none at the moment
-            self._client._connection._socket.shutdown(socket.SHUT_RDWR)
-
-    def _soon(self, call: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            self.loop.call_soon_threadsafe(call, *arguments)
-
-    def _come_to(self, state: str) -> None:
-        self._become(STATES[state])
-        if state == KazooState.CONNECTED:
-            self._reached.set()
-        if self.state is s.SessionState.EXPIRED:
-            self._end()
-
-    # -- operations ---------------------------------------------------------------------------------------------------
-
-    def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> asyncio.Future[tuple[str, s.Stat]]:
-        op = s.Create(path, data, ephemeral, sequential)
-        send = self._client.create_async
-        how = {"ephemeral": ephemeral, "sequence": sequential, "include_data": True}
-        return self._submit(op, lambda: send(path, data, **how), lambda got: (got[0], _stat(got[1])))
-
-    def set(self, path: str, data: bytes, version: int = s.ANY_VERSION) -> asyncio.Future[s.Stat]:
-        return self._submit(s.Set(path, data, version), lambda: self._client.set_async(path, data, version), _stat)
-
-    def delete(self, path: str, version: int = s.ANY_VERSION) -> asyncio.Future[None]:
-        return self._submit(s.Delete(path, version), lambda: self._client.delete_async(path, version), lambda got: None)
-
-    def get(self, path: str, *, watch: s.Watch | None = None) -> asyncio.Future[tuple[bytes, s.Stat]]:
-        if watch is not None or not self._reads_many:
-            return self._get(path, watch)
-        try:
-            s.check_path(path)
-        except s.BadArguments:
-            return self._get(path)  # which says so
-        if not self._reads:
-            self.loop.call_soon(self._send_reads)
-        future: asyncio.Future[tuple[bytes, s.Stat]] = self.loop.create_future()
-        self._reads.append((path, future))
-        return future
-
-    def _get(self, path: str, watch: s.Watch | None = None) -> asyncio.Future[tuple[bytes, s.Stat]]:
-        send = self._client.get_async
-        return self._submit(s.Check(path), lambda: send(path, self._watch(watch)), lambda got: (got[0], _stat(got[1])))
-
-    def _send_reads(self) -> None:
-        """Send the reads of this turn of the loop, many in a request: each by itself costs both sides far more."""
-        reads, self._reads = self._reads, []
-        for first in range(0, len(reads), READS_AT_ONCE):
-            share = reads[first : first + READS_AT_ONCE]
-            if len(share) > 1:
-                self._read_many(share)
-            else:
-                ((path, future),) = share
-                self._get(path).add_done_callback(lambda done, to=future: _pass_on(done, to))  # type: ignore[misc]
-
-    def _read_many(self, reads: list[Read]) -> None:
-        root = self._client.chroot
-
-        def send() -> Any:
-            result = self._client.handler.async_result()
-            self._client._call(MultiRead([root + path if path != "/" else root or path for path, _ in reads]), result)
-            return result
-
-        def take(done: asyncio.Future[Any]) -> None:
-            if done.cancelled():
-                return
-            error = done.exception()
-            answers = [error] * len(reads) if error is not None else done.result()
-            for (path, future), answer in zip(reads, answers, strict=True):
-                if future.done():
-                    continue
-                if isinstance(answer, s.StoreError):
-                    future.set_exception(type(answer)(path, answer.detail))  # each its own, to be raised
-                elif isinstance(answer, BaseException):
-                    future.set_exception(_translated(answer, path))
-                else:
-                    future.set_result((answer[0], _stat(answer[1])))
-
-        self._submit([s.Check(path) for path, _ in reads], send, lambda got, zxid: got).add_done_callback(take)
-
-    def exists(self, path: str, *, watch: s.Watch | None = None) -> asyncio.Future[s.Stat | None]:
-        send = self._client.exists_async
-        return self._submit(s.Check(path), lambda: send(path, self._watch(watch)), lambda got: got and _stat(got))
-
-    def children(self, path: str, *, watch: s.Watch | None = None) -> asyncio.Future[tuple[list[str], s.Stat]]:
-        send = self._client.get_children_async
-        return self._submit(
-            s.Check(path),
-            lambda: send(path, self._watch(watch), include_data=True),
-            lambda got: (sorted(got[0]), _stat(got[1])),
-        )
-
-    def multi(self, ops: Sequence[s.Op]) -> asyncio.Future[list[s.Answer]]:
-        ops = list(ops)
-
-        def read(got: list[Any], zxid: int) -> list[s.Answer]:
-            for index, (op, answer) in enumerate(zip(ops, got, strict=True)):
-                if isinstance(answer, Exception) and type(answer) in ERRORS:
-                    raise _translated(answer, op.path, index)
-            return [self._of_multi(op, answer, zxid) for op, answer in zip(ops, got, strict=True)]
-
-        return self._submit(ops, lambda: self._transaction(ops).commit_async(), read)
-
-    def _transaction(self, ops: Sequence[s.Op]) -> Any:
-        transaction = self._client.transaction()
-        for op in ops:
-            match op:
-                case s.Create():
-                    transaction.create(op.path, op.data, ephemeral=op.ephemeral, sequence=op.sequential)
-                case s.Set():
-                    transaction.set_data(op.path, op.data, op.version)
-                case s.Delete():
-                    transaction.delete(op.path, op.version)
-                case s.Check():
-                    transaction.check(op.path, op.version)
-        return transaction
-
-    def _of_multi(self, op: s.Op, answer: Any, zxid: int) -> s.Answer:
-        """In a multi, ZooKeeper answers a creation with its path alone, and kazoo True for what has no answer."""
-        if isinstance(op, s.Create):
-            owner = self.id if op.ephemeral else 0
-            return answer, s.Stat(zxid, zxid, 0, 0, 0, 0, owner, len(op.data), 0, zxid)
-        return _stat(answer) if isinstance(answer, ZnodeStat) else None
-
-    def _watch(self, watch: s.Watch | None) -> Callable[[WatchedEvent], None] | None:
-        return None if watch is None else _Watch(self, watch)
-
-    def first_told(self, event: WatchedEvent, watch: s.Watch) -> bool:
-        """Is it news to a watch? kazoo calls one that was set for data and for children twice with the same event."""
-        last, watches = self._told
-        if last is not event:
-            watches = []
-            self._told = event, watches
-        if watch in watches:
-            return False
-        watches.append(watch)
-        return True
-
-    def _submit(
-        self, op: s.Op | list[s.Op], send: Callable[[], Any], read: Callable[..., Any]
-    ) -> asyncio.Future[Any]:
-        """Send an operation, or those of a multi, whose answer is read with the number of its transaction."""
-        if self._reads:
-            self._send_reads()  # what was asked first is sent first
-        future: asyncio.Future[Any] = self.loop.create_future()
-        path, sent_ms, several = "" if isinstance(op, list) else op.path, boot_ms(), isinstance(op, list)
-
-        def settle(result: Any, zxid: int) -> None:
-            try:
-                answer, error = result.get(), None
-                answer = read(answer, zxid) if several else read(answer)
-            except Exception as problem:
-                answer, error = None, _translated(problem, path)
-            if isinstance(error, s.ConnectionLoss):
-                self._become(s.SessionState.DISCONNECTED)  # kazoo fails what waits before it tells its state
-            elif not isinstance(error, s.SessionExpired):
-                self._answered_ms = max(self._answered_ms, sent_ms)
-            if not future.done():
-                future.set_result(answer) if error is None else future.set_exception(error)
-
-        try:
-            if self.state in s.ENDED:
-                raise s.SessionExpired(path)
-            s.check_multi(op) if isinstance(op, list) else s.check_op(op)
-            send().rawlink(lambda result: self._soon(settle, result, self._client.last_zxid))
-        except s.StoreError as error:
-            future.set_exception(error)
-        return future
-
-    @property
-    def stopped(self) -> bool:
-        """Nothing of it is left."""
-        return self._stopping is not None and self._stopping.done()
-
-    # -- the end ------------------------------------------------------------------------------------------------------
-
-    def close(self) -> asyncio.Future[None]:
-        self._become(s.SessionState.CLOSED)
-        return self._end()
-
-    def _end(self) -> asyncio.Future[None]:
-        """Have kazoo's thread end, once."""
-        if self._next is not None:
-            self._next.cancel()
-        if self._stopping is None:
-            self._stopping = self.loop.create_future()
-            self._begin_to_stop()
-            self._next = self.loop.call_later(STOP_S_MAX, self._hang_up)  # it reads on, as if for a session
-        return self._stopping
-
-    def _begin_to_stop(self) -> None:
-        """On a thread of its own, for which no end of a process waits: a server that says nothing holds it up."""
-        try:
-            threading.Thread(target=self._stop, name="pybroker-zookeeper-stop", daemon=True).start()
-        except RuntimeError:  # there may be no more threads; or its session would live on
-            self.loop.call_later(STOP_AGAIN_S, self._begin_to_stop)
-
-    def _stop(self) -> None:
-        with contextlib.suppress(exceptions.KazooException):  # its own thread did not end in time
-            self._client.stop()
-            self._client.close()
-        self._soon(self._stopped)
-
-    def _stopped(self) -> None:
-        assert self._stopping is not None and self._next is not None
-        self._next.cancel()
-        if not self._stopping.done():
-            self._stopping.set_result(None)
 
 
 class ZooKeeperStore(s.Store):
     """The ensemble that zookeeper.connect names: HOST:PORT,HOST:PORT/chroot."""
 
-    def __init__(self, connect: str, *, connection_timeout_ms: int = 18_000) -> None:
+    def __init__(self, connect: str, *, connection_timeout_ms: int = 18_000, access: Access = ANYBODY) -> None:
         """`connection_timeout_ms`: how long the first session may take to reach a server."""
+        self._access = access
         self._hosts, slash, chroot = connect.partition("/")
         self._chroot = (slash + chroot).rstrip("/")
         self._timeout_s = connection_timeout_ms / 1000
@@ -410,6 +48,8 @@ class ZooKeeperStore(s.Store):
             async with asyncio.timeout(self._timeout_s):
                 for name in self._chroot.strip("/").split("/"):
                     path = f"{path}/{name}"
+                    if await session.exists(path):  # perhaps below what is somebody else's: to make it is forbidden
+                        continue
                     with contextlib.suppress(s.NodeExists):
                         await session.create(path)
                         event(log, logging.INFO, "chroot created", at=self._hosts, path=path)
@@ -426,10 +66,12 @@ class ZooKeeperStore(s.Store):
         return session
 
     async def _reach(self, hosts: str, timeout_ms: int) -> ZooKeeperSession:
-        session = ZooKeeperSession(hosts, timeout_ms)
+        session = ZooKeeperSession(hosts, timeout_ms, self._access)
         said = session.loop.create_task(self._say_whom())
         try:
             await session.open(self._timeout_s)
+        except s.StoreRefused as problem:
+            raise s.StoreRefused(detail=self._refusal(problem.detail)) from None
         except s.StoreFailed as problem:
             why = await self.why()
             raise s.StoreFailed(detail=f"{problem.detail} at {self._hosts} (zookeeper.connect): {why}") from None
@@ -442,10 +84,17 @@ class ZooKeeperStore(s.Store):
         why = await self.why()
         event(log, logging.WARNING, "ZooKeeper does not answer yet", reason=why, waits_s=self._timeout_s)
 
+    def _refusal(self, why: str) -> str:
+        assert self._access.login is not None
+        user = self._access.login.user
+        return f"ZooKeeper at {self._hosts} (zookeeper.connect) {why}: {user!r} (zookeeper.sasl.client.username)"
+
     async def why(self) -> str:
         hosts = [HostPort(*host) for host in collect_hosts(self._hosts)[0]]
         seen = max((session.last_zxid for session in self._sessions), default=0)
-        return "; ".join(await asyncio.gather(*(asyncio.to_thread(found_at, host, seen) for host in hosts)))
+        looks = (asyncio.to_thread(found_at, host, seen, self._access.tls) for host in hosts)
+        refused = {self._refusal(each.refused) for each in self._sessions if each.refused and not each.stopped}
+        return "; ".join([*await asyncio.gather(*looks), *refused])
 
     async def close(self) -> None:
         """A connection that is being made, as to a host that is gone, is not waited for."""
@@ -454,44 +103,20 @@ class ZooKeeperStore(s.Store):
         self._sessions.clear()
 
 
-class _Watch:
-    """A watch that is called on the loop; the same callable is one watch, as in ZooKeeper's own client."""
-
-    def __init__(self, session: ZooKeeperSession, watch: s.Watch) -> None:
-        self._session = session
-        self._watch = watch
-
-    def __call__(self, event: WatchedEvent) -> None:
-        if event.type in EVENTS and self._session.first_told(event, self._watch):
-            told = s.WatchEvent(EVENTS[event.type], event.path)
-            self._session._soon(s.tell, self._watch, told, f"a watch failed on {event.type} of {event.path}")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Watch) and self._watch == other._watch
-
-    def __hash__(self) -> int:
-        return hash(self._watch)
+def store_of(config: BrokerConfig) -> ZooKeeperStore:
+    """The ensemble that a broker's settings name, reached as they say. Raises ConfigError."""
+    connect: str = config["zookeeper.connect"]
+    timeout_ms = config["zookeeper.connection.timeout.ms"] or config["zookeeper.session.timeout.ms"]
+    return ZooKeeperStore(connect, connection_timeout_ms=timeout_ms, access=access_of(config))
 
 
-def _stat(z: ZnodeStat) -> s.Stat:
-    owner = z.ephemeralOwner
-    return s.Stat(
-        z.czxid, z.mzxid, z.ctime, z.mtime, z.version, z.cversion, owner, z.dataLength, z.numChildren, z.pzxid
-    )
+def is_here(connect: str) -> bool:
+    """Whether all of its servers listen on this machine alone, as far as their names tell."""
+    return all(name == "localhost" or _is_loopback(name) for name, _ in collect_hosts(connect)[0])
 
 
-def _pass_on(done: asyncio.Future[Any], to: asyncio.Future[Any]) -> None:
-    """Give what one future came to to another one."""
-    if to.done() or done.cancelled():
-        return
-    error = done.exception()
-    to.set_result(done.result()) if error is None else to.set_exception(error)
-
-
-def _translated(error: BaseException, path: str = "", index: int | None = None) -> BaseException:
-    known = next((ours for theirs, ours in ERRORS.items() if isinstance(error, theirs)), None)
-    if known is not None:
-        return known(path, index=index)
-    if isinstance(error, exceptions.KazooException):  # it refuses (NoAuth, quotas), or is out of order
-        return s.StoreFailed(path, index=index, detail=f"ZooKeeper answered {type(error).__name__}")
-    return error
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -98,8 +98,8 @@ def key_store(
         if password is not None:
             raise ConfigError(f"{setting}.password is set, but {setting}.location is not")
         return None
-    source = _read(f"{setting}.location", location)
-    if _type(setting, type, location) == PEM:
+    kind, source = _type(setting, type, location), _read(f"{setting}.location", location)
+    if kind == PEM:
         _no_store_password(setting, password, key_password_setting)
         return _pair_of_pem(source, source, key_password, key_password_setting)
     found, certificate, others = _pkcs12(source, password, f"{setting}.password")
@@ -123,12 +123,17 @@ def trust_store(
         if password is not None:
             raise ConfigError(f"{setting}.password is set, but {setting}.location is not")
         return None
-    source = _read(f"{setting}.location", location)
-    if _type(setting, type, location) == PEM:
+    kind, source = _type(setting, type, location), _read(f"{setting}.location", location)
+    if kind == PEM:
         _no_store_password(setting, password)
         return _anchors(source, _certificates(source))
     _, certificate, others = _pkcs12(source, password, f"{setting}.password")
     return _anchors(source, [each for each in (certificate, *others) if each is not None])
+
+
+def is_pem(type: str | None, location: str) -> bool:
+    """Whether a file is PEM, by its type or, without one, by its name."""
+    return (type.upper() if type is not None else SUFFIXES.get(os.path.splitext(location)[1].lower())) == PEM
 
 
 # -- which form, and from where ---------------------------------------------------------------------------------------

@@ -99,20 +99,31 @@ def _trust(context: ssl.SSLContext, settings: Ssl) -> None:
         password=settings["ssl.truststore.password"],
         certificates=settings["ssl.truststore.certificates"],
     )
+    believe(context, trusted)
+
+
+def believe(context: ssl.SSLContext, trusted: bytes | None) -> None:
+    """Have a context trust these certificates (PEM), or with None whom this machine trusts. As in Java each of them may
+    be where a chain ends, be it that of an authority in between, or of the other side itself."""
     if trusted is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.load_verify_locations(cadata=trusted.decode())
 
 
 def _narrow(context: ssl.SSLContext, settings: Ssl) -> None:
-    """Versions and ciphers; and no renegotiation, by which one end has the other work for nothing."""
-    spoken = [VERSIONS[name] for name in settings["ssl.enabled.protocols"]]
+    name = f"{settings.prefix('ssl.cipher')}cipher.suites"
+    narrow(context, settings["ssl.enabled.protocols"], settings["ssl.cipher.suites"], name)
+
+
+def narrow(context: ssl.SSLContext, versions: Sequence[str], suites: Sequence[str], name: str) -> None:
+    """Versions and ciphers, whose setting has a name; and no renegotiation, by which one end has the other work for
+    nothing. Raises ConfigError."""
+    spoken = [VERSIONS[version] for version in versions]
     context.minimum_version, context.maximum_version = min(spoken), max(spoken)
     context.options |= ssl.OP_NO_RENEGOTIATION
-    suites: Sequence[str] = settings["ssl.cipher.suites"]
-    unknown = [name for name in suites if name not in SUITES_1_3 and name not in SUITES_1_2]
-    name = f"{settings.prefix('ssl.cipher')}cipher.suites"
+    unknown = [suite for suite in suites if suite not in SUITES_1_3 and suite not in SUITES_1_2]
     if unknown:
         raise ConfigError(
             f"{name} has {shown(unknown[0])}, which is not supported: "
@@ -124,7 +135,7 @@ def _narrow(context: ssl.SSLContext, settings: Ssl) -> None:
     if (not newer and context.minimum_version > VERSIONS["TLSv1.2"]) or (
         not older and context.maximum_version < VERSIONS["TLSv1.3"]
     ):
-        raise ConfigError(f"{name} has no cipher suite of {', '.join(settings['ssl.enabled.protocols'])}")
+        raise ConfigError(f"{name} has no cipher suite of {', '.join(versions)}")
     if older:
         context.set_ciphers(":".join(older))
     else:

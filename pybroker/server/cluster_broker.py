@@ -486,10 +486,13 @@ class ClusterBroker(Broker):
 
 
 def _zookeeper(config: BrokerConfig) -> Store:
-    from pybroker.coordination.zookeeper import ZooKeeperStore  # which needs kazoo
+    from pybroker.coordination.zookeeper import is_here, store_of  # which needs kazoo
 
-    timeout_ms = config["zookeeper.connection.timeout.ms"] or config["zookeeper.session.timeout.ms"]
-    return ZooKeeperStore(config["zookeeper.connect"], connection_timeout_ms=timeout_ms)
+    at = config["zookeeper.connect"]
+    if not config["zookeeper.set.acl"] and not is_here(at):
+        why = "zookeeper.set.acl is false: whoever reaches it can take any right in this cluster"
+        event(log, logging.WARNING, "ZooKeeper is open to all", at=at, reason=why)
+    return store_of(config)
 
 
 def _monotonic_ms() -> int:

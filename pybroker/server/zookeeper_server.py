@@ -21,9 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker import forks
 from pybroker.replication.lock_file import LOCK
@@ -43,6 +43,8 @@ JARS: Final = (
     "snappy-java-[0-9]*.jar",
 )  # fmt: skip
 """What a server needs: without metrics-core it does not start, without snappy-java it listens and never serves."""
+NETTY: Final = "netty-*.Final.jar"
+"""What one with TLS needs besides."""
 SMALL: Final = (
     "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss256k", "-XX:-UsePerfData", "-Xshare:auto",
 )  # fmt: skip
@@ -52,7 +54,7 @@ MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 """Of one server as well."""
 
 
-def find_jars(directory: str | None = None) -> list[Path]:
+def find_jars(directory: str | None = None, *, with_tls: bool = False) -> list[Path]:
     """The jars of a server, in a directory or where PySpark is installed. Raises StartError in one sentence."""
     if directory is None:
         spark = importlib.util.find_spec("pyspark")
@@ -66,14 +68,26 @@ def find_jars(directory: str | None = None) -> list[Path]:
             raise StartError(f"{directory} has no {pattern}: it holds no ZooKeeper")
         if jar is not None:
             found.append(jar)
+    if with_tls:
+        found += sorted(Path(directory).glob(NETTY))
     return found
+
+
+class More(NamedTuple):
+    """What a server has besides: lines of its zoo.cfg, by its number, and options of its JVM."""
+
+    settings: Callable[[int], Sequence[str]]
+    java: Sequence[str] = ()
 
 
 class Server:
     """One server; `peers` are all of its ensemble, with itself, and empty for one alone."""
 
-    def __init__(self, directory: Path, number: int, port: int, jars: Sequence[Path], tick_ms: int) -> None:
+    def __init__(
+        self, directory: Path, number: int, port: int, jars: Sequence[Path], tick_ms: int, more: More | None = None
+    ) -> None:
         self.port = port
+        self._more = more
         self.number = number
         self._directory = directory
         self._jars = jars
@@ -98,12 +112,13 @@ class Server:
         settings = [
             f"tickTime={self._tick_ms}", "initLimit=20", "syncLimit=10", f"dataDir={data}", f"clientPort={self.port}",
             f"clientPortAddress={HOST}", "admin.enableServer=false", "maxClientCnxns=0", "4lw.commands.whitelist=srvr",
-            *peers,
+            *peers, *(self._more.settings(self.number) if self._more is not None else ()),
         ]  # fmt: skip
         (self._directory / "zoo.cfg").write_text("\n".join([*settings, ""]))
         (data / "myid").write_text(str(self.number))
         java = find_java(needs="ZooKeeper") / "bin" / "java"
-        start = [sys.executable, "-I", "-S", "-c", DIES_WITH_US, str(java), *SMALL]
+        options = [*SMALL, *(self._more.java if self._more is not None else ())]
+        start = [sys.executable, "-I", "-S", "-c", DIES_WITH_US, str(java), *options]
         path = os.pathsep.join(map(str, self._jars))
         with open(self._directory / LOG, "ab") as log:
             self._begun_at = log.tell()
@@ -152,18 +167,18 @@ class ZooKeeper:
 
     def __init__(
         self, servers: int = 1, *, port: int = 0, jars: str | None = None, data_dir: str | None = None,
-        tick_ms: int = TICK_MS,
+        tick_ms: int = TICK_MS, more: More | None = None,
     ) -> None:  # fmt: skip
         """`port` is the first server's, and the others' follow; 0 takes free ones. Without `data_dir` the data goes
         with the servers."""
-        found = find_jars(jars)
+        found = find_jars(jars, with_tls=more is not None)
         self._kept = data_dir is not None
         self._home = Path(data_dir or tempfile.mkdtemp(prefix="pybroker-zookeeper-"))
         self._lock = _lock(self._home) if self._kept else -1
         ports = [port + i for i in range(servers)] if port else free_ports(servers)
         quorum = free_ports(2 * servers) if servers > 1 else []
         self._peers = [f"server.{i + 1}={HOST}:{quorum[2 * i]}:{quorum[2 * i + 1]}" for i in range(len(quorum) // 2)]
-        self.servers = [Server(self._home / str(i + 1), i + 1, ports[i], found, tick_ms) for i in range(servers)]
+        self.servers = [Server(self._home / str(i + 1), i + 1, ports[i], found, tick_ms, more) for i in range(servers)]
         atexit.register(self.close)
         forks.tell(self)
         try:

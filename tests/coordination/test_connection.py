@@ -24,7 +24,8 @@ from pybroker.coordination.store import (
     StoreError,
     WatchEvent,
 )
-from pybroker.coordination.zookeeper import ZooKeeperStore, _translated
+from pybroker.coordination.zookeeper import ZooKeeperStore
+from pybroker.coordination.zookeeper_session import _translated
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.coordination.conftest import TIMEOUT_MS, ZOOKEEPER
 

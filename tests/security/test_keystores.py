@@ -150,6 +150,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
         (b"\xfe\xed\xfe\xed\0\0\0\2", "keytool -importkeystore"),
         (b"-----BEGIN CERTIFICATE-----" * 100_000, "is no PEM"),
     ],
+    ids=["empty", "text", "no chain", "no key", "two keys", "another's", "bad chain", "bad key", "jks", "no end"],
 )
 def test_what_is_wrong_with_a_pem_file(tmp_path: Path, content: bytes, why: str) -> None:
     file = tmp_path / "own.pem"

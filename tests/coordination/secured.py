@@ -1,0 +1,74 @@
+"""A ZooKeeper that asks who somebody is: TLS, certificates and users, beside its port for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pybroker.server.zookeeper_server import HOST, More, ZooKeeper
+from tests.certificates import Identity
+from tests.harness import free_port
+
+SECRET = "store secret"
+DIGEST = "org.apache.zookeeper.server.auth.DigestLoginModule"
+
+
+class Secured:
+    """One server, or an ensemble. `connect` is its port for everybody, `tls` the other one.
+
+    Users are those of its JAAS file; nobody has to log in. `client_auth` is need, want or none: whether who comes by
+    TLS has to show a certificate of the authority."""
+
+    def __init__(
+        self, home: Path, users: Mapping[str, str] | None = None, *, servers: int = 1, client_auth: str = "none",
+        host: str = HOST, days: tuple[int, int] = (-1, 30),
+    ) -> None:  # fmt: skip
+        self.home = home
+        self.authority = Identity("authority")
+        self.identity = Identity("zookeeper", self.authority, hosts=[host], days=days)
+        self.trusted = self.authority.trust_p12(home / "trust.p12", SECRET)
+        keys = self.identity.p12(home / "zookeeper.p12", SECRET)
+        self.ports = [free_port() for _ in range(servers)]
+        self._jaas = home / "jaas.conf"
+        self.let_in(users or {})
+        common = [
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+            "authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider",
+            f"ssl.keyStore.location={keys}", f"ssl.keyStore.password={SECRET}", "ssl.keyStore.type=PKCS12",
+            f"ssl.trustStore.location={self.trusted}", f"ssl.trustStore.password={SECRET}",
+            "ssl.trustStore.type=PKCS12", f"ssl.clientAuth={client_auth}", "ssl.protocol=TLSv1.3",
+            "ssl.enabledProtocols=TLSv1.3,TLSv1.2", "ssl.clientHostnameVerification=false",
+            "ssl.quorum.hostnameVerification=false",
+        ]  # fmt: skip
+        more = More(
+            lambda number: [*common, f"secureClientPort={self.ports[number - 1]}"],
+            [f"-Djava.security.auth.login.config={self._jaas}"] if users else [],
+        )
+        self.zookeeper = ZooKeeper(servers, more=more)
+        self.connect = self.zookeeper.connect
+        self.tls = ",".join(f"localhost:{port}" if host == "localhost" else f"{HOST}:{port}" for port in self.ports)
+
+    def let_in(self, users: Mapping[str, str]) -> None:
+        """Have these users, from the next start on."""
+        lines = "\n".join(f'  user_{user}="{password}"' for user, password in users.items())
+        self._jaas.write_text(f"Server {{\n  {DIGEST} required\n{lines};\n}};\n")
+
+    def settings(self, **more: object) -> dict[str, object]:
+        """What a broker has to say for TLS."""
+        said = {
+            "zookeeper.connect": self.tls, "zookeeper.ssl.client.enable": "true",
+            "zookeeper.ssl.truststore.location": self.trusted, "zookeeper.ssl.truststore.password": SECRET,
+        }  # fmt: skip
+        return {**said, **{name.replace("_", "."): value for name, value in more.items()}}
+
+    def client(self, name: str = "broker") -> dict[str, object]:
+        """What it has to say for a certificate of its own."""
+        keys = Identity(name, self.authority, hosts=["localhost"]).p12(self.home / f"{name}.p12", SECRET)
+        return {"zookeeper.ssl.keystore.location": keys, "zookeeper.ssl.keystore.password": SECRET}
+
+    def __enter__(self) -> Secured:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.zookeeper.close()
