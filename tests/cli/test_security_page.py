@@ -18,9 +18,11 @@ from tests.harness import HOST, ROOT, free_port, until
 
 PAGE = (ROOT / "docs" / "security.md").read_text()
 COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S) for line in block.splitlines()]
-BROKER, ALICE, BY_TLS, ALICE_BY_TLS, ACLS, CLUSTER = re.findall(r"^```properties\n(.*?)^```$", PAGE, re.M | re.S)
+BROKER, ALICE, BY_TLS, ALICE_BY_TLS, ACLS, CLUSTER, ZOOKEEPER = re.findall(
+    r"^```properties\n(.*?)^```$", PAGE, re.M | re.S
+)
 (PROGRAM,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
-SERVE, *REST = COMMANDS
+SERVE, *REST = (command for command in COMMANDS if not command.startswith("pybroker zookeeper-acls"))
 FIRST = [command for command in REST if command.startswith(("printf 'in", "pybroker users", "chmod", "pybroker acls"))]
 REST = [*FIRST, *(command for command in REST if command not in FIRST)]
 """With the authorizer of its last chapter, which the broker has from the start, the ACLs come before who needs them."""
@@ -82,6 +84,14 @@ def test_the_page(served: Path, ports: dict[str, str]) -> None:
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env=environment, timeout=60,
                           cwd=served)  # fmt: skip
     assert done.returncode == 0 and "value=b'spring'" in done.stdout, done.stderr
+
+
+def test_the_settings_of_zookeeper_go_together(tmp_path: Path) -> None:
+    """tests/brokers/test_secured_zookeeper.py runs such a cluster, and closes one."""
+    file = tmp_path / "broker.properties"
+    file.write_text(ZOOKEEPER)
+    config = BrokerConfig.load(str(file))
+    assert config.warnings == [] and all(config[line.partition("=")[0]] for line in ZOOKEEPER.splitlines())
 
 
 def test_the_settings_of_a_cluster_go_together(tmp_path: Path) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -15,13 +13,12 @@ import pytest
 from kazoo.protocol.serialization import SASL
 
 from pybroker.config import BrokerConfig, ConfigError
-from pybroker.coordination.kazoo_handler import OneThread, Patience
 from pybroker.coordination.store import Create, NoNode, SessionState, StoreError, StoreFailed
 from pybroker.coordination.zookeeper import ZooKeeperStore, is_here, store_of
 from pybroker.coordination.zookeeper_access import Login, access_of, acls
 from pybroker.coordination.zookeeper_acls import set_all
 from pybroker.coordination.zookeeper_session import ZooKeeperSession
-from tests.certificates import Identity, server_context
+from tests.certificates import Identity
 from tests.coordination.secured import SECRET, Secured
 from tests.coordination.zookeeper_proxy import ZooKeeperProxy
 
@@ -441,48 +438,3 @@ async def test_acls_need_somebody_that_zookeeper_knows(server: Secured) -> None:
 
 def test_a_login_shows_no_password() -> None:
     assert "secret" not in repr(Login("a", "secret"))
-
-
-# -- kazoo's end of a connection --------------------------------------------------------------------------------------
-
-
-def test_what_is_decrypted_is_not_waited_for(tmp_path: Path) -> None:
-    """A record may bring more than is read at once, and the socket is quiet then."""
-    authority = Identity("authority")
-    shown = server_context(Identity("server", authority, hosts=["localhost"]), tmp_path / "own.pem")
-    context = ssl.create_default_context(cadata=authority.certificate_pem.decode())
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def serve() -> None:
-            accepted, _ = listening.accept()
-            with shown.wrap_socket(accepted, server_side=True) as one:
-                one.sendall(b"two frames")
-                one.recv(1)
-
-        serving = threading.Thread(target=serve)
-        serving.start()
-        handler = OneThread(context)
-        with handler.create_connection(listening.getsockname(), timeout=10, hostname="localhost") as read:
-            read.setblocking(False)
-            got = b""
-            while len(got) < 3:
-                handler.select([read], [], [], 10)
-                with contextlib.suppress(ssl.SSLWantReadError):
-                    got += read.recv(3 - len(got))
-            began_s = time.monotonic()
-            assert handler.select([read], [], [], 30) == ([read], [], [])
-            assert time.monotonic() - began_s < 5 and read.recv(100) == b" frames"[-7:]
-            assert handler.select([read], [], [], 0) == ([], [], [])
-            read.setblocking(True)
-            read.sendall(b"x")
-        serving.join()
-
-
-def test_a_server_that_begins_no_handshake_is_left_soon() -> None:
-    """However long a session lasts."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        began_s = time.monotonic()
-        handler = OneThread(ssl.create_default_context(), Patience(0.2))
-        with pytest.raises(TimeoutError):
-            handler.create_connection(silent.getsockname(), timeout=60, hostname="localhost")
-        assert time.monotonic() - began_s < 5

@@ -1,0 +1,91 @@
+"""kazoo's end of a connection with TLS: what is decrypted, what hangs up, and how long a handshake may take."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pybroker.coordination.kazoo_client import Client
+from pybroker.coordination.kazoo_handler import OneThread, Patience
+from pybroker.coordination.zookeeper_access import Access
+from tests.certificates import Identity, server_context
+
+TIMEOUT_MS = 6000
+
+
+def test_what_is_decrypted_is_not_waited_for(tmp_path: Path) -> None:
+    """A record may bring more than is read at once, and the socket is quiet then."""
+    authority = Identity("authority")
+    shown = server_context(Identity("server", authority, hosts=["localhost"]), tmp_path / "own.pem")
+    context = ssl.create_default_context(cadata=authority.certificate_pem.decode())
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            accepted, _ = listening.accept()
+            with shown.wrap_socket(accepted, server_side=True) as one:
+                one.sendall(b"two frames")
+                one.recv(1)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        handler = OneThread(context)
+        with handler.create_connection(listening.getsockname(), timeout=10, hostname="localhost") as read:
+            read.setblocking(False)
+            got = b""
+            while len(got) < 3:
+                handler.select([read], [], [], 10)
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    got += read.recv(3 - len(got))
+            began_s = time.monotonic()
+            assert handler.select([read], [], [], 30) == ([read], [], [])
+            assert time.monotonic() - began_s < 5 and read.recv(100) == b" frames"[-7:]
+            assert handler.select([read], [], [], 0) == ([], [], [])
+            read.setblocking(True)
+            read.sendall(b"x")
+        serving.join()
+
+
+def test_a_server_that_begins_no_handshake_is_left_soon() -> None:
+    """However long a session lasts."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began_s = time.monotonic()
+        handler = OneThread(ssl.create_default_context(), Patience(0.2))
+        with pytest.raises(TimeoutError):
+            handler.create_connection(silent.getsockname(), timeout=60, hostname="localhost")
+        assert time.monotonic() - began_s < 5
+
+
+def test_hanging_up_leaves_the_encryption_in_place(tmp_path: Path) -> None:
+    """What has come by then is never taken for something that was not encrypted."""
+    authority = Identity("authority")
+    shown = server_context(Identity("server", authority, hosts=["localhost"]), tmp_path / "own.pem")
+    context = ssl.create_default_context(cadata=authority.certificate_pem.decode())
+    client = Client("localhost", TIMEOUT_MS, Access(context), lambda: None)
+    client.hang_up()  # there is no connection
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        sent = threading.Event()
+
+        def serve() -> None:
+            accepted, _ = listening.accept()
+            with shown.wrap_socket(accepted, server_side=True) as one:
+                one.sendall(b"a frame")
+                sent.set()
+                with contextlib.suppress(OSError):
+                    one.recv(1)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        with client.handler.create_connection(listening.getsockname(), timeout=10, hostname="localhost") as read:
+            client._connection._socket = read
+            assert sent.wait(10)
+            client.hang_up()
+            with contextlib.suppress(OSError):
+                while got := read.recv(100):
+                    assert got == b"a frame"
+        serving.join()
