@@ -10,6 +10,8 @@ from pybroker.errors import system_words
 from pybroker.model import HostPort
 
 ASK_WHY_S: Final = 1.0
+ASK_TLS_S: Final = 3.0
+"""A JVM that has just started takes a second and more for its first handshake."""
 ENABLE: Final = "zookeeper.ssl.client.enable"
 
 
@@ -22,6 +24,7 @@ def found_at(at: HostPort, seen: int, context: ssl.SSLContext | None = None) -> 
     except OSError as problem:
         return f"{at}: {system_words(problem)}"
     said = b""
+    asking.settimeout(ASK_WHY_S if context is None else ASK_TLS_S)
     try:
         with asking if context is None else context.wrap_socket(asking, server_hostname=at.host) as asked:
             asked.sendall(b"srvr")
@@ -43,7 +46,7 @@ def _speaks_tls(at: HostPort) -> bool:
     """Whoever it is: nothing is told there."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with contextlib.suppress(OSError), socket.create_connection(at, ASK_WHY_S) as asking:
+    with contextlib.suppress(OSError), socket.create_connection(at, ASK_TLS_S) as asking:
         try:
             context.wrap_socket(asking).close()
         except ssl.SSLEOFError:

@@ -85,9 +85,9 @@ class ZooKeeperStore(s.Store):
         event(log, logging.WARNING, "ZooKeeper does not answer yet", reason=why, waits_s=self._timeout_s)
 
     def _refusal(self, why: str) -> str:
-        assert self._access.login is not None
-        user = self._access.login.user
-        return f"ZooKeeper at {self._hosts} (zookeeper.connect) {why}: {user!r} (zookeeper.sasl.client.username)"
+        name, login = "zookeeper.sasl.client.username", self._access.login
+        whom = f"set {name}" if login is None else f"{login.user!r} ({name})"
+        return f"ZooKeeper at {self._hosts} (zookeeper.connect) {why}: {whom}"
 
     async def why(self) -> str:
         hosts = [HostPort(*host) for host in collect_hosts(self._hosts)[0]]

@@ -30,7 +30,7 @@ SENSITIVE: Final = ("/config/users", "/config/brokers", "/delegation_token/token
 SECURED: Final = (
     "/admin", "/brokers", "/cluster", "/config", "/controller", "/controller_epoch", "/isr_change_notification",
     "/latest_producer_id_block", "/log_dir_event_notification", "/delegation_token", "/feature", "/kafka-acl",
-    "/kafka-acl-changes", "/kafka-acl-extended", "/kafka-acl-extended-changes",
+    "/kafka-acl-changes", "/kafka-acl-extended", "/kafka-acl-extended-changes", "/migration",
 )  # fmt: skip
 """Kafka's trees: what zookeeper-security-migration goes through, besides the root itself."""
 

@@ -24,6 +24,7 @@ from kazoo.protocol.states import WatchedEvent, ZnodeStat
 from pybroker.clock import boot_ms
 
 from . import store as s
+from .commit import until_answered
 from .kazoo_client import ASKS, Client
 from .multi_read import MultiRead
 from .zookeeper_access import Access, acls
@@ -58,6 +59,7 @@ ANYBODY: Final = Access()
 NO_AUTH: Final = (
     "ZooKeeper allows that to somebody else alone, whom it knows by another login or certificate (zookeeper.set.acl)"
 )
+WANTS_LOGIN: Final = "lets in nobody without a login"
 NOBODY: Final = (
     "ZooKeeper knows this connection by no login and no certificate: zookeeper.set.acl needs one that it asks for "
     "(zookeeper.sasl.client.username, or its ssl.clientAuth)"
@@ -101,8 +103,9 @@ class ZooKeeperSession(s.Session):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._reached.wait()
-            if self.refused:
-                raise s.StoreRefused(detail=self.refused)
+                if self.refused:
+                    raise s.StoreRefused(detail=self.refused)
+                await until_answered(lambda: self.exists("/"))  # who wants a login says so at a first request
             self.id = self._client.client_id[0]
             self._reads_many = await self._version() >= MULTI_READ_SINCE
         except TimeoutError:
@@ -409,6 +412,8 @@ def _translated(error: BaseException, path: str = "", index: int | None = None) 
     known = next((ours for theirs, ours in ERRORS.items() if isinstance(error, theirs)), None)
     if known is not None:
         return known(path, index=index)
+    if isinstance(error, exceptions.SessionClosedRequireSaslError):
+        return s.StoreRefused(path, index=index, detail=WANTS_LOGIN)
     if isinstance(error, exceptions.NoAuthError | exceptions.InvalidACLError):
         return s.StoreFailed(path, index=index, detail=NO_AUTH if isinstance(error, exceptions.NoAuthError) else NOBODY)
     if isinstance(error, exceptions.KazooException):  # it refuses (quotas), or is out of order

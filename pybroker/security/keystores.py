@@ -18,6 +18,7 @@ import os
 import re
 import ssl
 import stat
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -37,6 +38,7 @@ SUFFIXES: Final = {".pem": PEM, ".p12": PKCS12, ".pfx": PKCS12, ".jks": JKS}
 """The type of a file whose type is not told, as ZooKeeper's own clients find it."""
 FILE_BYTES_MAX: Final = 4 << 20
 """More than any list of certificates has; a broker reads no more of what it is told to read."""
+BAD_CERTIFICATE: Final = "has a certificate that cannot be read"
 _MAGICS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 """What a JKS begins with, and a JCEKS."""
 _EDGE: Final = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
@@ -216,9 +218,11 @@ def _certificates(source: _Source) -> list[Certificate]:
     for name, block in _blocks(source):
         if name in _CERTIFICATES:
             try:
-                found.append(x509.load_pem_x509_certificate(block))
-            except ValueError as problem:
-                raise source.refuse(f"has a certificate that cannot be read: {_words(problem)}") from None
+                with warnings.catch_warnings(action="ignore"):
+                    found.append(x509.load_pem_x509_certificate(block))
+            except ValueError:
+                raise source.refuse(BAD_CERTIFICATE) from None
+    _look(source, found)
     if not found:
         raise source.refuse("has no certificate")
     return found
@@ -266,7 +270,8 @@ def _pkcs12(
     if b"-----BEGIN " in source.data:
         raise source.refuse(f"is {PEM}: {setting.removesuffix('password')}type has to be {PEM}")
     try:
-        found = load_pkcs12(source.data, None if password is None else password.encode())
+        with warnings.catch_warnings(action="ignore"):  # of what others write, and Java reads
+            found = load_pkcs12(source.data, None if password is None else password.encode())
     except UnsupportedAlgorithm as problem:
         raise source.refuse(f"is encrypted in a way that is not supported: {_words(problem)}") from None
     except ValueError:
@@ -274,7 +279,9 @@ def _pkcs12(
             raise source.refuse(f"cannot be read as PKCS#12 without a password: {setting} is not set") from None
         raise source.refuse(f"cannot be read as PKCS#12: {setting} is wrong, or the file is damaged") from None
     own = None if found.cert is None else found.cert.certificate
-    return found.key, own, [each.certificate for each in found.additional_certs]
+    others = [each.certificate for each in found.additional_certs]
+    _look(source, others if own is None else [own, *others])
+    return found.key, own, others
 
 
 def _convert(source: _Source) -> ConfigError:
@@ -282,6 +289,15 @@ def _convert(source: _Source) -> ConfigError:
         "is a JKS, which only Java can read: convert it with keytool -importkeystore -srckeystore OLD.jks "
         "-destkeystore NEW.p12 -deststoretype PKCS12"
     )
+
+
+def _look(source: _Source, certificates: Sequence[Certificate]) -> None:
+    """A certificate is read as far as it is asked for: have it read what is asked for here."""
+    for each in certificates:
+        try:
+            _ = each.subject, each.issuer, each.not_valid_before_utc, each.not_valid_after_utc
+        except ValueError:
+            raise source.refuse(BAD_CERTIFICATE) from None
 
 
 # -- what a key pair, and trust, have to be ---------------------------------------------------------------------------

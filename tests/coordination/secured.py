@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pybroker.server.zookeeper_server import HOST, More, ZooKeeper
 from tests.certificates import Identity
-from tests.harness import free_port
+from tests.harness import free_port, until
 
 SECRET = "store secret"
 DIGEST = "org.apache.zookeeper.server.auth.DigestLoginModule"
@@ -16,12 +19,12 @@ DIGEST = "org.apache.zookeeper.server.auth.DigestLoginModule"
 class Secured:
     """One server, or an ensemble. `connect` is its port for everybody, `tls` the other one.
 
-    Users are those of its JAAS file; nobody has to log in. `client_auth` is need, want or none: whether who comes by
-    TLS has to show a certificate of the authority."""
+    Users are those of its JAAS file; nobody has to log in, unless `more` lines of zoo.cfg say so. `client_auth` is
+    need, want or none: whether who comes by TLS has to show a certificate of the authority."""
 
     def __init__(
         self, home: Path, users: Mapping[str, str] | None = None, *, servers: int = 1, client_auth: str = "none",
-        host: str = HOST, days: tuple[int, int] = (-1, 30),
+        host: str = HOST, days: tuple[int, int] = (-1, 30), more: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.home = home
         self.authority = Identity("authority")
@@ -39,13 +42,15 @@ class Secured:
             f"ssl.trustStore.location={self.trusted}", f"ssl.trustStore.password={SECRET}",
             "ssl.trustStore.type=PKCS12", f"ssl.clientAuth={client_auth}", "ssl.protocol=TLSv1.3",
             "ssl.enabledProtocols=TLSv1.3,TLSv1.2", "ssl.clientHostnameVerification=false",
-            "ssl.quorum.hostnameVerification=false",
+            "ssl.quorum.hostnameVerification=false", *more,
         ]  # fmt: skip
-        more = More(
+        extra = More(
             lambda number: [*common, f"secureClientPort={self.ports[number - 1]}"],
             [f"-Djava.security.auth.login.config={self._jaas}"] if users else [],
         )
-        self.zookeeper = ZooKeeper(servers, more=more)
+        self.zookeeper = ZooKeeper(servers, more=extra)
+        for port in self.ports:
+            until("it speaks TLS", lambda port=port: _speaks(port), timeout_s=60)  # type: ignore[misc]
         self.connect = self.zookeeper.connect
         self.tls = ",".join(f"localhost:{port}" if host == "localhost" else f"{HOST}:{port}" for port in self.ports)
 
@@ -72,3 +77,13 @@ class Secured:
 
     def __exit__(self, *_: object) -> None:
         self.zookeeper.close()
+
+
+def _speaks(port: int) -> bool:
+    """It has that port later than the other one; and a JVM's first handshake takes as long as a test waits for one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), 30) as made:
+        context.wrap_socket(made).close()
+        return True
+    return False

@@ -68,7 +68,7 @@ async def acl(session: ZooKeeperSession, path: str) -> set[tuple[str, int]]:
     return {(f"{each.id.scheme}:{each.id.id}", each.perms) for each in found}
 
 
-async def refused(*sets: Mapping[str, object], waits_ms: int = 1500) -> str:
+async def refused(*sets: Mapping[str, object], waits_ms: int = 2500) -> str:
     """Why no session comes about."""
     with pytest.raises((StoreError, ConfigError)) as problem:
         async with session_of(*sets, waits_ms=waits_ms):
@@ -268,6 +268,22 @@ async def test_a_login_that_is_refused(server: Secured) -> None:
             f"ZooKeeper at {server.tls} (zookeeper.connect) knows no such user, or another password: "
             f"{user!r} (zookeeper.sasl.client.username)"
         )
+
+
+@pytest.mark.java
+@pytest.mark.parametrize(
+    "more", [["enforce.auth.enabled=true", "enforce.auth.schemes=sasl"], ["sessionRequireClientSASLAuth=true"]]
+)
+async def test_a_login_that_everybody_needs(tmp_path: Path, more: list[str]) -> None:
+    """Who has none is told so, and who has one is let in."""
+    with Secured(tmp_path, {"kafka": "pw"}, more=more) as server:
+        way = {"zookeeper.connect": server.connect}
+        for each in (way, {"zookeeper.connect": f"{server.connect}/a"}):
+            why = "lets in nobody without a login: set zookeeper.sasl.client.username"
+            assert await refused(each) == f"ZooKeeper at {server.connect} (zookeeper.connect) {why}"
+        async with session_of(way, as_user("kafka", "pw"), root="/a") as session:
+            await session.create("/n")
+        assert "another password: 'kafka'" in await refused(way, as_user("kafka", "guess"))
 
 
 async def until(session: ZooKeeperSession, state: SessionState) -> None:

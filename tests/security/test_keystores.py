@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import ssl
 import subprocess
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat, load_pem_private_key
 
 from pybroker.config.settings import ConfigError
+from pybroker.security import tls
 from pybroker.security.keystores import FILE_BYTES_MAX, KeyPair, key_store, trust_store
 from tests.certificates import Identity
 
@@ -34,6 +36,15 @@ def is_own(found: KeyPair | None) -> bool:
         certificates(found.chain) == [OWN.certificate, BETWEEN.certificate, ROOT_CA.certificate]
         and load_pem_private_key(found.key, None).public_key() == OWN.key.public_key()
     )
+
+
+def _mangled(identity: Identity) -> bytes:
+    """A certificate that is one until somebody asks for its name."""
+    der = identity.certificate.public_bytes(Encoding.DER)
+    name = identity.certificate.subject.public_bytes()
+    at = der.rindex(name)
+    broken = base64.encodebytes(der[:at] + name[:4] + b"\x05" + name[5:] + der[at + len(name) :])
+    return b"-----BEGIN CERTIFICATE-----\n" + broken + b"-----END CERTIFICATE-----\n"
 
 
 def refused(call: Any, *arguments: Any, **named: Any) -> str:
@@ -99,21 +110,41 @@ def test_a_key_pair_goes_into_a_context_and_shows_itself_nowhere(tmp_path: Path)
     """A handshake in memory ends well; and whoever prints it sees no key."""
     found = key_store(PREFIX, type="PEM", location=OWN.pem(tmp_path / "own.pem"))
     assert found is not None and "PRIVATE" not in repr(found)
-    shows, looks = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(
-        cadata=ROOT_CA.certificate_pem.decode()
-    )
+    shows, looks = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     before = os.listdir("/proc/self/fd")
     found.load_into(shows)
     assert len(os.listdir("/proc/self/fd")) == len(before)
+    tls.believe(looks, ROOT_CA.certificate_pem)
+    assert handshake(shows, looks) == "TLSv1.3"
+
+
+@pytest.mark.parametrize("anchor", [ROOT_CA, BETWEEN, OWN, OTHER], ids=["root", "between", "itself", "another"])
+@pytest.mark.parametrize("version", list(tls.VERSIONS))
+def test_whoever_is_trusted_ends_a_chain(anchor: Identity, version: str) -> None:
+    """As in Java, an authority in between too, and the other side itself; and nobody else."""
+    shows, looks = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    KeyPair(OWN.chain_pem, OWN.key_pem()).load_into(shows)
+    tls.narrow(looks, [version], (), "cipher.suites")
+    tls.believe(looks, anchor.certificate_pem)
+    if anchor is OTHER:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            handshake(shows, looks)
+    else:
+        assert handshake(shows, looks) == version
+
+
+def handshake(shows: ssl.SSLContext, looks: ssl.SSLContext) -> str | None:
+    """One in memory; the version that it comes to."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = shows.wrap_bio(to_server, to_client, server_side=True)
     client = looks.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
-    for side in (client, server, client, server):
+    for side in (client, server, client, server, client):
         try:
             side.do_handshake()
         except ssl.SSLWantReadError:
             continue
-    assert client.version() == server.version() == "TLSv1.3"
+    assert client.version() == server.version()
+    return client.version()
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------
@@ -146,12 +177,16 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
         (OWN.key_pem() + OTHER.key_pem() + OWN.chain_pem, "has 2 private keys"),
         (OTHER.key_pem() + OWN.chain_pem, "do not belong together"),
         (OWN.key_pem() + OWN.certificate_pem.replace(b"MII", b"MIJ", 1), "certificate that cannot be read"),
+        (OWN.key_pem() + _mangled(OWN), "certificate that cannot be read"),
         (OWN.key_pem().replace(b"MIG", b"MIH", 1) + OWN.chain_pem, "private key that cannot be read"),
         (b"\xfe\xed\xfe\xed\0\0\0\2", "keytool -importkeystore"),
         (b"-----BEGIN CERTIFICATE-----" * 100_000, "is no PEM"),
     ],
-    ids=["empty", "text", "no chain", "no key", "two keys", "another's", "bad chain", "bad key", "jks", "no end"],
-)
+    ids=[
+        "empty", "text", "no chain", "no key", "two keys", "another's", "bad chain", "bad name", "bad key", "jks",
+        "no end",
+    ],
+)  # fmt: skip
 def test_what_is_wrong_with_a_pem_file(tmp_path: Path, content: bytes, why: str) -> None:
     file = tmp_path / "own.pem"
     file.write_bytes(content)
