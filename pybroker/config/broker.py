@@ -283,7 +283,7 @@ class BrokerConfig:
             if self[has] is not None and self[lacks] is None:
                 raise self._refuse_for(lacks, f"{has} ({self.where(has)}) needs it")
         shown = self["zookeeper.ssl.client.enable"] and self["zookeeper.ssl.keystore.location"] is not None
-        if self["zookeeper.set.acl"] and not (shown or self[user]):
+        if self["zookeeper.connect"] and self["zookeeper.set.acl"] and not (shown or self[user]):
             why = f"nobody could change what it makes: it needs {user}, or a zookeeper.ssl.keystore.location with TLS"
             raise self._refuse_for("zookeeper.set.acl", why)
         held = next(n for n in ("log.dirs", "log.dir") if self[n] is not None)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import struct
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -104,7 +105,10 @@ class Client(KazooClient):  # type: ignore[misc]
             raise ConnectionDropped("something else came in place of an answer to a login")
         if header.err:
             raise DigestError("knows no such user, or another password")
-        return SASL.deserialize(answer, position)[0] or b""
+        try:
+            return SASL.deserialize(answer, position)[0] or b""
+        except struct.error:
+            raise DigestError(NO_SASL) from None
 
     def hang_up(self) -> None:
         """End the connection, not the session: kazoo's thread hears of it, and looks for a server."""

@@ -92,6 +92,7 @@ def give(cluster: Cluster, user: str) -> None:
         assert [r.error_code for r in connection.request(kind(upsertions=[made])).results] == [0]
 
 
+@pytest.mark.slow
 def test_what_a_cluster_makes_is_its_own(tmp_path: Path, server: Secured) -> None:
     """Topics, users, ACLs, settings, elections; whoever is no broker reads what holds no secret, and changes nothing.
     The password is in no log, no answer and no file."""
@@ -147,6 +148,7 @@ def test_what_a_cluster_makes_is_its_own(tmp_path: Path, server: Secured) -> Non
         assert PASSWORD.encode() not in file.read_bytes(), file
 
 
+@pytest.mark.slow
 def test_they_stay_who_they_are(tmp_path: Path, server: Secured) -> None:
     """ZooKeeper goes and comes back; a broker stands still until its session is over, and begins another one."""
     chroot = f"/{uuid.uuid4().hex}"
@@ -174,6 +176,28 @@ def test_they_stay_who_they_are(tmp_path: Path, server: Secured) -> None:
         check(found)
         assert {"/brokers/ids/1", "/brokers/ids/2", "/brokers/ids/3", "/brokers/topics/later"} <= set(found)
         assert all("Traceback" not in broker.output() for broker in cluster.brokers.values())
+
+
+@pytest.mark.slow
+def test_a_password_that_is_changed_under_a_broker(tmp_path: Path) -> None:
+    """It says so and serves on, in its session and after it; once it is let in again it is registered anew."""
+    with Secured(tmp_path, {"kafka": PASSWORD}) as own:
+        sets = {**settings(own, "/k"), "zookeeper.session.timeout.ms": 3000, "offsets.topic.replication.factor": 1}
+        with BrokerProcess(tmp_path / "data", free_port(), sets) as broker:
+            assert run("topics", "create", "t", "-b", broker.bootstrap).code == 0
+            own.zookeeper.stop()
+            own.let_in({"kafka": "another"})
+            own.zookeeper.start()
+            assert broker.process is not None
+            why = "knows no such user, or another password: 'kafka'"
+            broker.process.wait_line(f"(ZooKeeper not reached|broker cannot register) .*{why}", 30)
+            assert [each["name"] for each in run("topics", "list", "-b", broker.bootstrap, "--json").json] == ["t"]
+            own.zookeeper.stop()
+            own.let_in({"kafka": PASSWORD})
+            own.zookeeper.start()
+            create = ("topics", "create", "later", "-b", broker.bootstrap)
+            until("it controls again", lambda: run(*create).code == 0, 40, 0.5)
+            assert PASSWORD not in broker.output() and "Traceback" not in broker.output()
 
 
 @pytest.mark.parametrize(
@@ -217,6 +241,7 @@ def test_an_ensemble_that_others_reach_and_that_is_open_is_said(tmp_path: Path, 
         broker.close()
 
 
+@pytest.mark.slow
 def test_a_cluster_that_was_open_is_closed(tmp_path: Path, server: Secured) -> None:
     """As an operator does it: brokers that log in, brokers that make nodes of their own, then those that are there."""
     chroot = f"/{uuid.uuid4().hex}"
