@@ -1,10 +1,11 @@
 """Configurations for the clients of others: where the broker is, and what makes a test quick.
 
-Where the broker has clients log in, the configuration says as whom. Clients come back fast after a restart, members
-notice a rebalance at once and start at the earliest offset. With a `group_id` the configuration is a consumer's,
-without it is good for producers and admin clients, too.
+Where the broker has clients log in, the configuration says as whom; where it has TLS, whom to believe. Clients come
+back fast after a restart, members notice a rebalance at once and start at the earliest offset. With a `group_id` the
+configuration is a consumer's, without it is good for producers and admin clients, too.
 """
 
+import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -39,12 +40,15 @@ def confluent(
             "allow.auto.create.topics": True,
         }
     if login is not None:
-        config |= {
-            "security.protocol": login.protocol,
-            "sasl.mechanism": login.mechanism,
-            "sasl.username": login.user,
-            "sasl.password": login.password,
-        }
+        config["security.protocol"] = login.protocol
+        if login.is_sasl:
+            config |= {
+                "sasl.mechanism": login.mechanism,
+                "sasl.username": login.user,
+                "sasl.password": login.password,
+            }
+        if login.authority is not None:
+            config["ssl.ca.location"] = login.authority
     return config | {_confluent_name(name): value for name, value in overrides.items()}
 
 
@@ -62,6 +66,8 @@ def kafka_python(
         "reconnect_backoff_max_ms": BACKOFF_MAX_MS,
         "retry_backoff_ms": BACKOFF_MS,
     }
+    if login is not None and login.authority is not None:
+        config["ssl_cafile"] = login.authority
     return config | _group(group_id) | _plain_login(login) | dict(overrides)
 
 
@@ -70,6 +76,8 @@ def aiokafka(
 ) -> dict[str, Any]:
     """aiokafka's keyword arguments."""
     config: dict[str, Any] = {"bootstrap_servers": bootstrap, "retry_backoff_ms": BACKOFF_MS}
+    if login is not None and login.authority is not None:
+        config["ssl_context"] = ssl.create_default_context(cafile=login.authority)
     return config | _group(group_id) | _plain_login(login) | dict(overrides)
 
 
@@ -79,12 +87,15 @@ def pybroker(
     """The keyword arguments of pybroker's own clients."""
     config: dict[str, Any] = {"bootstrap_servers": bootstrap}
     if login is not None:
-        config |= {
-            "security_protocol": login.protocol,
-            "sasl_mechanism": login.mechanism,
-            "sasl_username": login.user,
-            "sasl_password": login.password,
-        }
+        config["security_protocol"] = login.protocol
+        if login.is_sasl:
+            config |= {
+                "sasl_mechanism": login.mechanism,
+                "sasl_username": login.user,
+                "sasl_password": login.password,
+            }
+        if login.authority is not None:
+            config["ssl_cafile"] = login.authority
     return config | _group(group_id) | dict(overrides)
 
 
@@ -94,11 +105,14 @@ def java(
     """Properties by the names of Kafka's Java clients and tools, which may be given with underscores."""
     config: dict[str, Any] = {"bootstrap.servers": bootstrap}
     if login is not None:
-        config |= {
-            "security.protocol": login.protocol,
-            "sasl.mechanism": login.mechanism,
-            "sasl.jaas.config": jaas(login.mechanism, {"username": login.user, "password": login.password}),
-        }
+        config["security.protocol"] = login.protocol
+        if login.is_sasl:
+            config["sasl.mechanism"] = login.mechanism
+            config["sasl.jaas.config"] = jaas(
+                login.mechanism, {"username": login.user, "password": login.password}
+            )
+        if login.authority is not None:
+            config |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": login.authority}
     given = _group(group_id) | dict(overrides)
     return config | {name.replace("_", "."): value for name, value in given.items()}
 
@@ -107,12 +121,14 @@ def _plain_login(login: Login | None) -> dict[str, Any]:
     """What kafka-python and aiokafka have in common."""
     if login is None:
         return {}
-    return {
-        "security_protocol": login.protocol,
-        "sasl_mechanism": login.mechanism,
-        "sasl_plain_username": login.user,
-        "sasl_plain_password": login.password,
-    }
+    config: dict[str, Any] = {"security_protocol": login.protocol}
+    if login.is_sasl:
+        config |= {
+            "sasl_mechanism": login.mechanism,
+            "sasl_plain_username": login.user,
+            "sasl_plain_password": login.password,
+        }
+    return config
 
 
 def _group(group_id: str | None) -> dict[str, Any]:

@@ -64,7 +64,8 @@ class BrokerHandle:
 
     `settings` are broker settings by Kafka's names. `data_dir` is where the data lies and stays; without it the data
     goes with the broker. With `sasl` clients log in: True, a mechanism, or {"mechanism": ..., "users": {name:
-    password}}; with `acls` they may do what `allow` says and nothing else. Raises BrokerFailed, ValueError.
+    password}}; with `acls` they may do what `allow` says and nothing else. With `tls` all that clients say is
+    encrypted, by a certificate that is made on the spot. Raises BrokerFailed, ValueError.
     """
 
     @hidden
@@ -76,13 +77,14 @@ class BrokerHandle:
         data_dir: str | None = None,
         sasl: Sasl | None = None,
         acls: bool = False,
+        tls: bool = False,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}; it can be one of {', '.join(MODES)}")
         self.mode: Mode = mode
         self.host = HOST
         given = {name: as_text(value) for name, value in (settings or {}).items()}
-        self._security = Security.of(sasl, acls, given)
+        self._security = Security.of(sasl, acls, tls, given)
         self._held = [hold_port() for _ in range(1 if self._security is None else 2)]
         self.port: int = self._held[0].getsockname()[1]
         self._own_port: int = self._held[-1].getsockname()[1]  # by which the kit comes, and need not log in
@@ -230,6 +232,11 @@ class BrokerHandle:
     # -- users -----------------------------------------------------------------------------------------------------
 
     @property
+    def ca_file(self) -> str | None:
+        """The file (PEM) of who signed the broker's certificate; None without `tls`."""
+        return None if self._security is None or not self._security.tls else security.certificates().authority
+
+    @property
     def users(self) -> Mapping[str, str]:
         """{name: password} of those who may log in; clients do as the first. Empty without `sasl`."""
         return {} if self._security is None else self._security.users
@@ -314,6 +321,7 @@ class AsyncBroker:
         self.pybroker_config = handle.pybroker_config
         self.java_config = handle.java_config
         self.users = handle.users
+        self.ca_file = handle.ca_file
 
     @hidden
     async def start(self) -> None:
@@ -374,10 +382,11 @@ def broker(
     data_dir: str | None = None,
     sasl: Sasl | None = None,
     acls: bool = False,
+    tls: bool = False,
 ) -> BrokerHandle:
     """A broker for the length of a `with`; the arguments are BrokerHandle's."""
     __tracebackhide__ = True
-    return BrokerHandle(mode=mode, settings=settings, data_dir=data_dir, sasl=sasl, acls=acls)
+    return BrokerHandle(mode=mode, settings=settings, data_dir=data_dir, sasl=sasl, acls=acls, tls=tls)
 
 
 @contextlib.asynccontextmanager
@@ -388,11 +397,12 @@ async def async_broker(
     data_dir: str | None = None,
     sasl: Sasl | None = None,
     acls: bool = False,
+    tls: bool = False,
 ) -> AsyncIterator[AsyncBroker]:
     """A broker for the length of an `async with`, started and ended beside the event loop."""
     __tracebackhide__ = True
     handle = await asyncio.to_thread(
-        lambda: BrokerHandle(mode=mode, settings=settings, data_dir=data_dir, sasl=sasl, acls=acls)
+        lambda: BrokerHandle(mode=mode, settings=settings, data_dir=data_dir, sasl=sasl, acls=acls, tls=tls)
     )
     try:
         yield AsyncBroker(handle)

@@ -14,7 +14,7 @@ from pybroker.testing.shared import SharedBroker
 
 PREFIX_CHARACTERS_MAX: Final = 60
 MARKERS: Final = (
-    "pybroker(mode=..., settings={...}, data_dir=..., sasl=..., acls=...): how the broker of this test is started",
+    "pybroker(mode=..., settings={...}, data_dir=..., sasl=..., acls=..., tls=...): how this test's broker is started",
     "pybroker_cluster(brokers, mode=..., store=..., settings={...}): how the cluster of this test is started",
 )
 

@@ -1,12 +1,17 @@
-"""How a broker of a test is secured: who may log in, by what settings it is started, and how its clients log in.
+"""How a broker of a test is secured: who may log in, by what settings it is started, and how its clients reach it.
 
-    CLIENTS    the listener that clients are sent to: they log in
-    LOCAL      the kit's own, without a login; with ACLs, whoever comes by it may do everything
+    CLIENTS    the listener that clients are sent to: they log in, or speak TLS, or both
+    LOCAL      the kit's own, without either; with ACLs, whoever comes by it may do everything
 
-Users of PLAIN stand in the broker's settings. Those of SCRAM are made by the first start, and kept in its data.
+Users of PLAIN stand in the broker's settings. Those of SCRAM are made by the first start, and kept in its data. The
+certificate of TLS is made on the spot, once for all brokers of a process, by an authority that nobody knows.
 """
 
+import atexit
+import functools
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,30 +35,69 @@ SALT_BYTES: Final = 16
 
 
 class Login(NamedTuple):
-    """Who a client logs in as, and what the listener speaks."""
+    """What the listener speaks, who a client logs in as (with SASL), and whom it believes (with TLS)."""
 
     protocol: str
     mechanism: str
     user: str
     password: str
+    authority: str | None
+    """The file (PEM) of who signed the broker's certificate."""
+
+    @property
+    def is_sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
+
+
+class Files(NamedTuple):
+    """Where the certificates of this process are, PEM each."""
+
+    authority: str
+    own: str
+    """The broker's key and certificate."""
+
+
+@functools.cache
+def certificates() -> Files:
+    """They are made when they are first asked for, and gone with the process."""
+    from pybroker.testing.certificates import Authority
+
+    home = tempfile.mkdtemp(prefix="pybroker-tls-")
+    atexit.register(_remove, home, os.getpid())
+    authority = Authority()
+    own = authority.sign("localhost")
+    files = Files(os.path.join(home, "ca.pem"), os.path.join(home, "broker.pem"))
+    for path, data in ((files.authority, authority.certificate), (files.own, own.key + own.chain)):
+        with open(path, "wb") as file:
+            file.write(data)
+    return files
+
+
+def _remove(home: str, maker: int) -> None:
+    if os.getpid() == maker:     # in a forked child they are the parent's
+        shutil.rmtree(home, ignore_errors=True)
 
 
 class Security(NamedTuple):
     """What the test asked for."""
 
     mechanism: str
+    """Empty without SASL."""
     users: Mapping[str, str]
     """{name: password}; clients log in as the first one, if nothing else is said."""
     acls: bool
+    tls: bool
 
     @classmethod
-    def of(cls, sasl: Sasl | None, acls: bool, settings: Iterable[str]) -> "Security | None":
-        """What the arguments of a broker say; None for one that asks nobody to log in. ValueError, also for a setting
-        that is the kit's."""
+    def of(cls, sasl: Sasl | None, acls: bool, tls: bool, settings: Iterable[str]) -> "Security | None":
+        """What the arguments of a broker say; None for one that asks for nothing. ValueError, also for a setting that
+        is the kit's."""
+        if taken := [name for name in OWN if name in settings and (sasl or tls)]:
+            raise ValueError(f"{taken[0]} is the kit's where sasl or tls is given: leave it out of settings")
         if sasl is None or sasl is False:
             if acls:
                 raise ValueError("acls=True needs sasl: without a login everybody is the same")
-            return None
+            return cls("", {}, False, True) if tls else None
         how = {"mechanism": MECHANISM} if sasl is True else {"mechanism": sasl} if isinstance(sasl, str) else dict(sasl)
         if unknown := sorted(how.keys() - {"mechanism", "users"}):
             raise ValueError(f"sasl has {', '.join(map(repr, unknown))}; it takes 'mechanism' and 'users'")
@@ -62,14 +106,12 @@ class Security(NamedTuple):
             raise ValueError(f"the mechanism is {mechanism!r}; it can be one of {', '.join(MECHANISMS)}")
         if not isinstance(users, Mapping) or not users or not all(_is_text(*pair) for pair in users.items()):
             raise ValueError("sasl's users are a mapping of at least one name to its password, none of them empty")
-        if taken := [name for name in OWN if name in settings]:
-            raise ValueError(f"{taken[0]} is the kit's where sasl is given: leave it out of settings")
-        return cls(str(mechanism), dict(users), acls)
+        return cls(str(mechanism), dict(users), acls, bool(tls))
 
     @property
     def protocol(self) -> str:
         """What the listener of clients speaks."""
-        return "SASL_PLAINTEXT"
+        return ("SASL_" if self.mechanism else "") + ("SSL" if self.tls else "PLAINTEXT")
 
     def settings(self, port: int, local: int, given: Mapping[str, str]) -> dict[str, str]:
         """The broker's settings, with those that the test gave; clients come by `port`, the kit by `local`."""
@@ -77,9 +119,12 @@ class Security(NamedTuple):
             "listeners": f"CLIENTS://{HOST}:{port},LOCAL://{HOST}:{local}",
             "listener.security.protocol.map": f"CLIENTS:{self.protocol},LOCAL:PLAINTEXT",
             "inter.broker.listener.name": "LOCAL",
-            "listener.name.clients.sasl.enabled.mechanisms": self.mechanism,
             "connection.failed.authentication.delay.ms": "0",
         }
+        if self.mechanism:
+            made["listener.name.clients.sasl.enabled.mechanisms"] = self.mechanism
+        if self.tls:
+            made["ssl.keystore.type"], made["ssl.keystore.location"] = "PEM", certificates().own
         if self.mechanism == "PLAIN":
             made["listener.name.clients.plain.sasl.jaas.config"] = jaas(
                 self.mechanism, {f"user_{name}": password for name, password in self.users.items()}
@@ -93,14 +138,19 @@ class Security(NamedTuple):
 
     def login(self, user: str | None) -> Login:
         """How this user logs in, or with None the first one. ValueError for nobody."""
+        authority = certificates().authority if self.tls else None
+        if not self.mechanism:
+            if user is not None:
+                raise ValueError(f"this broker asks nobody to log in, {user!r} neither: make it with sasl=True")
+            return Login(self.protocol, "", "", "", authority)
         name = next(iter(self.users)) if user is None else user
         if name not in self.users:
             raise ValueError(f"there is no user {name!r}; there are {', '.join(self.users)}")
-        return Login(self.protocol, self.mechanism, name, self.users[name])
+        return Login(self.protocol, self.mechanism, name, self.users[name], authority)
 
     def make_users(self, connection: "Connection") -> None:
         """Let the users of SCRAM log in. KafkaError."""
-        if self.mechanism == "PLAIN":
+        if self.mechanism in ("", "PLAIN"):
             return
         from pybroker.client.admin.base import raise_for
         from pybroker.protocol import messages as m

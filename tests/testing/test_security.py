@@ -30,9 +30,19 @@ DENIED = "TOPIC_AUTHORIZATION_FAILED"
 PROMISED_MS = 300
 
 
-@pytest.fixture(params=MECHANISMS)
+WAYS: list[dict[str, Any]] = [{"sasl": mechanism} for mechanism in MECHANISMS]
+BY_TLS: list[dict[str, Any]] = [{"tls": True}, {"tls": True, "sasl": "SCRAM-SHA-512"}]
+
+
+@pytest.fixture(params=WAYS, ids=str)
 def secured(request: pytest.FixtureRequest, mode: Mode) -> Iterator[BrokerHandle]:
-    with BrokerHandle(mode=mode, sasl=request.param) as handle:
+    with BrokerHandle(mode=mode, **request.param) as handle:
+        yield handle
+
+
+@pytest.fixture(params=WAYS + BY_TLS, ids=str)
+def reached(request: pytest.FixtureRequest, mode: Mode) -> Iterator[BrokerHandle]:
+    with BrokerHandle(mode=mode, **request.param) as handle:
         yield handle
 
 
@@ -44,29 +54,41 @@ def two() -> Iterator[BrokerHandle]:
 
 
 async def test_clients_log_in_with_what_the_kit_gives_them(
-    secured: BrokerHandle, consume: Callable[..., Consumer]
+    reached: BrokerHandle, consume: Callable[..., Consumer]
 ) -> None:
     """confluent-kafka, kafka-python, aiokafka and ours; after a kill too, at the same address."""
-    assert send(Producer(secured.confluent_config()), "t", "confluent") == [None]
-    with KafkaProducer(**secured.kafka_python_config()) as producer:
+    assert send(Producer(reached.confluent_config()), "t", "confluent") == [None]
+    with KafkaProducer(**reached.kafka_python_config()) as producer:
         producer.send("t", b"kafka-python").get(20)
-    secured.kill()
-    secured.start()
-    async with aiokafka.AIOKafkaProducer(**secured.aiokafka_config()) as other:
+    reached.kill()
+    reached.start()
+    async with aiokafka.AIOKafkaProducer(**reached.aiokafka_config()) as other:
         await other.send_and_wait("t", b"aiokafka")
-    with pybroker.Producer(**secured.pybroker_config()) as ours:
+    with pybroker.Producer(**reached.pybroker_config()) as ours:
         ours.send("t", b"ours").result(20)
     expected = [b"confluent", b"kafka-python", b"aiokafka", b"ours"]
-    assert [record.value for record in secured.records("t", count=4)] == expected
+    assert [record.value for record in reached.records("t", count=4)] == expected
 
-    consumer = consume(secured, "t")
+    consumer = consume(reached, "t")
     messages = [consumer.poll(20) for _ in expected]
     assert [message.value() for message in messages if message is not None] == expected
-    with KafkaConsumer("t", **secured.kafka_python_config("h"), consumer_timeout_ms=20_000) as reader:
+    with KafkaConsumer("t", **reached.kafka_python_config("h"), consumer_timeout_ms=20_000) as reader:
         assert [next(reader).value for _ in expected] == expected
-    with pybroker.Consumer(**secured.pybroker_config("i")) as mine:
+    with pybroker.Consumer(**reached.pybroker_config("i")) as mine:
         mine.subscribe(["t"])
         assert mine.poll(20_000)[0].value == b"confluent"
+
+
+@pytest.mark.parametrize("how", BY_TLS, ids=str)
+def test_who_speaks_no_tls_or_believes_others_is_refused(how: dict[str, Any]) -> None:
+    with BrokerHandle(**how) as broker:
+        assert broker.ca_file is not None
+        open_way = {"bootstrap_servers": broker.bootstrap_servers, "max_block_ms": 1000}
+        for config in ({**broker.pybroker_config(max_block_ms=1000), "ssl_cafile": None}, open_way):
+            with pybroker.Producer(**config) as producer, pytest.raises(pybroker.KafkaError, match="TLS"):
+                producer.send("t", b"x").result(20)
+        broker.produce("t", "x")
+        assert len(broker.records("t")) == 1
 
 
 def test_who_does_not_log_in_or_guesses_is_refused(secured: BrokerHandle) -> None:
@@ -99,8 +121,8 @@ def test_a_java_client_logs_in() -> None:
     except MissingJava as missing:
         pytest.skip(str(missing))
     try:
-        for mechanism in MECHANISMS:
-            with BrokerHandle(sasl=mechanism) as broker:
+        for how in WAYS + BY_TLS:
+            with BrokerHandle(**how) as broker:
                 producer = Handle(driver, "open_producer", config=broker.java_config(max_block_ms=20_000))
                 assert producer.ask("send", topic="t", **record) is not None
                 producer.close()
@@ -159,7 +181,9 @@ def test_super_users_of_a_test_stay_super() -> None:
         ({"sasl": {"users": {}}}, "at least one name"),
         ({"sasl": {"users": {"ann": ""}}}, "none of them empty"),
         ({"sasl": {"users": ["ann"]}}, "a mapping"),
-        ({"sasl": True, "settings": {"listeners": "PLAINTEXT://:0"}}, "listeners is the kit's where sasl is given"),
+        ({"sasl": True, "settings": {"listeners": "PLAINTEXT://:0"}}, "listeners is the kit's where sasl or tls is"),
+        ({"tls": True, "settings": {"listeners": "PLAINTEXT://:0"}}, "listeners is the kit's where sasl or tls is"),
+        ({"tls": True, "acls": True}, "acls=True needs sasl"),
     ],
 )
 def test_what_makes_no_sense_is_told(how: dict[str, Any], sentence: str) -> None:
@@ -210,12 +234,13 @@ def test_fixtures_and_markers(pytester: pytest.Pytester, mode: str) -> None:
     pytester.runpytest_subprocess(*STRICT, f"--pybroker-mode={mode}").assert_outcomes(passed=4)
 
 
-def test_a_secured_broker_is_there_as_soon() -> None:
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_secured_broker_is_there_as_soon(tls: bool) -> None:
     """The quickest of ten, from the call to the first record that a client who logged in has acknowledged."""
 
     def live() -> float:
         called = time.perf_counter()
-        with BrokerHandle(sasl=True, acls=True) as broker:
+        with BrokerHandle(sasl=True, acls=True, tls=tls) as broker:
             broker.allow("alice", "write", "create", topic="t")
             with pybroker.Producer(**broker.pybroker_config()) as producer:
                 producer.send("t", b"x").result(20)
