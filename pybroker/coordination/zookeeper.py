@@ -15,6 +15,7 @@ from pybroker.logs import event
 from pybroker.model import HostPort
 
 from . import store as s
+from .commit import until_answered
 from .found_at import found_at
 from .zookeeper_access import Access, access_of
 from .zookeeper_session import ANYBODY, ZooKeeperSession
@@ -48,10 +49,10 @@ class ZooKeeperStore(s.Store):
             async with asyncio.timeout(self._timeout_s):
                 for name in self._chroot.strip("/").split("/"):
                     path = f"{path}/{name}"
-                    if await session.exists(path):  # perhaps below what is somebody else's: to make it is forbidden
-                        continue
+                    if await until_answered(lambda path=path: session.exists(path)):  # type: ignore[misc]
+                        continue  # it may be below what is somebody else's: to make it is forbidden
                     with contextlib.suppress(s.NodeExists):
-                        await session.create(path)
+                        await until_answered(lambda path=path: session.create(path))  # type: ignore[misc]
                         event(log, logging.INFO, "chroot created", at=self._hosts, path=path)
         except TimeoutError:
             problem = f"ZooKeeper at {self._hosts} did not make {path} in {self._timeout_s:g} s (zookeeper.connect)"

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from kazoo.protocol.serialization import SASL
+from kazoo.protocol.serialization import SASL, Create2, Exists
 
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.coordination.store import Create, NoNode, SessionState, StoreError, StoreFailed
@@ -313,14 +313,15 @@ async def test_who_it_is_outlives_a_connection(server: Secured) -> None:
 
 
 class Cutting(ZooKeeperProxy):
-    """Ends a connection at a token of a login, as often as it is told."""
+    """Ends a connection at a token of a login, or another kind of request, as often as it is told."""
 
+    kind = SASL.type
     cuts = 0
     cut = 0
 
     async def _frame(self, reader: asyncio.StreamReader, head: bytes = b"") -> bytes:
         frame = await super()._frame(reader, head)
-        if frame[8:12] == SASL.type.to_bytes(4, "big") and self.cuts:
+        if frame[8:12] == self.kind.to_bytes(4, "big") and self.cuts:
             self.cuts, self.cut = self.cuts - 1, self.cut + 1
             raise ConnectionResetError
         return frame
@@ -343,6 +344,19 @@ async def test_a_connection_that_breaks_in_a_login_is_no_refusal(server: Secured
         await until(session, SessionState.CONNECTED)
         assert (proxy.cut, session._client.client_id[0]) == (5, first)
         assert heard == [SessionState.DISCONNECTED, SessionState.CONNECTED]
+    await proxy.close()
+
+
+@pytest.mark.java
+@pytest.mark.xdist_group("secured zookeeper")
+async def test_a_chroot_is_made_whatever_connection_breaks(server: Secured) -> None:
+    """Whoever starts asks again on the next one, as long as it may wait."""
+    proxy = Cutting(server.zookeeper.servers[0].port)
+    await proxy.open()
+    for proxy.kind in (Exists.type, Create2.type):
+        proxy.cut, proxy.cuts, root = 0, 2, f"/c{time.monotonic_ns()}/d"
+        async with session_of({"zookeeper.connect": f"127.0.0.1:{proxy.port}"}, root=root) as session:
+            assert proxy.cut == 2 and await session.exists("/")
     await proxy.close()
 
 
