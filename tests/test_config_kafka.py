@@ -34,8 +34,11 @@ OWN = {
     "record.validation",
     "zookeeper.sasl.client.password",
     "zookeeper.sasl.client.username",
+    "org.apache.kafka.sasl.oauthbearer.allowed.urls",
+    "sasl.oauthbearer.accept.any.audience",
+    "sasl.oauthbearer.accept.any.issuer",
 }
-"""Settings that Kafka does not have."""
+"""Settings that Kafka does not have, or not as settings of a broker."""
 HIDDEN = {"producer.id.expiration.check.interval.ms", "super.users", "allow.everyone.if.no.acl.found"} | OWN
 """Kafka has the first three, but keeps them out of its answers: the authorizer's are its own."""
 SOURCES = {"DYNAMIC_TOPIC_CONFIG": Source.DYNAMIC_TOPIC, "STATIC_BROKER_CONFIG": Source.STATIC_BROKER}

@@ -37,6 +37,8 @@ FLOORS = {
     0: ["pybroker.core"],
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
+IMPORTED_AS = {"pyjwt": "jwt"}
+"""The modules of distributions whose names are others."""
 OPTIONAL = {  # what a room needs that not all install
     "pybroker.testing": {"pytest"},
     "pybroker.client": {"pyarrow"},
@@ -414,7 +416,7 @@ def test_what_is_imported_is_declared() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {re.split(r"[^\w-]", text)[0].replace("-", "_") for text in project["dependencies"]}
-    known = {"pybroker", *sys.stdlib_module_names, *declared}
+    known = {"pybroker", *sys.stdlib_module_names, *(IMPORTED_AS.get(name, name) for name in declared)}
     wrong = []
     for path in files(".py", under="pybroker"):
         allowed = known | OPTIONAL.get(room(module_name(path)) or "", set())

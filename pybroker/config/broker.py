@@ -11,7 +11,7 @@ from .cluster_settings import CLUSTER
 from .listener_settings import of_broker, own_name, own_setting
 from .listeners import ADVERTISED, INTER_BROKER, INTER_BROKER_PROTOCOL, LISTENERS, PROTOCOLS, Listeners, Refused, settle
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
-from .security_settings import ENABLED, INTER_BROKER_MECHANISM, SECURITY, Sasl, account_of, is_of_listener, sasl_of
+from .security_settings import INTER_BROKER_MECHANISM, SECURITY, Sasl, account_of, is_of_listener, sasl_of
 from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
 from .ssl_settings import SSL, Ssl, ssl_of
 from .ssl_settings import is_of_listener as is_ssl_of_listener
@@ -179,7 +179,8 @@ class BrokerConfig:
     def sasl(self) -> dict[str, Sasl]:
         """Who may log in, by the names of listeners with SASL. ConfigError."""
         own = self._of_listeners
-        found = {n: sasl_of(n, protocol, self[ENABLED], own) for n, protocol in self.listeners.protocols.items()}
+        common = self.__getitem__
+        found = {n: sasl_of(n, protocol, common, own) for n, protocol in self.listeners.protocols.items()}
         return {name: sasl for name, sasl in found.items() if sasl is not None}
 
     @property
@@ -276,7 +277,8 @@ class BrokerConfig:
         except Refused as problem:
             raise self._refuse_for(problem.setting, problem.why) from None
         _ = self.ssl
-        if self.sasl and self["zookeeper.connect"] is not None:
+        sasl = self.sasl
+        if sasl and self["zookeeper.connect"] is not None:
             _ = self.account
         user, password = "zookeeper.sasl.client.username", "zookeeper.sasl.client.password"
         for has, lacks in ((user, password), (password, user)):

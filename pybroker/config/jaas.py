@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
-_MODULES: Final = {PLAIN: ("PLAIN",), SCRAM: ("SCRAM-SHA-256", "SCRAM-SHA-512")}
+OAUTHBEARER: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+_MODULES: Final = {PLAIN: ("PLAIN",), SCRAM: ("SCRAM-SHA-256", "SCRAM-SHA-512"), OAUTHBEARER: ("OAUTHBEARER",)}
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _TOKEN: Final = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^\s"=;]+)|([=;]))', re.DOTALL)
 USER: Final = "user_"

@@ -1,19 +1,22 @@
 """The table of settings that say who may come in: Kafka's names, and those that a listener may have of its own."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from pybroker.model import PLAINTEXT
 
 from . import jaas
+from .oauth_settings import ALLOWED_URLS, HANDLER, OAUTH, OAUTHBEARER, OAuth, oauth_of
 from .settings import Choice, ConfigError, Range, Setting, Shape, Type, Value, shown, table
 
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = (*PASSWORD_MECHANISMS, OAUTHBEARER)
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 ENABLED: Final = "sasl.enabled.mechanisms"
 INTER_BROKER_MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"
 JAAS: Final = "sasl.jaas.config"
+MAX_REAUTH: Final = "connections.max.reauth.ms"
 AUTHORIZER: Final = "authorizer.class.name"
 ACL_AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
 SUPER_USERS: Final = "super.users"
@@ -53,6 +56,16 @@ SECURITY = table(
         Choice(MECHANISMS),
     ),
     Setting(
+        MAX_REAUTH,
+        Type.LONG,
+        "0",
+        "How long somebody who is logged in may go on before they have to log in again on the same connection "
+        "(KIP-368); 0: for good, but for a token, which ends. A listener and a mechanism of it may have their own: "
+        "listener.name.clients.plain.connections.max.reauth.ms.",
+        Range(0),
+    ),
+    *OAUTH.values(),
+    Setting(
         AUTHORIZER,
         Type.STRING,
         "",
@@ -91,15 +104,19 @@ SECURITY = table(
 )
 
 _OF_LISTENER: Final = re.compile(
-    rf"listener\.name\.(?P<listener>[^.]+)\.(?:(?P<mechanism>{'|'.join(m.lower() for m in MECHANISMS)})\.)?"
-    rf"(?P<name>{re.escape(ENABLED)}|{re.escape(JAAS)})"
+    rf"listener\.name\.[^.]+\.((?:{'|'.join(m.lower() for m in MECHANISMS)})\.)?(?P<name>[a-z].*)"
 )
+_WITHOUT_MECHANISM: Final = {ENABLED}
+_WITH_MECHANISM: Final = {JAAS, HANDLER}
+_WITH_OR_WITHOUT: Final = {MAX_REAUTH, *OAUTH} - {ALLOWED_URLS}
 
 
 def is_of_listener(name: str) -> bool:
     """Is it a setting of one listener, which the broker honours?"""
     found = _OF_LISTENER.fullmatch(name)
-    return found is not None and (found["name"] == JAAS) == (found["mechanism"] is not None)
+    if found is None:
+        return False
+    return found["name"] in _WITH_OR_WITHOUT | (_WITH_MECHANISM if found[1] else _WITHOUT_MECHANISM)
 
 
 class Sasl(NamedTuple):
@@ -110,20 +127,32 @@ class Sasl(NamedTuple):
     """Of the users of PLAIN."""
     accounts: Mapping[str, tuple[str, str]]
     """By mechanism, name and password that this broker has at the listeners of this name of others."""
+    max_reauth_ms: Mapping[str, int]
+    """By mechanism, how long a login holds; 0 for good."""
+    oauth: OAuth | None
+    """None without OAUTHBEARER."""
 
     def __repr__(self) -> str:
         return f"Sasl({', '.join(self.mechanisms)})"
 
 
-def sasl_of(listener: str, protocol: str, enabled: Value, own: Mapping[str, tuple[str, str]]) -> Sasl | None:
-    """What the settings say of a listener, None without SASL. `own` are those that is_of_listener knows, and where they
-    were set. Raises ConfigError, which shows no secret."""
+def sasl_of(
+    listener: str, protocol: str, common: Callable[[str], Value], own: Mapping[str, tuple[str, str]]
+) -> Sasl | None:
+    """What the settings say of a listener, None without SASL. `common` has what a setting of SECURITY says of all
+    listeners; `own` are those that is_of_listener knows, and where they were set. Raises ConfigError, which shows no
+    secret."""
     if protocol not in SASL_PROTOCOLS:
         return None
-    mechanisms = enabled
     prefix = f"listener.name.{listener.lower()}."
-    if prefix + ENABLED in own:
-        mechanisms = SECURITY[ENABLED]._replace(name=prefix + ENABLED).parse(*own[prefix + ENABLED])
+
+    def value(name: str, mechanism: str = "") -> Value:
+        for held in (f"{prefix}{mechanism.lower()}.{name}", prefix + name):
+            if held in own:
+                return SECURITY[name]._replace(name=held).parse(*own[held])
+        return common(name)
+
+    mechanisms = value(ENABLED)
     assert isinstance(mechanisms, tuple)
     if not mechanisms:
         raise ConfigError(
@@ -139,7 +168,12 @@ def sasl_of(listener: str, protocol: str, enabled: Value, own: Mapping[str, tupl
     if "PLAIN" in mechanisms and not passwords:
         raise ConfigError(f"nobody can log in by PLAIN: {prefix}plain.{JAAS} names no user (user_alice=\"...\")")
     accounts = {mechanism: login.user for mechanism, login in logins.items() if login.user is not None}
-    return Sasl(mechanisms, passwords, accounts)
+    oauth = None
+    if OAUTHBEARER in mechanisms:
+        handler = own.get(f"{prefix}{OAUTHBEARER.lower()}.{HANDLER}", (None, ""))[0]
+        oauth = oauth_of(listener, lambda name: value(name, OAUTHBEARER), handler)
+    max_reauth_ms = {mechanism: int(str(value(MAX_REAUTH, mechanism))) for mechanism in mechanisms}
+    return Sasl(mechanisms, passwords, accounts, max_reauth_ms, oauth)
 
 
 def _login(mechanism: str, name: str, text: str, where: str) -> jaas.Login:

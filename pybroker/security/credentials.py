@@ -1,14 +1,17 @@
 """The SCRAM credentials of a cluster's users, as this broker has read them, and a secret for users who are none."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pybroker.config.security_settings import Sasl
-from pybroker.security.handshake import Mechanisms
-from pybroker.security.mechanism import PlainServer, ServerMechanism
+from pybroker.security.handshake import Mechanisms, Offer
+from pybroker.security.mechanism import PlainServer
 from pybroker.security.scram import HASHES, Credential, ScramServer
+
+if TYPE_CHECKING:
+    from pybroker.security.tokens import Validator
 
 SECRET_BYTES: Final = 32
 
@@ -53,12 +56,19 @@ class Credentials:
                 del held[user]
 
 
-def offered(sasl: Sasl, credentials: Credentials) -> Mechanisms:
-    """What a listener offers, by its settings."""
-    made: dict[str, Callable[[], ServerMechanism]] = {}
+def offered(sasl: Sasl, credentials: Credentials, validator: "Validator | None" = None) -> Mechanisms:
+    """What a listener offers, by its settings. `validator` judges the tokens of OAUTHBEARER."""
+    made: dict[str, Offer] = {}
     for name in sasl.mechanisms:
+        max_reauth_ms = sasl.max_reauth_ms[name]
         if name == PlainServer.mechanism:
-            made[name] = partial(PlainServer, sasl.passwords.get)
+            made[name] = Offer(partial(PlainServer, sasl.passwords.get), max_reauth_ms)
+        elif name in HASHES:
+            look_up = partial(credentials.look_up, name)
+            made[name] = Offer(partial(ScramServer, name, look_up, credentials.secret), max_reauth_ms)
         else:
-            made[name] = partial(ScramServer, name, partial(credentials.look_up, name), credentials.secret)
+            from pybroker.security.oauthbearer import OAuthBearerServer  # few brokers need what it stands on
+
+            assert validator is not None
+            made[name] = Offer(partial(OAuthBearerServer, validator), max_reauth_ms)
     return made

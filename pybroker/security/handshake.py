@@ -6,30 +6,45 @@
 """
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from pybroker import errors
+from pybroker.clock import wall_ms
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import API_VERSIONS, KNOWN
-from pybroker.security.mechanism import BadCredentials, ServerMechanism
+from pybroker.security.mechanism import BadCredentials, NotYet, ServerMechanism
 
 HANDSHAKE: Final = 17
 AUTHENTICATE: Final = 36
 
-Mechanisms = Mapping[str, Callable[[], ServerMechanism]]
-"""What a listener offers: by name, what begins an exchange."""
+LIFETIME_MS_MIN: Final = 1
+"""Of a login by what has just ended: 0 would be none, and for good."""
+
+
+class Offer(NamedTuple):
+    """One mechanism of a listener: what begins an exchange, and how long a login holds; 0 for good."""
+
+    begin: Callable[[], ServerMechanism]
+    max_reauth_ms: int = 0
+
+
+Mechanisms = Mapping[str, Offer]
+"""What a listener offers, by name."""
 
 
 class Step(NamedTuple):
     """What is to be done after a frame: send the answer, if there is one; then end the connection if it `failed`, or
-    hand it over if a `user` is logged in."""
+    hand it over if a `user` is logged in, for `lifetime_ms`; 0 for good. `until`: bring the same frame again then."""
 
     answer: bytes | None = None
     failed: str | None = None
     user: str | None = None
     mechanism: str = ""
+    lifetime_ms: int = 0
+    until: "Future[None] | None" = None
 
 
 class _State(Enum):
@@ -46,8 +61,9 @@ class Handshake:
         self._mechanisms = mechanisms
         self._versions = versions
         self._state = _State.START
-        self._told = False
+        self._told = self._waited = False
         self._exchange: ServerMechanism | None = None
+        self._max_reauth_ms = 0
 
     def receive(self, frame: bytes) -> Step:
         """Go on with what a client has sent, without its size."""
@@ -63,6 +79,8 @@ class Handshake:
                 return self._authenticate(header, frame)
         except codec.ProtocolError as problem:
             return self._end(f"malformed request: {problem.message}")
+        except NotYet as problem:
+            return self._later(problem)
         api = KNOWN.get(header.api_key)
         name = api.name if api is not None else f"API {header.api_key}"
         return self._end(f"{name} came before a login")
@@ -81,13 +99,13 @@ class Handshake:
             answer = kind(error_code=errors.ILLEGAL_SASL_STATE, mechanisms=[])
             data = codec.encode_response(HANDSHAKE, version, header.correlation_id, answer)
             return self._end("SaslHandshake came twice", data)
-        begin = self._mechanisms.get(name)
-        code = errors.NONE if begin is not None else errors.UNSUPPORTED_SASL_MECHANISM
+        offer = self._mechanisms.get(name)
+        code = errors.NONE if offer is not None else errors.UNSUPPORTED_SASL_MECHANISM
         answer = kind(error_code=code, mechanisms=list(self._mechanisms))
         data = codec.encode_response(HANDSHAKE, version, header.correlation_id, answer)
-        if begin is None:
+        if offer is None:
             return self._end(f"the mechanism {name[:40]!r} is not offered", data)
-        self._exchange = begin()
+        self._exchange, self._max_reauth_ms = offer.begin(), offer.max_reauth_ms
         self._state = _State.REQUESTS if version else _State.TOKENS
         return Step(data)
 
@@ -100,23 +118,44 @@ class Handshake:
         except BadCredentials as problem:
             refusal = kind(error_code=errors.SASL_AUTHENTICATION_FAILED, error_message=str(problem), auth_bytes=b"")
             data = codec.encode_response(AUTHENTICATE, version, header.correlation_id, refusal)
-            return self._end(str(problem), data)
-        answer = kind(error_message=None, auth_bytes=token)
-        return self._answered(codec.encode_response(AUTHENTICATE, version, header.correlation_id, answer))
+            return self._end(problem.reason, data)
+        done = self._answered()
+        answer = kind(error_message=None, auth_bytes=token, session_lifetime_ms=done.lifetime_ms)
+        return done._replace(answer=codec.encode_response(AUTHENTICATE, version, header.correlation_id, answer))
 
     def _token(self, frame: bytes) -> Step:
         assert self._exchange is not None
         try:
-            return self._answered(self._exchange.step(frame))
+            token = self._exchange.step(frame)
         except BadCredentials as problem:
-            return self._end(str(problem))
+            return self._end(problem.reason)
+        except NotYet as problem:
+            return self._later(problem)
+        return self._answered()._replace(answer=token)
 
-    def _answered(self, data: bytes) -> Step:
+    def _answered(self) -> Step:
         assert self._exchange is not None
         user = self._exchange.user
-        if user is not None:
-            self._state = _State.OVER
-        return Step(data, user=user, mechanism=self._exchange.mechanism)
+        if user is None:
+            return Step()
+        self._state = _State.OVER
+        return Step(user=user, mechanism=self._exchange.mechanism, lifetime_ms=self._lifetime_ms())
+
+    def _lifetime_ms(self) -> int:
+        """The least of what the listener gives, and what is left of that by which somebody logged in."""
+        assert self._exchange is not None
+        held, expires_ms = self._max_reauth_ms, self._exchange.expires_ms
+        if expires_ms is None:
+            return held
+        left = max(LIFETIME_MS_MIN, expires_ms - wall_ms())
+        return min(left, held) if held else left
+
+    def _later(self, problem: NotYet) -> Step:
+        """Whoever waits in vain is told nothing, since it may be no fault of theirs: they try again."""
+        if self._waited:
+            return self._end(str(problem))
+        self._waited = True
+        return Step(until=problem.read())
 
     def _end(self, why: str, answer: bytes | None = None) -> Step:
         self._state = _State.OVER

@@ -2,6 +2,7 @@
 
 import hmac
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Protocol
 
 PLAIN_BYTES_MAX = 4096
@@ -10,15 +11,33 @@ PLAIN_BYTES_MAX = 4096
 class BadCredentials(Exception):
     """Somebody is not who they say; the message is for the other end, and holds nothing that opens a door."""
 
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        """`reason`: what the log is told, where that is more."""
+        super().__init__(message)
+        self.reason = reason or message
+
+
+class NotYet(Exception):
+    """What a client said can be judged once something has been read: then it is to be judged again. A second time it
+    is what the message says."""
+
+    def __init__(self, read: Callable[[], "Future[None]"], message: str, nothing_known: bool) -> None:
+        """`read` has it read. `nothing_known`: nobody can be judged before, so that nobody should be told no."""
+        super().__init__(message)
+        self.read = read
+        self.nothing_known = nothing_known
+
 
 class ServerMechanism(Protocol):
-    """A broker's side of one exchange; `user` is None until somebody has proven to be that user."""
+    """A broker's side of one exchange; `user` is None until somebody has proven to be that user, until `expires_ms` of
+    the wall clock, None for good."""
 
     mechanism: str
     user: str | None
+    expires_ms: int | None
 
     def step(self, token: bytes) -> bytes:
-        """The answer to one message of the client. Raises BadCredentials."""
+        """The answer to one message of the client. Raises BadCredentials, NotYet."""
 
 
 class ClientMechanism(Protocol):
@@ -41,6 +60,7 @@ class PlainServer:
 
     def __init__(self, look_up: Callable[[str], str | None]) -> None:
         self.user: str | None = None
+        self.expires_ms: int | None = None
         self._look_up = look_up
 
     def step(self, token: bytes) -> bytes:

@@ -117,6 +117,7 @@ class ScramServer:
         is what it adds to the client's; random where none is given."""
         self.mechanism = mechanism
         self.user: str | None = None
+        self.expires_ms: int | None = None
         self._hash = HASHES[mechanism]
         self._look_up = look_up
         self._secret = secret

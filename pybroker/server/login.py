@@ -148,12 +148,23 @@ class Login:
             self._need += size
             if size:
                 return
-        frame = bytes(memoryview(self._frame)[SIZE_BYTES:])
-        self._release()
+        self._hear(bytes(memoryview(self._frame)[SIZE_BYTES:]))
+
+    def _hear(self, frame: bytes) -> None:
+        """Go on with a frame that is whole, at once, or when what is to be read for it was read."""
+        if self._fd < 0:
+            return
         try:
-            self._take(self._handshake.receive(frame))
+            step = self._handshake.receive(frame)
         except Disconnect as why:
-            self._refuse(Step(failed=str(why)))
+            step = Step(failed=str(why))
+        if step.until is not None:
+            loop = self._owner.loop
+            loop.remove_reader(self._fd)
+            asyncio.wrap_future(step.until, loop=loop).add_done_callback(lambda _: self._hear(frame))
+            return
+        self._release()
+        self._take(step)
 
     def _release(self) -> None:
         self._logins.held_bytes -= self._large_bytes()

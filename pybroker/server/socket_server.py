@@ -31,6 +31,7 @@ from pybroker.server.listener import Limits, Listener, why_not
 from pybroker.server.login import Logins
 from pybroker.server.pool import Pool
 from pybroker.server.tls_handshake import tls_of
+from pybroker.server.token_validators import TokenValidators
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +45,13 @@ class SocketServer:
     """The listeners of one broker, in the order of `listeners`."""
 
     def __init__(self, config: BrokerConfig, credentials: Credentials) -> None:
+        """Raises StartError."""
         self._config = config
+        self._tokens = TokenValidators(config.sasl)
         self.logins = Logins(
             config["sasl.server.max.receive.size"],
             config["connection.failed.authentication.delay.ms"] / 1000,
-            {name: offered(sasl, credentials) for name, sasl in config.sasl.items()},
+            {name: offered(sasl, credentials, self._tokens.get(name)) for name, sasl in config.sasl.items()},
         )
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="pybroker-tls")
         self._tls = {name: tls_of(name, ssl, self._steps, self.logins) for name, ssl in config.ssl.items()}
@@ -116,6 +119,7 @@ class SocketServer:
         rights; None: no one is asked."""
         self.limit()
         self.reload()
+        self._tokens.start()
         for listener in self._listeners:
             listener.free = free
         if self._bridge is not None:
@@ -178,6 +182,7 @@ class SocketServer:
             listener.abandon()
 
     def stop_accepting(self) -> None:
+        self._tokens.close()
         for listener in self._listeners:
             listener.stop_accepting()
 

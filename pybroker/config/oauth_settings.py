@@ -1,0 +1,188 @@
+"""The settings of OAUTHBEARER on a broker: which tokens open the door, by whose keys. Names and defaults are Kafka's.
+
+A listener may have its own: listener.name.clients.sasl.oauthbearer.jwks.endpoint.url, with or without `oauthbearer.`
+behind the listener's name, as Kafka has both.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from .settings import ConfigError, Range, Setting, Type, Value, table
+
+OAUTHBEARER: Final = "OAUTHBEARER"
+ALLOWED_URLS: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+JWKS_URL: Final = "sasl.oauthbearer.jwks.endpoint.url"
+AUDIENCE: Final = "sasl.oauthbearer.expected.audience"
+ISSUER: Final = "sasl.oauthbearer.expected.issuer"
+ANY_AUDIENCE: Final = "sasl.oauthbearer.accept.any.audience"
+ANY_ISSUER: Final = "sasl.oauthbearer.accept.any.issuer"
+HANDLER: Final = "sasl.server.callback.handler.class"
+
+_PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer"
+SECURE: Final = (
+    f"{_PACKAGE}.OAuthBearerValidatorCallbackHandler",
+    f"{_PACKAGE}.secured.OAuthBearerValidatorCallbackHandler",
+)
+UNSECURED: Final = f"{_PACKAGE}.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+
+OAUTH: Final = table(
+    Setting(
+        JWKS_URL,
+        Type.STRING,
+        None,
+        "Where the keys are by which tokens are signed, a JSON Web Key Set: file:///path, https://host/path, or http. "
+        "Redirects are not followed.",
+    ),
+    Setting(
+        ALLOWED_URLS,
+        Type.LIST,
+        "",
+        "The URLs that sasl.oauthbearer.jwks.endpoint.url may be, letter by letter; no other is read. In Kafka this "
+        "is a system property.",
+    ),
+    Setting(
+        AUDIENCE,
+        Type.LIST,
+        None,
+        "A token must be for one of these (its claim aud). Without it a broker with OAUTHBEARER does not start.",
+    ),
+    Setting(
+        ISSUER,
+        Type.STRING,
+        None,
+        "A token must be of this issuer (its claim iss). Without it a broker with OAUTHBEARER does not start.",
+    ),
+    Setting(
+        ANY_AUDIENCE,
+        Type.BOOLEAN,
+        "false",
+        "Take tokens for whomever they are: sasl.oauthbearer.expected.audience need not be set. Then a token that its "
+        "owner gave to another service opens this broker, too.",
+    ),
+    Setting(
+        ANY_ISSUER,
+        Type.BOOLEAN,
+        "false",
+        "Take tokens of whichever issuer has the keys: sasl.oauthbearer.expected.issuer need not be set.",
+    ),
+    Setting("sasl.oauthbearer.sub.claim.name", Type.STRING, "sub", "The claim of a token that names its user."),
+    Setting(
+        "sasl.oauthbearer.scope.claim.name",
+        Type.STRING,
+        "scope",
+        "The claim of a token that has its scope: a text or a list of texts, if it is there.",
+    ),
+    Setting(
+        "sasl.oauthbearer.clock.skew.seconds",
+        Type.INT,
+        "30",
+        "So many seconds may the clock of whoever issues tokens differ.",
+        Range(0, 3600),
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        Type.LONG,
+        "3600000",
+        "How often the keys are read again. A token that names an unknown key has them read at once.",
+        Range(1000),
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        Type.LONG,
+        "100",
+        "The first pause before the keys are read again that could not be read, or had no key that was wanted; it "
+        "doubles.",
+        Range(1),
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        Type.LONG,
+        "10000",
+        "The longest such pause.",
+        Range(1),
+    ),
+)
+
+
+class OAuth(NamedTuple):
+    """Which tokens a listener takes. None of audience or issuer: whichever."""
+
+    jwks_url: str
+    """Empty: tokens that nobody signed."""
+    audience: tuple[str, ...] | None
+    issuer: str | None
+    sub_claim: str
+    scope_claim: str
+    skew_s: int
+    refresh_s: float
+    backoff_s: float
+    backoff_max_s: float
+
+    @property
+    def unsecured(self) -> bool:
+        return not self.jwks_url
+
+
+def oauth_of(listener: str, value: Callable[[str], Value], handler: str | None) -> OAuth:
+    """What the settings say of a listener with OAUTHBEARER. `value` has a setting's, the listener's own before all
+    listeners'; `handler` is the class that sasl.server.callback.handler.class names. ConfigError."""
+    if handler is not None and handler not in (*SECURE, UNSECURED):
+        raise ConfigError(
+            f"{HANDLER} of the listener {listener} is not allowed: it takes {SECURE[0]}, or for tests {UNSECURED}"
+        )
+    url, audience, issuer = value(JWKS_URL), value(AUDIENCE), value(ISSUER)
+    if handler == UNSECURED:
+        url = ""
+    elif not url:
+        words = f"the listener {listener} has OAUTHBEARER, and no keys to check tokens by"
+        raise ConfigError(f"{JWKS_URL} is not set: {words}")
+    else:
+        _check_url(str(url), value(ALLOWED_URLS))
+        for name, expected, unchecked in ((AUDIENCE, audience, ANY_AUDIENCE), (ISSUER, issuer, ANY_ISSUER)):
+            if not expected and value(unchecked) is not True:
+                raise ConfigError(
+                    f"{name} is not set: the listener {listener} would take tokens that are not meant for it; "
+                    f"set it, or {unchecked}=true"
+                )
+    assert audience is None or isinstance(audience, tuple)
+
+    def number(name: str) -> float:
+        found = value(name)
+        assert isinstance(found, int | float)
+        return found
+
+    return OAuth(
+        str(url),
+        audience or None,
+        None if not issuer else str(issuer),
+        str(value("sasl.oauthbearer.sub.claim.name")),
+        str(value("sasl.oauthbearer.scope.claim.name")),
+        int(number("sasl.oauthbearer.clock.skew.seconds")),
+        number("sasl.oauthbearer.jwks.endpoint.refresh.ms") / 1000,
+        number("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms") / 1000,
+        number("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms") / 1000,
+    )
+
+
+def _check_url(url: str, allowed: Value) -> None:
+    """ConfigError for one that is not among those that are allowed, or is none that can be read."""
+    if not is_url(url):
+        raise ConfigError(f"{JWKS_URL} = {url!r} is not allowed: it takes file:///path, https://host/path or http://")
+    assert isinstance(allowed, tuple)
+    if url not in allowed:
+        raise ConfigError(f"{JWKS_URL} = {url!r} is not allowed: {ALLOWED_URLS} does not have it")
+
+
+def is_url(url: str) -> bool:
+    """Is it the URL of a file of this machine, or of a web server, without a password in it?"""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    if not url.isprintable() or " " in url or parts.fragment:
+        return False
+    if parts.scheme == "file":
+        return not parts.netloc and parts.path.startswith("/")
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc

@@ -1,0 +1,72 @@
+"""The tokens of OAUTHBEARER that the listeners of a broker take, and the keys that are read for them."""
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pybroker.clock import wall_ms
+from pybroker.config.oauth_settings import ANY_AUDIENCE, ANY_ISSUER, JWKS_URL, OAuth
+from pybroker.config.security_settings import Sasl
+from pybroker.logs import event
+from pybroker.replication.logdirs import StartError
+
+if TYPE_CHECKING:
+    from pybroker.security.jwks import Jwks
+    from pybroker.security.tokens import Validator
+
+log = logging.getLogger(__name__)
+
+
+class TokenValidators:
+    """One for each listener with OAUTHBEARER; listeners with the same settings of keys share what is read."""
+
+    def __init__(self, listeners: Mapping[str, Sasl]) -> None:
+        """Raises StartError where keys in a file cannot be read."""
+        self._keys: dict[tuple[str, float, float, float], Jwks] = {}
+        self._made = {name: self._of(name, sasl.oauth) for name, sasl in listeners.items() if sasl.oauth is not None}
+
+    def get(self, listener: str) -> "Validator | None":
+        """None without OAUTHBEARER."""
+        return self._made.get(listener)
+
+    def start(self) -> None:
+        """Begin to read keys."""
+        for keys in self._keys.values():
+            keys.start()
+
+    def close(self) -> None:
+        """Read keys no more."""
+        for keys in self._keys.values():
+            keys.close()
+
+    def _of(self, listener: str, settings: OAuth) -> "Validator":
+        from pybroker.security.tokens import SignedTokens, UnsecuredTokens  # PyJWT and cryptography are large
+
+        if settings.unsecured:
+            _warn(listener, "no signature of a token is checked: whoever connects is whoever they say they are")
+            return UnsecuredTokens(settings, lambda: wall_ms() / 1000)
+        if settings.jwks_url.startswith("http:"):
+            _warn(listener, f"the keys of tokens come over a network unprotected: {JWKS_URL} is no https")
+        for value, setting in ((settings.audience, ANY_AUDIENCE), (settings.issuer, ANY_ISSUER)):
+            if value is None:
+                _warn(listener, f"tokens that are not meant for this broker are taken: {setting}")
+        return SignedTokens(settings, self._shared(settings))
+
+    def _shared(self, settings: OAuth) -> "Jwks":
+        from pybroker.security.jwks import Jwks
+        from pybroker.security.web import WebError
+
+        key = settings.jwks_url, settings.refresh_s, settings.backoff_s, settings.backoff_max_s
+        found = self._keys.get(key)
+        if found is None:
+            found = self._keys[key] = Jwks(*key)
+            if settings.jwks_url.startswith("file:"):
+                try:
+                    found.load()
+                except (WebError, ValueError) as problem:
+                    raise StartError(f"{JWKS_URL} = {settings.jwks_url!r} is of no use: {problem}") from None
+        return found
+
+
+def _warn(listener: str, reason: str) -> None:
+    event(log, logging.WARNING, "listener with weak tokens", listener=listener, reason=reason)

@@ -1,0 +1,380 @@
+"""OAUTHBEARER at a broker's listener: who comes in, where the keys come from, and what a web server may do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import NameOID
+
+from pybroker import errors
+from pybroker.config import BrokerConfig, ConfigError
+from pybroker.replication.logdirs import StartError
+from pybroker.security import web
+from tests.harness import eventually
+from tests.server.live import Live, Wire, batch, values
+from tests.tokens import AUDIENCE, ISSUER, Signer, Web, by_hand, claims, jwks, say
+
+SIGNER = Signer()
+NEXT = Signer("k2", "ES256")
+STRANGER = Signer()
+OWN = "listener.name.clients.oauthbearer."
+LISTENERS = [
+    "listeners=OPEN://127.0.0.1:0,CLIENTS://127.0.0.1:0",
+    "listener.security.protocol.map=OPEN:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+    "inter.broker.listener.name=OPEN",
+    "sasl.enabled.mechanisms=OAUTHBEARER",
+]
+EXPECTED = [
+    f"sasl.oauthbearer.expected.audience={AUDIENCE}",
+    f"listener.name.clients.sasl.oauthbearer.expected.issuer={ISSUER}",
+]
+INVALID = b'{"status":"invalid_token"}'
+
+
+def of(url: str) -> list[str]:
+    """The settings by which keys are read there."""
+    return [*LISTENERS, *EXPECTED, f"{OWN}sasl.oauthbearer.jwks.endpoint.url={url}",
+            f"org.apache.kafka.sasl.oauthbearer.allowed.urls={url}"]  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.json"
+    path.write_bytes(jwks(SIGNER))
+    return path
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts a broker with these settings."""
+    made: list[Live] = []
+
+    async def begin(*sets: str, native_plane: bool = True) -> Live:
+        live = Live(tmp_path / "data", sets, native_plane=native_plane)
+        made.append(live)
+        await live.start()
+        return live
+
+    yield begin
+    for live in made:
+        if live.broker is not None:
+            await live.stop()
+
+
+def message(token: str) -> bytes:
+    return f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+
+
+async def log_in(live: Live, token: str) -> Wire:
+    """The connection of somebody whose token is good."""
+    wire = await live.connect("CLIENTS")
+    assert (await wire.call("SaslHandshake", 1, mechanism="OAUTHBEARER")).error_code == 0
+    answer = await wire.call("SaslAuthenticate", 2, auth_bytes=message(token))
+    assert (answer.error_code, answer.auth_bytes) == (0, b"")
+    assert 0 < answer.session_lifetime_ms <= 600_000
+    return wire
+
+
+async def refused(live: Live, token: str) -> None:
+    """It is told so in the words of RFC 7628, then of Kafka, and the connection ends."""
+    wire = await live.connect("CLIENTS")
+    await wire.call("SaslHandshake", 1, mechanism="OAUTHBEARER")
+    answer = await wire.call("SaslAuthenticate", 2, auth_bytes=message(token))
+    assert (answer.error_code, answer.auth_bytes, answer.session_lifetime_ms) == (0, INVALID, 0)
+    asked_s = time.monotonic()
+    answer = await wire.call("SaslAuthenticate", 2, auth_bytes=b"\x01")
+    assert time.monotonic() - asked_s >= 0.1
+    assert answer.error_code == errors.SASL_AUTHENTICATION_FAILED and answer.error_message == INVALID.decode()
+    assert await wire.closed()
+
+
+# -- who comes in ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("native_plane", [True, False])
+async def test_who_has_a_token_is_served_as_everybody(start: Start, file: Path, native_plane: bool) -> None:
+    live = await start(*of(file.as_uri()), native_plane=native_plane)
+    wire = await log_in(live, SIGNER.token())
+    assert (await wire.create("t")).error_code == 0
+    assert (await wire.produce("t", batch(b"x"))).error_code == 0
+    assert values((await wire.fetch("t", 0)).records) == [b"x"]
+
+
+async def test_who_has_a_bad_one_is_not(start: Start, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says why, with the address, and has nothing of the token."""
+    live = await start(*of(file.as_uri()))
+    expired = SIGNER.token(lives_s=-100)
+    for token in (expired, STRANGER.token(), by_hand({"alg": "none"}, claims())):
+        await refused(live, token)
+    assert "login refused" in caplog.text and "client=127.0.0.1:" in caplog.text and "it has expired" in caplog.text
+    assert not any(part in caplog.text for part in expired.split("."))
+
+
+async def test_the_user_of_a_token_is_a_principal(start: Start, file: Path) -> None:
+    live = await start(*of(file.as_uri()), "authorizer.class.name=kafka.security.authorizer.AclAuthorizer",
+                       "super.users=User:root")  # fmt: skip
+    assert (await (await log_in(live, SIGNER.token("root"))).create("t")).error_code == 0
+    denied = await (await log_in(live, SIGNER.token("ann"))).create("u")
+    assert denied.error_code == errors.TOPIC_AUTHORIZATION_FAILED
+
+
+async def test_a_token_by_a_handshake_without_headers(start: Start, file: Path) -> None:
+    live = await start(*of(file.as_uri()))
+    for token, good in ((SIGNER.token(), True), (STRANGER.token(), False)):
+        wire = await live.connect("CLIENTS")
+        await wire.call("SaslHandshake", 0, mechanism="OAUTHBEARER")
+        wire.send_frame(message(token))
+        assert await wire.frame() == (b"" if good else INVALID)
+        if not good:
+            wire.send_frame(b"\x01")
+            assert await wire.closed()
+
+
+async def test_tokens_that_nobody_signed_only_if_told_so(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    package = "org.apache.kafka.common.security.oauthbearer.internals.unsecured"
+    handler = f"{OWN}sasl.server.callback.handler.class={package}.OAuthBearerUnsecuredValidatorCallbackHandler"
+    live = await start(*LISTENERS, handler)
+    assert "no signature of a token is checked" in caplog.text
+    await log_in(live, by_hand({"alg": "none"}, claims()))
+    await refused(live, SIGNER.token())
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+HTTPS = "https://keys.example/jwks"
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        ([*LISTENERS, *EXPECTED], "sasl.oauthbearer.jwks.endpoint.url is not set"),
+        (of(HTTPS)[:-1], "org.apache.kafka.sasl.oauthbearer.allowed.urls does not have it"),
+        ([*of(HTTPS)[:-1], f"org.apache.kafka.sasl.oauthbearer.allowed.urls={HTTPS}/"], "does not have it"),
+        (of("ftp://keys.example/"), "it takes file:///path, https://host/path or http://"),
+        (of("file://host/etc/passwd"), "it takes file:"),
+        (of("https://user:secret@keys.example/"), "it takes file:"),
+        (of("https:///x"), "it takes file:"),
+        (of("https://keys.example:x/"), "it takes file:"),
+        ([s for s in of(HTTPS) if "audience" not in s], "sasl.oauthbearer.expected.audience is not set"),
+        ([s for s in of(HTTPS) if "issuer" not in s], "sasl.oauthbearer.expected.issuer is not set"),
+        ([*of(HTTPS), f"{OWN}sasl.server.callback.handler.class=com.evil.Handler"], "handler.class of the listener"),
+        ([*of(HTTPS), f"{OWN}sasl.oauthbearer.clock.skew.seconds=-1"], "oauthbearer.clock.skew.seconds = '-1'"),
+        ([*of(HTTPS), f"{OWN}sasl.jaas.config=com.sun.security.JndiLoginModule required;"], "of login modules"),
+    ],
+    ids=lambda given: "" if isinstance(given, list) else given[:30],
+)
+def test_what_is_missing_or_wrong_stops_the_start(sets: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig.load(None, sets)
+    assert words in refused.value.message and "\n" not in refused.value.message
+
+
+def test_audience_and_issuer_may_be_left_out_on_purpose() -> None:
+    sets = [s for s in of(HTTPS) if "expected" not in s]
+    config = BrokerConfig.load(
+        None, [*sets, "sasl.oauthbearer.accept.any.audience=true", "sasl.oauthbearer.accept.any.issuer=true"]
+    )
+    oauth = config.sasl["CLIENTS"].oauth
+    assert oauth is not None and (oauth.audience, oauth.issuer) == (None, None) and config.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "No such file"), (b"", "no JSON"), (b'{"keys": []}', "no public key"), (b"x" * (2 << 20), "more than")],
+)
+async def test_a_file_of_no_use_stops_the_start(
+    start: Start, tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    path = tmp_path / "keys"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StartError, match=words):
+        await start(*of(path.as_uri()))
+
+
+# -- keys that change --------------------------------------------------------------------------------------------------
+
+
+async def test_keys_of_a_web_server_and_their_rotation(start: Start) -> None:
+    """A token of a new key has the keys read again, while its login waits; the old one is refused from then on."""
+    with Web(jwks(SIGNER)) as server:
+        live = await start(*of(server.url))
+        await log_in(live, SIGNER.token())
+        server.answer = jwks(NEXT)
+        await log_in(live, NEXT.token())
+        await refused(live, SIGNER.token())
+        assert 2 <= server.asked <= 4
+
+
+async def test_keys_of_a_file_and_their_rotation(start: Start, file: Path) -> None:
+    live = await start(*of(file.as_uri()))
+    await log_in(live, SIGNER.token())
+    file.write_bytes(jwks(SIGNER, NEXT))
+    await log_in(live, NEXT.token())
+    await log_in(live, SIGNER.token())
+
+
+async def test_keys_are_read_again_from_time_to_time(start: Start) -> None:
+    """A key that is withdrawn opens nothing soon after, though nobody asked for another."""
+    with Web(jwks(SIGNER)) as server:
+        live = await start(*of(server.url), "sasl.oauthbearer.jwks.endpoint.refresh.ms=1000")
+        await log_in(live, SIGNER.token())
+        server.answer = jwks(NEXT)
+        before = server.asked
+        await eventually("they are read again", lambda: server.asked > before)
+        await refused(live, SIGNER.token())
+
+
+async def test_strangers_do_not_have_keys_read_at_their_pace(start: Start) -> None:
+    """Forty tokens of keys that are not there: the pause between two readings doubles."""
+    with Web(jwks(SIGNER)) as server:
+        live = await start(*of(server.url), "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms=400")
+        await log_in(live, SIGNER.token())
+        tokens = [Signer(f"x{number}", "ES256").token() for number in range(40)]
+        began_s = time.monotonic()
+        await asyncio.gather(*(refused(live, token) for token in tokens))
+        assert server.asked <= 3 + (time.monotonic() - began_s) / 0.1
+        await log_in(live, SIGNER.token())
+
+
+# -- a web server that misbehaves --------------------------------------------------------------------------------------
+
+
+def drip(handler: BaseHTTPRequestHandler) -> None:
+    """A byte of a header at a time, for ever."""
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+    while True:
+        handler.wfile.write(b"x")
+        handler.wfile.flush()
+        time.sleep(0.05)
+
+
+def flood(handler: BaseHTTPRequestHandler) -> None:
+    """100 MB."""
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(100):
+        handler.wfile.write(bytes(1 << 20))
+
+
+def redirect(handler: BaseHTTPRequestHandler) -> None:
+    say(handler, b"", 302, Location="file:///etc/passwd")
+
+
+MISBEHAVED: dict[str, tuple[Any, str]] = {
+    "hangs": (lambda handler: time.sleep(4), "no answer within 1 s"),
+    "drips": (drip, "no answer within 1 s"),
+    "floods": (flood, "more than 1048576 bytes"),
+    "says it floods": (lambda h: say(h, b"", Content_Length=str(1 << 40)), "it is no JSON"),
+    "redirects": (redirect, "status 302; redirects are not followed"),
+    "fails": (lambda handler: say(handler, b"secret of the server", 500), "status 500"),
+    "says nonsense": (b"<html>secret of the server</html>", "it is no JSON"),
+    "has no keys": (b'{"keys": []}', "no public key"),
+    "speaks no HTTP": (lambda handler: handler.wfile.write(b"\x00" * 100 + b"\r\n"), "does not speak HTTP"),
+    "hangs up": (lambda handler: handler.connection.close(), "it broke the connection off"),
+}
+
+
+@pytest.mark.parametrize("name", MISBEHAVED)
+async def test_a_web_server_that_misbehaves(
+    start: Start, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker starts and serves, its event loop is not held up, nobody logs in by a token and nobody is told that
+    theirs is bad; when it behaves, they log in."""
+    monkeypatch.setattr(web, "SECONDS_MAX", 1.0)
+    answer, words = MISBEHAVED[name]
+    with Web(answer) as server:
+        live = await start(*of(server.url))
+        wire = await live.connect("CLIENTS")
+        await wire.call("SaslHandshake", 1, mechanism="OAUTHBEARER")
+        wire.send("SaslAuthenticate", 2, auth_bytes=message(SIGNER.token()))
+        other = await live.connect("OPEN")
+        asked_s = time.monotonic()
+        assert (await other.create("t")).error_code == 0
+        assert time.monotonic() - asked_s < 0.9
+        assert await wire.closed(), "without an answer: it may be no fault of the client's"
+        assert "keys of tokens not read" in caplog.text and words in caplog.text
+        assert "secret of the server" not in caplog.text
+        server.answer = jwks(SIGNER)
+
+        async def comes_in() -> bool:
+            try:
+                await log_in(live, SIGNER.token())
+            except asyncio.IncompleteReadError:
+                return False
+            return True
+
+        async with asyncio.timeout(20):
+            while not await comes_in():
+                await asyncio.sleep(0.05)
+
+
+async def test_keys_stay_while_the_server_is_down(start: Start) -> None:
+    with Web(jwks(SIGNER)) as server:
+        live = await start(*of(server.url))
+        await log_in(live, SIGNER.token())
+        server.answer = lambda handler: say(handler, b"", 503)
+        await refused(live, NEXT.token())
+        await log_in(live, SIGNER.token())
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """One that this machine signed itself, and its key."""
+    key = NEXT.private
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1).not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    paths = directory / "certificate.pem", directory / "key.pem"
+    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ))  # fmt: skip
+    return paths
+
+
+async def test_https_checks_the_certificate(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = certificate(tmp_path)
+    with Web(jwks(SIGNER)) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*paths)
+        server.server.socket = context.wrap_socket(server.server.socket, server_side=True)
+        url = server.url.replace("http:", "https:")
+        live = await start(*of(url))
+        await eventually("it is told", lambda: "its certificate is refused" in caplog.text)
+        await live.stop()
+        monkeypatch.setenv("SSL_CERT_FILE", str(paths[0]))
+        caplog.clear()
+        await live.start()
+        await log_in(live, SIGNER.token())
+        assert "weak tokens" not in caplog.text
+
+
+async def test_what_is_not_protected_is_told(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    with Web(json.dumps({"keys": []}).encode()) as server:
+        await start(*[s for s in of(server.url) if "expected" not in s],
+                    "sasl.oauthbearer.accept.any.audience=true", "sasl.oauthbearer.accept.any.issuer=true")  # fmt: skip
+    for words in ("is no https", "accept.any.audience", "accept.any.issuer"):
+        assert words in caplog.text
