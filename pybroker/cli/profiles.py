@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from pybroker.cli.main import Misuse
-from pybroker.config import ConfigError, jaas
+from pybroker.config import ConfigError
 from pybroker.config.broker import read_properties
 from pybroker.errors import KafkaError, system_words
 from pybroker.model import PLAINTEXT
@@ -33,7 +33,9 @@ JAAS: Final = "sasl.jaas.config"
 VARIABLE: Final = "PYBROKER_PROFILE"
 ADDRESSES: Final = "bootstrap_servers"
 OTHERS: Final = 0o077
-_SECRET: Final = re.compile(r"password|secret|token|jaas|ssl[._]keystore[._]key$", re.IGNORECASE)
+_SECRET: Final = re.compile(
+    r"password|secret|token(?!\.endpoint\.url)|jaas|ssl[._]keystore[._]key$", re.IGNORECASE
+)
 _META: Final = "pybroker.profile"
 _FILE: Final = "pybroker.command-config"
 
@@ -163,29 +165,32 @@ def _told(ctx: click.Context | None) -> Profile | None:
 
 
 def _without_jaas(settings: Mapping[str, str], file: str) -> Mapping[str, str]:
-    """The same with the user and the password that Kafka's tools have in sasl.jaas.config."""
+    """The same with what Kafka's tools have in sasl.jaas.config, as settings of their own."""
     text = settings.get(JAAS)
     if text is None:
         return settings
+    from pybroker.client.security import of_jaas
+
     try:
-        user = jaas.parse(text).user
+        told = of_jaas(text)
     except ValueError as problem:
         raise Misuse(f"{JAAS} ({file}) is not allowed: {problem}") from None
-    if user is None:
-        raise Misuse(f"{JAAS} ({file}) has no username and password")
     rest = {name: value for name, value in settings.items() if name != JAAS}
-    return {**rest, "sasl.username": user[0], "sasl.password": user[1]}
+    return rest | told
 
 
 def security() -> dict[str, str]:
     """How the profile, or the file of --command-config, says that clients log in; the password may stand in the
     environment instead."""
     from pybroker.client.security import SECURITY
+    from pybroker.client.token_settings import CLIENT_SECRET
+    from pybroker.config.oauth_settings import OAUTHBEARER
 
     profile = _told(click.get_current_context(silent=True))
     told = {} if profile is None else profile.of(SECURITY)
     if told.get("security_protocol", PLAINTEXT).startswith("SASL") and PASSWORD_VARIABLE in os.environ:
-        told["sasl_password"] = os.environ[PASSWORD_VARIABLE]
+        secret = CLIENT_SECRET if told.get("sasl_mechanism") == OAUTHBEARER else "sasl_password"
+        told[secret] = os.environ[PASSWORD_VARIABLE]
     return told
 
 

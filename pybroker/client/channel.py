@@ -1,6 +1,6 @@
 """One connection of a loop to one broker: any number of requests under way, answered in their order.
 
-    idle --send--> connecting --> greeting --versions known--> (login) --> ready --any failure--> idle
+    idle --send--> connecting --> greeting --versions known--> (login) <-> ready --any failure--> idle
       ^                |              |                           |                                |
       +---- backoff ---+--------------+---------------------------+--------------------------------+
 
@@ -33,6 +33,7 @@ from pybroker.client.connection import (
     nonsense,
     read_answer,
 )
+from pybroker.client.logins import Logins
 from pybroker.client.loop import READ, WRITE, Loop, Timer
 from pybroker.client.requests import PLAIN, Done, How, Parcel, Pauses
 from pybroker.client.tls import ClientTls
@@ -41,7 +42,7 @@ from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
-from pybroker.security.login import Account, Login
+from pybroker.security.login import Account
 from pybroker.security.tls import SslStream, Stream, secure
 
 _log = logging.getLogger(__name__)
@@ -79,7 +80,6 @@ class Channel:
         tls: ClientTls | None = None,
     ) -> None:
         self.host, self.port = host, port
-        self._account = account
         self._tls = tls
         self._stream: Stream | None = None
         """TLS on the socket: everything but its events goes by way of this."""
@@ -90,6 +90,7 @@ class Channel:
         self.ready = self._served = False
         self.asked: deque[_Asked] = deque()
         self._loop = loop
+        self._logins = None if account is None else Logins(loop, account, self)
         self._pauses = pauses
         self._failures = 0
         self._not_before_s = 0.0
@@ -141,6 +142,8 @@ class Channel:
             if timer is not None:
                 timer.cancel()
         self._timer = self._opening = self._lookup = None
+        if self._logins is not None:
+            self._logins.end()
         self._close_socket()
         self._out.clear()
         self._have, self._frame = 0, None
@@ -259,29 +262,26 @@ class Channel:
             self._fail(KafkaError(answer.error_code, f"the broker at {self.address} refused to tell its versions"))
             return
         self._versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
-        if self._account is None:
-            self._open_for_all()
+        if self._logins is None:
+            self.logged_in()
         else:
-            login = Login(self._account, self.address)
-            self._send(login.start(), partial(self._go_on, login), PLAIN)
+            self._logins.begin()
 
-    def _go_on(self, login: Login, answer: Any, error: KafkaError | None) -> None:
-        """One step of a login is answered."""
-        if error is not None:
-            if self._socket is not None:  # it could not be sent
-                self._fail(error)
-            return
-        try:
-            message = login.step(answer)
-        except KafkaError as refused:
-            self._fail(refused)
-            return
-        if message is None:
-            self._open_for_all()
-        else:
-            self._send(message, partial(self._go_on, login), PLAIN)
+    def hold(self) -> None:
+        """Send nothing but by `send_alone` until a login is done."""
+        self.ready = False
 
-    def _open_for_all(self) -> None:
+    def send_alone(self, message: Any, done: Done) -> None:
+        """Send one request of a login."""
+        self._send(message, done, PLAIN)
+
+    def refused(self, error: KafkaError) -> None:
+        """A login failed, or the connection did before."""
+        if self._socket is not None:
+            self._fail(error)
+
+    def logged_in(self) -> None:
+        """Send what is asked, and what waited."""
         self.ready, self._served = True, False
         self._failures = 0
         self._send_waiting()

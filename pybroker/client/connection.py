@@ -6,6 +6,7 @@ A connection that failed in the middle of an answer is closed: what comes next o
 """
 
 import contextlib
+import math
 import socket
 import ssl
 import struct
@@ -75,6 +76,8 @@ class Connection:
         except (ValueError, OverflowError) as error:
             raise no_address(host, port) from error
         self._greet()
+        self._account = account
+        self._renew_s = math.inf
         if account is not None:
             self._log_in(account)
 
@@ -111,6 +114,7 @@ class Connection:
     def request(self, message: Any, *, timeout_s: float | None = None, version_max: int | None = None) -> Any:
         """Send one request message and return the answer to it, both at the highest version in common; `version_max`
         is the last one that the caller has filled the message for."""
+        self._stay_logged_in()
         api = apis.KNOWN[type(message).SCHEMA.key]
         version = self.version_of(api, version_max)
         return self._exchange(api, version, message, self.timeout_s if timeout_s is None else timeout_s)
@@ -138,15 +142,25 @@ class Connection:
         except (ssl.SSLError, ConnectionError) as problem:
             raise handshake_failed(problem) from None
 
+    def _stay_logged_in(self) -> None:
+        """Log in again if the time of the last login is nearly over (KIP-368). Nothing is under way then."""
+        if time.monotonic() >= self._renew_s and self.is_open:
+            assert self._account is not None
+            self._log_in(self._account)
+
     def _log_in(self, account: Account) -> None:
-        login = Login(account, self.address)
-        message = login.start()
+        self._renew_s = math.inf
         try:
+            login = Login(account, self.address)
+            message = login.start()
             while message is not None:
                 message = login.step(self.request(message))
         except KafkaError:
             self.close()
             raise
+        renew_in_s = login.renew_in_s()
+        if renew_in_s is not None:
+            self._renew_s = time.monotonic() + renew_in_s
 
     def _exchange(self, api: Api, version: int, message: Any, timeout_s: float) -> Any:
         """The message that answers this one."""

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import select
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
@@ -43,7 +45,7 @@ class _Asked(NamedTuple):
 class Link(asyncio.Protocol):
     """A connection to the broker at `host:port`; `closed` is done, with why in words, once it has ended."""
 
-    def __init__(self, host: str, port: int, client_id: str) -> None:
+    def __init__(self, host: str, port: int, client_id: str, account: Account | None = None) -> None:
         self.address = str(HostPort(host, port))
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._client_id = client_id
@@ -51,6 +53,9 @@ class Link(asyncio.Protocol):
         self._asked: deque[_Asked] = deque()
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
+        self._account = account
+        self._renew_s = math.inf
+        self._login: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -70,7 +75,7 @@ class Link(asyncio.Protocol):
             with _resolved(host, port):
                 try:
                     transport, link = await loop.create_connection(
-                        lambda: cls(host, port, client_id), host, port, ssl=tls
+                        lambda: cls(host, port, client_id, account), host, port, ssl=tls
                     )
                 except ssl.SSLError as problem:
                     raise handshake_failed(problem) from None
@@ -83,12 +88,13 @@ class Link(asyncio.Protocol):
         return link
 
     async def _log_in(self, account: Account, timeout_s: float) -> None:
-        login = Login(account, self.address)
-        message, version = login.start(), HANDSHAKE_VERSION
+        self._renew_s = math.inf
         try:
             async with asyncio.timeout(timeout_s):
+                login = await _login(account, self.address)
+                message, version = login.start(), HANDSHAKE_VERSION
                 while message is not None:
-                    answer = await self.ask(message, version)
+                    answer = await self._ask(message, version, timeout_s)
                     message, version = login.step(answer), AUTHENTICATE_VERSION
         except KafkaError as refused:
             self.close()
@@ -96,10 +102,23 @@ class Link(asyncio.Protocol):
         except BaseException:
             self.close()
             raise
+        renew_in_s = login.renew_in_s()
+        if renew_in_s is not None:
+            self._renew_s = time.monotonic() + renew_in_s
 
     async def ask(self, message: Any, version: int, *, timeout_s: float = TIMEOUT_S) -> Any:
         """Send a request at this version; the message that answers it. Raises ConnectionError where the connection
-        ended before, TimeoutError."""
+        ended before, TimeoutError. Logs in again first if the time of the last login is nearly over (KIP-368)."""
+        if time.monotonic() >= self._renew_s and not self.closed.done():
+            assert self._account is not None
+            self._login = asyncio.get_running_loop().create_task(self._log_in(self._account, TIMEOUT_S))
+        if self._login is not None:
+            await asyncio.wait([self._login])
+            with contextlib.suppress(OSError):  # it has closed the connection, which is told below
+                self._login.result()
+        return await self._ask(message, version, timeout_s)
+
+    async def _ask(self, message: Any, version: int, timeout_s: float) -> Any:
         if self.closed.done() or self._transport is None:
             raise ConnectionError(f"the connection to {self.address} is closed")
         api = apis.KNOWN[type(message).SCHEMA.key]
@@ -253,9 +272,16 @@ async def _recv(sock: Dialled, size: int) -> bytes:
             await _ready(sock, "read")
 
 
+async def _login(account: Account, address: str) -> Login:
+    """A login; with tokens, from a thread, which may wait for one. Raises KafkaError."""
+    if account.tokens is None:
+        return Login(account, address)
+    return await asyncio.to_thread(Login, account, address)
+
+
 async def _log_in(sock: Dialled, account: Account, address: str, client_id: str) -> None:
     """On a socket that somebody else takes over then: not a byte is read beyond. Raises OSError, KafkaError."""
-    login = Login(account, address)
+    login = await _login(account, address)
     message, version, number = login.start(), HANDSHAKE_VERSION, 0
     while message is not None:
         api = apis.KNOWN[type(message).SCHEMA.key]

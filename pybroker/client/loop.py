@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from pybroker.errors import KafkaError
+
 READ: Final = selectors.EVENT_READ
 WRITE: Final = selectors.EVENT_WRITE
 
@@ -114,6 +116,20 @@ class Loop:
                 self._look_up(host, port, done)
         except (ValueError, OverflowError) as error:
             self.call_soon(done, error)
+
+    def run(self, call: Callable[[], Any], done: Callable[[Any], object]) -> None:
+        """Make a call that may block, on a thread of its own; `done` is called with its result, or its KafkaError."""
+        try:
+            threading.Thread(target=self._run_aside, args=(call, done), daemon=True).start()
+        except RuntimeError:  # the interpreter ends, or there may be no more threads
+            self._run_aside(call, done)
+
+    def _run_aside(self, call: Callable[[], Any], done: Callable[[Any], object]) -> None:
+        try:
+            result = call()
+        except KafkaError as error:
+            result = error
+        self.call_soon(done, result)
 
     def _look_up(self, host: str, port: int, done: Callable[["list[Any] | Exception"], object]) -> None:
         found: list[Any] | Exception

@@ -5,8 +5,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pybroker.client import token_settings
 from pybroker.client.tls import CLIENT_SSL, ClientTls, tls_of
+from pybroker.client.token_settings import JAAS_OPTIONS, PROVIDER, TOKENS
+from pybroker.config import jaas
 from pybroker.config.listeners import SECURITY_PROTOCOLS
+from pybroker.config.oauth_settings import OAUTHBEARER
 from pybroker.config.security_settings import MECHANISMS, SASL_PROTOCOLS
 from pybroker.config.settings import Choice, ConfigError, Setting, Type, shown, table
 from pybroker.model import PLAINTEXT
@@ -25,22 +29,33 @@ SECURITY: Final = table(
     Setting("sasl_mechanism", Type.STRING, None, "The mechanism of the login.", Choice(MECHANISMS)),
     Setting("sasl_username", Type.STRING, None, "The user who logs in."),
     Setting("sasl_password", Type.PASSWORD, None, "The user's password."),
+    *TOKENS.values(),
     *CLIENT_SSL.values(),
 )
+SASL: Final = tuple(name for name in SECURITY if name.startswith("sasl_"))
+_PASSWORD: Final = ("sasl_username", "sasl_password")
 
 
 def account_of(given: Mapping[str, Any]) -> Account | None:
     """Who the settings of SECURITY say that a client logs in as; None for nobody. ConfigError if they contradict each
     other."""
     protocol = given.get("security_protocol") or PLAINTEXT
-    said = {name: given.get(name) for name in ("sasl_mechanism", "sasl_username", "sasl_password")}
+    said = {name: given[name] for name in SASL if given.get(name) is not None}
     if protocol not in SASL_PROTOCOLS:
-        for name in (name for name, value in said.items() if value is not None):
+        for name in said:
             raise ConfigError(f"{name} is given, but security_protocol is {protocol}: with it nobody logs in")
         return None
-    for name in (name for name, value in said.items() if value is None):
+    mechanism = said.get("sasl_mechanism")
+    needed, others = (("sasl_mechanism",), _PASSWORD) if mechanism == OAUTHBEARER else (
+        ("sasl_mechanism", *_PASSWORD), tuple(TOKENS)
+    )  # fmt: skip
+    for name in (name for name in needed if name not in said):
         raise ConfigError(f"security_protocol is {protocol}, and {name} is not given")
-    return Account(*map(str, said.values()))
+    for name in (name for name in others if name in said):
+        raise ConfigError(f"{name} is given, but sasl_mechanism is {mechanism}: it is of no use there")
+    if mechanism == OAUTHBEARER:
+        return Account(OAUTHBEARER, tokens=token_settings.source_of(said))
+    return Account(str(mechanism), str(said["sasl_username"]), str(said["sasl_password"]))
 
 
 def security_of(given: Mapping[str, Any]) -> tuple[Account | None, ClientTls | None]:
@@ -53,19 +68,30 @@ def security_from(given: Mapping[str, Any]) -> tuple[Account | None, ClientTls |
     for name, value in given.items():
         if name not in SECURITY:
             raise ConfigError(unknown("client", SECURITY, name))
-        SECURITY[name].parse(as_given(value), WHERE)
+        if name != PROVIDER:
+            SECURITY[name].parse(as_given(value), WHERE)
     return security_of(given)
+
+
+def of_jaas(text: str) -> dict[str, str]:
+    """What Kafka's sasl.jaas.config says, as settings of SECURITY. ValueError, which has no value of it."""
+    login = jaas.parse(text)
+    if login.module == jaas.OAUTHBEARER:
+        return {name: login.options[option] for option, name in JAAS_OPTIONS.items() if option in login.options}
+    if login.user is None:
+        raise ValueError("it has no username and password")
+    return dict(zip(_PASSWORD, login.user, strict=True))
 
 
 def as_settings(account: Account | None, tls: ClientTls | None) -> dict[str, Any]:
     """What an admin client is given to log in as somebody, and to speak TLS like that."""
     said = {} if tls is None else tls.as_settings()
     if account is not None:
-        said |= {
-            "sasl_mechanism": account.mechanism,
-            "sasl_username": account.user,
-            "sasl_password": account.password,
-        }
+        said["sasl_mechanism"] = account.mechanism
+        if account.tokens is not None:
+            said |= token_settings.as_settings(account.tokens)
+        else:
+            said |= {"sasl_username": account.user, "sasl_password": account.password}
     if said:
         said["security_protocol"] = ("" if account is None else "SASL_") + ("PLAINTEXT" if tls is None else "SSL")
     return said

@@ -3,10 +3,11 @@
 Where a default is not Kafka's, its doc says why.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Required, TypedDict
 
 from pybroker.client.security import SECURITY, WHERE, as_given, security_of, unknown
+from pybroker.client.token_settings import PROVIDER
 from pybroker.config.settings import INT_MAX, LONG_MAX, Choice, ConfigError, Range, Setting, Type, table
 from pybroker.protocol.compression import CODECS
 
@@ -102,9 +103,14 @@ class _CommonSettings(TypedDict, total=False):
     reconnect_backoff_max_ms: int
     metadata_max_age_ms: int
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     sasl_username: str
     sasl_password: str
+    sasl_oauth_token_provider: Callable[[], str]
+    sasl_oauthbearer_token_endpoint_url: str
+    sasl_oauthbearer_client_credentials_client_id: str
+    sasl_oauthbearer_client_credentials_client_secret: str
+    sasl_oauthbearer_scope: str
     ssl_cafile: str
     ssl_certfile: str
     ssl_keyfile: str
@@ -179,6 +185,9 @@ class Settings:
                 raise ConfigError(unknown(kind, known, name))
         for name, setting in known.items():
             value = given.get(name)
+            if name == PROVIDER:
+                self.sasl_oauth_token_provider = value
+                continue
             if value is not None and not isinstance(value, str | list | tuple) and _is_text(setting):
                 raise ConfigError(f"{name} is text, not {value!r}")
             text = setting.default if value is None else as_given(value)

@@ -1,4 +1,4 @@
-"""OAUTHBEARER (RFC 7628), both sides of the exchange.
+"""OAUTHBEARER (RFC 7628), as a broker speaks it; a client's side is in oauthbearer_client.py.
 
     client  n,,^Aauth=Bearer TOKEN^A^A         >
             < nothing                              server: a good token
@@ -13,12 +13,11 @@ import re
 from typing import Final
 
 from pybroker.security.mechanism import BadCredentials, NotYet
+from pybroker.security.oauthbearer_client import BEARER, KVSEP, NAME
 from pybroker.security.tokens import BadToken, Validator
 
-NAME: Final = "OAUTHBEARER"
 MESSAGE_BYTES_MAX: Final = (1 << 16) + 4096
 """A token, and what is around it."""
-KVSEP: Final = b"\x01"
 INVALID: Final = '{"status":"invalid_token"}'
 REFUSAL: Final = (
     "Authentication failed during authentication due to invalid credentials with SASL mechanism OAUTHBEARER"
@@ -28,7 +27,6 @@ _FIRST: Final = re.compile(
     r"(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01)+)\x01",
     re.ASCII,
 )
-_BEARER: Final = re.compile(r"bearer +(?P<token>[-_.~+/A-Za-z0-9]+=*)", re.ASCII | re.IGNORECASE)
 
 
 class OAuthBearerServer:
@@ -52,7 +50,7 @@ class OAuthBearerServer:
         found = _FIRST.fullmatch(token.decode("ascii", "replace")) if len(token) <= MESSAGE_BYTES_MAX else None
         pairs = [] if found is None else found["pairs"].rstrip("\x01").split("\x01")
         said = [pair.removeprefix("auth=") for pair in pairs if pair.startswith("auth=")]
-        bearer = _BEARER.fullmatch(said[0]) if len(said) == 1 else None
+        bearer = BEARER.fullmatch(said[0]) if len(said) == 1 else None
         if found is None or bearer is None:
             raise BadCredentials(REFUSAL, "what the client said is no message of OAUTHBEARER")
         try:
@@ -71,31 +69,3 @@ class OAuthBearerServer:
             )
         self.user, self.expires_ms = claims.user, claims.expires_ms
         return b""
-
-
-class OAuthBearerClient:
-    """A client's side."""
-
-    mechanism = NAME
-
-    def __init__(self, token: str) -> None:
-        """ValueError, whose words have nothing of it, for what can be no token."""
-        if _BEARER.fullmatch(f"Bearer {token}") is None:
-            raise ValueError("what was given as a token is none")
-        self.done = False
-        self._token = token
-        self._refused = False
-
-    def start(self) -> bytes:
-        """The token."""
-        return f"n,,\x01auth=Bearer {self._token}\x01\x01".encode()
-
-    def step(self, token: bytes) -> bytes | None:
-        """The broker has nothing to say but yes; or why not, which is acknowledged, and comes again as its refusal."""
-        if not token:
-            self.done = True
-            return None
-        if self._refused:
-            raise BadCredentials("the broker refuses the token, and goes on")
-        self._refused = True
-        return KVSEP

@@ -21,7 +21,9 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class WebError(Exception):
-    """It could not be read; the message says why in a few words."""
+    """It could not be read; the message says why in a few words. `refused`: whoever asks is not to have it."""
+
+    refused = False
 
 
 def read(
@@ -113,7 +115,9 @@ def _ask(sock: socket.socket, parts: SplitResult, form: str | None, headers: dic
     with connection.getresponse() as answer:
         if answer.status != http.HTTPStatus.OK:
             moved = "; redirects are not followed" if 300 <= answer.status < 400 else ""
-            raise WebError(f"it answered with status {answer.status}{moved}")
+            problem = WebError(f"it answered with status {answer.status}{moved}")
+            problem.refused = answer.status < 500
+            raise problem
         data = bytearray()
         while chunk := answer.read(min(_CHUNK, bytes_max + 1 - len(data))):
             data += chunk

@@ -34,6 +34,7 @@ class FetchConnection(Connection):
     def ask(self, request: Any) -> None:
         """Send a Fetch request. KafkaError where the connection is lost."""
         assert not self.asked
+        self._stay_logged_in()
         self._version = self.version_of(_FETCH)
         self._send(_FETCH, self._version, request, self.timeout_s)
         self.asked = True

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
 from pybroker.client.list_offsets import EARLIEST, LATEST
-from pybroker.client.security import SECURITY, security_from, security_of
+from pybroker.client.security import SECURITY, of_jaas, security_from, security_of
 from pybroker.client.tls import ClientTls
-from pybroker.config import jaas
+from pybroker.client.token_settings import PROVIDER
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.model import TopicPartition
 from pybroker.security.login import Account
@@ -68,7 +68,9 @@ REFUSED: Final = {
     "interceptor.classes": "there is no place for interceptors",
 }
 """Settings of the client that Spark's connector refuses too, and what to do instead."""
-SECURITY_CLIENT: Final = frozenset({"sasl.jaas.config"} | {name.replace("_", ".") for name in SECURITY})
+SECURITY_CLIENT: Final = frozenset(
+    ("sasl.jaas.config", *(name.replace("_", ".") for name in SECURITY if name != PROVIDER))
+)
 """How brokers are reached, by sources and sinks alike."""
 SOURCE_CLIENT: Final = SECURITY_CLIENT | frozenset(
     (
@@ -241,12 +243,9 @@ def _security(client: Mapping[str, str]) -> dict[str, str]:
     text = told.pop("sasl_jaas_config", None)
     if text is not None:
         try:
-            user = jaas.parse(text).user
+            told |= of_jaas(text)
         except ValueError as problem:
             raise _invalid(f"kafka.sasl.jaas.config is not allowed: {problem}") from None
-        if user is None:
-            raise _invalid("kafka.sasl.jaas.config has no username and password")
-        told["sasl_username"], told["sasl_password"] = user
     if "security_protocol" in told:
         told["security_protocol"] = told["security_protocol"].upper()
     security_from(told)

@@ -21,8 +21,8 @@ _BROKER_SHARE: Final = 0.9
 class AdminBase:
     """A cluster and how long to wait for it."""
 
-    def __init__(self, bootstrap_servers: str | Sequence[str], *, timeout_s: float = 30.0, **security: str) -> None:
-        """`security`: security_protocol, sasl_mechanism, sasl_username, sasl_password, as a producer takes them."""
+    def __init__(self, bootstrap_servers: str | Sequence[str], *, timeout_s: float = 30.0, **security: Any) -> None:
+        """`security`: security_protocol, sasl_mechanism, sasl_username and the like, as a producer takes them."""
         arguments.seconds(timeout_s)
         account, tls = security_from(security)
         self.cluster = Cluster(arguments.bootstrap(bootstrap_servers), timeout_s=timeout_s, account=account, tls=tls)
