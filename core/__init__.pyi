@@ -223,21 +223,25 @@ class Plane:
     def watch_joining(self, partition: Partition) -> None:
         """Ask for one "joining" letter when a follower outside the ISR catches up; look once more after it."""
     def withdraw(self, partition: Partition) -> None: ...
-    def adopt(self, fd: int, *, listener: int = 0, judged: bool = False, tls: TlsSocket | None = None) -> int:
+    def adopt(
+        self, fd: int, *, listener: int = 0, judged: bool = False, tls: TlsSocket | None = None, login_ends_ms: int = 0
+    ) -> int:
         """Take over a connected non-blocking socket; the id that letters name it by. MemoryError: it is still yours.
         `tls`: what it has, after its handshake, which is the plane's from then on.
 
-        judged: Produce and Fetch of its client are executed where replies have brought the rights for it."""
+        judged: Produce and Fetch of its client are executed where replies have brought the rights for it.
+        login_ends_ms: from then on, by time.monotonic(), Python gets all that its client asks; 0: never."""
     def fileno(self) -> int: ...
     def take(self) -> list[tuple[Letter, int, int, bytes | None]]:
         """The letters: (kind, id, token, frame); the frame is None if there is no memory for it."""
     def reply(
         self, token: int, parts: Sequence[Bytes | Slice] | None, *, close: bool = False,
-        rights: Mapping[bytes, int] | None = None, rules: int = 0,
+        rights: Mapping[bytes, int] | None = None, rules: int = 0, login_ends_ms: int = -1,
     ) -> None:
         """Answer a request, once: parts in order without the size; None for no answer. ValueError: it is answered.
 
-        rights: {topic id: READ | WRITE} that the client has from now on, as long as the rules of this number hold."""
+        rights: {topic id: READ | WRITE} that the client has from now on, as long as the rules of this number hold.
+        login_ends_ms: as of adopt(), from now on; -1: as it was."""
     def set_rules(self, rules: int) -> None:
         """The rules that have this number hold now: rights that follow from others are forgotten."""
     held_bytes: int  # by requests that are received and not yet answered

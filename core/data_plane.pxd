@@ -24,4 +24,5 @@ cdef class Plane:
     cdef object __weakref__
     cdef int check(self) except -1
     cdef int64_t take_over(
-        self, int fd, int listener, replica_fetcher_t* fetcher, bint judged=*, TlsSocket tls=*) except -1
+        self, int fd, int listener, replica_fetcher_t* fetcher, bint judged=*, TlsSocket tls=*,
+        int64_t ends_ms=*) except -1

@@ -320,13 +320,15 @@ cdef class Plane:
 
     # -- connections -------------------------------------------------------------------------------------------------
 
-    def adopt(self, int fd, *, int listener=0, bint judged=False, TlsSocket tls=None) -> int:
+    def adopt(self, int fd, *, int listener=0, bint judged=False, TlsSocket tls=None, int64_t login_ends_ms=0) -> int:
         """Take over a connected non-blocking socket; its id. `judged`: what no reply brought rights for is Python's.
-        `tls`: what it has, after its handshake; it is of no use to anybody else from then on."""
-        return self.take_over(fd, listener, NULL, judged, tls)
+        `tls`: what it has, after its handshake; it is of no use to anybody else from then on. `login_ends_ms`: when all
+        that it asks is Python's, by the monotonic clock; 0: never."""
+        return self.take_over(fd, listener, NULL, judged, tls, login_ends_ms)
 
     cdef int64_t take_over(
-            self, int fd, int listener, replica_fetcher_t* fetcher, bint judged=False, TlsSocket tls=None) except -1:
+            self, int fd, int listener, replica_fetcher_t* fetcher, bint judged=False, TlsSocket tls=None,
+            int64_t ends_ms=0) except -1:
         """The same for a socket whose peer is a client, or with `fetcher`, a reference that it takes over, a leader."""
         cdef pool_t* pool = &self.state.pool if fetcher == NULL else &self.state.replica_pool
         cdef conn_t* c
@@ -374,6 +376,7 @@ cdef class Plane:
             fetcher.conn = c
             fetcher.inbox = c.inbox
         n.conn = c
+        n.login_ends_ms = ends_ms
         n.is_new = 1
         inbox_leave(c.inbox, n)    # from here on it is the reactor's, which may have freed it already
         return id
@@ -411,7 +414,8 @@ cdef class Plane:
             l = after
         return out
 
-    def reply(self, uintptr_t token, parts, *, bint close=False, rights=None, int64_t rules=0) -> None:
+    def reply(self, uintptr_t token, parts, *, bint close=False, rights=None, int64_t rules=0,
+              int64_t login_ends_ms=-1) -> None:
         """Answer a request, once: parts in order without the size (bytes, Slices), None for no answer. The connection
         executes its next request after that, or ends where `close` is set. ValueError: no request with that token waits
         for an answer; only while one does is its connection known to be there."""
@@ -430,6 +434,7 @@ cdef class Plane:
         n.conn = c
         n.close = close
         n.given = given
+        n.login_ends_ms = login_ends_ms
         if parts is not None:
             add_answer(n, parts)
         inbox_leave(c.inbox, n)

@@ -86,6 +86,7 @@ cdef struct conn_t:
     int64_t id                   # that Python knows it by; never used again
     int32_t listener             # that it came by, as Python numbers them
     int64_t active_ms
+    int64_t login_ends_ms        # from then on all that it asks is Python's; 0: its client is there for good
     int32_t fd
     int32_t state
     int32_t readable             # the socket may have more than was read
@@ -132,6 +133,7 @@ cdef struct note_t:              # what another thread leaves for a reactor: a n
     chunk_t* last
     int64_t bytes
     given_t* given               # rights of the connection's client that come with it; NULL: none
+    int64_t login_ends_ms        # another end of its login; -1: it is as it was
     int32_t is_new
     int32_t close                # close the connection once what is before it was sent
 

@@ -204,6 +204,8 @@ cdef void begin_tls(reactor_t* r, conn_t* c) noexcept nogil:
 cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
     cdef conn_t* c = n.conn
     cdef epoll_event e
+    if n.login_ends_ms >= 0:
+        c.login_ends_ms = n.login_ends_ms
     if n.is_new:
         memset(&e, 0, sizeof(e))
         e.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET

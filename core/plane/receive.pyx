@@ -207,6 +207,11 @@ cdef void resume_due(reactor_t* r) noexcept nogil:
 
 # -- frames ------------------------------------------------------------------------------------------------------------
 
+cdef inline bint login_is_over(const reactor_t* r, const conn_t* c) noexcept nogil:
+    """Python says what becomes of a client whose login has ended."""
+    return c.login_ends_ms != 0 and r.now_ms >= c.login_ends_ms
+
+
 cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
     """Execute one frame (without its size); a verdict."""
     cdef cursor_t at
@@ -219,7 +224,7 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
     if n >= FRAME_BYTES_MIN:     # less is no request; Python says so
         api, version = load_be16(frame), load_be16(frame + 2)
         cursor_init(&at, frame + 4, n - 4)
-    if load_i32(&r.plane.diverted):
+    if load_i32(&r.plane.diverted) or login_is_over(r, c):
         api = -1
     if api == API_FETCH and c.fetching != NULL:
         c.behind = 1

@@ -88,7 +88,6 @@ class Link(asyncio.Protocol):
         return link
 
     async def _log_in(self, account: Account, timeout_s: float) -> None:
-        self._renew_s = math.inf
         try:
             async with asyncio.timeout(timeout_s):
                 login = await _login(account, self.address)
@@ -111,6 +110,7 @@ class Link(asyncio.Protocol):
         ended before, TimeoutError. Logs in again first if the time of the last login is nearly over (KIP-368)."""
         if time.monotonic() >= self._renew_s and not self.closed.done():
             assert self._account is not None
+            self._renew_s = math.inf
             self._login = asyncio.get_running_loop().create_task(self._log_in(self._account, TIMEOUT_S))
         if self._login is not None:
             await asyncio.wait([self._login])

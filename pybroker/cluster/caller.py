@@ -1,7 +1,8 @@
 """Who asks: what decisions and handlers may know of a request beside its fields."""
 
+import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pybroker.model import HostPort
 
@@ -30,6 +31,25 @@ class Rights:
         return found
 
 
+class Session:
+    """The login of a connection's client that has an end, and the one that is to follow it on the same connection."""
+
+    __slots__ = ("ends_s", "handshake", "mechanism", "renewed_s")
+
+    def __init__(self, mechanism: str, ends_s: float) -> None:
+        """`ends_s` is a time of the monotonic clock, infinity for none."""
+        self.mechanism = mechanism
+        self.ends_s = ends_s
+        self.renewed_s = -math.inf
+        """When the client began to log in again."""
+        self.handshake: Any = None
+        """What is said of it, while it is under way."""
+
+    def ends_ms(self) -> int:
+        """As the data plane has it; 0 for none."""
+        return 0 if math.isinf(self.ends_s) else max(1, int(self.ends_s * 1000))
+
+
 class Caller(NamedTuple):
     """The client at the other end of a connection; `listener` is the name of the one it came in by."""
 
@@ -39,6 +59,8 @@ class Caller(NamedTuple):
     principal: str = ANONYMOUS
     rights: "Rights | None" = None
     """What the data plane is told of this client; None where it is told nothing."""
+    session: "Session | None" = None
+    """Of a client whose login has an end."""
 
     @property
     def address(self) -> str:

@@ -3,6 +3,8 @@
     start ──ApiVersions──> start, told ──SaslHandshake 1──> SaslAuthenticate, as often as the mechanism asks ──> a user
       └───────────────────────┴──────────SaslHandshake 0──> tokens without a header ───────────────────────────> a user
     whatever else comes: the connection ends. Nothing but these requests is parsed before somebody is logged in.
+
+Who is logged in may do so again from SaslHandshake 1 on, as the same principal (KIP-368).
 """
 
 from collections.abc import Callable, Mapping
@@ -57,8 +59,15 @@ class _State(Enum):
 class Handshake:
     """Of one connection. `versions` answers a frame with ApiVersions, and says if the client is told by it."""
 
-    def __init__(self, mechanisms: Mechanisms, versions: Callable[[bytes], tuple[bytes, bool]]) -> None:
+    def __init__(
+        self,
+        mechanisms: Mechanisms,
+        versions: Callable[[bytes], tuple[bytes, bool]] | None = None,
+        principal: str | None = None,
+    ) -> None:
+        """`versions` is None, and `principal` given, where somebody who is logged in does so again."""
         self._mechanisms = mechanisms
+        self._principal = principal
         self._versions = versions
         self._state = _State.START
         self._told = self._waited = False
@@ -71,8 +80,8 @@ class Handshake:
             return self._token(frame)
         try:
             header = codec.decode_request_header(frame)
-            if header.api_key == API_VERSIONS and self._state is _State.START:
-                return self._tell_versions(frame)
+            if header.api_key == API_VERSIONS and self._state is _State.START and self._versions is not None:
+                return self._tell_versions(frame, self._versions)
             if header.api_key == HANDSHAKE:
                 return self._begin(header, frame)
             if header.api_key == AUTHENTICATE and self._state is _State.REQUESTS:
@@ -85,10 +94,10 @@ class Handshake:
         name = api.name if api is not None else f"API {header.api_key}"
         return self._end(f"{name} came before a login")
 
-    def _tell_versions(self, frame: bytes) -> Step:
+    def _tell_versions(self, frame: bytes, versions: Callable[[bytes], tuple[bytes, bool]]) -> Step:
         if self._told:
             return self._end("ApiVersions came twice before a login")
-        answer, self._told = self._versions(frame)
+        answer, self._told = versions(frame)
         return Step(answer)
 
     def _begin(self, header: codec.RequestHeader, frame: bytes) -> Step:
@@ -115,6 +124,7 @@ class Handshake:
         assert self._exchange is not None
         try:
             token = self._exchange.step(bytes(request.auth_bytes))
+            self._check_principal(self._exchange.user)
         except BadCredentials as problem:
             refusal = kind(error_code=errors.SASL_AUTHENTICATION_FAILED, error_message=str(problem), auth_bytes=b"")
             data = codec.encode_response(AUTHENTICATE, version, header.correlation_id, refusal)
@@ -122,6 +132,12 @@ class Handshake:
         done = self._answered()
         answer = kind(error_message=None, auth_bytes=token, session_lifetime_ms=done.lifetime_ms)
         return done._replace(answer=codec.encode_response(AUTHENTICATE, version, header.correlation_id, answer))
+
+    def _check_principal(self, user: str | None) -> None:
+        """Raises BadCredentials, in Kafka's words, for who was somebody else before."""
+        if user is not None and self._principal not in (None, f"User:{user}"):
+            was = str(self._principal).replace(":", ".", 1)
+            raise BadCredentials(f"Cannot change principals during re-authentication from {was}: User.{user}")
 
     def _token(self, frame: bytes) -> Step:
         assert self._exchange is not None

@@ -18,7 +18,7 @@ from pybroker.cluster.image import Image
 from pybroker.logs import event
 from pybroker.security.tls import NativeStream
 from pybroker.server.closings import Closings
-from pybroker.server.connection import Answer, Responder, Waiting
+from pybroker.server.connection import Answer, Last, Responder, Waiting
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,9 @@ class Bridge:
         adopted = Adopted(self, caller)
         number = self._listeners.get(caller.listener, NO_LISTENER)
         below, tls = (sock.sock, sock.tls) if isinstance(sock, NativeStream) else (sock, None)
-        self._adopted[self._plane.adopt(below.fileno(), listener=number, judged=judged, tls=tls)] = adopted, forget
+        ends_ms = 0 if caller.session is None else caller.session.ends_ms()
+        key = self._plane.adopt(below.fileno(), listener=number, judged=judged, tls=tls, login_ends_ms=ends_ms)
+        self._adopted[key] = adopted, forget
         below.detach()  # it is the plane's now
         return adopted
 
@@ -217,11 +219,18 @@ class Bridge:
         self._closings.tell("connection closed", caller, reason, self._loop.time())
 
     def _reply(self, token: int, caller: Caller, answer: Answer) -> None:
-        rights = caller.rights
-        if rights is None:
+        rights, session = caller.rights, caller.session
+        if rights is None and session is None:
             self._plane.reply(token, answer)  # type: ignore[arg-type]  # its parts are bytes and core.Slices
         else:
-            self._plane.reply(token, answer, rights=rights.take(), rules=rights.rules)  # type: ignore[arg-type]
+            self._plane.reply(
+                token,
+                answer,  # type: ignore[arg-type]
+                close=isinstance(answer, Last),
+                rights=None if rights is None else rights.take(),
+                rules=0 if rights is None else rights.rules,
+                login_ends_ms=-1 if session is None else session.ends_ms(),
+            )
         for part in answer or ():
             if isinstance(part, core.Slice):
                 part.close()

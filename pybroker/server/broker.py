@@ -341,7 +341,7 @@ class Broker:
         """Open the endpoint of metrics; what it needs is only imported here."""
         from pybroker.server.metrics_export import Exporter
 
-        exporter = Exporter(self.metadata, lambda: len(sockets), lambda: sockets.logins.failed)
+        exporter = Exporter(self.metadata, lambda: len(sockets), sockets.logins)
         await exporter.open(where)
         self.metrics_port = exporter.port
         return exporter

@@ -51,6 +51,10 @@ Answer = list[Part] | None
 """The parts of an answer without its size; None where the request gets no answer (acks=0)."""
 
 
+class Last(list[Part]):
+    """An answer after which the connection is closed."""
+
+
 class Waiting(NamedTuple):
     """A request that is answered later; `abandon`: nobody needs its effects once the client is gone."""
 
@@ -86,6 +90,7 @@ class Connection:
         "_ended",
         "_fd",
         "_frames",
+        "_is_last",
         "_need",
         "_out",
         "_owner",
@@ -120,6 +125,7 @@ class Connection:
         self._stuck = False  # the socket takes no more at the moment
         self._paused = False
         self._ended = False
+        self._is_last = False  # nothing behind what was answered last is executed
         self._refused: str | None = None  # why nothing more of it is read
         self._read_on()
 
@@ -223,7 +229,7 @@ class Connection:
     def _advance(self) -> None:
         """Execute what waits until a request takes its time, an answer is stuck, or the turn is over."""
         owner, left = self._owner, REQUESTS_PER_TURN
-        while self._frames and self._fd >= 0 and self.idle and not owner.closing:
+        while self._frames and self._fd >= 0 and self.idle and not (owner.closing or self._is_last):
             if left == 0:
                 owner.loop.call_soon(self._advance)
                 return
@@ -231,7 +237,7 @@ class Connection:
             self._execute(self._frames.popleft())
         if self._fd < 0:
             return
-        if self.idle and (owner.closing or (self._ended and not self._frames)):
+        if self.idle and (owner.closing or self._is_last or (self._ended and not self._frames)):
             self.close(self._refused)
         elif self._paused and self._queued < QUEUED_BYTES_MAX:
             self.room()
@@ -274,6 +280,7 @@ class Connection:
     def _answer(self, parts: Answer) -> None:
         """Queue the answer behind its size, small parts joined, and send what the socket takes."""
         self._release_request()
+        self._is_last = self._is_last or isinstance(parts, Last)
         if parts is None or self._fd < 0:
             _discard(parts)
             return

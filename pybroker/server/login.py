@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pybroker import forks
-from pybroker.cluster.caller import Caller, Disconnect
+from pybroker.cluster.caller import Caller, Disconnect, Session
 from pybroker.logs import event
 from pybroker.security.handshake import Handshake, Mechanisms, Step
 from pybroker.security.tls import Stream, pending
@@ -46,6 +46,8 @@ class Logins:
     held_bytes: int = 0
     failed: int = 0
     """Logins that were refused."""
+    expired: int = 0
+    """Connections that were closed since their login had ended."""
 
 
 class Owner(Protocol):
@@ -185,8 +187,7 @@ class Login:
         if step.failed is not None:
             self._refuse(step)
         elif step.user is not None:
-            principal = f"User:{step.user}"
-            self._send(step.answer, lambda: self._logged_in(principal))
+            self._send(step.answer, lambda: self._logged_in(step))
         else:
             self._send(step.answer, None)
 
@@ -237,8 +238,11 @@ class Login:
 
         self._deadline = owner.loop.call_later(self._logins.delay_seconds, answer)
 
-    def _logged_in(self, principal: str) -> None:
-        sock, caller = self._sock, self.caller._replace(principal=principal)
+    def _logged_in(self, step: Step) -> None:
+        now_s, session = self._owner.loop.time(), None
+        if step.lifetime_ms:
+            session = Session(step.mechanism, now_s + step.lifetime_ms / 1000)
+        sock, caller = self._sock, self.caller._replace(principal=f"User:{step.user}", session=session)
         self._leave()
         self._hand_over(sock, caller)
 

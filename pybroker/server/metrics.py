@@ -27,6 +27,7 @@ from pybroker.protocol.apis import KNOWN
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.server.connection import Answer, Responder, Waiting
+from pybroker.server.login import Logins
 from pybroker.server.metrics_damage import damage_metrics
 from pybroker.server.metrics_plane import flush_metrics, plane_metrics, traffic_metrics
 from pybroker.server.metrics_replication import Cluster, replication_metrics
@@ -63,16 +64,14 @@ class Metered:
 class BrokerMetrics(Collector):
     """The metrics of one broker; its rooms are given as they come to be. Collected on any thread."""
 
-    def __init__(
-        self, metadata: MetadataCache, connections: Callable[[], int], failed_logins: Callable[[], int]
-    ) -> None:
+    def __init__(self, metadata: MetadataCache, connections: Callable[[], int], logins: Logins) -> None:
         self.requests = Requests()
         self.replicas: Replicas | None = None
         self.groups: Coordinator | None = None
         self.cluster: Cluster | None = None  # of a lone broker
         self._metadata = metadata
         self._connections = connections
-        self._failed_logins = failed_logins
+        self._logins = logins
         self._collecting = threading.Lock()
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -128,8 +127,9 @@ class BrokerMetrics(Collector):
         if self.replicas is not None:
             yield from flush_metrics(self.replicas.flush_times())
         yield GaugeMetricFamily("pybroker_connections", "Open connections of clients.", self._connections())
-        failed = "Logins that were refused."
-        yield CounterMetricFamily("pybroker_failed_authentications", failed, self._failed_logins())
+        failed, expired = "Logins that were refused.", "Connections closed as their login had ended."
+        yield CounterMetricFamily("pybroker_failed_authentications", failed, self._logins.failed)
+        yield CounterMetricFamily("pybroker_expired_connections_killed", expired, self._logins.expired)
 
 
 def _partitions(topics: int, replicas: list[Replica]) -> Iterator[Metric]:

@@ -17,6 +17,7 @@ from pybroker.replication.logdirs import StartError
 from pybroker.replication.replicas import Replicas
 from pybroker.server.connection import Responder
 from pybroker.server.listener import why_not
+from pybroker.server.login import Logins
 from pybroker.server.metrics import BrokerMetrics, Metered
 from pybroker.server.metrics_http import MetricsServer
 from pybroker.server.metrics_replication import Cluster, changes_text, epochs_text
@@ -27,10 +28,8 @@ log = logging.getLogger(__name__)
 class Exporter:
     """What the broker holds of its metrics; `port` is where they are shown."""
 
-    def __init__(
-        self, metadata: MetadataCache, connections: Callable[[], int], failed_logins: Callable[[], int]
-    ) -> None:
-        self._metrics = BrokerMetrics(metadata, connections, failed_logins)
+    def __init__(self, metadata: MetadataCache, connections: Callable[[], int], logins: Logins) -> None:
+        self._metrics = BrokerMetrics(metadata, connections, logins)
         self._server = MetricsServer(self._metrics.text, self._health, self._ready, self._changes, self._epochs)
         self._waits_for = "it is starting"
         self.port = 0

@@ -30,6 +30,7 @@ from pybroker.server.connection_rates import AddressRates
 from pybroker.server.listener import Limits, Listener, why_not
 from pybroker.server.login import Logins
 from pybroker.server.pool import Pool
+from pybroker.server.sessions import Sessions
 from pybroker.server.tls_handshake import tls_of
 from pybroker.server.token_validators import TokenValidators
 
@@ -120,6 +121,8 @@ class SocketServer:
         self.limit()
         self.reload()
         self._tokens.start()
+        if self.logins.mechanisms:
+            responder = Sessions(responder, self.logins, self._listeners[0].closings)
         for listener in self._listeners:
             listener.free = free
         if self._bridge is not None:

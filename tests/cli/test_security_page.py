@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.client.security import security_from
 from pybroker.config import BrokerConfig
 from pybroker.testing.certificates import Authority
 from tests.cli.conftest import start
@@ -18,7 +19,7 @@ from tests.harness import HOST, ROOT, free_port, until
 
 PAGE = (ROOT / "docs" / "security.md").read_text()
 COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S) for line in block.splitlines()]
-BROKER, ALICE, BY_TLS, ALICE_BY_TLS, ACLS, CLUSTER, ZOOKEEPER = re.findall(
+BROKER, ALICE, BY_TLS, ALICE_BY_TLS, TOKENS, REPORTS, ACLS, CLUSTER, ZOOKEEPER = re.findall(
     r"^```properties\n(.*?)^```$", PAGE, re.M | re.S
 )
 (PROGRAM,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
@@ -92,6 +93,18 @@ def test_the_settings_of_zookeeper_go_together(tmp_path: Path) -> None:
     file.write_text(ZOOKEEPER)
     config = BrokerConfig.load(str(file))
     assert config.warnings == [] and all(config[line.partition("=")[0]] for line in ZOOKEEPER.splitlines())
+
+
+def test_the_settings_of_tokens_go_together(tmp_path: Path) -> None:
+    """tests/clients/test_oauthbearer.py has clients that log in so."""
+    file = tmp_path / "broker.properties"
+    file.write_text(re.sub("sasl.enabled.*", "", BROKER) + TOKENS)
+    config = BrokerConfig.load(str(file))
+    oauth = config.sasl["CLIENTS"].oauth
+    assert oauth is not None and oauth.audience == ("brokers",) and config.warnings == []
+    told = dict(line.split("=", 1) for line in REPORTS.splitlines())
+    account, _ = security_from({name.replace(".", "_"): text for name, text in told.items()})
+    assert account is not None and account.tokens is not None and account.tokens.url == "https://issuer.example/token"
 
 
 def test_the_settings_of_a_cluster_go_together(tmp_path: Path) -> None:
