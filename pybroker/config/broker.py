@@ -11,7 +11,7 @@ from .cluster_settings import CLUSTER
 from .listener_settings import of_broker, own_name, own_setting
 from .listeners import ADVERTISED, INTER_BROKER, INTER_BROKER_PROTOCOL, LISTENERS, PROTOCOLS, Listeners, Refused, settle
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
-from .security_settings import INTER_BROKER_MECHANISM, SECURITY, Sasl, account_of, is_of_listener, sasl_of
+from .security_settings import INTER_BROKER_MECHANISM, SECURITY, OwnAccount, Sasl, account_of, is_of_listener, sasl_of
 from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
 from .ssl_settings import SSL, Ssl, ssl_of
 from .ssl_settings import is_of_listener as is_ssl_of_listener
@@ -193,8 +193,8 @@ class BrokerConfig:
         return {name: ssl for name, ssl in found.items() if ssl is not None}
 
     @property
-    def account(self) -> tuple[str, str, str] | None:
-        """Mechanism, name and password by which this broker logs in at others; None where it need not. ConfigError."""
+    def account(self) -> OwnAccount | None:
+        """How this broker logs in at others; None where it need not. ConfigError."""
         name = self.listeners.inter_broker
         return account_of(name, self.listeners.protocols[name], self[INTER_BROKER_MECHANISM], self.sasl.get(name))
 

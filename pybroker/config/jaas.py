@@ -31,8 +31,9 @@ class Login(NamedTuple):
 
     @property
     def user(self) -> tuple[str, str] | None:
-        """Name and password, where both are there."""
-        name, password = self.options.get("username"), self.options.get("password")
+        """Name and password, or a token endpoint's client and its secret, where both are there."""
+        names = ("clientId", "clientSecret") if self.module == OAUTHBEARER else ("username", "password")
+        name, password = map(self.options.get, names)
         return None if name is None or password is None else (name, password)
 
     @property

@@ -17,6 +17,7 @@ AUDIENCE: Final = "sasl.oauthbearer.expected.audience"
 ISSUER: Final = "sasl.oauthbearer.expected.issuer"
 ANY_AUDIENCE: Final = "sasl.oauthbearer.accept.any.audience"
 ANY_ISSUER: Final = "sasl.oauthbearer.accept.any.issuer"
+TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
 HANDLER: Final = "sasl.server.callback.handler.class"
 
 _PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer"
@@ -66,6 +67,14 @@ OAUTH: Final = table(
         "false",
         "Take tokens of whichever issuer has the keys: sasl.oauthbearer.expected.issuer need not be set.",
     ),
+    Setting(
+        TOKEN_URL,
+        Type.STRING,
+        None,
+        "Where this broker has the tokens by which it logs in at others, if brokers do that by OAUTHBEARER: a token "
+        "endpoint, or a file:///path. The client and its secret stand in "
+        "listener.name.brokers.oauthbearer.sasl.jaas.config (clientId, clientSecret, scope).",
+    ),
     Setting("sasl.oauthbearer.sub.claim.name", Type.STRING, "sub", "The claim of a token that names its user."),
     Setting(
         "sasl.oauthbearer.scope.claim.name",
@@ -103,6 +112,13 @@ OAUTH: Final = table(
         Range(1),
     ),
 )
+
+
+class OwnTokens(NamedTuple):
+    """Where a broker has the tokens by which it logs in at others."""
+
+    url: str
+    scope: str = ""
 
 
 class OAuth(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from pybroker.model import PLAINTEXT
 
 from . import jaas
-from .oauth_settings import ALLOWED_URLS, HANDLER, OAUTH, OAUTHBEARER, OAuth, oauth_of
+from .oauth_settings import ALLOWED_URLS, HANDLER, OAUTH, OAUTHBEARER, TOKEN_URL, OAuth, OwnTokens, is_url, oauth_of
 from .settings import Choice, ConfigError, Range, Setting, Shape, Type, Value, shown, table
 
 PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -131,6 +131,7 @@ class Sasl(NamedTuple):
     """By mechanism, how long a login holds; 0 for good."""
     oauth: OAuth | None
     """None without OAUTHBEARER."""
+    own_tokens: OwnTokens | None
 
     def __repr__(self) -> str:
         return f"Sasl({', '.join(self.mechanisms)})"
@@ -168,12 +169,15 @@ def sasl_of(
     if "PLAIN" in mechanisms and not passwords:
         raise ConfigError(f"nobody can log in by PLAIN: {prefix}plain.{JAAS} names no user (user_alice=\"...\")")
     accounts = {mechanism: login.user for mechanism, login in logins.items() if login.user is not None}
-    oauth = None
+    oauth, own_tokens = None, None
     if OAUTHBEARER in mechanisms:
         handler = own.get(f"{prefix}{OAUTHBEARER.lower()}.{HANDLER}", (None, ""))[0]
         oauth = oauth_of(listener, lambda name: value(name, OAUTHBEARER), handler)
+        url = value(TOKEN_URL, OAUTHBEARER)
+        scope = logins[OAUTHBEARER].options.get("scope", "") if OAUTHBEARER in logins else ""
+        own_tokens = None if url is None else OwnTokens(str(url), scope)
     max_reauth_ms = {mechanism: int(str(value(MAX_REAUTH, mechanism))) for mechanism in mechanisms}
-    return Sasl(mechanisms, passwords, accounts, max_reauth_ms, oauth)
+    return Sasl(mechanisms, passwords, accounts, max_reauth_ms, oauth, own_tokens)
 
 
 def _login(mechanism: str, name: str, text: str, where: str) -> jaas.Login:
@@ -186,15 +190,36 @@ def _login(mechanism: str, name: str, text: str, where: str) -> jaas.Login:
     return login
 
 
-def account_of(listener: str, protocol: str, mechanism: str | None, sasl: Sasl | None) -> tuple[str, str, str] | None:
-    """Mechanism, name and password by which a broker logs in at others; None where nobody does. Raises ConfigError."""
+class OwnAccount(NamedTuple):
+    """By which a broker logs in at others. The password is a secret."""
+
+    mechanism: str
+    user: str
+    password: str
+    tokens: OwnTokens | None = None
+    """For OAUTHBEARER, whose user and password are an endpoint's client and its secret."""
+
+    def __repr__(self) -> str:
+        return f"OwnAccount({self.mechanism}, {self.user!r})"
+
+
+def account_of(listener: str, protocol: str, mechanism: str | None, sasl: Sasl | None) -> OwnAccount | None:
+    """How a broker logs in at others; None where nobody does. Raises ConfigError."""
     if protocol == PLAINTEXT or sasl is None:
         return None
+    words = "brokers cannot log in at each other"
     if mechanism is None or mechanism not in sasl.mechanisms:
-        words = f"one of {', '.join(sasl.mechanisms)}, which the listener {listener} has"
-        raise ConfigError(f"brokers cannot log in at each other: {INTER_BROKER_MECHANISM} takes {words}")
+        takes = f"one of {', '.join(sasl.mechanisms)}, which the listener {listener} has"
+        raise ConfigError(f"{words}: {INTER_BROKER_MECHANISM} takes {takes}")
+    tokens = sasl.own_tokens if mechanism == OAUTHBEARER else None
+    if mechanism == OAUTHBEARER:
+        if tokens is None or not is_url(tokens.url):
+            raise ConfigError(f"{words}: {TOKEN_URL} takes https://host/path, http:// or file:///path")
+        if tokens.url.startswith("file:"):
+            return OwnAccount(mechanism, "", "", tokens)
     account = sasl.accounts.get(mechanism)
     if account is None:
         name = f"listener.name.{listener.lower()}.{mechanism.lower()}.{JAAS}"
-        raise ConfigError(f"brokers cannot log in at each other: {name} has no username and password")
-    return mechanism, *account
+        lacks = "clientId and clientSecret" if mechanism == OAUTHBEARER else "username and password"
+        raise ConfigError(f"{words}: {name} has no {lacks}")
+    return OwnAccount(mechanism, *account, tokens)

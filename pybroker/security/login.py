@@ -9,6 +9,7 @@ import random
 from typing import Any, Final, NamedTuple
 
 from pybroker import errors
+from pybroker.config.security_settings import OwnAccount
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.security.mechanism import BadCredentials, ClientMechanism, PlainClient
@@ -31,6 +32,13 @@ class Account(NamedTuple):
     password: str = ""
     tokens: TokenSource | None = None
     """For OAUTHBEARER, in place of user and password."""
+
+    @classmethod
+    def of(cls, own: OwnAccount) -> Account:
+        """Of a broker, as its settings say."""
+        if own.tokens is None:
+            return cls(own.mechanism, own.user, own.password)
+        return cls(own.mechanism, tokens=TokenSource(own.tokens.url, own.user, own.password, own.tokens.scope))
 
     def __repr__(self) -> str:
         return f"Account({self.mechanism}, {self.tokens or self.user!r})"

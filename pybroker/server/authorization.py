@@ -36,7 +36,8 @@ class Authorization:
 
         self._config = config
         account = config.account if config.sasl else None
-        own = frozenset() if account is None else frozenset({f"User:{account[1]}"})
+        # What a token calls this broker is the issuer's to say.
+        own = frozenset({f"User:{account.user}"}) if account and account.tokens is None else frozenset()
         self.access = Access(super_users(config[SUPER_USERS]) | own, config[ALLOW_EVERYONE], self._denied)
         self.store = AclStore(session, self.access, wall_ms)
         self._denials = Closings("requests denied")

@@ -102,7 +102,7 @@ class ClusterBroker(Broker):
         self._reach = reach
         self._inter_broker = config.listeners.inter_broker
         account = config.account
-        self._account = None if account is None else Account(*account)
+        self._account = None if account is None else Account.of(account)
         self._tls = inter_broker_context(config)
         self._controller: Controller | None = None
         self._following: list[asyncio.Task[None]] = []

@@ -112,5 +112,5 @@ def test_the_settings_of_a_cluster_go_together(tmp_path: Path) -> None:
     file = tmp_path / "broker.properties"
     file.write_text(CLUSTER)
     config = BrokerConfig.load(str(file))
-    assert config.account == ("PLAIN", "broker", "winter") and config.warnings == []
+    assert config.account == ("PLAIN", "broker", "winter", None) and config.warnings == []
     assert config.sasl["CLIENTS"].mechanisms == ("SCRAM-SHA-512",) and config.sasl["BROKERS"].mechanisms == ("PLAIN",)
