@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "logdirs": Command("pybroker.cli.logdirs", "Show where partitions lie on disk, and how large they are."),
     "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
     "users": Command("pybroker.cli.users", "List, set and remove the passwords by which users log in."),
+    "tokens": Command("pybroker.cli.tokens", "List, create, renew and expire delegation tokens."),
     "acls": Command("pybroker.cli.acls", "List, add and remove ACLs: who may do what."),
     "bench": Command("pybroker.cli.bench", "Measure what a broker can do."),
     "pipeline": Command("pybroker.cli.pipeline", "Write topics into a table of Parquet files, on Spark."),

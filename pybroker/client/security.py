@@ -15,6 +15,7 @@ from pybroker.config.security_settings import MECHANISMS, SASL_PROTOCOLS
 from pybroker.config.settings import Choice, ConfigError, Setting, Type, shown, table
 from pybroker.model import PLAINTEXT
 from pybroker.security.login import Account
+from pybroker.security.scram import HASHES
 
 WHERE: Final = "given in Python"
 
@@ -29,6 +30,9 @@ SECURITY: Final = table(
     Setting("sasl_mechanism", Type.STRING, None, "The mechanism of the login.", Choice(MECHANISMS)),
     Setting("sasl_username", Type.STRING, None, "The user who logs in."),
     Setting("sasl_password", Type.PASSWORD, None, "The user's password."),
+    Setting(
+        "sasl_tokenauth", Type.BOOLEAN, None, "User and password of SCRAM are a delegation token's id and its secret."
+    ),
     *TOKENS.values(),
     *CLIENT_SSL.values(),
 )
@@ -46,16 +50,20 @@ def account_of(given: Mapping[str, Any]) -> Account | None:
             raise ConfigError(f"{name} is given, but security_protocol is {protocol}: with it nobody logs in")
         return None
     mechanism = said.get("sasl_mechanism")
-    needed, others = (("sasl_mechanism",), _PASSWORD) if mechanism == OAUTHBEARER else (
-        ("sasl_mechanism", *_PASSWORD), tuple(TOKENS)
-    )  # fmt: skip
+    needed: tuple[str, ...] = ("sasl_mechanism", *_PASSWORD)
+    others: tuple[str, ...] = tuple(TOKENS)
+    if mechanism == OAUTHBEARER:
+        needed, others = ("sasl_mechanism",), (*_PASSWORD, "sasl_tokenauth")
+    elif mechanism not in HASHES:
+        others = (*TOKENS, "sasl_tokenauth")
     for name in (name for name in needed if name not in said):
         raise ConfigError(f"security_protocol is {protocol}, and {name} is not given")
     for name in (name for name in others if name in said):
         raise ConfigError(f"{name} is given, but sasl_mechanism is {mechanism}: it is of no use there")
     if mechanism == OAUTHBEARER:
         return Account(OAUTHBEARER, tokens=token_settings.source_of(said))
-    return Account(str(mechanism), str(said["sasl_username"]), str(said["sasl_password"]))
+    by_token = str(said.get("sasl_tokenauth", "false")).lower() == "true"
+    return Account(str(mechanism), str(said["sasl_username"]), str(said["sasl_password"]), by_token=by_token)
 
 
 def security_of(given: Mapping[str, Any]) -> tuple[Account | None, ClientTls | None]:
@@ -80,7 +88,8 @@ def of_jaas(text: str) -> dict[str, str]:
         return {name: login.options[option] for option, name in JAAS_OPTIONS.items() if option in login.options}
     if login.user is None:
         raise ValueError("it has no username and password")
-    return dict(zip(_PASSWORD, login.user, strict=True))
+    more = {"sasl_tokenauth": login.options["tokenauth"]} if "tokenauth" in login.options else {}
+    return dict(zip(_PASSWORD, login.user, strict=True)) | more
 
 
 def as_settings(account: Account | None, tls: ClientTls | None) -> dict[str, Any]:
@@ -92,6 +101,8 @@ def as_settings(account: Account | None, tls: ClientTls | None) -> dict[str, Any
             said |= token_settings.as_settings(account.tokens)
         else:
             said |= {"sasl_username": account.user, "sasl_password": account.password}
+        if account.by_token:
+            said["sasl_tokenauth"] = True
     if said:
         said["security_protocol"] = ("" if account is None else "SASL_") + ("PLAINTEXT" if tls is None else "SSL")
     return said

@@ -106,6 +106,7 @@ class _CommonSettings(TypedDict, total=False):
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     sasl_username: str
     sasl_password: str
+    sasl_tokenauth: bool
     sasl_oauth_token_provider: Callable[[], str]
     sasl_oauthbearer_token_endpoint_url: str
     sasl_oauthbearer_client_credentials_client_id: str

@@ -61,6 +61,8 @@ class Caller(NamedTuple):
     """What the data plane is told of this client; None where it is told nothing."""
     session: "Session | None" = None
     """Of a client whose login has an end."""
+    by_token: bool = False
+    """It has logged in by a delegation token."""
 
     @property
     def address(self) -> str:

@@ -16,6 +16,7 @@ SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 ENABLED: Final = "sasl.enabled.mechanisms"
 INTER_BROKER_MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"
 JAAS: Final = "sasl.jaas.config"
+TOKEN_SECRET: Final = "delegation.token.secret.key"
 MAX_REAUTH: Final = "connections.max.reauth.ms"
 AUTHORIZER: Final = "authorizer.class.name"
 ACL_AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
@@ -65,6 +66,33 @@ SECURITY = table(
         Range(0),
     ),
     *OAUTH.values(),
+    Setting(
+        TOKEN_SECRET,
+        Type.PASSWORD,
+        None,
+        "The key by which the secrets of delegation tokens are made, the same at all brokers. Not set: there are none.",
+    ),
+    Setting(
+        "delegation.token.max.lifetime.ms",
+        Type.LONG,
+        "604800000",
+        "The longest that a delegation token lives, however often it is renewed.",
+        Range(1),
+    ),
+    Setting(
+        "delegation.token.expiry.time.ms",
+        Type.LONG,
+        "86400000",
+        "How long a delegation token lives that is not renewed.",
+        Range(1),
+    ),
+    Setting(
+        "delegation.token.expiry.check.interval.ms",
+        Type.LONG,
+        "3600000",
+        "How often delegation tokens that have ended are removed. They open nothing before that.",
+        Range(1),
+    ),
     Setting(
         AUTHORIZER,
         Type.STRING,

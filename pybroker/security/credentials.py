@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from pybroker.clock import wall_ms
 from pybroker.config.security_settings import Sasl
+from pybroker.security.delegation_tokens import USER, DelegationTokens
 from pybroker.security.handshake import Mechanisms, Offer
 from pybroker.security.mechanism import PlainServer
-from pybroker.security.scram import HASHES, Credential, ScramServer
+from pybroker.security.scram import HASHES, Credential, ScramServer, TokenLogin
 
 if TYPE_CHECKING:
     from pybroker.security.tokens import Validator
@@ -22,11 +24,18 @@ class Credentials:
     def __init__(self) -> None:
         self.secret = secrets.token_bytes(SECRET_BYTES)
         """Salts of users who do not exist are made of it."""
+        self.tokens: DelegationTokens | None = None
+        """None where there are no delegation tokens."""
         self._held: dict[str, dict[str, Credential]] = {mechanism: {} for mechanism in HASHES}
 
     def look_up(self, mechanism: str, user: str) -> Credential | None:
         """None where the user has none of that mechanism."""
         return self._held[mechanism].get(user)
+
+    def look_up_token(self, mechanism: str, token_id: str) -> TokenLogin | None:
+        """What a delegation token is worth now; None where there is none."""
+        found = None if self.tokens is None else self.tokens.look_up(mechanism, token_id, wall_ms())
+        return None if found is None else TokenLogin(found[0], found[1].owner.removeprefix(USER), found[1].ends_ms())
 
     def users(self) -> dict[str, dict[str, int]]:
         """{user: {mechanism: iterations}} of everybody who has a credential."""
@@ -65,7 +74,9 @@ def offered(sasl: Sasl, credentials: Credentials, validator: "Validator | None" 
             made[name] = Offer(partial(PlainServer, sasl.passwords.get), max_reauth_ms)
         elif name in HASHES:
             look_up = partial(credentials.look_up, name)
-            made[name] = Offer(partial(ScramServer, name, look_up, credentials.secret), max_reauth_ms)
+            tokens = partial(credentials.look_up_token, name)
+            begin = partial(ScramServer, name, look_up, credentials.secret, look_up_token=tokens)
+            made[name] = Offer(begin, max_reauth_ms)
         else:
             from pybroker.security.oauthbearer import OAuthBearerServer  # few brokers need what it stands on
 

@@ -44,6 +44,7 @@ class Step(NamedTuple):
     answer: bytes | None = None
     failed: str | None = None
     user: str | None = None
+    by_token: bool = False
     mechanism: str = ""
     lifetime_ms: int = 0
     until: "Future[None] | None" = None
@@ -64,10 +65,12 @@ class Handshake:
         mechanisms: Mechanisms,
         versions: Callable[[bytes], tuple[bytes, bool]] | None = None,
         principal: str | None = None,
+        by_token: bool = False,
     ) -> None:
-        """`versions` is None, and `principal` given, where somebody who is logged in does so again."""
+        """`versions` is None, and `principal` and `by_token` given, where somebody who is logged in does so again."""
         self._mechanisms = mechanisms
         self._principal = principal
+        self._by_token = by_token
         self._versions = versions
         self._state = _State.START
         self._told = self._waited = False
@@ -124,7 +127,7 @@ class Handshake:
         assert self._exchange is not None
         try:
             token = self._exchange.step(bytes(request.auth_bytes))
-            self._check_principal(self._exchange.user)
+            self._check_principal(self._exchange)
         except BadCredentials as problem:
             refusal = kind(error_code=errors.SASL_AUTHENTICATION_FAILED, error_message=str(problem), auth_bytes=b"")
             data = codec.encode_response(AUTHENTICATE, version, header.correlation_id, refusal)
@@ -133,10 +136,15 @@ class Handshake:
         answer = kind(error_message=None, auth_bytes=token, session_lifetime_ms=done.lifetime_ms)
         return done._replace(answer=codec.encode_response(AUTHENTICATE, version, header.correlation_id, answer))
 
-    def _check_principal(self, user: str | None) -> None:
-        """Raises BadCredentials, in Kafka's words, for who was somebody else before."""
-        if user is not None and self._principal not in (None, f"User:{user}"):
-            was = str(self._principal).replace(":", ".", 1)
+    def _check_principal(self, exchange: ServerMechanism) -> None:
+        """Raises BadCredentials for who was somebody else before, in Kafka's words, or by a token, or by none."""
+        user = exchange.user
+        if user is None or self._principal is None:
+            return
+        if exchange.by_token != self._by_token:
+            raise BadCredentials("Authentication failed: a delegation token renews its own login, and no other")
+        if self._principal != f"User:{user}":
+            was = self._principal.replace(":", ".", 1)
             raise BadCredentials(f"Cannot change principals during re-authentication from {was}: User.{user}")
 
     def _token(self, frame: bytes) -> Step:
@@ -155,7 +163,8 @@ class Handshake:
         if user is None:
             return Step()
         self._state = _State.OVER
-        return Step(user=user, mechanism=self._exchange.mechanism, lifetime_ms=self._lifetime_ms())
+        by_token, mechanism = self._exchange.by_token, self._exchange.mechanism
+        return Step(user=user, by_token=by_token, mechanism=mechanism, lifetime_ms=self._lifetime_ms())
 
     def _lifetime_ms(self) -> int:
         """The least of what the listener gives, and what is left of that by which somebody logged in."""

@@ -32,6 +32,8 @@ class Account(NamedTuple):
     password: str = ""
     tokens: TokenSource | None = None
     """For OAUTHBEARER, in place of user and password."""
+    by_token: bool = False
+    """User and password are the id of a delegation token, and its secret in base64."""
 
     @classmethod
     def of(cls, own: OwnAccount) -> Account:
@@ -53,7 +55,7 @@ class Account(NamedTuple):
                 raise KafkaError(errors.SASL_AUTHENTICATION_FAILED, str(problem)) from None
         if self.mechanism == PlainClient.mechanism:
             return PlainClient(self.user, self.password)
-        return ScramClient(self.mechanism, self.user, self.password)
+        return ScramClient(self.mechanism, self.user, self.password, by_token=self.by_token)
 
 
 class Login:

@@ -30,11 +30,12 @@ class NotYet(Exception):
 
 class ServerMechanism(Protocol):
     """A broker's side of one exchange; `user` is None until somebody has proven to be that user, until `expires_ms` of
-    the wall clock, None for good."""
+    the wall clock, None for good; `by_token` by what somebody else, who has logged in, has handed on."""
 
     mechanism: str
     user: str | None
     expires_ms: int | None
+    by_token: bool
 
     def step(self, token: bytes) -> bytes:
         """The answer to one message of the client. Raises BadCredentials, NotYet."""
@@ -57,6 +58,7 @@ class PlainServer:
     """PLAIN; `look_up` has the password of a user, None where there is none."""
 
     mechanism = "PLAIN"
+    by_token = False
 
     def __init__(self, look_up: Callable[[str], str | None]) -> None:
         self.user: str | None = None

@@ -33,6 +33,7 @@ class OAuthBearerServer:
     """A broker's side of one exchange."""
 
     mechanism = NAME
+    by_token = False  # it is its owner's own
 
     def __init__(self, validator: Validator) -> None:
         self.user: str | None = None

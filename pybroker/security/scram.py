@@ -29,6 +29,8 @@ CLIENT_ITERATIONS_MAX: Final = 1_000_000
 """What a client computes at a server's word; librdkafka has the same limit."""
 TOKEN_BYTES_MAX: Final = 4096
 """Of one message of the exchange: far more than one has."""
+TOKENAUTH: Final = "tokenauth=true"
+"""An extension of Kafka's (KIP-48)."""
 SALT_BYTES: Final = 24
 NONCE_BYTES: Final = 18
 
@@ -107,17 +109,33 @@ def salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
 
 
+class TokenLogin(NamedTuple):
+    """What a delegation token is worth: a credential, by which somebody logs in as its owner, until it ends."""
+
+    credential: Credential
+    owner: str
+    ends_ms: int
+
+
 class ScramServer:
     """A broker's side of one exchange; `look_up` has the credential of a user, None where there is none."""
 
     def __init__(
-        self, mechanism: str, look_up: Callable[[str], Credential | None], secret: bytes, nonce: str | None = None
+        self,
+        mechanism: str,
+        look_up: Callable[[str], Credential | None],
+        secret: bytes,
+        nonce: str | None = None,
+        look_up_token: Callable[[str], TokenLogin | None] = lambda _: None,
     ) -> None:
         """`secret` makes up the salts of users who do not exist: the same one for each, whenever somebody asks. `nonce`
-        is what it adds to the client's; random where none is given."""
+        is what it adds to the client's; random where none is given. `look_up_token` has a delegation token by its id,
+        which clients say in place of a user, with the extension tokenauth=true."""
         self.mechanism = mechanism
         self.user: str | None = None
         self.expires_ms: int | None = None
+        self.by_token = False
+        self._look_up_token = look_up_token
         self._hash = HASHES[mechanism]
         self._look_up = look_up
         self._secret = secret
@@ -159,7 +177,11 @@ class ScramServer:
             raise BadCredentials(self.refusal)
         self._first = found
         self._asked_user = user
-        self._credential = self._look_up(user)
+        self.by_token = TOKENAUTH in found["extensions"].lower().split(",")
+        if not self.by_token:
+            self._credential = self._look_up(user)
+        elif (token := self._look_up_token(user)) is not None:
+            self._credential, self._asked_user, self.expires_ms = token
         salt, iterations = self._told(user)
         self._nonce = found["nonce"] + self._more
         self._server_first = f"r={self._nonce},s={_base64(salt)},i={iterations}"
@@ -200,13 +222,18 @@ class ScramServer:
 class ScramClient:
     """A client's side of one exchange."""
 
-    def __init__(self, mechanism: str, user: str, password: str, nonce: str | None = None) -> None:
+    def __init__(
+        self, mechanism: str, user: str, password: str, nonce: str | None = None, *, by_token: bool = False
+    ) -> None:
+        """`by_token`: user and password are the id of a delegation token, and its secret in base64."""
         self.mechanism = mechanism
         self.done = False
         self._hash = HASHES[mechanism]
         self._password = password
         self._nonce = nonce or _base64(secrets.token_bytes(NONCE_BYTES))
         self._bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={self._nonce}"
+        if by_token:
+            self._bare += f",{TOKENAUTH}"
         self._expected: bytes | None = None
 
     def start(self) -> bytes:

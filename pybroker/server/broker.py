@@ -20,11 +20,13 @@ from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.config.broker_settings import NETWORK_THREADS_MAX
+from pybroker.config.security_settings import TOKEN_SECRET
 from pybroker.controller import configs, identity, loading, migration
 from pybroker.controller.adoption import Adoption
 from pybroker.controller.channel import Channel
 from pybroker.controller.configs import ConfigAdmin
 from pybroker.controller.context import ControllerContext
+from pybroker.controller.delegation_tokens import TokenStore
 from pybroker.controller.election import elect
 from pybroker.controller.producer_ids import ProducerIds
 from pybroker.controller.registration import Registration
@@ -50,6 +52,7 @@ from pybroker.server.listener import descriptors_for_logs
 from pybroker.server.scheduler import Scheduler, chores, finish_deletions
 from pybroker.server.socket_server import SocketServer, pool_bytes
 from pybroker.server.table import Collaborators, fetch_of, handlers
+from pybroker.server.token_keeper import TokenKeeper
 
 if TYPE_CHECKING:
     from pybroker.server.metrics_export import Exporter
@@ -99,6 +102,7 @@ class Broker:
         self.metadata = MetadataCache()
         self.credentials = Credentials()
         self._authorization: Authorization | None = None
+        self._tokens: TokenKeeper | None = None
         self._registration: Registration | None = None
         self.replicas: Replicas | None = None
         self._dirs: list[LogDir] = []
@@ -178,7 +182,7 @@ class Broker:
         channel = Channel(context, metadata, topic_configs)
         await configs.load(session, self.config, self.broker_id)
         await load_users(session, self.credentials)
-        await self._load_acls(session)
+        await self._load_security(session)
         await loading.record_log_dirs(session, fence, self.broker_id, log_dirs)
         replicas = self._make_replicas(sockets)
         admin = TopicAdmin(session, context, channel, self.config, replicas, self._random)
@@ -204,7 +208,7 @@ class Broker:
         self._loading_groups = asyncio.get_running_loop().create_task(locator.lead(self._deleted_topics))
         asked = Collaborators(
             self.broker_id, self.config, metadata, topic_configs, replicas, admin, ids.draw, workers, groups, locator,
-            settings, self.credentials, self._authorization,
+            settings, self.credentials, self._authorization, self._token_store,
         )  # fmt: skip
         await self._serve(asked)
 
@@ -326,12 +330,25 @@ class Broker:
         if self._exporter is not None:
             responder = self._exporter.watch(asked.replicas, asked.groups, responder)
         self._sockets.open(responder, free)
+        if self._tokens is not None:
+            self._tokens.sweep(self._is_controller)
 
-    async def _load_acls(self, session: Session) -> None:
-        """Know who may do what, where the settings name an authorizer. Raises StoreError."""
+    async def _load_security(self, session: Session) -> None:
+        """Know who may do what, where the settings name an authorizer, and delegation tokens, where there are any.
+        Raises StoreError."""
         self._authorization = Authorization.of(self.config, self._present_session)
         if self._authorization is not None:
             await self._authorization.load(session)
+        if self.config[TOKEN_SECRET]:
+            self._tokens = TokenKeeper(self.config, self._present_session, self.credentials)
+            await self._tokens.load(session)
+
+    @property
+    def _token_store(self) -> TokenStore | None:
+        return None if self._tokens is None else self._tokens.store
+
+    def _is_controller(self) -> bool:
+        return True
 
     def _present_session(self) -> Session:
         assert self._session is not None
@@ -444,6 +461,8 @@ class Broker:
 
     async def _release(self) -> None:
         """Give back what other processes may want: the address, the store, the log dirs."""
+        if self._tokens is not None:
+            await self._tokens.close()
         if self._exporter is not None:
             await self._exporter.close()
         if self._sockets is not None:

@@ -169,7 +169,7 @@ class ClusterBroker(Broker):
         self._watch.on_broker_altered.append(self._go_by_settings)
         self._watch.on_altered.append(self._tell_controller)
         await self._wait(member.in_a_session(self._watch.read_all))
-        await self._wait(member.in_a_session(self._load_acls))
+        await self._wait(member.in_a_session(self._load_security))
         if self._authorization is not None:
             self._authorization.warn_of_brokers()
         self.metadata.expects_topics = bool(self._topic_configs.all())
@@ -225,7 +225,7 @@ class ClusterBroker(Broker):
         peers = Peers(self._inter_broker, self._manager, lambda: self._controller, ids.block)
         return Collaborators(
             self.broker_id, config, metadata, self._topic_configs, replicas, topics, ids.draw, workers, groups, located,
-            settings, self.credentials, self._authorization, peers,
+            settings, self.credentials, self._authorization, self._token_store, peers,
             Followers(
                 self._inter_broker, self._isr.fetched, self.broker_id, config["broker.rack"], self._rack() is not None
             ),
@@ -319,6 +319,9 @@ class ClusterBroker(Broker):
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
+    def _is_controller(self) -> bool:
+        return self._controller is not None and self._controller.active
+
     async def _registered(self, session: Session, epoch: int) -> None:
         """Another registration: what was meant for the old one is refused from now on."""
         self._epoch = self._manager.epoch = epoch
@@ -327,9 +330,8 @@ class ClusterBroker(Broker):
             return
         self._session = session
         await self._end_reign()
-        follows = [self._watch.follow] if self._authorization is None else [
-            self._watch.follow, self._authorization.store.follow
-        ]  # fmt: skip
+        stores = [None if self._authorization is None else self._authorization.store, self._token_store]
+        follows = [self._watch.follow, *(store.follow for store in stores if store is not None)]
         loop = asyncio.get_running_loop()
         self._following = [loop.create_task(self._follow(session, follow)) for follow in follows]
         self._controller = Controller(

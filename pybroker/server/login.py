@@ -242,7 +242,9 @@ class Login:
         now_s, session = self._owner.loop.time(), None
         if step.lifetime_ms:
             session = Session(step.mechanism, now_s + step.lifetime_ms / 1000)
-        sock, caller = self._sock, self.caller._replace(principal=f"User:{step.user}", session=session)
+        sock, caller = self._sock, self.caller._replace(
+            principal=f"User:{step.user}", session=session, by_token=step.by_token
+        )
         self._leave()
         self._hand_over(sock, caller)
 

@@ -44,7 +44,9 @@ class Sessions:
         if key == HANDSHAKE and version > 0 and now_s - session.renewed_s >= RENEWED_S_MIN:
             session.renewed_s = now_s
             offered = self._logins.mechanisms[caller.listener]
-            session.handshake = Handshake({session.mechanism: offered[session.mechanism]}, principal=caller.principal)
+            session.handshake = Handshake(
+                {session.mechanism: offered[session.mechanism]}, principal=caller.principal, by_token=caller.by_token
+            )
             return self._go_on(bytes(frame), caller, session)
         if key == AUTHENTICATE and session.handshake is not None:
             return self._go_on(bytes(frame), caller, session)

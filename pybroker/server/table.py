@@ -8,12 +8,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from pybroker.clock import wall_ms
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.fetch_sessions import Sessions
 from pybroker.cluster.image import Node
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.controller.configs import ConfigAdmin
+from pybroker.controller.delegation_tokens import TokenStore
 from pybroker.controller.topics import TopicAdmin
 from pybroker.groups.coordinator import Coordinator
 from pybroker.protocol.apis import SERVED
@@ -28,6 +30,7 @@ from pybroker.server.handlers import (
     cluster,
     configs,
     control,
+    delegation_tokens,
     elections,
     fetch,
     group_offsets,
@@ -74,6 +77,7 @@ class Collaborators:
     configs: ConfigAdmin | ClusterConfigs
     credentials: Credentials
     authorization: Authorization | None
+    tokens: TokenStore | None
     peers: control.Peers | None = None  # of a broker of a cluster
     followers: fetch.Followers | None = None
 
@@ -152,6 +156,7 @@ def admin_handlers(c: Collaborators) -> dict[str, Handler]:
         "DescribeUserScramCredentials": Handler(users.DescribeUsers(c.credentials), users.describe_failed),
         "AlterUserScramCredentials": Handler(users.AlterUsers(c.configs), users.alter_failed),
         **acl_handlers(c),
+        **token_handlers(c),
     }
 
 
@@ -163,6 +168,19 @@ def acl_handlers(c: Collaborators) -> dict[str, Handler]:
         "DescribeAcls": Handler(by.describe, acls.describe_failed),
         "CreateAcls": Handler(by.create, acls.create_failed),
         "DeleteAcls": Handler(by.delete, acls.delete_failed),
+    }
+
+
+def token_handlers(c: Collaborators) -> dict[str, Handler]:
+    """What is asked about delegation tokens."""
+    longest, expiry = c.config["delegation.token.max.lifetime.ms"], c.config["delegation.token.expiry.time.ms"]
+    periods = delegation_tokens.Periods(longest, expiry)
+    by = delegation_tokens.DelegationTokens(c.tokens, periods, wall_ms, judged=c.authorization is not None)
+    return {
+        "CreateDelegationToken": Handler(by.create, delegation_tokens.create_failed),
+        "RenewDelegationToken": Handler(by.renew, delegation_tokens.renew_failed),
+        "ExpireDelegationToken": Handler(by.expire, delegation_tokens.expire_failed),
+        "DescribeDelegationToken": Handler(by.describe, delegation_tokens.describe_failed),
     }
 
 

@@ -224,6 +224,9 @@ TABLE: list[tuple[str, int, dict[str, Any], Any]] = [
     ("AlterUserScramCredentials", 0, {"deletions": [
         m.AlterUserScramCredentialsRequest.Deletions(name="ann", mechanism=1)]},
      lambda a: a.results[0].error_code == CLUSTER_DENIED),
+    ("CreateDelegationToken", 3, {"owner_principal_type": "User", "owner_principal_name": "root", "renewers": []},
+     lambda a: a.error_code == 65),
+    ("DescribeDelegationToken", 3, {"owners": None}, lambda a: (a.error_code, a.tokens) == (61, [])),
     ("AlterPartition", 3, {"broker_id": 1001, "topics": []}, lambda a: a.error_code == CLUSTER_DENIED),
     ("DescribeProducers", 0, {"topics": [m.DescribeProducersRequest.Topics(name="t", partition_indexes=[0])]},
      lambda a: a.topics[0].partitions[0].error_code == TOPIC_DENIED),
@@ -247,7 +250,10 @@ async def test_every_api_is_in_the_table_or_everybodys() -> None:
 
     open_to_all = {api.name for api in SERVED.values() if not MATRIX[api.key].checks}
     assert {name for name, *_ in TABLE} | open_to_all | {"Metadata"} == {api.name for api in SERVED.values()}
-    assert open_to_all == {"ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster"}
+    assert open_to_all == {
+        "ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster", "RenewDelegationToken",
+        "ExpireDelegationToken",
+    }  # fmt: skip
 
 
 async def test_some_of_a_request_is_denied_and_the_rest_is_done(cast: Cast) -> None:

@@ -13,6 +13,7 @@ from pybroker.client.admin.configs import (
 )
 from pybroker.client.admin.group_offsets import Committed, GroupOffsetsAdmin
 from pybroker.client.admin.groups import GroupDescription, GroupListing, GroupsAdmin, Member
+from pybroker.client.admin.tokens import DelegationToken, TokensAdmin
 from pybroker.client.admin.topics import BROKER_DEFAULT, HIGH_WATERMARK, CreatedTopic, TopicsAdmin
 from pybroker.client.admin.users import ScramUser, UsersAdmin
 from pybroker.client.list_offsets import EARLIEST, LATEST
@@ -34,6 +35,7 @@ __all__ = [
     "ConfigResource",
     "ConfigSource",
     "CreatedTopic",
+    "DelegationToken",
     "GroupDescription",
     "GroupListing",
     "LogDir",
@@ -44,7 +46,9 @@ __all__ = [
 ]
 
 
-class Admin(TopicsAdmin, ConfigsAdmin, GroupOffsetsAdmin, GroupsAdmin, BrokersAdmin, UsersAdmin, AclsAdmin):
+class Admin(
+    TopicsAdmin, ConfigsAdmin, GroupOffsetsAdmin, GroupsAdmin, BrokersAdmin, UsersAdmin, TokensAdmin, AclsAdmin
+):
     """Operations on one cluster, by any of its addresses; each raises KafkaError with a sentence for a person.
 
     `Admin("localhost:9092")`, or with a list of addresses, connects when it is first asked something. A change returns

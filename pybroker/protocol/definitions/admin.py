@@ -107,4 +107,37 @@ AlterUserScramCredentialsRequest 51 v0 flex 0+
 
 AlterUserScramCredentialsResponse 51 v0 flex 0+
   throttle_time_ms:i32, results:{user:str, error_code:i16, error_message:str?}[]
+
+CreateDelegationTokenRequest 38 v1-3 flex 2+
+  owner_principal_type:str?(3+) v3+, owner_principal_name:str?(3+) v3+,
+  renewers:{principal_type:str, principal_name:str}[], max_lifetime_ms:i64
+
+CreateDelegationTokenResponse 38 v1-3 flex 2+
+  error_code:i16, principal_type:str, principal_name:str, token_requester_principal_type:str v3+,
+  token_requester_principal_name:str v3+, issue_timestamp_ms:i64, expiry_timestamp_ms:i64, max_timestamp_ms:i64,
+  token_id:str, hmac:bytes, throttle_time_ms:i32
+
+RenewDelegationTokenRequest 39 v1-2 flex 2+
+  hmac:bytes, renew_period_ms:i64
+
+RenewDelegationTokenResponse 39 v1-2 flex 2+
+  error_code:i16, expiry_timestamp_ms:i64, throttle_time_ms:i32
+
+ExpireDelegationTokenRequest 40 v1-2 flex 2+
+  hmac:bytes, expiry_time_period_ms:i64
+
+ExpireDelegationTokenResponse 40 v1-2 flex 2+
+  error_code:i16, expiry_timestamp_ms:i64, throttle_time_ms:i32
+
+DescribeDelegationTokenRequest 41 v1-3 flex 2+
+  owners:{principal_type:str, principal_name:str}[]?
+
+DescribeDelegationTokenResponse 41 v1-3 flex 2+
+  error_code:i16,
+  tokens:{
+    principal_type:str, principal_name:str, token_requester_principal_type:str v3+,
+    token_requester_principal_name:str v3+, issue_timestamp:i64, expiry_timestamp:i64, max_timestamp:i64, token_id:str,
+    hmac:bytes, renewers:{principal_type:str, principal_name:str}[]
+  }[],
+  throttle_time_ms:i32
 """

@@ -23,6 +23,7 @@ WORDS: Final = {
     errors.GROUP_AUTHORIZATION_FAILED: "the principal may not do this with the group",
     errors.CLUSTER_AUTHORIZATION_FAILED: "the principal may not do this with the cluster",
     errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the principal may not do this with the transactional id",
+    errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "the principal may not have tokens in another's name",
     errors.UNKNOWN_TOPIC_ID: "no topic has this id",
 }
 

@@ -7,7 +7,7 @@ from pybroker.protocol.apis import SERVED
 from pybroker.security.acls import Operation, ResourceType
 from pybroker.security.matrix import MATRIX, Level
 from pybroker.server.dispatch import Handler
-from pybroker.server.guards import cluster, data, groups, topics
+from pybroker.server.guards import cluster, data, delegation_tokens, groups, topics
 from pybroker.server.guards.auth_helper import AuthHelper, Guarded
 
 Guard = Callable[[AuthHelper, Handler], Guarded]
@@ -56,6 +56,8 @@ GUARDS: Final[Mapping[str, Guard]] = {
     ),
     "InitProducerId": cluster.producer_ids,
     "DescribeCluster": cluster.described_cluster,
+    "CreateDelegationToken": delegation_tokens.created,
+    "DescribeDelegationToken": delegation_tokens.described,
 }
 """Beside Metadata's, and those of APIs that ask one thing of the cluster."""
 

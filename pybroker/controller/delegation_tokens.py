@@ -1,0 +1,155 @@
+"""Delegation tokens as the store has them: each broker reads them all at its start, then those that changed.
+
+    /delegation_token/tokens/<id>                    a token, without its secret (security/delegation_tokens.py)
+    /delegation_token/token_changes/token_change_N   a new notice has the id of one: it is read anew
+
+Any broker writes them, with a notice in the same multi. The controller removes those that have ended.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from pybroker import errors
+from pybroker.coordination.commit import commit, read, until_answered
+from pybroker.coordination.store import (
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    Op,
+    Session,
+    SessionState,
+    Set,
+    StoreError,
+    WatchEvent,
+)
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+from pybroker.security.delegation_tokens import DelegationTokens, Token, dump, load
+
+log = logging.getLogger(__name__)
+
+TOKENS = "/delegation_token/tokens"
+CHANGES = "/delegation_token/token_changes"
+CHANGE = f"{CHANGES}/token_change_"
+PERSISTENT = ("/delegation_token", TOKENS, CHANGES)
+READ_AT_ONCE = 1000
+CHANGES_KEPT_MS = 15 * 60 * 1000
+
+
+class TokenStore:
+    """Keeps what a broker knows of tokens as the store has it, and changes it."""
+
+    def __init__(self, session: Callable[[], Session], tokens: DelegationTokens, wall_ms: Callable[[], int]) -> None:
+        """`session` is the present one."""
+        self.tokens = tokens
+        self._session = session
+        self._wall_ms = wall_ms
+        self._one = asyncio.Lock()
+
+    async def read_all(self, session: Session) -> None:
+        """Know all the tokens that there are, and no others. Raises StoreError."""
+        ids, _ = await until_answered(lambda: session.children(TOKENS))
+        self.tokens.keep(ids)
+        for first in range(0, len(ids), READ_AT_ONCE):
+            await asyncio.gather(*(self._read(session, each) for each in ids[first : first + READ_AT_ONCE]))
+
+    async def _read(self, session: Session, token_id: str) -> None:
+        token = None
+        try:
+            token = load((await read(session, f"{TOKENS}/{token_id}"))[0])
+        except NoNode:
+            pass
+        except ValueError as problem:
+            event(log, logging.ERROR, "delegation token ignored", token=token_id, reason=problem)
+        self.tokens.take(token_id, token)
+
+    async def follow(self, session: Session) -> None:
+        """Read what changes from now on, until the session ends. Raises StoreError."""
+        changed = asyncio.Event()
+
+        def look_again(_: WatchEvent | SessionState) -> None:
+            changed.set()
+
+        session.listen(look_again)
+        try:
+            seen: set[str] | None = None
+            counted_from = 0
+            while True:
+                changed.clear()
+                notices, stat = await until_answered(lambda: session.children(CHANGES, watch=look_again))
+                if seen is None or stat.czxid != counted_from:  # the parent was made anew: names begin anew
+                    await self.read_all(session)
+                else:
+                    for notice in sorted(set(notices) - seen):
+                        await self._heed(session, f"{CHANGES}/{notice}")
+                seen, counted_from = set(notices), stat.czxid
+                await changed.wait()
+        finally:
+            session.unlisten(look_again)
+
+    async def _heed(self, session: Session, path: str) -> None:
+        try:
+            token_id = (await read(session, path))[0].decode()
+        except NoNode:  # everybody has read it long ago
+            return
+        except UnicodeDecodeError:
+            token_id = ""
+        if not token_id or "/" in token_id or "\0" in token_id:
+            event(log, logging.WARNING, "notice of a delegation token ignored", path=path, reason="it names none")
+            return
+        await self._read(session, token_id)
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    async def add(self, token: Token) -> None:
+        """Raises KafkaError: 56."""
+        await self._write(Create(f"{TOKENS}/{token.id}", dump(token)), token.id)
+        self.tokens.take(token.id, token)
+
+    async def alter(self, token: Token) -> None:
+        """Raises KafkaError: 56, 62."""
+        await self._write(Set(f"{TOKENS}/{token.id}", dump(token), -1), token.id)
+        self.tokens.take(token.id, token)
+
+    async def remove(self, token_id: str) -> None:
+        """Raises KafkaError: 56."""
+        with contextlib.suppress(_Gone):
+            await self._write(Delete(f"{TOKENS}/{token_id}", -1), token_id)
+        self.tokens.take(token_id, None)
+
+    async def sweep(self) -> None:
+        """Remove those that have ended. Raises KafkaError."""
+        now_ms = self._wall_ms()
+        for token in self.tokens.all():
+            if token.ends_ms() <= now_ms:
+                await self.remove(token.id)
+                event(log, logging.INFO, "delegation token ended", token=token.id, owner=token.owner)
+
+    async def _write(self, change: Op, token_id: str) -> None:
+        session = self._session()
+        async with self._one:
+            try:
+                await commit(session, [change, Create(CHANGE, token_id.encode(), sequential=True)])
+            except NoNode:
+                raise _Gone(errors.DELEGATION_TOKEN_NOT_FOUND, "the delegation token is there no more") from None
+            except (NodeExists, StoreError) as problem:
+                words = f"the coordination store cannot be written to: {problem}"
+                raise KafkaError(errors.KAFKA_STORAGE_ERROR, words) from problem
+            with contextlib.suppress(StoreError):  # the change is made; what is not removed now, the next one removes
+                await self._purge(session)
+
+    async def _purge(self, session: Session) -> None:
+        """Remove the notices that everybody has read long ago."""
+        names, _ = await session.children(CHANGES)
+        for name in sorted(names):
+            stat = await session.exists(f"{CHANGES}/{name}")
+            if stat is None or stat.ctime_ms >= self._wall_ms() - CHANGES_KEPT_MS:
+                return  # they are in order: the others are younger
+            await session.delete(f"{CHANGES}/{name}")
+
+
+class _Gone(KafkaError):
+    """Somebody else has removed it."""

@@ -1,0 +1,145 @@
+"""Delegation tokens (KIP-48): secrets by which somebody logs in by SCRAM in another's name, until they end.
+
+    hmac = HMAC-SHA512(delegation.token.secret.key, id): the password, in base64, of the user who is called as the id
+
+A token's node in the store has everything but that: whoever has the secret key can make it. Node and JSON are Kafka's.
+"""
+
+import base64
+import hmac
+import json
+import uuid
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from pybroker.security.scram import Credential
+
+VERSION: Final = 3
+VERSIONS: Final = (1, 2, VERSION)
+USER: Final = "User:"
+ID_BYTES: Final = 16
+
+
+class Token(NamedTuple):
+    """One of them; principals are texts like User:ann, times milliseconds of the wall clock."""
+
+    id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issue_ms: int
+    expiry_ms: int
+    max_ms: int
+
+    def ends_ms(self) -> int:
+        return min(self.expiry_ms, self.max_ms)
+
+    def is_of(self, principal: str) -> bool:
+        """May the principal renew it, and see it?"""
+        return principal in (self.owner, self.requester, *self.renewers)
+
+
+def new_id() -> str:
+    """22 characters, as Kafka's ids are."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def dump(token: Token) -> bytes:
+    """As its node has it."""
+    held = {
+        "version": VERSION, "owner": _sanitized(token.owner), "tokenRequester": _sanitized(token.requester),
+        "renewers": [_sanitized(renewer) for renewer in token.renewers], "issueTimestamp": token.issue_ms,
+        "expiryTimestamp": token.expiry_ms, "maxTimestamp": token.max_ms, "tokenId": token.id,
+    }  # fmt: skip
+    return json.dumps(held, separators=(",", ":")).encode()
+
+
+def load(data: bytes) -> Token:
+    """ValueError where that is none."""
+    try:
+        held = json.loads(data)
+        if not isinstance(held, dict) or held["version"] not in VERSIONS:
+            raise ValueError("it is of another version")
+        owner = _principal(held["owner"])
+        return Token(
+            _text(held["tokenId"]), owner, _principal(held.get("tokenRequester", quote(owner, safe=""))),
+            tuple(_principal(renewer) for renewer in held.get("renewers", ())), _time(held["issueTimestamp"]),
+            _time(held["expiryTimestamp"]), _time(held["maxTimestamp"]),
+        )  # fmt: skip
+    except KeyError as missing:
+        raise ValueError(f"it has no {missing}") from None
+    except (TypeError, RecursionError):
+        raise ValueError("it is no delegation token") from None
+
+
+def _sanitized(principal: str) -> str:
+    return quote(principal, safe="")
+
+
+def _principal(held: Any) -> str:
+    found = unquote(_text(held))
+    if ":" not in found:
+        raise ValueError("a principal of it is none")
+    return found
+
+
+def _text(held: Any) -> str:
+    if not isinstance(held, str) or not held:
+        raise ValueError("a text of it is none")
+    return held
+
+
+def _time(held: Any) -> int:
+    if type(held) is not int or not 0 <= held < 1 << 63:
+        raise ValueError("a time of it is none")
+    return held
+
+
+class DelegationTokens:
+    """Those that a broker knows, kept by what is told of each."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+        self._held: dict[str, Token] = {}
+        self._by_hmac: dict[bytes, str] = {}
+        self._credentials: dict[tuple[str, str], Credential] = {}
+
+    def all(self) -> list[Token]:
+        return list(self._held.values())
+
+    def hmac(self, token_id: str) -> bytes:
+        """The secret of a token: 64 bytes."""
+        return hmac.digest(self._secret, token_id.encode(), "sha512")
+
+    def of_hmac(self, given: bytes) -> Token | None:
+        """The token whose secret somebody has."""
+        token_id = self._by_hmac.get(given)
+        return None if token_id is None else self._held[token_id]
+
+    def look_up(self, mechanism: str, token_id: str, now_ms: int) -> tuple[Credential, Token] | None:
+        """A token that has not ended, and the credential that it is; the first time that takes milliseconds."""
+        token = self._held.get(token_id)
+        if token is None or token.ends_ms() <= now_ms:
+            return None
+        key = mechanism, token_id
+        if key not in self._credentials:
+            password = base64.b64encode(self.hmac(token_id)).decode()
+            self._credentials[key] = Credential.of_password(mechanism, password)
+        return self._credentials[key], token
+
+    def take(self, token_id: str, token: Token | None) -> None:
+        """That is what there is of it now; None for nothing."""
+        if token is not None and token.id == token_id:
+            self._held[token_id] = token
+            self._by_hmac[self.hmac(token_id)] = token_id
+            return
+        if self._held.pop(token_id, None) is not None:
+            del self._by_hmac[self.hmac(token_id)]
+            for key in [key for key in self._credentials if key[1] == token_id]:
+                del self._credentials[key]
+
+    def keep(self, ids: Iterable[str]) -> None:
+        """Forget all others."""
+        for token_id in self._held.keys() - set(ids):
+            self.take(token_id, None)
