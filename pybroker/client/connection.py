@@ -22,7 +22,7 @@ from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
 from pybroker.security.login import Account, Login
-from pybroker.security.tls import HANDSHAKE_FAILED, HUNG_UP, handshake_failed
+from pybroker.security.tls_errors import HANDSHAKE_FAILED, HUNG_UP, handshake_failed
 
 FRAME_BYTES_MAX: Final = 256 << 20
 """The largest answer that is read: what a broker may send in one Fetch, and far less than any text protocol's first

@@ -27,7 +27,8 @@ from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol.apis import Api
 from pybroker.security.login import AUTHENTICATE_VERSION, HANDSHAKE_VERSION, Account, Login
-from pybroker.security.tls import NativeStream, handshake_failed
+from pybroker.security.tls import NativeStream
+from pybroker.security.tls_errors import handshake_failed
 
 TIMEOUT_S: Final = 30.0
 Dialled = socket.socket | NativeStream

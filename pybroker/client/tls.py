@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from pybroker.config.settings import ConfigError, Setting, Type, table
 from pybroker.config.ssl_settings import CLIENT_AUTH, PRINCIPAL_RULES, SSL, SSL_PROTOCOLS, Ssl
 from pybroker.errors import system_words
-from pybroker.security.tls import client_context
 
 CAFILE, CERTFILE, KEYFILE, PASSWORD = "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password"
 CHECK_HOSTNAME: Final = "ssl_check_hostname"
@@ -76,6 +75,8 @@ def _as_text(value: object) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _context(tls: ClientTls) -> ssl.SSLContext:
+    from pybroker.security.tls import client_context  # with it comes core, which those without TLS need not load
+
     held = dict(zip(CLIENT_SSL, tls.values, strict=True))
     context = client_context(Ssl({old: held[new] for new, old in _OF_JAVA.items()}))
     if not held[CHECK_HOSTNAME]:

@@ -9,7 +9,6 @@ record of 16 KiB takes a call with the GIL, and the native data plane takes no s
 from __future__ import annotations
 
 import contextlib
-import errno
 import socket
 import ssl
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from pybroker.config.broker import BrokerConfig
 from pybroker.config.settings import ConfigError, shown
 from pybroker.config.ssl_settings import CLIENT_AUTH, NONE, REQUIRED, Ssl
 from pybroker.security.keystores import KeyPair, key_store, trust_store
+from pybroker.security.tls_errors import handshake_failed, ssl_words
 
 Bytes = bytes | bytearray | memoryview
 Wanted = Literal["read", "write"] | None
@@ -248,21 +248,6 @@ def _joined(views: list[memoryview]) -> memoryview:
     return memoryview(data)
 
 
-HANDSHAKE_FAILED: Final = "the TLS handshake failed: "
-HUNG_UP: Final = "the other end closed the connection"
-
-
-def handshake_failed(problem: OSError) -> ConnectionAbortedError:
-    """What the ssl module says of a handshake, in the words of core."""
-    if not isinstance(problem, ssl.SSLError) or isinstance(problem, ssl.SSLEOFError):
-        why = HUNG_UP
-    elif isinstance(problem, ssl.SSLCertVerificationError):
-        why = f"{_words(problem)}: {problem.verify_message}"
-    else:
-        why = _words(problem)
-    return ConnectionAbortedError(errno.EPROTO, HANDSHAKE_FAILED + why)
-
-
 class _as_a_socket(contextlib.AbstractContextManager[None]):
     """Errors of the ssl module as those of a socket."""
 
@@ -270,12 +255,7 @@ class _as_a_socket(contextlib.AbstractContextManager[None]):
         if isinstance(problem, ssl.SSLWantReadError | ssl.SSLWantWriteError):
             raise BlockingIOError from None
         if isinstance(problem, ssl.SSLError):
-            raise ConnectionAbortedError(f"TLS failed: {_words(problem)}") from None
-
-
-def _words(problem: ssl.SSLError) -> str:
-    """What OpenSSL says, without where in its source."""
-    return (problem.reason or str(problem)).lower().replace("_", " ")
+            raise ConnectionAbortedError(f"TLS failed: {ssl_words(problem)}") from None
 
 
 Stream = NativeStream | SslStream

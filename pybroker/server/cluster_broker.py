@@ -19,15 +19,14 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
-from pybroker import core, errors
-from pybroker.client.link import Dialled, Link, dial
+from pybroker import errors
 from pybroker.clock import wall_ms
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.replica_selector import RACK_AWARE
-from pybroker.config import BrokerConfig, ConfigError
+from pybroker.config import BrokerConfig
 from pybroker.controller import identity, loading, nodes
 from pybroker.controller.cluster_configs import ClusterConfigs
 from pybroker.controller.cluster_topics import ClusterTopics
@@ -52,8 +51,6 @@ from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.lease import Lease
 from pybroker.replication.logdirs import StartError, open_log_dirs, owner
 from pybroker.replication.manager import ReplicaManager
-from pybroker.security.login import Account
-from pybroker.security.tls import inter_broker_context
 from pybroker.server import directories
 from pybroker.server.broker import Broker, StartLeft, Table
 from pybroker.server.cluster_groups import ClusterGroups
@@ -61,6 +58,7 @@ from pybroker.server.controller_watch import ControllerWatch
 from pybroker.server.handlers.control import Peers
 from pybroker.server.handlers.fetch import Followers
 from pybroker.server.membership import Membership
+from pybroker.server.other_brokers import OtherBrokers
 from pybroker.server.table import Collaborators
 from pybroker.tasks import cancel_and_wait
 from pybroker.upkeep import keep_up
@@ -70,7 +68,6 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 TOLD_SECONDS = 10.0
 """How long a start waits for the controller's first word; then it says so, and serves what it is asked meanwhile."""
-CONNECT_SECONDS = 5.0
 METADATA_GRACE_S = 0.003
 CONTROLLED_SHUTDOWN = 3
 CONTROLLED_SHUTDOWN_SECONDS = 10.0
@@ -99,11 +96,10 @@ class ClusterBroker(Broker):
         another broker is reached, of its id and its address; a test puts its network there."""
         super().__init__(config, native_plane=native_plane, through=through, give_up=give_up)
         self._cluster_store = store
-        self._reach = reach
         self._inter_broker = config.listeners.inter_broker
-        account = config.account
-        self._account = None if account is None else Account.of(account)
-        self._tls = inter_broker_context(config)
+        self._others = OtherBrokers(
+            config, lambda: self.metadata.image.brokers, lambda: str(self.broker_id), reach
+        )
         self._controller: Controller | None = None
         self._following: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
@@ -173,16 +169,17 @@ class ClusterBroker(Broker):
         if self._authorization is not None:
             self._authorization.warn_of_brokers()
         self.metadata.expects_topics = bool(self._topic_configs.all())
-        self._link = ControllerLink(self.metadata, self._connect_to)
+        self._link = ControllerLink(self.metadata, self._others.connect_to)
         self._isr = IsrKeeper(
             self.broker_id, config, self.metadata, self._link, lambda: member.epoch, _monotonic_ms,
             lambda: replicas.lease_lapsed, self._changes,
         )  # fmt: skip
         self._manager = ReplicaManager(
-            self.broker_id, config, replicas, self.metadata, self._isr, self._topic_config, self._connect, self._dial,
+            self.broker_id, config, replicas, self.metadata, self._isr, self._topic_config,
+            self._others.connect, self._others.dial,
             self._changes,
         )  # fmt: skip
-        self._manager.follow_in_core &= self._tls is None or core.tls_available()
+        self._manager.follow_in_core &= self._others.are_reached_by_core
         self.metadata.look, self.metadata.grace_s = self._manager.look, METADATA_GRACE_S
         replicas.on_joining = self._isr.caught_up
         await self._manager.open_found()
@@ -205,7 +202,7 @@ class ClusterBroker(Broker):
         member.on_registered.append(self._registered)
         await self._wait(member.register())
         if config["broker.death.proof.enable"]:
-            watch = ControllerWatch(self.broker_id, self.metadata, lambda: member.session, self._connect_to)
+            watch = ControllerWatch(self.broker_id, self.metadata, lambda: member.session, self._others.connect_to)
             self._watching = asyncio.get_running_loop().create_task(keep_up(watch.run, "watch of the controller"))
         with contextlib.suppress(StartLeft):  # the stop is as any other from here on
             await self._wait(self._told())
@@ -233,8 +230,7 @@ class ClusterBroker(Broker):
 
     async def _go_by_settings(self) -> None:
         await super()._go_by_settings()
-        with contextlib.suppress(ConfigError):  # which the listener, by the same files, has told
-            self._tls = inter_broker_context(self.config)
+        self._others.reload()
 
     def _tell_controller(self) -> None:
         if self._controller is not None:
@@ -283,40 +279,6 @@ class ClusterBroker(Broker):
         """A topic's own settings, which may have come a moment ago."""
         return await self._watch.topic(self._member.session, topic, topic_id)
 
-    # -- other brokers -----------------------------------------------------------------------------------------------
-
-    async def _connect(self, broker_id: int) -> Link:
-        """A link to a broker, as the metadata has it. Raises OSError."""
-        return await self._connect_to(self._known(broker_id))
-
-    async def _dial(self, broker_id: int) -> Dialled:
-        """A socket that is connected to a broker, and does not block. Raises OSError."""
-        at = self._address(self._known(broker_id))
-        client_id = str(self.broker_id)
-        return await dial(
-            at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account, tls=self._tls
-        )
-
-    def _known(self, broker_id: int) -> LiveBroker:
-        broker = self.metadata.image.brokers.get(broker_id)
-        if broker is None:
-            raise OSError(f"broker {broker_id} is not known to be alive")
-        return broker
-
-    def _address(self, broker: LiveBroker) -> HostPort:
-        at = broker.endpoints.get(self._inter_broker)
-        if at is None:
-            raise OSError(f"broker {broker.id} has no listener {self._inter_broker}")
-        return at if self._reach is None else self._reach(broker.id, at)
-
-    async def _connect_to(self, broker: LiveBroker) -> Link:
-        """A link to the inter-broker listener of a broker. Raises OSError."""
-        at = self._address(broker)
-        client_id = str(self.broker_id)
-        return await Link.open(
-            at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account, tls=self._tls
-        )
-
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     def _is_controller(self) -> bool:
@@ -335,7 +297,8 @@ class ClusterBroker(Broker):
         loop = asyncio.get_running_loop()
         self._following = [loop.create_task(self._follow(session, follow)) for follow in follows]
         self._controller = Controller(
-            session, self.broker_id, self.config, self._topic_configs.topic, self._connect_to, wall_ms, self._changes
+            session, self.broker_id, self.config, self._topic_configs.topic, self._others.connect_to, wall_ms,
+            self._changes,
         )
         self._controller.start()
 

@@ -24,7 +24,8 @@ from pybroker.config.settings import ConfigError
 from pybroker.config.ssl_settings import PRINCIPAL_RULES, Ssl
 from pybroker.logs import event
 from pybroker.security.ssl_principal_mapper import Rule, parse_rules, principal_name, subject_of
-from pybroker.security.tls import HANDSHAKE_FAILED, Stream, Wanted, secure, server_context
+from pybroker.security.tls import Stream, Wanted, secure, server_context
+from pybroker.security.tls_errors import HANDSHAKE_FAILED
 from pybroker.server.closings import Closings
 from pybroker.server.login import LOGIN_SECONDS, Logins
 

@@ -1,0 +1,77 @@
+"""How a broker reaches the others of its cluster: at their inter-broker listeners, by TLS and a login where needed."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+
+from pybroker import core
+from pybroker.client.link import Dialled, Link, dial
+from pybroker.cluster.image import LiveBroker
+from pybroker.config import BrokerConfig, ConfigError
+from pybroker.model import HostPort
+from pybroker.security.login import Account
+from pybroker.security.tls import inter_broker_context
+
+CONNECT_SECONDS = 5.0
+
+
+class OtherBrokers:
+    """Opens connections; whose they are then, is their caller's to say."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        known: Callable[[], Mapping[int, LiveBroker]],
+        client_id: Callable[[], str],
+        reach: Callable[[int, HostPort], HostPort] | None = None,
+    ) -> None:
+        """`known`: those that are alive, by their ids; `reach`: where a broker is to be connected to that says it is at
+        an address. Raises ConfigError."""
+        self._config = config
+        self._alive = known
+        self._client_id = client_id
+        self._reach = reach
+        self._listener = config.listeners.inter_broker
+        account = config.account
+        self._account = None if account is None else Account.of(account)
+        self._tls = inter_broker_context(config)
+
+    @property
+    def are_reached_by_core(self) -> bool:
+        """Can core have connections to them? Not where TLS is Python's alone."""
+        return self._tls is None or core.tls_available()
+
+    def reload(self) -> None:
+        """Show the certificates that the settings name now, and believe those; what cannot be used, the listener with
+        the same files tells of."""
+        with contextlib.suppress(ConfigError):
+            self._tls = inter_broker_context(self._config)
+
+    async def connect(self, broker_id: int) -> Link:
+        """A link to a broker, as the metadata has it. Raises OSError."""
+        return await self.connect_to(self._known(broker_id))
+
+    async def connect_to(self, broker: LiveBroker) -> Link:
+        """A link to the inter-broker listener of a broker. Raises OSError."""
+        at, client_id = self._address(broker), self._client_id()
+        return await Link.open(
+            at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account, tls=self._tls
+        )
+
+    async def dial(self, broker_id: int) -> Dialled:
+        """A socket that is connected to a broker, and does not block. Raises OSError."""
+        at, client_id = self._address(self._known(broker_id)), self._client_id()
+        return await dial(
+            at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account, tls=self._tls
+        )
+
+    def _known(self, broker_id: int) -> LiveBroker:
+        broker = self._alive().get(broker_id)
+        if broker is None:
+            raise OSError(f"broker {broker_id} is not known to be alive")
+        return broker
+
+    def _address(self, broker: LiveBroker) -> HostPort:
+        at = broker.endpoints.get(self._listener)
+        if at is None:
+            raise OSError(f"broker {broker.id} has no listener {self._listener}")
+        return at if self._reach is None else self._reach(broker.id, at)
