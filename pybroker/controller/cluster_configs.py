@@ -8,10 +8,10 @@ Nothing here is fenced by the controller's epoch: settings are no decision of th
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pybroker import errors
-from pybroker.cluster.config_changes import Change
+from pybroker.cluster.config_changes import Change as ConfigChange
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import check_name
@@ -19,10 +19,20 @@ from pybroker.config import BrokerConfig, Source
 from pybroker.config.settings import shown
 from pybroker.controller import nodes
 from pybroker.controller.config_watch import ConfigWatch
-from pybroker.controller.configs import CHANGES_KEPT_MS, broker_after, purge, rehearse, tell_altered, topic_after
+from pybroker.controller.configs import (
+    CHANGES_KEPT_MS,
+    broker_after,
+    purge,
+    rehearse,
+    shown_of,
+    tell_altered,
+    topic_after,
+)
+from pybroker.controller.entities import Change, written
 from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Op, Session, Set, StoreError
 from pybroker.errors import KafkaError
+from pybroker.security.quotas import Entity
 
 
 class ClusterConfigs:
@@ -48,7 +58,7 @@ class ClusterConfigs:
         self._wall_ms = wall_ms
         self._one = asyncio.Lock()
 
-    async def alter_topic(self, name: str, changes: list[Change], *, replace: bool, validate_only: bool) -> None:
+    async def alter_topic(self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool) -> None:
         """Alter a topic's own settings, or `replace` all of them. Raises KafkaError: 3, 17, 40, 41, 42, 56."""
         check_name(name)
         self._metadata.check_complete()
@@ -65,7 +75,7 @@ class ClusterConfigs:
                     break
         tell_altered(entity, after)
 
-    async def alter_broker(self, name: str, changes: list[Change], *, replace: bool, validate_only: bool) -> None:
+    async def alter_broker(self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool) -> None:
         """The same for this broker, or with an empty name for all brokers. Raises KafkaError: 40, 42, 56."""
         if name not in ("", str(self._broker_id)):
             raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._broker_id}, not {shown(name)}")
@@ -83,16 +93,23 @@ class ClusterConfigs:
                     break
         tell_altered(entity, after)
 
-    async def alter_user(self, user: str, change: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
-        """Give a user the settings that `change` makes of those there are. Raises what `change` does, and 56."""
-        entity = f"users/{nodes.user_node(user)}"
+    async def alter_entity(self, entity: Entity, change: Change, *, validate_only: bool = False) -> None:
+        """Give a user, a client id or an address the settings that `change` makes of those there are. Raises what
+        `change` does, and 56."""
+        path = nodes.entity_path(entity)
         async with self._one:
             while True:
-                held, version = await self._read(nodes.user_config(user), nodes.load_user_config)
+                held, version = await self._read(f"{nodes.CONFIGS}/{path}", nodes.load_entity_config)
                 after = change(held)
-                if await self._written(nodes.user_config(user), version, after, entity):
+                if validate_only:
+                    return
+                try:
+                    changes = await written(self._session(), entity, version, after)
+                except StoreError as problem:
+                    raise _unwritable(problem) from problem
+                if await self._committed(changes, path):
                     break
-        tell_altered(f"users/{user}", dict.fromkeys(after, "..."))
+        tell_altered(path, shown_of(after))
 
     async def _read(
         self, path: str, load: Callable[[bytes], dict[str, str]] = nodes.load_config
@@ -108,16 +125,20 @@ class ClusterConfigs:
 
     async def _written(self, path: str, version: int | None, after: dict[str, str], entity: str) -> bool:
         """Write an entity with its notice, and go by it; False where another was quicker. Raises KafkaError."""
-        session, node = self._session(), nodes.dump_config(after)
-        change: Op = Create(path, node) if version is None else Set(path, node, version)
+        node = nodes.dump_config(after)
+        return await self._committed([Create(path, node) if version is None else Set(path, node, version)], entity)
+
+    async def _committed(self, changes: list[Op], entity: str) -> bool:
+        """Write what changes an entity, the last of them its node, with a notice; as `_written`."""
+        session, node = self._session(), changes[-1]
         notice = Create(nodes.CONFIG_CHANGE, nodes.dump_config_change(entity), sequential=True)
         try:
-            await commit(session, [change, notice])
+            await commit(session, [*changes, notice])
             await self._watch.take(session, entity)
         except (BadVersion, NodeExists):
             return False
         except NoNode as problem:
-            if problem.path != path or version is None:  # a parent is gone: nothing can be written until it is back
+            if problem.path != node.path or isinstance(node, Create):  # a parent is gone: until it is back, no writes
                 raise _unwritable(problem) from problem
             return False
         except StoreError as problem:

@@ -1,7 +1,8 @@
 """Settings as a cluster's store has them: each broker reads them all when its session begins, then what changed, and
 goes by them each time.
 
-    /config/changes        a new notice names an entity: topics/T, brokers/N, brokers/<default>, users/U; that is read
+    /config/changes        a new notice names an entity: topics/T, brokers/N, brokers/<default>, users/U and those of
+                           quotas (`entities.py`); that is read
     /config/topics         topics come with their settings, and go: nobody writes a notice for that
     a topic id is told     settings that were read under another id are those of an earlier topic of that name
     connected again        watches were lost with the connection: all are looked at once more
@@ -19,12 +20,11 @@ from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.configs import Configured, load
-from pybroker.controller.users import load_user, load_users
+from pybroker.controller.entities import EntityConfigs
 from pybroker.coordination.commit import read, until_answered
 from pybroker.coordination.store import NoNode, Session, SessionState, StoreDamaged, StoreError, WatchEvent
 from pybroker.errors import KafkaError
 from pybroker.logs import event
-from pybroker.security.credentials import Credentials
 from pybroker.tasks import cancel_and_wait
 
 log = logging.getLogger(__name__)
@@ -50,14 +50,14 @@ class ConfigWatch:
         config: BrokerConfig,
         topics: ConfigRepository,
         held: Configured,
-        credentials: Credentials,
+        entities: EntityConfigs,
     ) -> None:
-        """`held` goes by what topics' settings say, logins by `credentials`."""
+        """`held` goes by what topics' settings say, logins and quotas by what `entities` have."""
         self._broker_id = broker_id
         self._config = config
         self._topics = topics
         self._held = held
-        self._credentials = credentials
+        self._entities = entities
         self._ids: dict[str, bytes | None] = {}  # under which topic id each topic's settings were read
         self._learning: dict[tuple[str, bytes], asyncio.Task[None]] = {}
         self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
@@ -66,7 +66,7 @@ class ConfigWatch:
     async def read_all(self, session: Session, *, running: bool = False) -> None:
         """Read every setting there is; `running` as of `load`. Raises StoreError."""
         await load(session, self._config, self._broker_id, running=running)
-        await load_users(session, self._credentials)
+        await self._entities.load_all(session)
         names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS))
         self._forget(self._ids.keys() - set(names))
         await self._read_topics(session, names)
@@ -106,8 +106,8 @@ class ConfigWatch:
         kind, _, name = entity.partition("/")
         if kind == "topics":
             await self._learn(session, [name])
-        elif kind == "users" and "/" not in name:
-            await load_user(session, self._credentials, name)
+        elif (of := nodes.entity_of_path(entity)) is not None:
+            await self._entities.load(session, of)
         elif kind == "brokers" and name in ("<default>", str(self._broker_id)):
             await load(session, self._config, self._broker_id, running=True)
             await self._go_by_all()

@@ -25,12 +25,14 @@ from pybroker.controller import nodes
 from pybroker.controller.channel import Channel
 from pybroker.controller.context import ControllerContext
 from pybroker.controller.election import write
+from pybroker.controller.entities import Change as EntityChange
+from pybroker.controller.entities import EntityConfigs, written
 from pybroker.controller.topics import TopicAdmin
 from pybroker.coordination.commit import read, until_answered
 from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreDamaged, StoreError
 from pybroker.errors import KafkaError
 from pybroker.logs import event
-from pybroker.security.credentials import Credentials
+from pybroker.security.quotas import OF_CLIENTS, OF_IPS, Entity
 from pybroker.security.tls import server_context
 
 log = logging.getLogger(__name__)
@@ -82,7 +84,7 @@ class ConfigAdmin:
 
     def __init__(
         self, session: Session, context: ControllerContext, channel: Channel, config: BrokerConfig, admin: TopicAdmin,
-        holders: Configured, wall_ms: Callable[[], int], credentials: Credentials,
+        holders: Configured, wall_ms: Callable[[], int], entities: EntityConfigs,
     ) -> None:  # fmt: skip
         """`wall_ms` is the store's clock as well as may be: by it notices grow old."""
         self._session = session
@@ -92,7 +94,7 @@ class ConfigAdmin:
         self._admin = admin
         self._holders = holders
         self._wall_ms = wall_ms
-        self._credentials = credentials
+        self._entities = entities
         self._one = asyncio.Lock()
         self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
 
@@ -110,7 +112,7 @@ class ConfigAdmin:
                 return
             with self._admin.claim(name):
                 change = Set(nodes.topic_config(name), nodes.dump_config(after))
-                await self._write(change, f"topics/{name}")
+                await self._write([change], f"topics/{name}")
                 topic = self._context.topics[name] = dataclasses.replace(topic, config=after)
                 self._channel.update_configs([topic])
             await self._holders.configure([topic])
@@ -133,36 +135,37 @@ class ConfigAdmin:
             there = await until_answered(lambda: self._session.exists(path))
             node = nodes.dump_config(after)
             change: Op = Create(path, node) if there is None else Set(path, node, there.version)
-            await self._write(change, f"brokers/{name or '<default>'}")
+            await self._write([change], f"brokers/{name or '<default>'}")
             self._config.overlay(source, after)
             await self._holders.configure(list(self._context.topics.values()))
             for tell in self.on_broker_altered:
                 await tell()
         tell_altered(f"brokers/{name or '<default>'}", after)
 
-    # -- users -------------------------------------------------------------------------------------------------------
+    # -- users, client ids, addresses --------------------------------------------------------------------------------
 
-    async def alter_user(self, user: str, change: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
-        """Give a user the settings that `change` makes of those there are. Raises what `change` does, and 56."""
-        path = nodes.user_config(user)
+    async def alter_entity(self, entity: Entity, change: EntityChange, *, validate_only: bool = False) -> None:
+        """Give a user, a client id or an address the settings that `change` makes of those there are. Raises what
+        `change` does, and 56."""
+        path = nodes.entity_path(entity)
         async with self._one:
             version, held = None, dict[str, str]()
             with contextlib.suppress(NoNode):
-                data, stat = await read(self._session, path)
-                held, version = nodes.load_user_config(data), stat.version
+                data, stat = await read(self._session, f"{nodes.CONFIGS}/{path}")
+                held, version = nodes.load_entity_config(data), stat.version
             after = change(held)
-            node = nodes.dump_config(after)
-            op: Op = Create(path, node) if version is None else Set(path, node, version)
-            await self._write(op, f"users/{nodes.user_node(user)}")
-            self._credentials.take(user, after)
-        tell_altered(f"users/{user}", dict.fromkeys(after, "..."))
+            if validate_only:
+                return
+            await self._write(await written(self._session, entity, version, after), path)
+            self._entities.take(entity, after)
+        tell_altered(path, shown_of(after))
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
-    async def _write(self, change: Op, entity: str) -> None:
+    async def _write(self, changes: list[Op], entity: str) -> None:
         notice = Create(nodes.CONFIG_CHANGE, nodes.dump_config_change(entity), sequential=True)
         try:
-            await write(self._session, self._context.fence, [change, notice])
+            await write(self._session, self._context.fence, [*changes, notice])
         except NoNode as problem:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, str(problem)) from None
         with contextlib.suppress(StoreError):  # the change is made; what is not removed now, the next one removes
@@ -235,6 +238,11 @@ def _check_names(names: Iterable[str]) -> None:
             raise ConfigError(f"{shown(name)} is no setting of a broker")
         if not setting.dynamic:
             raise ConfigError(f"{name} cannot change while the broker runs: set it where the broker is started")
+
+
+def shown_of(config: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a user, a client id or an address for the log: credentials without what is in them."""
+    return {key: text if key in OF_CLIENTS or key in OF_IPS else "..." for key, text in config.items()}
 
 
 def tell_altered(entity: str, config: Mapping[str, str]) -> None:

@@ -18,6 +18,7 @@ from pybroker.config.listeners import SECURITY_PROTOCOLS
 from pybroker.config.settings import INT_MAX
 from pybroker.coordination.store import StoreDamaged
 from pybroker.model import PLAINTEXT, Endpoint, HostPort
+from pybroker.security.quotas import CLIENT_ID, IP, USER, Entity
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,7 +35,10 @@ DELETED = "/admin/deleted_topics"
 PRODUCER_IDS = "/latest_producer_id_block"
 SEQUENCE_OF_IDS = "/brokers/seqid"
 TOPIC_CONFIGS = "/config/topics"
+CONFIGS = "/config"
 USER_CONFIGS = "/config/users"
+CLIENT_CONFIGS = "/config/clients"
+IP_CONFIGS = "/config/ips"
 DEFAULT_ENTITY = "<default>"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
@@ -50,6 +54,9 @@ PERSISTENT = (
 OF_A_CLUSTER = tuple(path for path in PERSISTENT if path not in (DELETED, LOG_DIRS))
 """The same in a cluster, whose store has Kafka's nodes and no others."""
 
+
+_ROOTS = {USER: "users", CLIENT_ID: "clients", IP: "ips"}
+"""Where entities of a type lie, and where the clients of a user do below the user's node."""
 
 EPOCH_MAX = INT_MAX - (1 << 16)
 """Of a leader or a controller, as the store has it: elections can go on for a while."""
@@ -91,18 +98,30 @@ def broker_config(broker_id: int | None) -> str:
     return f"/config/brokers/{DEFAULT_ENTITY if broker_id is None else broker_id}"
 
 
-def user_config(user: str) -> str:
-    return f"{USER_CONFIGS}/{user_node(user)}"
+def entity_node(name: str | None) -> str:
+    """The name of the node of a user, a client id or an address, None for the default of all: as of a URL, as Kafka's
+    Sanitizer makes it."""
+    return DEFAULT_ENTITY if name is None else quote(name, safe="").replace("~", "%7E")
 
 
-def user_node(user: str) -> str:
-    """The name of a user's node: as of a URL, as Kafka has it."""
-    return quote(user, safe="")
+def name_of_node(node: str) -> str | None:
+    """Whose node has this name."""
+    return None if node == DEFAULT_ENTITY else unquote(node)
 
 
-def user_of(name: str) -> str:
-    """The user whose node has this name."""
-    return unquote(name)
+def entity_path(entity: Entity) -> str:
+    """Of the entity of a quota, below /config."""
+    return "/".join(f"{_ROOTS[kind]}/{entity_node(name)}" for kind, name in entity)
+
+
+def entity_of_path(path: str) -> Entity | None:
+    """The entity of a quota whose node lies there below /config; None: it is of none."""
+    words = path.split("/")
+    names = dict(zip(words[::2], words[1::2], strict=False))
+    types = tuple(kind for kind, root in _ROOTS.items() if root in names)
+    if len(words) != 2 * len(types) or [_ROOTS[kind] for kind in types] != words[::2] or (IP in types and types[1:]):
+        return None
+    return tuple((kind, name_of_node(names[_ROOTS[kind]])) for kind in types) or None
 
 
 def log_dirs(broker_id: int) -> str:
@@ -285,8 +304,8 @@ def load_config(data: bytes) -> dict[str, str]:
     return _texts(_load(data)["config"])
 
 
-def load_user_config(data: bytes) -> dict[str, str]:
-    """A node that only stands above others is empty."""
+def load_entity_config(data: bytes) -> dict[str, str]:
+    """Of a user, a client id or an address. A node that only stands above others is empty."""
     return load_config(data) if data not in (b"", b"null") else {}
 
 

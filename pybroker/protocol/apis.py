@@ -89,6 +89,8 @@ _ADVERTISED: Final = (
     ("AlterPartitionReassignments", 0, 1),
     ("ListPartitionReassignments", 0, 0),
     ("OffsetDelete", 0, 0),
+    ("DescribeClientQuotas", 0, 1),
+    ("AlterClientQuotas", 0, 1),
     ("DescribeUserScramCredentials", 0, 0),
     ("AlterUserScramCredentials", 0, 0),
     ("AlterPartition", 2, 3),

@@ -28,10 +28,10 @@ from pybroker.controller.configs import ConfigAdmin
 from pybroker.controller.context import ControllerContext
 from pybroker.controller.delegation_tokens import TokenStore
 from pybroker.controller.election import elect
+from pybroker.controller.entities import EntityConfigs
 from pybroker.controller.producer_ids import ProducerIds
 from pybroker.controller.registration import Registration
 from pybroker.controller.topics import TopicAdmin
-from pybroker.controller.users import load_users
 from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.store import NodeExists, NoNode, Session, Store, StoreDamaged, StoreError
 from pybroker.groups.coordinator import Coordinator
@@ -41,6 +41,7 @@ from pybroker.replication.logdirs import LogDir, StartError, open_log_dirs, owne
 from pybroker.replication.replicas import Replicas
 from pybroker.replication.workers import Workers
 from pybroker.security.credentials import Credentials
+from pybroker.security.quotas import ClientQuotas
 from pybroker.server import directories
 from pybroker.server.authorization import Authorization
 from pybroker.server.bridge import Bridge
@@ -100,7 +101,7 @@ class Broker:
         self.host, self.port = "", 0
         self.metrics_port = 0
         self.metadata = MetadataCache()
-        self.credentials = Credentials()
+        self.entities = EntityConfigs(Credentials(), ClientQuotas())
         self._authorization: Authorization | None = None
         self._tokens: TokenKeeper | None = None
         self._registration: Registration | None = None
@@ -181,7 +182,7 @@ class Broker:
         context, metadata, topic_configs = ControllerContext(self.broker_id, fence), self.metadata, ConfigRepository()
         channel = Channel(context, metadata, topic_configs)
         await configs.load(session, self.config, self.broker_id)
-        await load_users(session, self.credentials)
+        await self.entities.load_all(session)
         await self._load_security(session)
         await loading.record_log_dirs(session, fence, self.broker_id, log_dirs)
         replicas = self._make_replicas(sockets)
@@ -199,7 +200,7 @@ class Broker:
         except NodeExists:
             raise StartError(f"a broker with the id {self.broker_id} is registered in this cluster already") from None
         settings = ConfigAdmin(
-            session, context, channel, self.config, admin, replicas, wall_ms, self.credentials
+            session, context, channel, self.config, admin, replicas, wall_ms, self.entities
         )
         settings.on_broker_altered.append(self._go_by_settings)
         groups, workers = self._work(replicas)
@@ -208,13 +209,13 @@ class Broker:
         self._loading_groups = asyncio.get_running_loop().create_task(locator.lead(self._deleted_topics))
         asked = Collaborators(
             self.broker_id, self.config, metadata, topic_configs, replicas, admin, ids.draw, workers, groups, locator,
-            settings, self.credentials, self._authorization, self._token_store,
+            settings, self.entities, self._authorization, self._token_store,
         )  # fmt: skip
         await self._serve(asked)
 
     async def _bind(self) -> SocketServer:
         """Take the addresses of clients and of metrics; nobody is accepted yet. Raises StartError."""
-        sockets = self._sockets = SocketServer(self.config, self.credentials)
+        sockets = self._sockets = SocketServer(self.config, self.entities.credentials)
         sockets.bind()
         self.host, self.port = next(iter(sockets.addresses.values()))
         if self.config.metrics is not None:
@@ -340,7 +341,7 @@ class Broker:
         if self._authorization is not None:
             await self._authorization.load(session)
         if self.config[TOKEN_SECRET]:
-            self._tokens = TokenKeeper(self.config, self._present_session, self.credentials)
+            self._tokens = TokenKeeper(self.config, self._present_session, self.entities.credentials)
             await self._tokens.load(session)
 
     @property

@@ -161,7 +161,7 @@ class ClusterBroker(Broker):
         sockets = await self._bind()
         replicas = self._make_replicas(sockets)
         self._topic_configs = ConfigRepository()
-        self._watch = ConfigWatch(self.broker_id, config, self._topic_configs, replicas, self.credentials)
+        self._watch = ConfigWatch(self.broker_id, config, self._topic_configs, replicas, self.entities)
         self._watch.on_broker_altered.append(self._go_by_settings)
         self._watch.on_altered.append(self._tell_controller)
         await self._wait(member.in_a_session(self._watch.read_all))
@@ -222,7 +222,7 @@ class ClusterBroker(Broker):
         peers = Peers(self._inter_broker, self._manager, lambda: self._controller, ids.block)
         return Collaborators(
             self.broker_id, config, metadata, self._topic_configs, replicas, topics, ids.draw, workers, groups, located,
-            settings, self.credentials, self._authorization, self._token_store, peers,
+            settings, self.entities, self._authorization, self._token_store, peers,
             Followers(
                 self._inter_broker, self._isr.fetched, self.broker_id, config["broker.rack"], self._rack() is not None
             ),

@@ -16,11 +16,11 @@ from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.controller.configs import ConfigAdmin
 from pybroker.controller.delegation_tokens import TokenStore
+from pybroker.controller.entities import EntityConfigs
 from pybroker.controller.topics import TopicAdmin
 from pybroker.groups.coordinator import Coordinator
 from pybroker.protocol.apis import SERVED
 from pybroker.replication.replicas import Replicas
-from pybroker.security.credentials import Credentials
 from pybroker.server.authorization import Authorization
 from pybroker.server.dispatch import Handler
 from pybroker.server.handlers import (
@@ -41,6 +41,7 @@ from pybroker.server.handlers import (
     produce,
     producer_ids,
     producers,
+    quotas,
     reassignments,
     records,
     sasl,
@@ -75,7 +76,7 @@ class Collaborators:
     groups: Coordinator
     locator: Locates
     configs: ConfigAdmin | ClusterConfigs
-    credentials: Credentials
+    entities: EntityConfigs
     authorization: Authorization | None
     tokens: TokenStore | None
     peers: control.Peers | None = None  # of a broker of a cluster
@@ -153,8 +154,10 @@ def admin_handlers(c: Collaborators) -> dict[str, Handler]:
         ),
         "ListPartitionReassignments": Handler(reassignments.list_reassignments, reassignments.list_failed),
         "DescribeProducers": Handler(producers.DescribeProducers(c.replicas), producers.failed),
-        "DescribeUserScramCredentials": Handler(users.DescribeUsers(c.credentials), users.describe_failed),
+        "DescribeUserScramCredentials": Handler(users.DescribeUsers(c.entities.credentials), users.describe_failed),
         "AlterUserScramCredentials": Handler(users.AlterUsers(c.configs), users.alter_failed),
+        "DescribeClientQuotas": Handler(quotas.DescribeQuotas(c.entities.quotas), quotas.describe_failed),
+        "AlterClientQuotas": Handler(quotas.AlterQuotas(c.configs), quotas.alter_failed),
         **acl_handlers(c),
         **token_handlers(c),
     }

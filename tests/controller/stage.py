@@ -15,6 +15,7 @@ from pybroker.controller.channel import Channel
 from pybroker.controller.configs import ConfigAdmin
 from pybroker.controller.context import ControllerContext
 from pybroker.controller.election import elect
+from pybroker.controller.entities import EntityConfigs
 from pybroker.controller.loading import prepare
 from pybroker.controller.producer_ids import ProducerIds
 from pybroker.controller.topics import TopicAdmin
@@ -23,6 +24,7 @@ from pybroker.coordination.store import NoNode, Session
 from pybroker.errors import KafkaError
 from pybroker.model import PLAINTEXT, HostPort
 from pybroker.security.credentials import Credentials
+from pybroker.security.quotas import ClientQuotas
 
 TIMEOUT_MS = 6_000
 BEGAN_MS = 1_700_000_000_000
@@ -100,9 +102,10 @@ class Stage:
         self.context = ControllerContext(broker_id, fence, dict(self.brokers))
         channel = Channel(self.context, self.metadata, self.topic_configs)
         self.topics = TopicAdmin(self.session, self.context, channel, self.config, self.holders, self.random)
-        self.credentials = Credentials()
+        self.entities = EntityConfigs(Credentials(), ClientQuotas())
+        self.credentials = self.entities.credentials
         self.configs = ConfigAdmin(
-            self.session, self.context, channel, self.config, self.topics, self.holders, self.wall_ms, self.credentials
+            self.session, self.context, channel, self.config, self.topics, self.holders, self.wall_ms, self.entities
         )
         self.ids = ProducerIds(lambda: self.session, broker_id, above=-1)
 

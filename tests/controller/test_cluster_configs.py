@@ -22,12 +22,14 @@ from pybroker.controller import nodes
 from pybroker.controller.cluster_configs import ClusterConfigs
 from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.controller.config_watch import UNKNOWN, ConfigWatch
+from pybroker.controller.entities import EntityConfigs
 from pybroker.controller.loading import prepare
 from pybroker.controller.planning import NewTopic
 from pybroker.coordination.memory import MemorySession, MemoryStore
 from pybroker.coordination.store import Create, Delete, Op, Set, StoreDamaged
 from pybroker.errors import KafkaError
 from pybroker.security.credentials import Credentials
+from pybroker.security.quotas import CLIENT_ID, CONSUMER, PRODUCER, USER, ClientQuotas, Entity
 from tests.controller.stage import live_broker
 from tests.harness import eventually, looked
 
@@ -58,8 +60,9 @@ class Member:
         told = TopicStates("t", b"t" * 16, {0: state})
         self.metadata.update(UpdateMetadata(1, 1, [live_broker(1), live_broker(2)], [told]))
         self.held = Held()
-        self.credentials = Credentials()
-        self.watch = ConfigWatch(number, self.config, self.topics, self.held, self.credentials)
+        self.entities = EntityConfigs(Credentials(), ClientQuotas())
+        self.credentials = self.entities.credentials
+        self.watch = ConfigWatch(number, self.config, self.topics, self.held, self.entities)
 
     async def join(self, store: MemoryStore) -> None:
         self.store = store
@@ -344,3 +347,49 @@ async def test_a_wish_for_a_deletion_that_has_no_place(members: tuple[Member, Me
         with pytest.raises(KafkaError, match=nodes.DELETIONS) as told:
             await topics.delete("t", T_ID)
     assert told.value.code == errors.KAFKA_STORAGE_ERROR
+
+
+ALICE: Entity = ((USER, "a~b"),)
+PAIR: Entity = ((USER, "u"), (CLIENT_ID, "c/d"))
+
+
+async def test_quotas_of_one_broker_are_those_of_all(members: tuple[Member, Member]) -> None:
+    one, other = members
+    for number, entity in enumerate((ALICE, PAIR, ((USER, None), (CLIENT_ID, None)), ((CLIENT_ID, "c"),))):
+        value = {PRODUCER: str(number + 1)}
+        await one.configs.alter_entity(entity, lambda held, value=value: {**held, **value})
+        assert one.entities.quotas.all()[entity] == {PRODUCER: number + 1.0}, "at once where it is written"
+        await eventually("the other has it", lambda entity=entity: entity in other.entities.quotas.all())
+    await other.configs.alter_entity(PAIR, lambda held: {})
+    await eventually("it is gone", lambda: PAIR not in one.entities.quotas.all())
+    await other.configs.alter_entity(ALICE, lambda held: {**held, CONSUMER: "5"}, validate_only=True)
+    assert one.entities.quotas.all() == other.entities.quotas.all() and len(one.entities.quotas.all()) == 3
+
+
+async def test_quotas_that_kafka_writes_are_taken_up(members: tuple[Member, Member]) -> None:
+    one, other = members
+    session = await one.store.session(60_000)
+    await session.create("/config/users/u", b"")
+    await session.create("/config/users/u/clients", b"")
+    path = "users/u/clients/c%2Fd"
+    await session.create(f"/config/{path}", nodes.dump_config({PRODUCER: "7"}))
+    notice = json.dumps({"version": 2, "entity_path": path}).encode()
+    await session.create(nodes.CONFIG_CHANGE, notice, sequential=True)
+    for member in members:
+        quotas = member.entities.quotas
+        await eventually("it holds", lambda quotas=quotas: quotas.all() == {PAIR: {PRODUCER: 7.0}})
+    for junk in ("users", "users/u/clients", "users/u/clients/c/x", "clients/c/users/u", "ips/a/clients/c", "x/y", ""):
+        await session.create(nodes.CONFIG_CHANGE, nodes.dump_config_change(junk), sequential=True)
+    await one.configs.alter_entity(((CLIENT_ID, "c"),), lambda held: {PRODUCER: "9"})
+    await eventually("junk stops nobody", lambda: len(other.entities.quotas.all()) == 2)
+
+
+async def test_both_write_one_entity_and_nothing_is_lost(members: tuple[Member, Member]) -> None:
+    one, other = members
+    await asyncio.gather(
+        one.configs.alter_entity(PAIR, lambda held: {**held, PRODUCER: "1"}),
+        other.configs.alter_entity(PAIR, lambda held: {**held, CONSUMER: "2"}),
+    )
+    for member in members:
+        quotas = member.entities.quotas
+        await eventually("both hold", lambda quotas=quotas: quotas.all() == {PAIR: {PRODUCER: 1.0, CONSUMER: 2.0}})

@@ -15,9 +15,8 @@ LEFT_OUT = {
         *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"),
         *("DescribeTransactions", "ListTransactions"),
     ],
-    "delegation tokens and quotas are not there yet": [
+    "delegation tokens are not there yet": [
         *("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken"),
-        *("DescribeClientQuotas", "AlterClientQuotas"),
     ],
     "a KRaft controller's, and features that only those finalize": ["Envelope", "UpdateFeatures"],
     "a KRaft quorum's": ["DescribeQuorum", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"],

@@ -220,6 +220,10 @@ TABLE: list[tuple[str, int, dict[str, Any], Any]] = [
     ("AlterPartitionReassignments", 0, {"topics": []}, lambda a: a.error_code == CLUSTER_DENIED),
     ("ListPartitionReassignments", 0, {"topics": None}, lambda a: a.error_code == CLUSTER_DENIED),
     ("OffsetDelete", 0, {"group_id": "g", "topics": []}, lambda a: a.error_code == GROUP_DENIED),
+    ("DescribeClientQuotas", 1, {}, lambda a: a.error_code == CLUSTER_DENIED),
+    ("AlterClientQuotas", 1, {"entries": [m.AlterClientQuotasRequest.Entries(
+        entity=[m.AlterClientQuotasRequest.Entries.Entity(entity_type="user", entity_name="ann")])]},
+     lambda a: a.entries[0].error_code == CLUSTER_DENIED),
     ("DescribeUserScramCredentials", 0, {"users": None}, lambda a: a.error_code == CLUSTER_DENIED),
     ("AlterUserScramCredentials", 0, {"deletions": [
         m.AlterUserScramCredentialsRequest.Deletions(name="ann", mechanism=1)]},

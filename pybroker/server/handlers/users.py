@@ -16,6 +16,7 @@ from pybroker.config.settings import shown
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.security.credentials import Credentials
+from pybroker.security.quotas import USER, Entity
 from pybroker.security.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, Credential
 
 NUMBERS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
@@ -28,7 +29,7 @@ Change = Callable[[Mapping[str, str]], dict[str, str]]
 class Altered(Protocol):
     """Who writes what a user has."""
 
-    async def alter_user(self, user: str, change: Change) -> None: ...
+    async def alter_entity(self, entity: Entity, change: Change) -> None: ...
 
 
 class DescribeUsers:
@@ -71,7 +72,7 @@ class AlterUsers:
             result = kind(user=name, error_message=None)
             try:
                 change = _change(name, request, asked)
-                await self._admin.alter_user(name, change)
+                await self._admin.alter_entity(((USER, name),), change)
             except KafkaError as problem:
                 result.error_code, result.error_message = problem.code, problem.message
             results.append(result)

@@ -51,7 +51,7 @@ class Desk:
         locator = Locator(HERE, stage.config, stage.metadata, self.replicas, stage.topics, groups)
         self.asked = Collaborators(
             HERE, stage.config, stage.metadata, stage.topic_configs, self.replicas, stage.topics, stage.ids.draw,
-            self.workers, groups, locator, stage.configs, stage.credentials, None,
+            self.workers, groups, locator, stage.configs, stage.entities, None,
         )  # fmt: skip
         self.fetch = fetch_of(self.asked)
         self.table = handlers(self.asked, self.fetch)

@@ -1,0 +1,109 @@
+"""What the store knows of users, client ids and addresses: the credentials and quotas that a broker goes by.
+
+    /config/users/U             SCRAM credentials and quotas of a user     /config/clients/C    quotas of a client id
+    /config/users/U/clients/C   quotas of a user with a client id          /config/ips/A        those of an address
+
+`<default>` for a name is everybody who has none. A node that cannot be read costs its own user the login, and no start;
+the quotas that were read before stay.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from pybroker.config.settings import shown
+from pybroker.controller import nodes
+from pybroker.coordination.commit import read, until_answered
+from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreDamaged
+from pybroker.logs import event
+from pybroker.security.credentials import Credentials
+from pybroker.security.quotas import USER, ClientQuotas, Entity
+
+log = logging.getLogger(__name__)
+
+READ_AT_ONCE = 1000
+ROOTS = ("users", "clients", "ips")
+
+Change = Callable[[Mapping[str, str]], dict[str, str]]
+"""What an entity has, into what it has then."""
+
+
+class EntityConfigs:
+    """Takes what is told of each entity to those who go by it."""
+
+    def __init__(self, credentials: Credentials, quotas: ClientQuotas) -> None:
+        self.credentials = credentials
+        self.quotas = quotas
+
+    def take(self, entity: Entity, config: Mapping[str, str]) -> None:
+        """These are all the settings that an entity has now."""
+        ((kind, name), *clients) = entity
+        if kind == USER and name is not None and not clients:
+            for mechanism in self.credentials.take(name, config):
+                why = "it cannot be read"
+                event(log, logging.ERROR, "credential ignored", user=name, mechanism=mechanism, reason=why)
+        for key in self.quotas.take(entity, config):
+            why = f"{shown(config[key])} is no value of it"
+            event(log, logging.ERROR, "quota ignored", of=nodes.entity_path(entity), quota=key, reason=why)
+
+    async def load_all(self, session: Session) -> None:
+        """Take what all entities have. Raises StoreError."""
+        paths = [f"{root}/{name}" for root in ROOTS for name in await _children(session, f"{nodes.CONFIGS}/{root}")]
+        of_users = [path for path in paths if path.startswith("users/")]
+        below = await _in_shares(_clients_of(session, path) for path in of_users)
+        paths += [path for found in below for path in found]
+        entities = [entity for path in paths if (entity := nodes.entity_of_path(path)) is not None]
+        self.credentials.keep({name for (kind, name), *more in entities if kind == USER and name and not more})
+        self.quotas.keep(entities)
+        await _in_shares(self.load(session, entity) for entity in entities)
+
+    async def load(self, session: Session, entity: Entity) -> None:
+        """Take what an entity has. Raises StoreError."""
+        config = dict[str, str]()
+        try:
+            config = nodes.load_entity_config((await read(session, f"{nodes.CONFIGS}/{nodes.entity_path(entity)}"))[0])
+        except NoNode:
+            pass
+        except StoreDamaged as problem:
+            event(log, logging.ERROR, "settings of an entity ignored", of=nodes.entity_path(entity), reason=problem)
+            config = {key: str(value) for key, value in self.quotas.all().get(entity, {}).items()}
+        self.take(entity, config)
+
+
+async def _children(session: Session, path: str) -> list[str]:
+    try:
+        names, _ = await until_answered(lambda: session.children(path))
+    except NoNode:
+        return []
+    return list(names)
+
+
+async def _clients_of(session: Session, user: str) -> list[str]:
+    return [f"{user}/clients/{name}" for name in await _children(session, f"{nodes.CONFIGS}/{user}/clients")]
+
+
+async def _in_shares(works: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """The outcomes of all, so many of them at a time."""
+    left, done = list(works), list[Any]()
+    for first in range(0, len(left), READ_AT_ONCE):
+        done += await asyncio.gather(*left[first : first + READ_AT_ONCE])
+    return done
+
+
+async def written(session: Session, entity: Entity, version: int | None, config: Mapping[str, str]) -> list[Op]:
+    """What writes an entity, whose node has that version or, with None, is not there yet. Raises StoreError."""
+    path, node = f"{nodes.CONFIGS}/{nodes.entity_path(entity)}", nodes.dump_config(config)
+    if version is not None:
+        return [Set(path, node, version)]
+    above = [f"{nodes.CONFIGS}/{nodes.entity_path(entity[:1])}"]
+    above.append(f"{above[0]}/clients")
+    made: list[Op] = []
+    for parent in above if len(entity) > 1 else ():
+        if await _is_missing(session, parent):
+            made.append(Create(parent, b""))
+    return [*made, Create(path, node)]
+
+
+async def _is_missing(session: Session, path: str) -> bool:
+    return await until_answered(lambda: session.exists(path)) is None
