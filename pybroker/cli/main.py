@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "users": Command("pybroker.cli.users", "List, set and remove the passwords by which users log in."),
     "tokens": Command("pybroker.cli.tokens", "List, create, renew and expire delegation tokens."),
     "acls": Command("pybroker.cli.acls", "List, add and remove ACLs: who may do what."),
+    "quotas": Command("pybroker.cli.quotas", "List, set and delete client quotas: who may do how much."),
     "bench": Command("pybroker.cli.bench", "Measure what a broker can do."),
     "pipeline": Command("pybroker.cli.pipeline", "Write topics into a table of Parquet files, on Spark."),
     "dump": Command("pybroker.cli.dump", "Show a log segment, an index, a snapshot or a checkpoint."),
