@@ -36,6 +36,7 @@ from pybroker.core.columns.partition_batches import PartitionBatches
 from pybroker.core.columns.source import ByteColumn, HeaderColumn
 from pybroker.core.fetcher import Fetcher, FetcherEvent
 from pybroker.core.partition_handle import Appended, Follower, Partition, Read, Role
+from pybroker.core.quota_bucket import QuotaBucket
 
 __all__ = [
     "BOUNDS_US",
@@ -71,6 +72,7 @@ __all__ = [
     "PartitionBatches",
     "PendingBatch",
     "Plane",
+    "QuotaBucket",
     "Read",
     "Record",
     "RecordMetadata",

@@ -49,6 +49,7 @@ from pybroker.core.partition_handle import Follower as Follower
 from pybroker.core.partition_handle import Partition as Partition
 from pybroker.core.partition_handle import Read as Read
 from pybroker.core.partition_handle import Role as Role
+from pybroker.core.quota_bucket import QuotaBucket as QuotaBucket
 
 Bytes = bytes | bytearray | memoryview
 
@@ -175,6 +176,9 @@ def clean(
     if it did not come to its end because segments went meanwhile or the broker stops; what is done by then is sound.
     Raises LogError 2 where a batch is damaged, 56, OSError (EAGAIN: a round runs already)."""
 
+Counted = tuple[int, bytes, QuotaBucket | None, QuotaBucket | None, QuotaBucket | None]
+"""The number of quotas, a client id (null is empty, 256 bytes at most), and where it counts by them: bytes of Produce
+requests, bytes of Fetch answers, nanoseconds of threads. None: nowhere."""
 Letter = Literal["request", "gone", "closed", "grown", "fetcher", "joining"]
 
 class Plane:
@@ -237,11 +241,16 @@ class Plane:
     def reply(
         self, token: int, parts: Sequence[Bytes | Slice] | None, *, close: bool = False,
         rights: Mapping[bytes, int] | None = None, rules: int = 0, login_ends_ms: int = -1,
+        quotas: Counted | None = None, mute_ms: int = 0,
     ) -> None:
         """Answer a request, once: parts in order without the size; None for no answer. ValueError: it is answered.
 
         rights: {topic id: READ | WRITE} that the client has from now on, as long as the rules of this number hold.
-        login_ends_ms: as of adopt(), from now on; -1: as it was."""
+        login_ends_ms: as of adopt(), from now on; -1: as it was.
+        quotas: where it counts from now on, as long as those of this number hold. mute_ms: how long nothing more of the
+        connection is read."""
+    def set_quotas(self, number: int) -> None:
+        """The quotas that have this number hold now, 0: there are none. Who is muted goes on."""
     def set_rules(self, rules: int) -> None:
         """The rules that have this number hold now: rights that follow from others are forgotten."""
     held_bytes: int  # by requests that are received and not yet answered

@@ -34,9 +34,11 @@ from pybroker.core.plane.mailbox cimport (
 from pybroker.core.plane.memory_pool cimport address_t, pool_destroy, pool_init, pool_join, pool_leave, pool_t
 from pybroker.core.plane.network_thread cimport reactor_free, reactor_hang_up, reactor_new, reactor_run, reactor_step
 from pybroker.core.plane.nodes cimport nodes_new, nodes_t, put_text
+from pybroker.core.plane.quotas cimport quotas_free, quotas_t
 from pybroker.core.plane.reactor cimport plane_t, reactor_t
 from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
 from pybroker.core.plane.rights cimport given_t, rights_free, rights_given, rights_new
+from pybroker.core.quota_bucket cimport quotas_told
 from pybroker.core.storage.log cimport view_t
 from pybroker.core.base.tls_socket cimport TlsSocket
 
@@ -211,6 +213,11 @@ cdef class Plane:
     def set_rules(self, int64_t rules) -> None:
         """The rules of this number hold now: rights that follow from others are forgotten."""
         store_i64(&self.state.rules, rules)
+
+    def set_quotas(self, int64_t number) -> None:
+        """The quotas of this number hold now, 0: there are none. Who waits for others goes on."""
+        store_i64(&self.state.quotas, number)
+        self._wake()
 
     def divert(self, bint on) -> None:
         """Hand Produce and Fetch to Python as everything else, parked fetches too, or execute them here again."""
@@ -415,26 +422,34 @@ cdef class Plane:
         return out
 
     def reply(self, uintptr_t token, parts, *, bint close=False, rights=None, int64_t rules=0,
-              int64_t login_ends_ms=-1) -> None:
+              int64_t login_ends_ms=-1, quotas=None, int64_t mute_ms=0) -> None:
         """Answer a request, once: parts in order without the size (bytes, Slices), None for no answer. The connection
         executes its next request after that, or ends where `close` is set. ValueError: no request with that token waits
         for an answer; only while one does is its connection known to be there."""
         cdef conn_t* c = <conn_t*>token
         cdef note_t* n
         cdef given_t* given
+        cdef quotas_t* counted
         self.check()
         if token not in self.away:
             raise ValueError(f"no request with the token {token} waits for an answer")
-        given = rights_given(rights, rules)
-        n = <note_t*>calloc(1, sizeof(note_t))
-        if n == NULL:
-            free(given)
-            raise MemoryError()
+        counted = quotas_told(quotas)
+        try:
+            given = rights_given(rights, rules)
+            n = <note_t*>calloc(1, sizeof(note_t))
+            if n == NULL:
+                free(given)
+                raise MemoryError()
+        except BaseException:
+            quotas_free(counted)
+            raise
         self.away.discard(token)
         n.conn = c
         n.close = close
         n.given = given
         n.login_ends_ms = login_ends_ms
+        n.quotas = counted
+        n.mute_ms = mute_ms
         if parts is not None:
             add_answer(n, parts)
         inbox_leave(c.inbox, n)

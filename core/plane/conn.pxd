@@ -7,6 +7,7 @@ from pybroker.core.base.tls cimport tls_t, tls_unsent
 from pybroker.core.partition.partition cimport partition_t, watch_t
 from pybroker.core.plane.fetch_session cimport session_t, waiter_t
 from pybroker.core.plane.memory_pool cimport address_t, pool_full, pool_hold, pool_repay, pool_t
+from pybroker.core.plane.quotas cimport quotas_t
 from pybroker.core.plane.rights cimport given_t, rights_t
 from pybroker.core.storage.cold_reads cimport warm_t
 from pybroker.core.storage.group_commit cimport sync_t
@@ -119,6 +120,10 @@ cdef struct conn_t:
     warm_t warm
     rights_t* rights             # what its client may do; NULL: nobody asks
     tls_t* tls                   # NULL: its bytes are not encrypted
+    quotas_t* quotas             # where its client counts; NULL: that is not known
+    int64_t throttle_ms          # that its last answer tells; it is muted for so long
+    int64_t muted_until_ms       # nothing of it is read or executed until then; 0: it is not muted
+    link_t muted
     void* fetcher                # replica_fetcher_t: its peer leads, and we ask; NULL: it is a client
     int32_t is_follower          # its last Fetch was a follower's
 
@@ -134,6 +139,8 @@ cdef struct note_t:              # what another thread leaves for a reactor: a n
     int64_t bytes
     given_t* given               # rights of the connection's client that come with it; NULL: none
     int64_t login_ends_ms        # another end of its login; -1: it is as it was
+    quotas_t* quotas             # where its client counts from now on; NULL: as before
+    int64_t mute_ms              # how long the connection is muted then
     int32_t is_new
     int32_t close                # close the connection once what is before it was sent
 

@@ -20,6 +20,7 @@ from pybroker.core.base.socket cimport MSG_MORE, MSG_NOSIGNAL, MSG_PEEK, msghdr,
 from pybroker.core.base.tls cimport PIECE_BYTES, tls_flush, tls_free, tls_peek, tls_recv, tls_send, tls_unsent
 from pybroker.core.base.vfs cimport P_SEGMENT_SEND, vfs_pread, vfs_sendfile
 from pybroker.core.plane.memory_pool cimport pool_leave
+from pybroker.core.plane.quotas cimport quotas_free
 from pybroker.core.plane.rights cimport rights_free
 from pybroker.core.storage.log cimport found_t, log_drop, log_hold, log_lend, log_note_unread, log_t, log_take_back
 from pybroker.core.storage.open_files cimport files_drop
@@ -416,4 +417,5 @@ cdef void conn_free(conn_t* c) noexcept nogil:
     conn_repay(c)
     pool_leave(c.pool, c.address)
     rights_free(c.rights)
+    quotas_free(c.quotas)
     free(c)

@@ -75,6 +75,7 @@ cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
     chain_remove(&c.listed)
     chain_remove(&c.ready)
     chain_remove(&c.waiting)
+    chain_remove(&c.muted)
     if c.fetcher != NULL:
         replica_fetcher_end(<replica_fetcher_t*>c.fetcher)
     store_i32(&r.connections, r.connections - 1)

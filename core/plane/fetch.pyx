@@ -13,12 +13,13 @@ the bytes of its request, whose changes to its session were made the first time.
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
+from pybroker.core.base.atomic cimport load_i64
 from pybroker.core.base.cursor cimport cursor_t
 from pybroker.core.partition.partition cimport bound_of, partition_hold, partition_watch
 from pybroker.core.plane.conn cimport conn_t, operation_t, parked_t
 from pybroker.core.plane.fetch_find cimport (
     fetch_await_reader, fetch_await_records, fetch_find, fetch_is_near, fetch_is_read_first, fetch_is_slow,
-    fetch_let_go, fetch_operation, fetcher_t,
+    fetch_is_throttled, fetch_let_go, fetch_operation, fetcher_t,
 )
 from pybroker.core.plane.fetch_incremental cimport begin_session, fetch_incremental
 from pybroker.core.plane.fetch_session cimport sessions_remove
@@ -27,6 +28,7 @@ from pybroker.core.plane.fetch_wire cimport (
 )
 from pybroker.core.plane.operation cimport operation_unwatch
 from pybroker.core.plane.produce cimport DECLINED, DONE, REFUSED, WAITS
+from pybroker.core.plane.quotas cimport quotas_fetch_max, quotas_know
 from pybroker.core.plane.rights cimport RIGHT_READ, rights_allow
 
 cdef enum:
@@ -105,13 +107,30 @@ cdef int full(fetcher_t* f, conn_t* c, operation_t** op, bint again, int64_t now
     if q.session_id != 0:
         sessions_remove(f.sessions, q.session_id)
     status = DECLINED if q.foreign else seek(f, c, op, again, now_ms)
-    if status == DONE:
+    if status == DONE and fetch_is_throttled(f, c):
+        fetch_let_go(q)
+        q.count = 0
+        status = fetch_answer(q, c, 0, 0)
+    elif status == DONE:
         status = fetch_answer(q, c, 0, begin_session(f, now_ms) if is_for_session(q, c) else 0)
     fetch_let_go(q)
     if status == DECLINED and q.session_epoch == EPOCH_FULL:
         f.instead = fetch_without_session(q, NULL, &f.instead_bytes)
         return DECLINED if f.instead != NULL else REFUSED
     return status
+
+
+cdef void count_for(fetcher_t* f, conn_t* c, int64_t now_ms) noexcept nogil:
+    """Where what a consumer gets counts. What its client id counts for may be for Python to find."""
+    cdef fetch_t* q = &f.request
+    cdef int64_t number = load_i64(f.quotas)
+    if number == 0:
+        return
+    if not quotas_know(c.quotas, number, q.frame.at, q.frame.end - q.frame.at):
+        q.foreign = 1
+        return
+    f.counted = c.quotas
+    q.max_bytes = <int32_t>min(<int64_t>q.max_bytes, quotas_fetch_max(c.quotas, now_ms))
 
 
 cdef int fetch(
@@ -128,9 +147,12 @@ cdef int fetch(
     if c.rights != NULL and not is_judged(q, c):
         return DECLINED
     c.is_follower = q.replica >= 0
+    f.counted = NULL
     q.foreign |= q.replica >= 0 and c.listener != f.replica_listener
     # Whoever is in another rack than we are may have to read there, as Python knows.
     q.foreign |= q.replica < 0 and f.rack_length >= 0 and q.rack.length > 0 and not fetch_is_near(f)
+    if q.replica < 0:
+        count_for(f, c, now_ms)
     f.noting = q.replica >= 0 and (not again or op[0].is_unnoted)
     f.now_ms = now_ms
     if again:

@@ -6,6 +6,7 @@ from pybroker.core.partition.registry cimport registry_t
 from pybroker.core.plane.conn cimport conn_t, operation_t
 from pybroker.core.plane.fetch_session cimport sessions_t, waiter_fn
 from pybroker.core.plane.fetch_wire cimport fetch_t
+from pybroker.core.plane.quotas cimport quotas_t
 from pybroker.core.storage.cold_reads cimport warmed_fn
 
 cdef struct fetcher_t:           # what a reactor fetches with
@@ -18,6 +19,8 @@ cdef struct fetcher_t:           # what a reactor fetches with
     const uint8_t* rack
     int32_t noting               # a follower's Fetch is looked at for the first time: how far it is, is noted
     int64_t now_ms
+    const int64_t* quotas        # the number of those that hold now; 0: there are none
+    quotas_t* counted            # where the answer counts; NULL: nowhere
     notify_fn notify             # what the watches of a Fetch that waits call
     waiter_fn news               # and its session's, when that has news
     warmed_fn warmed             # and who read for it
@@ -31,5 +34,6 @@ cdef void fetch_let_go(fetch_t* q) noexcept nogil
 cdef bint fetch_operation(conn_t* c, operation_t** op) noexcept nogil
 cdef bint fetch_is_slow(const fetch_t* q) noexcept nogil
 cdef bint fetch_is_read_first(fetcher_t* f, conn_t* c, operation_t** op) noexcept nogil
+cdef bint fetch_is_throttled(fetcher_t* f, conn_t* c) noexcept nogil
 cdef void fetch_await_reader(fetcher_t* f, operation_t* op, bint again, int64_t now_ms) noexcept nogil
 cdef void fetch_await_records(fetcher_t* f, operation_t* op, bint again, int64_t now_ms) noexcept nogil

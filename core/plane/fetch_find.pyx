@@ -15,6 +15,7 @@ from pybroker.core.partition.watermark cimport watermark_note_fetch
 from pybroker.core.plane.conn cimport conn_t, operation_t
 from pybroker.core.plane.fetch_wire cimport fetch_bound, fetch_t, wanted_t
 from pybroker.core.plane.operation cimport operation_new
+from pybroker.core.plane.quotas cimport quotas_fetched
 from pybroker.core.storage.cold_reads cimport cold_new, cold_put, cold_t, cold_wish, reader_is_cold, reader_is_open
 from pybroker.core.storage.leader_epochs cimport epochs_end
 from pybroker.core.storage.log cimport log_t, log_view, view_t
@@ -25,6 +26,8 @@ cdef enum:
     READ_MS_MAX = 30000          # for a reader, before the reactor waits for the disk itself
     OPENS_MAX = 4                # of one request on the reactor: a reader opened what it was asked to read
     LATER = -2                   # of a partition: not in this answer
+    ANSWER_BYTES = 40            # beside its partitions, which are of one topic mostly
+    PARTITION_BYTES = 40         # beside its records
 
 
 # -- finding -----------------------------------------------------------------------------------------------------------
@@ -225,6 +228,23 @@ cdef bint fetch_is_slow(const fetch_t* q) noexcept nogil:
             return True
     return False
 
+
+# -- quotas ------------------------------------------------------------------------------------------------------------
+
+cdef bint fetch_is_throttled(fetcher_t* f, conn_t* c) noexcept nogil:
+    """Count what was found, and have the answer say how long its client has to wait; True: the answer is to be empty.
+    The bytes around the records are taken to be as many as they mostly are."""
+    cdef fetch_t* q = &f.request
+    cdef bint refused = False
+    if f.counted == NULL:
+        return False
+    q.throttle_ms = quotas_fetched(
+        f.counted, q.found_bytes + ANSWER_BYTES + q.count * PARTITION_BYTES, f.now_ms, &refused)
+    c.throttle_ms = q.throttle_ms
+    return refused
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
 
 cdef void fetch_await_reader(fetcher_t* f, operation_t* op, bint again, int64_t now_ms) noexcept nogil:
     op.is_unnoted = f.noting

@@ -12,8 +12,8 @@ from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport bound_of, partition_watch
 from pybroker.core.plane.conn cimport conn_t, operation_t
 from pybroker.core.plane.fetch_find cimport (
-    fetch_await_reader, fetch_await_records, fetch_find, fetch_is_read_first, fetch_is_slow, fetch_let_go,
-    fetch_operation, fetcher_t,
+    fetch_await_reader, fetch_await_records, fetch_find, fetch_is_read_first, fetch_is_slow, fetch_is_throttled,
+    fetch_let_go, fetch_operation, fetcher_t,
 )
 from pybroker.core.plane.fetch_session cimport (
     session_clear_news, session_drop, session_new, session_next_epoch, session_next_news, session_note, session_t,
@@ -221,7 +221,12 @@ cdef int go_on(
     if status == DONE:
         if s.tracked.count == 0:
             id = 0               # it forgot everything, and ended
-        keep_news(q, s)
+        if fetch_is_throttled(f, c):
+            put_back(q, s, True)
+            fetch_let_go(q)
+            q.count = 0
+        else:
+            keep_news(q, s)
         status = fetch_answer(q, c, 0, id)
     fetch_let_go(q)
     if status == DECLINED:

@@ -58,6 +58,7 @@ cdef struct fetch_t:             # a fetch under way; a reactor has one and uses
     request_part_t body                  # the topics that it names
     request_part_t forgotten_body        # and those that it forgets
     int64_t found_bytes
+    int64_t throttle_ms          # that the answer tells
     leaders_t leaders            # that the answer names
     int32_t opens                # files that the reactor opened for it
     int32_t count

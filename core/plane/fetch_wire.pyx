@@ -223,7 +223,7 @@ cdef bint fetch_read(fetch_t* f, registry_t* reg, cursor_t* r, int16_t version) 
     cdef text_t topic
     cdef int32_t partitions = 0, _i, _k
     f.version = version
-    f.count = 0
+    f.count = f.throttle_ms = 0
     f.frame.at = r.at - KEY_BYTES
     f.frame.end = r.end
     if not read_front(f, r) or read_length(r, flexible, &f.topics) != OK or f.topics < 0:
@@ -476,7 +476,7 @@ cdef int fetch_answer(fetch_t* f, conn_t* c, int error, int32_t session_id) noex
     write_i32(&w, 0)
     write_i32(&w, f.correlation)
     write_no_tags(&w, flexible)
-    write_i32(&w, 0)             # throttle_time_ms
+    write_i32(&w, <int32_t>f.throttle_ms)
     if f.version >= VERSION_SESSIONS:
         write_i16(&w, <int16_t>error)
         write_i32(&w, session_id)

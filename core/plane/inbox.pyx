@@ -21,7 +21,9 @@ from pybroker.core.plane.conn cimport (
 from pybroker.core.plane.disconnect cimport close_conn
 from pybroker.core.plane.fetch_session cimport waiter_t
 from pybroker.core.plane.mailbox cimport ring
+from pybroker.core.plane.mute cimport mute
 from pybroker.core.plane.operation cimport operation_answered, operation_end, operation_look, operation_tell
+from pybroker.core.plane.quotas cimport quotas_free
 from pybroker.core.plane.reactor cimport make_ready, plane_t, reactor_t
 from pybroker.core.plane.replica_fetcher cimport fetched_t, replica_fetcher_flushed, replica_fetcher_t
 from pybroker.core.plane.rights cimport rights_take
@@ -173,6 +175,7 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
         after = n.next
         take_note(r, n)
         free(n.given)
+        quotas_free(n.quotas)
         free(n)
         n = after
 
@@ -220,6 +223,10 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
         return
     if n.given != NULL and c.rights != NULL:
         rights_take(c.rights, n.given)
+    if n.quotas != NULL:
+        quotas_free(c.quotas)
+        c.quotas = n.quotas
+        n.quotas = NULL
     conn_hold(c, -c.away_bytes)
     c.away_bytes = 0
     if n.first != NULL:
@@ -227,6 +234,8 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
     if c.away != NULL:
         operation_end(&r.timers, c.away)
     c.state = OPEN
+    if n.mute_ms > 0:
+        mute(r, c, n.mute_ms)
     if n.close:
         c.close_after = 1
         conn_free_own(c)         # what came behind the request that ends it is not executed

@@ -37,6 +37,8 @@ from pybroker.core.plane.inbox cimport news, synced, take_inbox, take_told, told
 from pybroker.core.plane.mailbox cimport unring
 from pybroker.core.plane.memory_pool cimport pool_full
 from pybroker.core.plane.memory_shortage cimport LOOK_MS, move_line, relieve
+from pybroker.core.plane.mute cimport charge, charge_from, unmute_due
+from pybroker.core.plane.quotas cimport quotas_free
 from pybroker.core.plane.reactor cimport EVENTS_MAX, make_ready, plane_t, reactor_t
 from pybroker.core.plane.receive cimport drain, has_work, resume_due, serve
 from pybroker.core.plane.replica_fetch cimport replica_fetch_hangs, replica_fetch_serve, replica_fetch_silence
@@ -62,6 +64,7 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
     r.plane = plane
     r.fetch.registry = plane.registry
     r.fetch.sessions = &plane.sessions
+    r.fetch.quotas = &plane.quotas
     r.fetch.bytes_max = plane.fetch_bytes_max
     r.fetch.replica_listener = plane.replica_listener
     r.fetch.rack_length = plane.rack_length
@@ -114,6 +117,7 @@ cdef void reactor_free(reactor_t* r) noexcept nogil:
         n = r.inbox.notes
         r.inbox.notes = n.next
         free(n.given)
+        quotas_free(n.quotas)
         free(n)
     close(r.poll)
     close(r.inbox.bell)
@@ -161,14 +165,16 @@ cdef void take_deadlines(reactor_t* r) noexcept nogil:
 cdef void finish(reactor_t* r) noexcept nogil:
     """Send the answers of the turn; connections that have more to do are ready for the next."""
     cdef conn_t* c
-    cdef int64_t sent = 0
+    cdef int64_t sent = 0, began_ns
     cdef int32_t _i
     for _i in range(r.ready.count):
         c = <conn_t*>chain_take(&r.ready)
         sent -= c.bytes_out
+        began_ns = charge_from(c)
         if c.state != CLOSING and c.fd >= 0 and conn_flush(c) < 0:
             close_conn(r, c, "")
         sent += c.bytes_out
+        charge(r, c, began_ns)
         conn_account(c)
         if c.state != CLOSING and (c.close_after or c.refused != NULL) and conn_is_sent(c) and c.state != AWAY:
             close_conn(r, c, c.refused)  # it got the answers that it was owed
@@ -209,7 +215,7 @@ cdef void heed(reactor_t* r, bint diverted, int64_t cut) noexcept nogil:
 
 
 cdef inline bint is_idle(const conn_t* c) noexcept nogil:
-    return c.state == OPEN and c.operations.first == NULL and c.fetcher == NULL
+    return c.state == OPEN and c.operations.first == NULL and c.fetcher == NULL and c.muted_until_ms == 0
 
 
 cdef void sweep(reactor_t* r) noexcept nogil:
@@ -247,6 +253,8 @@ cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
         return 0
     if r.timers.count > 0:
         most_ms = min(most_ms, max(<int64_t>0, r.timers.heap[0].deadline_ms - monotonic_ms()))
+    if r.muted.first != NULL:
+        most_ms = min(most_ms, max(<int64_t>0, r.unmute_ms - monotonic_ms()))
     return min(most_ms, <int64_t>SWEEP_MS)
 
 
@@ -299,6 +307,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     cut = load_i64(&r.plane.cut)  # before the inbox: a connection that came before the cut is in it
     take_inbox(r)
     take_deadlines(r)
+    unmute_due(r)
     relieve(r)
     move_line(r)
     if load_i32(&r.plane.finishing):

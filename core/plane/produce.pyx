@@ -30,6 +30,7 @@ from pybroker.core.plane.nodes cimport (
     CURRENT_LEADER_BYTES, leaders_add, leaders_bytes, leaders_t, write_current_leader, write_leaders,
 )
 from pybroker.core.plane.operation cimport NEVER, operation_end, operation_list, operation_look, operation_new
+from pybroker.core.plane.quotas cimport quotas_produced
 from pybroker.core.plane.rights cimport RIGHT_WRITE, rights_allow
 from pybroker.core.plane.timer cimport timer_set
 from pybroker.core.plane.wire cimport (
@@ -54,6 +55,7 @@ cdef enum:
     PARTITION_BYTES = 4 + ANSWER_BYTES + 16 + CURRENT_LEADER_BYTES
     HEADER_BYTES_MAX = 64
     CURRENT_LEADER = 0           # a tag
+    KEY_BYTES = 4                # api key and version, in front of what the cursor sees
     PLAIN_REQUEST_MAX = 4 << 20  # that come out of the batches of one request; with more to undo it is Python's
 
 cdef struct request_t:
@@ -64,6 +66,7 @@ cdef struct request_t:
     int32_t topics
     const uint8_t* body          # where the topics begin
     int64_t answer_bytes         # at most
+    int64_t throttle_ms
 
 
 cdef bint check_inside(turn_t* t, const order_t* o, int16_t version) noexcept nogil:
@@ -215,7 +218,7 @@ cdef int write_answer(
             next_order += 1
         skip_tags(&r, flexible)
         write_no_tags(&w, flexible)
-    write_i32(&w, 0)             # throttle_time_ms
+    write_i32(&w, <int32_t>q.throttle_ms)
     if version >= VERSION_LEADERS:
         write_leaders(&w, leaders)
     else:
@@ -246,11 +249,15 @@ cdef int produce(turn_t* t, registry_t* reg, conn_t* c, cursor_t* r, int16_t ver
     cdef int32_t first = t.count, i
     cdef int64_t begin = conn_position(c)
     cdef const uint8_t* end = r.end
+    cdef int64_t n = cursor_left(r) + KEY_BYTES
     cdef order_t* o
     cdef dirty_t* d
     if not check_request(t, reg, r, version, c, &q):
         t.count = first
         return DECLINED
+    q.throttle_ms = 0
+    if c.quotas != NULL:
+        q.throttle_ms = c.throttle_ms = quotas_produced(c.quotas, n, q.acks != 0, t.now_ms)
     if q.acks != 0 and write_answer(c, version, &q, &t.orders[first], &t.leaders, end) != DONE:
         t.count = first
         return REFUSED

@@ -43,6 +43,7 @@ cdef struct plane_t:             # what all reactors of a broker share
     int64_t cut                  # connections with an id up to this one are to be closed
     int64_t rules                # the number of the rules that say who may do what
     int32_t spared               # the listener whose connections are not closed for being too many; -1 none
+    int64_t quotas               # the number of the quotas that hold now; 0: there are none
 
 cdef struct reactor_t:
     plane_t* plane
@@ -52,6 +53,9 @@ cdef struct reactor_t:
     chain_t listed               # all connections, the one that was silent for longest first
     chain_t ready                # those that have something to do, in this turn or the next
     chain_t waiting              # the line: for memory, or for a place in the mailbox
+    chain_t muted                # connections that wait until they may do more,
+    int64_t unmute_ms            # and when to look at them again
+    int64_t quotas               # that they wait for
     int64_t relieved_ms          # when it last looked at who has to go
     chain_t due                  # operations to look at in this turn
     timers_t timers

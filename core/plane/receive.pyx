@@ -9,7 +9,7 @@ from libc.errno cimport EAGAIN, EINTR
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free
 
-from pybroker.core.base.atomic cimport load_i32
+from pybroker.core.base.atomic cimport load_i32, load_i64
 from pybroker.core.base.chain cimport chain_append, chain_take
 from pybroker.core.base.clock cimport wall_ms
 from pybroker.core.base.counters cimport api_t, histogram_add, tally
@@ -24,6 +24,7 @@ from pybroker.core.plane.fetch cimport fetch
 from pybroker.core.plane.mailbox cimport GONE, REQUEST, mailbox_put
 from pybroker.core.plane.memory_pool cimport pool_full
 from pybroker.core.plane.memory_shortage cimport wait_in_line
+from pybroker.core.plane.mute cimport charge, charge_from, mute_look, mute_throttled
 from pybroker.core.plane.operation cimport (
     operation_answered, operation_end, operation_keep_frame, operation_leave_session, operation_list, operation_unwatch,
 )
@@ -31,6 +32,7 @@ from pybroker.core.plane.produce cimport (
     DECLINED, DONE, REFUSED, WAITS, produce, produce_drain, produce_is_settled, produce_tell_errors, turn_share,
     turn_spent,
 )
+from pybroker.core.plane.quotas cimport quotas_free, quotas_know
 from pybroker.core.plane.reactor cimport ARENA_BYTES, FRAME_BYTES_MIN, READ_BYTES, make_ready, reactor_t
 from pybroker.core.plane.timer cimport timer_set, timer_stop
 
@@ -166,6 +168,7 @@ cdef const char* execute_again(reactor_t* r, operation_t* op) noexcept nogil:
         conn_open_slot(c, op.slot, &behind)
         verdict = fetch(&r.fetch, c, &op, &at, load_be16(op.frame + 2), r.now_ms)
         conn_close_slot(c, &behind)
+    mute_throttled(r, c)
     book(r, &r.fetches, verdict, op.began_ns, op.frame_bytes, c.queued_bytes - queued)
     if verdict == DECLINED:
         return decline_fetch(r, op)
@@ -189,6 +192,7 @@ cdef void resume_due(reactor_t* r) noexcept nogil:
     """Look at the operations that have news. Nothing is gathered in this turn yet."""
     cdef operation_t* op
     cdef conn_t* c
+    cdef int64_t began_ns
     cdef const char* why
     while r.due.first != NULL:
         op = <operation_t*>chain_take(&r.due)
@@ -199,7 +203,9 @@ cdef void resume_due(reactor_t* r) noexcept nogil:
             complete_produce(r, op)
             make_ready(r, c)
         else:
+            began_ns = charge_from(c)
             why = execute_again(r, op)
+            charge(r, c, began_ns)
             make_ready(r, c)
             if why != NULL:
                 close_conn(r, c, why)
@@ -212,6 +218,17 @@ cdef inline bint login_is_over(const reactor_t* r, const conn_t* c) noexcept nog
     return c.login_ends_ms != 0 and r.now_ms >= c.login_ends_ms
 
 
+cdef inline bint counts_known(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
+    """Is there no quota, or is it known where the client counts?"""
+    cdef int64_t number = load_i64(&r.plane.quotas)
+    if number != 0:
+        return quotas_know(c.quotas, number, frame, n)
+    if c.quotas != NULL:
+        quotas_free(c.quotas)
+        c.quotas = NULL
+    return True
+
+
 cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
     """Execute one frame (without its size); a verdict."""
     cdef cursor_t at
@@ -220,7 +237,7 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
     cdef int64_t queued = c.queued_bytes
     cdef api_t* a = NULL
     cdef operation_t* op = NULL
-    cdef bint again = False
+    cdef bint again = False, known
     if n >= FRAME_BYTES_MIN:     # less is no request; Python says so
         api, version = load_be16(frame), load_be16(frame + 2)
         cursor_init(&at, frame + 4, n - 4)
@@ -232,8 +249,10 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
             c.fetching.is_hurried = 1
             chain_append(&r.due, &c.fetching.due, c.fetching)
         return NO_ROOM
+    known = counts_known(r, c, frame, n)
     if api == API_PRODUCE:
         a = &r.produces
+    if api == API_PRODUCE and known:
         verdict = produce(&r.turn, r.plane.registry, c, &at, version)
         again = verdict == DECLINED and r.turn.count > 0  # perhaps only the turn was full
     if verdict == DECLINED:
@@ -250,6 +269,7 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
     elif api != API_PRODUCE and load_i32(&r.plane.mailbox.requests) >= r.plane.requests_max:
         wait_in_line(r, c, 0)
         return NO_ROOM           # Produce and Fetch, which Python rarely gets, are not held up
+    mute_throttled(r, c)
     book(r, a, verdict, 0, n, c.queued_bytes - queued)
     if verdict == WAITS:
         verdict = await_records(r, op, frame, n)
@@ -263,6 +283,8 @@ cdef int execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexc
 
 
 cdef inline bint may_execute(const conn_t* c) noexcept nogil:
+    if c.muted_until_ms != 0:
+        return False
     if c.refused != NULL or c.behind or c.queued_bytes >= OUTPUT_BUDGET or c.operations.count >= OPERATIONS_MAX:
         return False
     if c.chunk_held > 0 and pool_full(c.pool):
@@ -396,7 +418,7 @@ cdef bint may_read(const conn_t* c) noexcept nogil:
 cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
     """One connection's share of a turn: execute what it kept, read a few times, execute that. As fault()."""
     cdef const char* why = NULL
-    cdef int64_t got
+    cdef int64_t got, began_ns = charge_from(c), begin = conn_position(c)
     cdef int reads = 0
     if c.fetching != NULL and c.fetching.is_declined:
         why = hand_over_fetch(r, c.fetching)
@@ -414,6 +436,10 @@ cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
         why = fault(got)
         if why != NULL or waits(c):
             break
+    mute_look(c)
+    if began_ns != 0:
+        drain(r)                 # its appends are in its time
+        charge(r, c, began_ns if conn_position(c) != begin else 0)
     return why
 
 

@@ -1,0 +1,81 @@
+"""The arithmetic of quotas read aloud: a list of samples, as Kafka has them, and the pace of who had to wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WINDOW_MS, SAMPLES = 1000, 11
+SLACK_MS = 200
+DEBT_MS_MAX = 60_000
+
+
+@dataclass
+class Sample:
+    start: int
+    last: int
+    value: int = 0
+
+
+class SlowBucket:
+    """As QuotaBucket; samples and the rate of them are those of Kafka 3.9's SampledStat and Rate."""
+
+    def __init__(self, limit: float, most_ms: int) -> None:
+        self.limit = limit
+        self.most_ms = most_ms
+        self.samples: list[Sample] = []  # the oldest first
+        self.held_until = -1
+        self.paid = 0.0  # up to when what was done is paid for, at the limit
+
+    def _rate(self, now: int) -> tuple[int, int]:
+        """(the sum, the time that it is of)."""
+        counted = [sample for sample in self.samples if now - sample.last < SAMPLES * WINDOW_MS]
+        elapsed = now - min((sample.start for sample in counted), default=now)
+        return sum(sample.value for sample in counted), max(elapsed, (SAMPLES - 1) * WINDOW_MS)
+
+    def _over(self, now: int) -> float:
+        """How long until the rate is the limit again."""
+        total, elapsed_ms = self._rate(now)
+        return total * 1000 / self.limit - elapsed_ms
+
+    def throttle(self, now: int) -> int:
+        if not self.samples:
+            return 0
+        wait = self._over(now)
+        if now <= self.held_until:
+            wait = max(wait, self.paid - now)
+        return self._told(wait)
+
+    def _told(self, wait: float) -> int:
+        return min(self.most_ms, int(max(0, wait) + 0.5))
+
+    def _record(self, n: int, now: int, may_refuse: bool) -> tuple[int, bool]:
+        if not self.samples or now - self.samples[-1].start >= WINDOW_MS:
+            self.samples.append(Sample(now, now))
+            del self.samples[: -(SAMPLES + 1)]
+        newest = self.samples[-1]
+        newest.value += n
+        newest.last = now
+        held = now <= self.held_until
+        wait = self._over(now)
+        total, _ = self._rate(now)
+        refused = may_refuse and total > n and self._told(self.paid - now if held else wait) > 0
+        if refused:
+            newest.value -= n
+            wait = self.paid - now if held else wait
+            self.paid = self.paid if held else now
+        else:
+            if held:
+                self.paid = max(self.paid, now - SLACK_MS) + n * 1000 / self.limit
+                wait = max(wait, self.paid - now)
+            debt = min(max(n * 1000 / self.limit, DEBT_MS_MAX), self.most_ms)
+            self.paid = min(max(self.paid, now + wait), now + debt)
+        throttle_ms = self._told(wait)
+        if throttle_ms > 0:
+            self.held_until = max(self.held_until, now + throttle_ms + WINDOW_MS)
+        return throttle_ms, refused
+
+    def record(self, n: int, now: int) -> int:
+        return self._record(n, now, False)[0]
+
+    def take(self, n: int, now: int) -> tuple[int, bool]:
+        return self._record(n, now, True)
