@@ -50,6 +50,28 @@ class Session:
         return 0 if math.isinf(self.ends_s) else max(1, int(self.ends_s * 1000))
 
 
+class Throttle:
+    """What becomes of a connection after the answer that is being made for it: what its quotas ask for."""
+
+    __slots__ = ("client", "mute_ms", "told")
+
+    def __init__(self) -> None:
+        self.mute_ms = 0
+        """How long nothing more of it is read."""
+        self.told: Any = None
+        """What the data plane is told of where it counts (`Counted` in core); None: nothing new."""
+        self.client: Any = None
+        """Where it counted last, for who counts."""
+
+    def take_mute(self) -> int:
+        mute_ms, self.mute_ms = self.mute_ms, 0
+        return mute_ms
+
+    def take_told(self) -> Any:
+        told, self.told = self.told, None
+        return told
+
+
 class Caller(NamedTuple):
     """The client at the other end of a connection; `listener` is the name of the one it came in by."""
 
@@ -63,6 +85,8 @@ class Caller(NamedTuple):
     """Of a client whose login has an end."""
     by_token: bool = False
     """It has logged in by a delegation token."""
+    throttle: "Throttle | None" = None
+    """Of its connection; None where nobody is muted."""
 
     @property
     def address(self) -> str:
@@ -77,6 +101,11 @@ class Call(NamedTuple):
     caller: Caller
     may_create: "Callable[[str], bool] | None" = None
     """Whether the client may have this topic made by asking for it; None where nobody is asked for rights."""
+    size: int = 0
+    """Bytes of its frame."""
+    fetched: "Callable[[int], tuple[int, bool]] | None" = None
+    """Of a Fetch that is counted: how many ms its client has to wait after an answer of so many bytes, and whether that
+    is not to be given; asked once."""
 
 
 class Disconnect(Exception):

@@ -91,7 +91,7 @@ class Fetch:
     def __init__(self, wanted: dict[Key, Wanted], session: Session | None, incremental: bool) -> None:
         self.wanted = wanted
         self.session_id = session.id if session else NO_SESSION
-        self._incremental = incremental
+        self.incremental = incremental
 
     def told(self, results: Iterable[tuple[Key, News]]) -> list[Key]:
         """The partitions that the answer must have, in order."""
@@ -100,9 +100,9 @@ class Fetch:
             wanted = self.wanted.get(key)
             if wanted is None:  # forgotten by a later request of the session
                 continue
-            if wanted.note(news) or not self._incremental:
+            if wanted.note(news) or not self.incremental:
                 tell.append(key)
-            if self._incremental and news.has_records:
+            if self.incremental and news.has_records:
                 self.wanted[key] = self.wanted.pop(key)
         return tell
 
@@ -151,6 +151,10 @@ class Sessions:
         session.used = now
         self._sessions[session_id] = session
         return Fetch(session.wanted, session, incremental=True)
+
+    def end(self, session_id: int) -> None:
+        """Forget a session; one that is not there is no error."""
+        self._sessions.pop(session_id, None)
 
     def _create(self, by_id: bool, named: dict[Key, Wanted], now: float) -> Session | None:
         """A new session, if there is room: one gives way when idle, or when old and smaller than the new."""

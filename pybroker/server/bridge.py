@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pybroker import core
-from pybroker.cluster.caller import Caller, Disconnect, Rights
+from pybroker.cluster.caller import Caller, Disconnect, Rights, Throttle
 from pybroker.cluster.image import Image
 from pybroker.logs import event
 from pybroker.security.tls import NativeStream
@@ -89,6 +89,7 @@ class Bridge:
         answers to it bring rights for, and is asked for its rights otherwise."""
         if judged:
             caller = caller._replace(rights=Rights())
+        caller = caller._replace(throttle=Throttle())
         adopted = Adopted(self, caller)
         number = self._listeners.get(caller.listener, NO_LISTENER)
         below, tls = (sock.sock, sock.tls) if isinstance(sock, NativeStream) else (sock, None)
@@ -101,6 +102,10 @@ class Bridge:
     def judge_by(self, rules: int) -> None:
         """The rules that say who may do what are others now; this is their number."""
         self._plane.set_rules(rules)
+
+    def count_by(self, number: int) -> None:
+        """The quotas are others now; this is their number, 0 where there are none."""
+        self._plane.set_quotas(number)
 
     def show(self, image: Image) -> None:
         """Have refusals name leaders at the addresses that clients of each listener use."""
@@ -219,18 +224,17 @@ class Bridge:
         self._closings.tell("connection closed", caller, reason, self._loop.time())
 
     def _reply(self, token: int, caller: Caller, answer: Answer) -> None:
-        rights, session = caller.rights, caller.session
-        if rights is None and session is None:
-            self._plane.reply(token, answer)  # type: ignore[arg-type]  # its parts are bytes and core.Slices
-        else:
-            self._plane.reply(
-                token,
-                answer,  # type: ignore[arg-type]
-                close=isinstance(answer, Last),
-                rights=None if rights is None else rights.take(),
-                rules=0 if rights is None else rights.rules,
-                login_ends_ms=-1 if session is None else session.ends_ms(),
-            )
+        rights, session, throttle = caller.rights, caller.session, caller.throttle
+        self._plane.reply(
+            token,
+            answer,  # type: ignore[arg-type]  # its parts are bytes and core.Slices
+            close=isinstance(answer, Last),
+            rights=None if rights is None else rights.take(),
+            rules=0 if rights is None else rights.rules,
+            login_ends_ms=-1 if session is None else session.ends_ms(),
+            quotas=None if throttle is None else throttle.take_told(),
+            mute_ms=0 if throttle is None else throttle.take_mute(),
+        )
         for part in answer or ():
             if isinstance(part, core.Slice):
                 part.close()

@@ -50,6 +50,7 @@ from pybroker.server.dispatch import Dispatcher, Handler
 from pybroker.server.group_locator import Locator
 from pybroker.server.handlers.fetch import Fetch
 from pybroker.server.listener import descriptors_for_logs
+from pybroker.server.quotas import QuotaManager
 from pybroker.server.scheduler import Scheduler, chores, finish_deletions
 from pybroker.server.socket_server import SocketServer, pool_bytes
 from pybroker.server.table import Collaborators, fetch_of, handlers
@@ -104,6 +105,7 @@ class Broker:
         self.entities = EntityConfigs(Credentials(), ClientQuotas())
         self._authorization: Authorization | None = None
         self._tokens: TokenKeeper | None = None
+        self._quotas: QuotaManager | None = None
         self._registration: Registration | None = None
         self.replicas: Replicas | None = None
         self._dirs: list[LogDir] = []
@@ -327,6 +329,10 @@ class Broker:
         if self._authorization is not None:
             table, free = self._authorization.guard(table, self.metadata), self._authorization.is_free
             self._sockets.judge_by(self._authorization)
+        inter_broker = None if asked.peers is None else self.config.listeners.inter_broker
+        quotas = self._quotas = QuotaManager(self.entities.quotas, inter_broker)
+        table = quotas.counted(table)
+        self._sockets.count_by(quotas)
         responder: Responder = Dispatcher(table if self._through is None else self._through(table))
         if self._exporter is not None:
             responder = self._exporter.watch(asked.replicas, asked.groups, responder)

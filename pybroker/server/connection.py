@@ -20,7 +20,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from pybroker import forks
-from pybroker.cluster.caller import Caller, Disconnect
+from pybroker.cluster.caller import Caller, Disconnect, Throttle
 from pybroker.core import LogError
 from pybroker.logs import event
 from pybroker.security.tls import Stream, pending
@@ -91,6 +91,7 @@ class Connection:
         "_fd",
         "_frames",
         "_is_last",
+        "_muted",
         "_need",
         "_out",
         "_owner",
@@ -103,6 +104,7 @@ class Connection:
         "_sock",
         "_stuck",
         "_task",
+        "_throttle",
         "caller",
         "last_active",
     )
@@ -111,7 +113,9 @@ class Connection:
         self._owner = owner
         self._sock = sock
         self._fd = sock.fileno()
-        self.caller = caller
+        self._throttle = Throttle()
+        self._muted: asyncio.TimerHandle | None = None  # nothing is read or executed until then
+        self.caller = caller._replace(throttle=self._throttle)
         self.last_active = owner.loop.time()
         self._partial: bytearray | None = None  # the frame that is being received, with its size
         self._need = SIZE_BYTES  # bytes of _partial until it is whole
@@ -143,6 +147,9 @@ class Connection:
     def _readable(self) -> None:
         owner = self._owner
         if self._fd < 0 or self._paused or self._ended:
+            return
+        if self._muted is not None and not self._has_left():
+            self._pause()
             return
         if self._queued >= QUEUED_BYTES_MAX:
             self._pause()
@@ -226,10 +233,14 @@ class Connection:
         """Nothing runs and nothing is left to send."""
         return self._task is None and not self._out
 
+    @property
+    def _may_execute(self) -> bool:
+        return self.idle and not (self._owner.closing or self._is_last or self._muted is not None)
+
     def _advance(self) -> None:
         """Execute what waits until a request takes its time, an answer is stuck, or the turn is over."""
         owner, left = self._owner, REQUESTS_PER_TURN
-        while self._frames and self._fd >= 0 and self.idle and not (owner.closing or self._is_last):
+        while self._frames and self._fd >= 0 and self._may_execute:
             if left == 0:
                 owner.loop.call_soon(self._advance)
                 return
@@ -239,7 +250,7 @@ class Connection:
             return
         if self.idle and (owner.closing or self._is_last or (self._ended and not self._frames)):
             self.close(self._refused)
-        elif self._paused and self._queued < QUEUED_BYTES_MAX:
+        elif self._paused and self._queued < QUEUED_BYTES_MAX and self._muted is None:
             self.room()
 
     def _execute(self, frame: bytes | memoryview) -> None:
@@ -281,6 +292,10 @@ class Connection:
         """Queue the answer behind its size, small parts joined, and send what the socket takes."""
         self._release_request()
         self._is_last = self._is_last or isinstance(parts, Last)
+        self._throttle.told = None
+        if (mute_ms := self._throttle.take_mute()) and self._fd >= 0:
+            self._muted = self._owner.loop.call_later(mute_ms / 1000, self._unmute)
+            self.last_active = float("inf")  # it is not idle
         if parts is None or self._fd < 0:
             _discard(parts)
             return
@@ -301,6 +316,22 @@ class Connection:
         if joined:
             self._out.append(joined)
         self._flush()
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self.last_active = self._owner.loop.time()
+        self._advance()
+
+    def _has_left(self) -> bool:
+        """Has the client of a muted connection gone, and left nothing? Of TLS it is seen once it is muted no more."""
+        if self._frames or not isinstance(self._sock, socket.socket):
+            return False
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
 
     def _release_request(self) -> None:
         pool = self._owner.pool
@@ -327,7 +358,7 @@ class Connection:
         except (OSError, LogError) as problem:
             self.close(f"the answer could not be sent: {problem}", logging.DEBUG)
             return
-        if left < SEND_BYTES_PER_TURN:
+        if left < SEND_BYTES_PER_TURN and self._muted is None:
             self.last_active = self._owner.loop.time()
         if not self._out:
             self._out = None
@@ -369,6 +400,8 @@ class Connection:
             event(log, level, "connection closed", client=self.caller.address, reason=reason)
         elif reason is not None:
             owner.closings.tell("connection closed", self.caller, reason, owner.loop.time())
+        if self._muted is not None:
+            self._muted.cancel()
         owner.loop.remove_reader(fd)
         owner.loop.remove_writer(fd)
         forks.hang_up(self._sock)

@@ -30,6 +30,7 @@ from pybroker.server.connection_rates import AddressRates
 from pybroker.server.listener import Limits, Listener, why_not
 from pybroker.server.login import Logins
 from pybroker.server.pool import Pool
+from pybroker.server.quotas import QuotaManager
 from pybroker.server.sessions import Sessions
 from pybroker.server.tls_handshake import tls_of
 from pybroker.server.token_validators import TokenValidators
@@ -134,6 +135,11 @@ class SocketServer:
         """Have the native plane hear of rules that change."""
         if self._bridge is not None:
             authorization.tell(self._bridge)
+
+    def count_by(self, quotas: QuotaManager) -> None:
+        """Have the native plane hear of quotas that change."""
+        if self._bridge is not None:
+            quotas.tell(self._bridge)
 
     def limit(self) -> None:
         """Accept by the limits that the settings say now. Of connections that are too many by max.connections, those

@@ -12,7 +12,7 @@ all before the offset that it fetches from; but not where its log diverges from 
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pybroker import core, errors
@@ -31,6 +31,8 @@ from pybroker.replication.replicas import Replicas
 IDS_VERSION = 13
 ZSTD_VERSION = 10
 READ_COMMITTED = 1
+ANSWER_BYTES, PARTITION_BYTES = 40, 40
+"""About what an answer takes beside its partitions, and each of them beside its records: as the native plane has it."""
 MOVED = (errors.NOT_LEADER_OR_FOLLOWER, errors.FENCED_LEADER_EPOCH)
 
 
@@ -174,7 +176,10 @@ class Fetch:
             noted = True
             size = sum(len(read.answer.records) for read in reads)
             if late or not reads or size >= request.min_bytes or any(read.settled for read in reads):
-                return self._answer(plan, reads, call.caller.listener)
+                wait_ms, refused = (0, False) if call.fetched is None else call.fetched(_bytes(size, reads))
+                if refused:
+                    return self._throttled(plan, reads, wait_ms)
+                return self._answer(plan, reads, call.caller.listener, wait_ms)
             for read in reads:
                 read.drop()
             parked = _Parked(reads, until, to_log_end=by.broker >= 0)
@@ -342,10 +347,18 @@ class Fetch:
 
     # -- answering -------------------------------------------------------------------------------------------------
 
-    def _answer(self, plan: Plan, reads: list[_Read], listener: str) -> Any:
+    def _throttled(self, plan: Plan, reads: list[_Read], wait_ms: int) -> Any:
+        """Nothing, for now: the session is as it was, and one that would begin does not (KIP-219)."""
+        for read in reads:
+            read.drop()
+        if not plan.incremental:
+            self._sessions.end(plan.session_id)
+        return m.FetchResponse(session_id=plan.session_id if plan.incremental else 0, throttle_time_ms=wait_ms)
+
+    def _answer(self, plan: Plan, reads: list[_Read], listener: str, wait_ms: int) -> Any:
         kind, image = m.FetchResponse, self._metadata.image
         by_key = {read.key: read for read in reads}
-        response = kind(session_id=plan.session_id)
+        response = kind(session_id=plan.session_id, throttle_time_ms=wait_ms)
         topic: str | bytes | None = None
         for key in plan.told([(read.key, read.news) for read in reads]):
             read = by_key.pop(key)
@@ -364,6 +377,11 @@ class Fetch:
         topic = image.topic(key.topic) if isinstance(key.topic, str) else image.topic_by_id(key.topic)
         if topic is not None:
             tell_leader(response, answer, self._replicas.leader_of(topic.name, key.partition), image, listener)
+
+
+def _bytes(size: int, reads: Sequence[_Read]) -> int:
+    """Of an answer with so many bytes of records, with as many around them as there mostly are."""
+    return size + ANSWER_BYTES + len(reads) * PARTITION_BYTES
 
 
 def _sendable(found: core.Slice, *, slow: bool) -> core.Slice | bytes:

@@ -1,0 +1,302 @@
+"""Quotas in force, by whole brokers: what is counted, what clients are told, and how long nothing of them is read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+from pybroker.security.quotas import CONSUMER, PRODUCER, REQUEST
+from tests.harness import eventually
+from tests.server.live import KEYS, Live, Wire, batch, fetch_fields, produce_data
+from tests.server.test_client_quotas import alter, entry
+
+KB = 1000
+CLIENT = {"client_id": "test"}
+
+
+def native(live: Live) -> dict[str, tuple[int, int]]:
+    """{api: (requests that the plane executed, those that it left to Python)}."""
+    assert live.broker is not None and live.broker.replicas is not None
+    stats = live.broker.replicas.plane_stats()
+    return {
+        api: (sum(each[api]["requests"] for each in stats), sum(each[api]["declined"] for each in stats))
+        for api in ("Produce", "Fetch")
+    }
+
+
+async def quota(live: Live, of: dict[str, str | None], **values: float | None) -> Wire:
+    """Set a quota; who did."""
+    admin = await live.connect()
+    assert await alter(admin, entry(of, **values)) == [0]
+    return admin
+
+
+async def produced(wire: Wire, records: bytes, *, acks: int = 1, client_id: str | None = "test") -> int:
+    """Produce; the throttle_time_ms of the answer."""
+    request = m.ProduceRequest(acks=acks, timeout_ms=5000, topic_data=produce_data("t", {0: records}))
+    wire.send_frame(codec.encode_request(KEYS["Produce"], 9, 1, client_id, request))
+    if acks == 0:
+        return 0
+    _, answer = await wire.receive("Produce", 9)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+    return int(answer.throttle_time_ms)
+
+
+async def timed(wire: Wire, records: bytes, **how: Any) -> tuple[int, float]:
+    """(throttle_time_ms, seconds until the answer)."""
+    began = time.monotonic()
+    throttle_ms = await produced(wire, records, **how)
+    return throttle_ms, time.monotonic() - began
+
+
+SMALL, LARGE = batch(b"x" * 100), batch(b"x" * 50 * KB)
+
+
+async def test_a_produce_that_is_too_much_is_answered_and_the_next_waits(live: Live) -> None:
+    wire = await live.connect()
+    await wire.create("t")
+    await quota(live, CLIENT, **{PRODUCER: 100 * KB})
+    for _ in range(19):
+        assert await produced(wire, LARGE) == 0
+    told, took = 0, 0.0
+    while told == 0:
+        told, took = await timed(wire, LARGE)
+    assert 0 < told <= 550 and took < 0.5, "the answer comes at once"
+    began = time.monotonic()
+    assert await produced(wire, SMALL) > 0
+    waited = time.monotonic() - began
+    assert told / 1000 - 0.05 <= waited <= told / 1000 + 0.4, "and nothing is read meanwhile"
+
+
+async def test_others_are_not_hit(live: Live) -> None:
+    wire = await live.connect()
+    await wire.create("t")
+    await quota(live, CLIENT, **{PRODUCER: 10 * KB})
+    while not await produced(wire, LARGE):
+        pass
+    other = await live.connect()
+    for _ in range(20):
+        told, took = await timed(other, SMALL, client_id="other")
+        assert told == 0 and took < 0.5
+    assert await produced(await live.connect(), SMALL) > 0, "all connections of the bucket are"
+
+
+async def test_without_quotas_nothing_is_python_s(live: Live) -> None:
+    if not live.native_plane:
+        pytest.skip("of the native plane")
+    wire = await live.connect()
+    await wire.create("t")
+    await produced(wire, SMALL)
+    before = native(live)["Produce"]
+    admin = await quota(live, {"user": "somebody"}, **{PRODUCER: 1})
+    for _ in range(10):
+        assert await produced(wire, SMALL) == 0
+    after = native(live)["Produce"]
+    assert (after[0] - before[0], after[1] - before[1]) == (9, 1), "one finds where it counts: nowhere"
+    for client_id in ("a", "b", "a", "a", "x" * 257, "x" * 257):
+        await produced(wire, SMALL, client_id=client_id)
+    last = native(live)["Produce"]
+    assert (last[0] - after[0], last[1] - after[1]) == (1, 5), "another client id is asked for again"
+    assert await alter(admin, entry({"user": "somebody"}, **{PRODUCER: None})) == [0]
+    for client_id in ("c", "d"):
+        await produced(wire, SMALL, client_id=client_id)
+    assert native(live)["Produce"][1] == last[1], "without any quota nobody is asked for"
+
+
+async def fetched(wire: Wire, offset: int, **how: Any) -> Any:
+    return await wire.call("Fetch", 12, **fetch_fields("t", offset, **how))
+
+
+def bytes_of(answer: Any) -> int:
+    return sum(len(part.records or b"") for topic in answer.responses for part in topic.partitions)
+
+
+async def test_a_fetch_that_is_too_much_is_empty_and_comes_later(live: Live) -> None:
+    wire = await live.connect()
+    await wire.create("t")
+    for _ in range(40):
+        assert await produced(wire, LARGE) == 0
+    await quota(live, CLIENT, **{CONSUMER: 100 * KB})
+    got, offset, waited = 0, 0, 0.0
+    while got < 1000 * KB:
+        answer = await fetched(wire, offset)
+        if answer.throttle_time_ms:
+            break
+        records = bytes_of(answer)
+        got += records
+        offset += records // len(LARGE)
+        assert records
+    assert got >= 900 * KB, "ten seconds' worth are free"
+    answer = await fetched(wire, offset)
+    while not answer.throttle_time_ms:
+        offset += bytes_of(answer) // len(LARGE)
+        answer = await fetched(wire, offset)
+    began = time.monotonic()
+    again = await fetched(wire, offset)
+    waited = time.monotonic() - began
+    assert waited >= answer.throttle_time_ms / 1000 - 0.05
+    assert bytes_of(again) <= 3 * len(LARGE), "who is held gets little at a time"
+
+
+async def test_a_session_is_as_it_was_behind_an_answer_that_is_empty(live: Live) -> None:
+    wire = await live.connect()
+    await wire.create("t", 2)
+    for _ in range(4):
+        assert await produced(wire, LARGE) == 0
+    await quota(live, CLIENT, **{CONSUMER: 1000 * KB})
+    first = await wire.call("Fetch", 12, session_epoch=0, **fetch_fields("t", 4, 0))
+    if live.native_plane:  # its session begins with the first fetch that the plane executes
+        assert first.session_id == 0
+        first = await wire.call("Fetch", 12, session_epoch=0, **fetch_fields("t", 4, 0))
+    assert first.session_id != 0 and first.throttle_time_ms == 0
+    await quota(live, {"client_id": "other"}, **{CONSUMER: 1})  # other quotas: the session may end by that
+    number = first.session_id
+    empty = await wire.call("Fetch", 12, session_id=number, session_epoch=1, topics=[])
+    assert empty.error_code in (0, 70)
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+async def test_what_was_not_given_is_given_later(live: Live, incremental: bool) -> None:
+    wire = await live.connect()
+    await wire.create("t")
+    await quota(live, CLIENT, **{CONSUMER: 20 * KB})
+    for _ in range(6):
+        assert await produced(wire, LARGE) == 0
+    session = 0
+    for _ in range(3):
+        answer = await wire.call("Fetch", 12, session_epoch=0, **fetch_fields("t", 6))
+        session = answer.session_id
+        assert answer.throttle_time_ms == 0
+        if session:
+            break
+    assert session
+    epoch, offset, empties = 1, 0, 0
+    began = time.monotonic()
+    kind = m.FetchRequest.Topics
+    while offset < 5:
+        topics = [kind(topic="t", partitions=[kind.Partitions(fetch_offset=offset, partition_max_bytes=1 << 20)])]
+        if incremental:
+            how = {"session_id": session, "session_epoch": epoch}
+            epoch += 1
+        else:
+            how = {"session_epoch": -1}
+        answer = await wire.call("Fetch", 12, max_bytes=1 << 20, topics=topics, **how)
+        assert answer.error_code == 0
+        empties += bytes_of(answer) == 0
+        assert bytes_of(answer) or answer.throttle_time_ms, "an empty answer says how long to wait"
+        assert not incremental or answer.session_id == session
+        offset += bytes_of(answer) // len(LARGE)
+    assert empties > 0 and time.monotonic() - began > 1
+
+
+async def test_acks_0_is_muted_too(live: Live) -> None:
+    wire = await live.connect()
+    await wire.create("t")
+    await quota(live, CLIENT, **{PRODUCER: 50 * KB})
+    for _ in range(12):
+        await produced(wire, LARGE, acks=0)
+    began = time.monotonic()
+    assert await produced(wire, SMALL) > 0
+    assert time.monotonic() - began > 1, "two hundred kilobytes too much, at fifty a second"
+
+
+async def test_whoever_is_muted_and_leaves_is_gone(live: Live) -> None:
+    wire = await live.connect()
+    await wire.create("t")
+    await quota(live, CLIENT, **{PRODUCER: 1})
+    assert live.broker is not None and live.broker._sockets is not None
+    sockets = live.broker._sockets
+    before = len(sockets)
+    leaves = await live.connect()
+    assert await produced(leaves, LARGE) > 10_000
+    assert len(sockets) == before + 1
+    leaves.writer.close()
+    await eventually("its connection is gone", lambda: len(sockets) == before)
+    stays = await live.connect()
+    assert await produced(stays, SMALL) > 10_000
+    stays.writer.write_eof()
+    assert await stays.reader.read() == b"", "also who only says that nothing more comes"
+
+
+async def test_who_is_muted_goes_on_when_the_quota_is_lifted(live: Live) -> None:
+    if not live.native_plane:
+        pytest.skip("of the native plane")
+    wire = await live.connect()
+    await wire.create("t")
+    admin = await quota(live, CLIENT, **{PRODUCER: 1})
+    assert await produced(wire, LARGE) > 10_000
+    waiting = asyncio.create_task(produced(wire, SMALL))
+    assert await alter(admin, entry(CLIENT, **{PRODUCER: None})) == [0]
+    assert await waiting == 0
+
+
+async def test_muted_is_not_idle(live: Live) -> None:
+    await live.restart("connections.max.idle.ms=500")
+    wire = await live.connect()
+    await wire.create("t")
+    await quota(live, CLIENT, **{PRODUCER: 25 * KB})
+    while not await produced(wire, LARGE):
+        pass
+    began = time.monotonic()
+    told = await produced(wire, LARGE)
+    while time.monotonic() - began < 2:
+        told = await produced(wire, LARGE)
+    assert told > 0
+
+
+@pytest.mark.parametrize("client_id", ["", None])
+async def test_who_says_no_client_id_counts_by_users_alone(live: Live, client_id: str | None) -> None:
+    wire = await live.connect()
+    await wire.create("t")
+    await quota(live, {"client_id": None}, **{PRODUCER: 1})
+    await quota(live, {"user": "ANONYMOUS", "client_id": None}, **{PRODUCER: 1})
+    assert await produced(wire, SMALL, client_id=client_id) == 0
+    await quota(live, {"user": "ANONYMOUS"}, **{PRODUCER: 1})
+    assert await produced(wire, LARGE, client_id=client_id) > 0
+
+
+LEVELS: list[dict[str, str | None]] = [
+    {"user": "ANONYMOUS", "client_id": "tä st"}, {"user": "ANONYMOUS", "client_id": None}, {"user": "ANONYMOUS"},
+    {"user": None, "client_id": "tä st"}, {"user": None, "client_id": None}, {"user": None},
+    {"client_id": "tä st"}, {"client_id": None},
+]  # fmt: skip
+
+
+async def test_every_level_holds_and_the_first_that_is_set_wins(live: Live) -> None:
+    wire = await live.connect()
+    await wire.create("t")
+    admin = await live.connect()
+    for level in reversed(LEVELS):
+        assert await alter(admin, entry(level, **{PRODUCER: 10})) == [0]
+        assert await produced(await live.connect(), LARGE, client_id="tä st") > 1000
+        assert await alter(admin, entry(level, **{PRODUCER: 1e9})) == [0]
+        assert await produced(await live.connect(), LARGE, client_id="tä st") == 0
+
+
+async def test_time_of_threads(live: Live) -> None:
+    wire = await live.connect()
+    await wire.create("t")
+    for _ in range(5):
+        await produced(wire, LARGE)
+    await quota(live, CLIENT, **{REQUEST: 0.001})
+    told = []
+    for name, version, fields in (
+        ("Metadata", 9, {"topics": None}), ("Produce", 9, {"acks": 1, "topic_data": produce_data("t", {0: SMALL})}),
+        ("Fetch", 12, fetch_fields("t", 0)), ("ListGroups", 4, {}), ("Metadata", 9, {"topics": None}),
+    ):  # fmt: skip
+        answer = await wire.call(name, version, **fields)
+        told.append(answer.throttle_time_ms)
+    assert all(0 <= each <= 1000 for each in told), "one window at most"
+    assert told[-1] > 0 and told[-2] > 0
+
+
+async def test_what_was_denied_or_failed_counts(live: Live) -> None:
+    wire = await live.connect()
+    await quota(live, CLIENT, **{REQUEST: 0.0001, PRODUCER: 1})
+    answer = await wire.call("Produce", 9, acks=1, timeout_ms=1000, topic_data=produce_data("nowhere", {0: LARGE}))
+    assert answer.responses[0].partition_responses[0].error_code == 3 and answer.throttle_time_ms > 0
