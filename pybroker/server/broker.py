@@ -50,7 +50,8 @@ from pybroker.server.dispatch import Dispatcher, Handler
 from pybroker.server.group_locator import Locator
 from pybroker.server.handlers.fetch import Fetch
 from pybroker.server.listener import descriptors_for_logs
-from pybroker.server.quotas import QuotaManager
+from pybroker.server.mutations import Mutations
+from pybroker.server.quotas import QuotaManager, monotonic_ms
 from pybroker.server.scheduler import Scheduler, chores, finish_deletions
 from pybroker.server.socket_server import SocketServer, pool_bytes
 from pybroker.server.table import Collaborators, fetch_of, handlers
@@ -325,6 +326,7 @@ class Broker:
         self._fetch = fetch_of(asked)
         await asyncio.sleep(0)  # every partition is known to be loading before the first request comes
         table: Table = handlers(asked, self._fetch)
+        table = Mutations(self.entities.quotas, self.metadata, self.config, monotonic_ms).counted(table)
         free = None
         if self._authorization is not None:
             table, free = self._authorization.guard(table, self.metadata), self._authorization.is_free

@@ -10,7 +10,7 @@ import pytest
 
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
-from pybroker.security.quotas import CONSUMER, PRODUCER, REQUEST
+from pybroker.security.quotas import CONSUMER, MUTATION, PRODUCER, REQUEST
 from tests.harness import eventually
 from tests.server.live import KEYS, Live, Wire, batch, fetch_fields, produce_data
 from tests.server.test_client_quotas import alter, entry
@@ -300,3 +300,39 @@ async def test_what_was_denied_or_failed_counts(live: Live) -> None:
     await quota(live, CLIENT, **{REQUEST: 0.0001, PRODUCER: 1})
     answer = await wire.call("Produce", 9, acks=1, timeout_ms=1000, topic_data=produce_data("nowhere", {0: LARGE}))
     assert answer.responses[0].partition_responses[0].error_code == 3 and answer.throttle_time_ms > 0
+
+
+# -- partitions that are created and deleted ---------------------------------------------------------------------------
+
+
+def topics_of(*counts: int) -> list[Any]:
+    kind = m.CreateTopicsRequest.Topics
+    return [kind(name=f"m{n}", num_partitions=count, replication_factor=1) for n, count in enumerate(counts)]
+
+
+async def test_partitions_that_are_made_and_deleted(live: Live) -> None:
+    admin = await quota(live, {"user": "ANONYMOUS"}, **{MUTATION: 1})
+    wire = await live.connect()
+    only = await wire.call("CreateTopics", 7, topics=topics_of(5, 5, 5, 5), timeout_ms=5000, validate_only=True)
+    assert [topic.error_code for topic in only.topics] == [0] * 4 and only.throttle_time_ms == 0
+    wrong = await wire.call("CreateTopics", 7, topics=topics_of(5, 0), timeout_ms=5000)
+    assert sorted(topic.error_code for topic in wrong.topics) == [0, 37], "what is not made costs nothing"
+    assert wrong.throttle_time_ms == 0
+    answer = await wire.call("CreateTopics", 7, topics=topics_of(5, 5, 5, 5)[1:], timeout_ms=5000)
+    assert {topic.name: topic.error_code for topic in answer.topics} == {"m1": 0, "m2": 0, "m3": 89}
+    assert 3000 < answer.throttle_time_ms <= 4000
+    other = await live.connect()
+    gone = await other.call("DeleteTopics", 6, topics=[m.DeleteTopicsRequest.Topics(name="m1")], timeout_ms=5000)
+    assert [topic.error_code for topic in gone.responses] == [89] and gone.throttle_time_ms > 0
+    third = await live.connect()
+    gone = await third.call("DeleteTopics", 4, topic_names=["m1", "nowhere"], timeout_ms=5000)
+    assert [topic.error_code for topic in gone.responses] == [0, 3], "an older client is served, and waits"
+    assert 7000 < gone.throttle_time_ms <= 9000
+    kind = m.CreatePartitionsRequest.Topics
+    fourth = await live.connect()
+    grown = await fourth.call("CreatePartitions", 3, topics=[kind(name="m2", count=6)], timeout_ms=5000)
+    assert grown.results[0].error_code == 89
+    assert await alter(admin, entry({"user": "ANONYMOUS"}, **{MUTATION: None})) == [0]
+    fifth = await live.connect()
+    grown = await fifth.call("CreatePartitions", 3, topics=[kind(name="m2", count=6)], timeout_ms=5000)
+    assert (grown.results[0].error_code, grown.throttle_time_ms) == (0, 0)
