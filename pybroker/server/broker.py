@@ -106,7 +106,6 @@ class Broker:
         self.entities = EntityConfigs(Credentials(), ClientQuotas())
         self._authorization: Authorization | None = None
         self._tokens: TokenKeeper | None = None
-        self._quotas: QuotaManager | None = None
         self._registration: Registration | None = None
         self.replicas: Replicas | None = None
         self._dirs: list[LogDir] = []
@@ -332,12 +331,12 @@ class Broker:
             table, free = self._authorization.guard(table, self.metadata), self._authorization.is_free
             self._sockets.judge_by(self._authorization)
         inter_broker = None if asked.peers is None else self.config.listeners.inter_broker
-        quotas = self._quotas = QuotaManager(self.entities.quotas, inter_broker)
+        quotas = QuotaManager(self.entities.quotas, inter_broker)
         table = quotas.counted(table)
         self._sockets.count_by(quotas)
         responder: Responder = Dispatcher(table if self._through is None else self._through(table))
         if self._exporter is not None:
-            responder = self._exporter.watch(asked.replicas, asked.groups, responder)
+            responder = self._exporter.watch(asked.replicas, asked.groups, quotas, responder)
         self._sockets.open(responder, free)
         if self._tokens is not None:
             self._tokens.sweep(self._is_controller)

@@ -31,6 +31,7 @@ from pybroker.server.login import Logins
 from pybroker.server.metrics_damage import damage_metrics
 from pybroker.server.metrics_plane import flush_metrics, plane_metrics, traffic_metrics
 from pybroker.server.metrics_replication import Cluster, replication_metrics
+from pybroker.server.quotas import QuotaManager
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -69,6 +70,7 @@ class BrokerMetrics(Collector):
         self.replicas: Replicas | None = None
         self.groups: Coordinator | None = None
         self.cluster: Cluster | None = None  # of a lone broker
+        self.quotas: QuotaManager | None = None
         self._metadata = metadata
         self._connections = connections
         self._logins = logins
@@ -130,6 +132,20 @@ class BrokerMetrics(Collector):
         failed, expired = "Logins that were refused.", "Connections closed as their login had ended."
         yield CounterMetricFamily("pybroker_failed_authentications", failed, self._logins.failed)
         yield CounterMetricFamily("pybroker_expired_connections_killed", expired, self._logins.expired)
+        if self.quotas is not None:
+            yield from _throttles(self.quotas)
+
+
+def _throttles(quotas: QuotaManager) -> Iterator[Metric]:
+    times = CounterMetricFamily(
+        "pybroker_quota_throttles", "Requests whose clients were told to wait.", labels=["quota"]
+    )
+    told = "Time that clients were told to wait: Kafka's throttle-time."
+    seconds = CounterMetricFamily("pybroker_quota_throttle_seconds", told, labels=["quota"])
+    for quota, (count, ms) in quotas.throttled.items():
+        times.add_metric([quota], count)
+        seconds.add_metric([quota], ms / 1000)
+    yield from (seconds, times)
 
 
 def _partitions(topics: int, replicas: list[Replica]) -> Iterator[Metric]:

@@ -21,6 +21,7 @@ from pybroker.server.login import Logins
 from pybroker.server.metrics import BrokerMetrics, Metered
 from pybroker.server.metrics_http import MetricsServer
 from pybroker.server.metrics_replication import Cluster, changes_text, epochs_text
+from pybroker.server.quotas import QuotaManager
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +43,11 @@ class Exporter:
             raise StartError(f"metrics.listener = {where}: cannot listen there: {why_not(problem)}") from problem
         event(log, logging.INFO, "metrics served", host=where.host, port=self.port)
 
-    def watch(self, replicas: Replicas, groups: Coordinator, responder: Responder) -> Responder:
+    def watch(
+        self, replicas: Replicas, groups: Coordinator, quotas: QuotaManager, responder: Responder
+    ) -> Responder:
         """Show these from now on; the responder that also takes the requests' times."""
-        self._metrics.replicas, self._metrics.groups = replicas, groups
+        self._metrics.replicas, self._metrics.groups, self._metrics.quotas = replicas, groups, quotas
         self._waits_for = ""
         return Metered(responder, self._metrics.requests)
 

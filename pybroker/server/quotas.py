@@ -25,6 +25,7 @@ from pybroker.server.dispatch import Handler
 if TYPE_CHECKING:
     from pybroker.server.bridge import Bridge
 
+COUNTED: Final = (PRODUCER, CONSUMER, REQUEST)
 NS_A_PERCENT: Final = 10_000_000
 """Of a thread's second."""
 REQUEST_THROTTLE_MS_MAX: Final = 1000
@@ -69,6 +70,7 @@ class QuotaManager:
         self._now_ms = now_ms
         self._buckets: dict[Key, QuotaBucket] = {}  # the one that was made first comes first
         self._swept_ms = now_ms()
+        self._gone = dict.fromkeys(COUNTED, (0, 0))  # what `throttled` has of buckets that were dropped
 
     def tell(self, bridge: Bridge) -> None:
         """Have the native plane hear when quotas change."""
@@ -84,11 +86,10 @@ class QuotaManager:
 
     @property
     def throttled(self) -> dict[str, tuple[int, int]]:
-        """{quota: (how often clients had to wait, ms in all)}, of the buckets that are there."""
-        found = dict.fromkeys((PRODUCER, CONSUMER, REQUEST), (0, 0))
-        for (quota, _, _), bucket in self._buckets.items():
-            times, ms = bucket.throttled
-            found[quota] = (found[quota][0] + times, found[quota][1] + ms)
+        """{quota: (how often clients were told to wait, ms in all)}. From any thread."""
+        found = dict(self._gone)
+        for (quota, _, _), bucket in list(self._buckets.items()):
+            _add(found, quota, bucket)
         return found
 
     # -- requests ----------------------------------------------------------------------------------------------------
@@ -198,9 +199,19 @@ class QuotaManager:
         if now_ms - self._swept_ms > IDLE_MS // 60:
             self._swept_ms = now_ms
             for key in [key for key, bucket in self._buckets.items() if now_ms - bucket.last_ms > IDLE_MS]:
-                self._buckets.pop(key).retire()
+                self._drop(key)
         while len(self._buckets) >= BUCKETS_MAX:
-            self._buckets.pop(next(iter(self._buckets))).retire()
+            self._drop(next(iter(self._buckets)))
+
+    def _drop(self, key: Key) -> None:
+        bucket = self._buckets.pop(key)
+        bucket.retire()
+        _add(self._gone, key[0], bucket)
+
+
+def _add(found: dict[str, tuple[int, int]], quota: str, bucket: QuotaBucket) -> None:
+    times, ms = bucket.throttled
+    found[quota] = (found[quota][0] + times, found[quota][1] + ms)
 
 
 class _Timed:

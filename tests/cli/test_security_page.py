@@ -78,6 +78,7 @@ def test_the_page(served: Path, ports: dict[str, str]) -> None:
     assert "alice" in said["pybroker users list"]
     assert "Topic seasons" in said["pybroker acls list --topic seasons-of-2026"]
     assert "seasons" in said["pybroker topics list"]
+    assert "request_percentage" in said["pybroker quotas list"]
     assert said["pybroker consume seasons --from-beginning --exit-at-end"] == "spring\n"
     source = here(PROGRAM, ports)
     if "SSL" in (served / "alice.properties").read_text():

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+import urllib.request
 from typing import Any
 
 import pytest
 
+from pybroker.cluster.caller import Call, Caller, Throttle
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
-from pybroker.security.quotas import CONSUMER, MUTATION, PRODUCER, REQUEST
+from pybroker.security.quotas import CONSUMER, MUTATION, PRODUCER, REQUEST, ClientQuotas
+from pybroker.server import quotas as quotas_module
+from pybroker.server.dispatch import Handler
 from tests.harness import eventually
 from tests.server.live import KEYS, Live, Wire, batch, fetch_fields, produce_data
 from tests.server.test_client_quotas import alter, entry
@@ -336,3 +340,45 @@ async def test_partitions_that_are_made_and_deleted(live: Live) -> None:
     fifth = await live.connect()
     grown = await fifth.call("CreatePartitions", 3, topics=[kind(name="m2", count=6)], timeout_ms=5000)
     assert (grown.results[0].error_code, grown.throttle_time_ms) == (0, 0)
+
+
+async def test_metrics_tell_how_many_had_to_wait(live: Live) -> None:
+    await live.restart("metrics.listener=127.0.0.1:0")
+    assert live.broker is not None
+    wire = await live.connect()
+    await wire.create("t")
+    await quota(live, CLIENT, **{PRODUCER: 10})
+    told = await produced(wire, LARGE)
+    text = (await asyncio.to_thread(scrape, live.broker.metrics_port)).decode()
+    assert f'pybroker_quota_throttles_total{{quota="{PRODUCER}"}} 1.0' in text
+    assert f'pybroker_quota_throttle_seconds_total{{quota="{PRODUCER}"}} {told / 1000}' in text
+    assert f'pybroker_quota_throttles_total{{quota="{CONSUMER}"}} 0.0' in text
+
+
+def scrape(port: int) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return bytes(answer.read())
+
+
+def test_buckets_are_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client ids are free to choose: what was counted is forgotten, and what was told is not."""
+    monkeypatch.setattr(quotas_module, "BUCKETS_MAX", 100)
+    held, now_ms = ClientQuotas(), [5_000_000]
+    held.take((("client-id", None),), {PRODUCER: "1"})
+    manager = quotas_module.QuotaManager(held, None, lambda: now_ms[0])
+
+    def answer(request: Any, call: Call) -> Any:
+        return m.ProduceResponse()
+
+    [by] = manager.counted({0: Handler(answer, answer)}).values()
+    throttle = Throttle()
+    caller = Caller("127.0.0.1", 1, "PLAINTEXT", throttle=throttle)
+    for number in range(1000):
+        by.by(m.ProduceRequest(acks=1), Call(9, f"client {number}", caller, 1000))
+        assert throttle.take_mute() > 0 and throttle.told is not None
+    assert len(manager._buckets) == 100
+    assert manager.throttled[PRODUCER][0] == 1000
+    last = throttle.client
+    now_ms[0] += 3_600_001
+    by.by(m.ProduceRequest(acks=1), Call(9, "another", caller, 1000))
+    assert last.produce.retired and len(manager._buckets) == 1, "who was idle for an hour is forgotten"
