@@ -175,13 +175,10 @@ class ClientQuotas:
                 return Bucket(*shared_by, limit)
         return None
 
-    def connection_rate(self, address: str) -> float | None:
-        """How many connections a second an address may open; None: any number."""
-        for name in (address, None):
-            limit = self._held.get(((IP, name),), {}).get(CONNECTION)
-            if limit is not None:
-                return limit
-        return None
+    def connection_rates(self) -> dict[str | None, float]:
+        """How many connections a second each address may open; None: those without a rate of their own."""
+        ips = ((entity[0][1], quotas) for entity, quotas in self._held.items() if entity[0][0] == IP)
+        return {address: quotas[CONNECTION] for address, quotas in ips if CONNECTION in quotas}
 
 
 def _levels(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, str]]]:

@@ -333,7 +333,7 @@ class Broker:
         inter_broker = None if asked.peers is None else self.config.listeners.inter_broker
         quotas = QuotaManager(self.entities.quotas, inter_broker)
         table = quotas.counted(table)
-        self._sockets.count_by(quotas)
+        self._sockets.count_by(quotas, self.entities.quotas)
         responder: Responder = Dispatcher(table if self._through is None else self._through(table))
         if self._exporter is not None:
             responder = self._exporter.watch(asked.replicas, asked.groups, quotas, responder)

@@ -57,7 +57,7 @@ class Dispatcher:
             request, _ = codec.decode(api.request, header.api_version, frame, header.body_offset)
         except codec.ProtocolError as problem:
             raise Disconnect(f"malformed request: {problem.message}") from None
-        call = Call(header.api_version, header.client_id, caller, len(frame))
+        call = Call(header.api_version, header.client_id, caller, size=len(frame))
         handler = self._handlers[header.api_key]
         try:
             response = handler.by(request, call)

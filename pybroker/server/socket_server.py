@@ -21,12 +21,12 @@ from pybroker.logs import event
 from pybroker.model import HostPort
 from pybroker.replication.logdirs import StartError
 from pybroker.security.credentials import Credentials, offered
+from pybroker.security.quotas import ClientQuotas
 from pybroker.security.tls import server_context
 from pybroker.server.authorization import Authorization
 from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Responder
 from pybroker.server.connection_quotas import Quotas
-from pybroker.server.connection_rates import AddressRates
 from pybroker.server.listener import Limits, Listener, why_not
 from pybroker.server.login import Logins
 from pybroker.server.pool import Pool
@@ -136,10 +136,16 @@ class SocketServer:
         if self._bridge is not None:
             authorization.tell(self._bridge)
 
-    def count_by(self, quotas: QuotaManager) -> None:
-        """Have the native plane hear of quotas that change."""
+    def count_by(self, manager: QuotaManager, quotas: ClientQuotas) -> None:
+        """Have the native plane hear of quotas that change, and the listeners of rates of addresses."""
         if self._bridge is not None:
-            quotas.tell(self._bridge)
+            manager.tell(self._bridge)
+
+        def rate() -> None:
+            self._quotas.addresses.set_rates(quotas.connection_rates())
+
+        rate()
+        quotas.on_changed.append(rate)
 
     def limit(self) -> None:
         """Accept by the limits that the settings say now. Of connections that are too many by max.connections, those
@@ -149,11 +155,6 @@ class SocketServer:
         for listener in self._listeners:
             listener.limit(Limits.of(self._config, listener.name))
         self._quotas.make_room(asyncio.get_running_loop().time())
-
-    @property
-    def address_rates(self) -> AddressRates:
-        """How fast each address may connect."""
-        return self._quotas.addresses
 
     def _close_longest_silent(self, count: int) -> int:
         """Close so many connections, none of the listener that brokers use; how many are closed, or will be."""

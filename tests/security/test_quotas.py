@@ -89,11 +89,11 @@ def test_the_number_is_0_while_no_client_has_a_quota() -> None:
     quotas.take(U, {})
     assert told[0] == 0 and told[-1] == 0
     assert len(told) == 4 and len(set(told)) == 3, "what changes nothing is not told"
-    assert quotas.connection_rate("10.0.0.1") == 5 and quotas.connection_rate("10.0.0.2") is None
+    assert quotas.connection_rates() == {"10.0.0.1": 5}
     quotas.take(((IP, None),), {CONNECTION: "9"})
-    assert quotas.connection_rate("10.0.0.2") == 9
+    assert quotas.connection_rates() == {"10.0.0.1": 5, None: 9}
     quotas.keep([((IP, None),)])
-    assert quotas.connection_rate("10.0.0.1") == 9
+    assert quotas.connection_rates() == {None: 9}
 
 
 def test_what_cannot_be_read_does_not_hold() -> None:

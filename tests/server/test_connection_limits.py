@@ -7,9 +7,11 @@ import math
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pybroker.protocol import messages as m
 from pybroker.security.login import Account
 from pybroker.server import connection_quotas, connection_rates
 from pybroker.server.connection_quotas import PendingLogins, Quotas
@@ -229,6 +231,28 @@ async def test_an_address_that_connects_too_fast_is_closed_after_a_while(bench: 
     free = await bench.client()
     free.send("echo:free")
     assert await free.answer() == "free"
+
+
+async def test_rates_of_addresses_are_client_quotas(make: Make) -> None:
+    """AlterClientQuotas of an address holds at once, and after a restart, until it is removed."""
+    live = await make(PAIR)
+    kind = m.AlterClientQuotasRequest.Entries
+
+    async def change(admin: Wire, **what: Any) -> None:
+        ops = [kind.Ops(key="connection_creation_rate", **what)]
+        entries = [kind(entity=[kind.Entity(entity_type="ip", entity_name="127.0.0.1")], ops=ops)]
+        assert [e.error_code for e in (await admin.call("AlterClientQuotas", 1, entries=entries)).entries] == [0]
+
+    admin = await live.connect("OPEN")
+    await change(admin, value=1.0)
+    for _ in range(2):
+        wires = [await live.connect("CLIENTS") for _ in range(11)]
+        assert await served(wires[0]) and await wires[10].closed()
+        await live.restart()
+        admin = await live.connect("OPEN")
+    await change(admin, remove=True)
+    for _ in range(15):
+        assert await served(await live.connect("CLIENTS"))
 
 
 async def test_a_listener_that_accepts_too_fast_rests(bench: Bench) -> None:
