@@ -3,7 +3,7 @@
     listener.name.<l>.max.connections    over it, the listener accepts nobody until one of its own ends
     max.connections                      over it, no listener does, but the one that brokers use among themselves, if
                                          there are others: for its connections those of other listeners are closed
-    not logged in                        at most half of what a listener may have; one that is there for longer than
+    not logged in, in a TLS handshake    at most half of what a listener may have; one that is there for longer than
                                          LOGIN_GRACE_SECONDS is closed for the next
 
 Kafka has no bound for logins: a stranger without a password could fill max.connections.

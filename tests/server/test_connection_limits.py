@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from pybroker.security.login import Account
 from pybroker.server import connection_quotas, connection_rates
 from pybroker.server.connection_quotas import PendingLogins, Quotas
 from pybroker.server.connection_rates import SAMPLES, AddressRates, Rate
+from pybroker.testing.certificates import Authority
 from tests.harness import eventually, looked
 from tests.server.cast import MODULE, SETS
 from tests.server.conftest import Bench
@@ -99,6 +101,31 @@ async def test_strangers_who_do_not_log_in_leave_room(make: Make, monkeypatch: p
     assert live.broker is not None and live.broker._sockets is not None
     assert len(live.broker._sockets) <= 20 // 2 + 4
     assert await strangers[0].closed()
+
+
+async def test_strangers_who_begin_no_tls_leave_room(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do those hold more than half who begin no handshake, where nobody logs in after it."""
+    monkeypatch.setattr(connection_quotas, "LOGIN_GRACE_SECONDS", 0.1)
+    authority, key_store = Authority(), tmp_path / "broker.pem"
+    own = authority.sign("broker")
+    key_store.write_bytes(own.key + own.chain)
+    live = await make(
+        PAIR, "listener.security.protocol.map=OPEN:PLAINTEXT,CLIENTS:SSL", "max.connections=20",
+        "ssl.keystore.type=PEM", f"ssl.keystore.location={key_store}",
+    )  # fmt: skip
+    strangers = [await live.connect("CLIENTS") for _ in range(40)]
+    assert live.broker is not None
+    context = ssl.create_default_context(cadata=authority.certificate.decode())
+    address = live.broker.addresses["CLIENTS"]
+    wires = [Wire(*await asyncio.open_connection(address.host, address.port, ssl=context)) for _ in range(3)]
+    for wire in [*wires, await live.connect("OPEN")]:
+        assert await served(wire)
+    assert await strangers[0].closed()
+    for wire in wires:
+        wire.writer.close()
+        await wire.writer.wait_closed()
 
 
 async def test_for_strangers_at_the_listener_of_brokers_nobody_is_closed(make: Make) -> None:
