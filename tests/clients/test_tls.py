@@ -261,7 +261,8 @@ def test_the_command_line(secured: Secured, tmp_path: Path) -> None:
         f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={secured.authority}\n"
         f"ssl.keystore.type=PEM\nssl.keystore.location={secured.both}\n"
     )
-    command = [sys.executable, "-m", "pybroker", "topics", "list", "-b", secured.addresses["SSL"], "--command-config", str(file)]
+    at = ["-b", secured.addresses["SSL"], "--command-config", str(file)]
+    command = [sys.executable, "-m", "pybroker", "topics", "list", *at]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "TOPIC" in done.stdout, done.stderr
     file.write_text(f"security.protocol=SSL\nssl.cafile={secured.authority}\n")
