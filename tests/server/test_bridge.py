@@ -138,7 +138,7 @@ async def test_what_the_plane_does_not_take_is_still_the_callers(stage: Stage, m
     """A socket that could not be adopted is not lost: whoever handed it over can close it."""
 
     class Full:
-        def adopt(self, fd: int, *, listener: int, judged: bool, login_ends_ms: int) -> int:
+        def adopt(self, fd: int, **_: Any) -> int:
             raise MemoryError
 
     monkeypatch.setattr(stage.bridge, "_plane", Full())
