@@ -85,7 +85,7 @@ def test_three_ways_to_say_what_is_read(given: dict[str, str], expected: options
         ({**NAMED, "maxTriggerDelay": "soon"}, "such as 15m"),
         ({**NAMED, "kafka.isolation.level": "dirty"}, "read_uncommitted or read_committed"),
         ({**NAMED, "kafka.auto.offset.reset": "latest"}, "say startingOffsets"),
-        ({**NAMED, "kafka.security.protocol": "SSL"}, "takes one of PLAINTEXT, SASL_PLAINTEXT"),
+        ({**NAMED, "kafka.security.protocol": "MAGIC"}, "takes one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
         ({**NAMED, "kafka.security.protocol": "SASL_PLAINTEXT"}, "and sasl_mechanism is not given"),
         ({**NAMED, "kafka.sasl.jaas.config": "com.sun.x.JndiLoginModule required;"}, "there are org"),
         ({**NAMED, "startingOfsets": "latest"}, "did you mean startingOffsets?"),
