@@ -163,6 +163,7 @@ class Login:
         if step.until is not None:
             loop = self._owner.loop
             loop.remove_reader(self._fd)
+            self._reading = False
             asyncio.wrap_future(step.until, loop=loop).add_done_callback(lambda _: self._hear(frame))
             return
         self._release()

@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import struct
 import time
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.x509.oid import NameOID
 
 from pybroker import errors
 from pybroker.config import BrokerConfig, ConfigError
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
 from pybroker.replication.logdirs import StartError
 from pybroker.security import web
 from tests.harness import eventually
-from tests.server.live import Live, Wire, batch, values
+from tests.server.live import KEYS, Live, Wire, batch, values
+from tests.server.test_tls import AUTHORITY, context, store
 from tests.tokens import AUDIENCE, ISSUER, Signer, Web, by_hand, claims, jwks, say
 
 SIGNER = Signer()
@@ -221,6 +220,28 @@ async def test_keys_of_a_web_server_and_their_rotation(start: Start) -> None:
         assert 2 <= server.asked <= 4
 
 
+@pytest.mark.parametrize("native_plane", [True, False])
+async def test_a_login_by_tls_that_waits_for_keys(start: Start, tmp_path: Path, native_plane: bool) -> None:
+    """What the client has sent behind it, in one piece with it, waits too, and is answered."""
+    with Web(jwks(SIGNER)) as server:
+        pem = store(tmp_path, "broker", AUTHORITY.sign("localhost"))
+        live = await start(
+            *[s.replace("SASL_PLAINTEXT", "SASL_SSL") for s in of(server.url)], "ssl.keystore.type=PEM",
+            f"ssl.keystore.location={pem}", native_plane=native_plane,
+        )  # fmt: skip
+        wire = await live.connect("CLIENTS", context())
+        server.answer = jwks(NEXT)
+        assert (await wire.call("SaslHandshake", 1, mechanism="OAUTHBEARER")).error_code == 0
+        asked = [(KEYS["SaslAuthenticate"], 2, m.SaslAuthenticateRequest(auth_bytes=message(NEXT.token())))]
+        asked += [(KEYS["Metadata"], 12, m.MetadataRequest(topics=[]))] * 3
+        frames = [codec.encode_request(key, version, 9, "c", request) for key, version, request in asked]
+        wire.writer.write(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
+        _, answer = await wire.receive("SaslAuthenticate", 2)
+        assert (answer.error_code, answer.auth_bytes) == (0, b"")
+        for _ in range(3):
+            assert (await wire.receive("Metadata", 12))[1].brokers
+
+
 async def test_keys_of_a_file_and_their_rotation(start: Start, file: Path) -> None:
     live = await start(*of(file.as_uri()))
     await log_in(live, SIGNER.token())
@@ -333,39 +354,19 @@ async def test_keys_stay_while_the_server_is_down(start: Start) -> None:
         await log_in(live, SIGNER.token())
 
 
-def certificate(directory: Path) -> tuple[Path, Path]:
-    """One that this machine signed itself, and its key."""
-    key = NEXT.private
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(1).not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )  # fmt: skip
-    paths = directory / "certificate.pem", directory / "key.pem"
-    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ))  # fmt: skip
-    return paths
-
-
 async def test_https_checks_the_certificate(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    paths = certificate(tmp_path)
     with Web(jwks(SIGNER)) as server:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*paths)
+        context.load_cert_chain(store(tmp_path, "keys", AUTHORITY.sign("localhost")))
         server.server.socket = context.wrap_socket(server.server.socket, server_side=True)
         url = server.url.replace("http:", "https:")
         live = await start(*of(url))
         await eventually("it is told", lambda: "its certificate is refused" in caplog.text)
         await live.stop()
-        monkeypatch.setenv("SSL_CERT_FILE", str(paths[0]))
+        (tmp_path / "ca.pem").write_bytes(AUTHORITY.certificate)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
         caplog.clear()
         await live.start()
         await log_in(live, SIGNER.token())
