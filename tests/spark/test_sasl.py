@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pybroker.testing import Record
+from tests.clients.test_oauthbearer import MODULE as OAUTH_MODULE
+from tests.clients.test_oauthbearer import SIGNER, Issuer
+from tests.clients.test_oauthbearer import settings as oauth_settings
 from tests.harness import HOST, BrokerProcess, free_port
 from tests.spark.topics import Topics
+from tests.tokens import jwks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,3 +76,28 @@ def test_a_wrong_password_is_told(
         given = options(secured[1], "guessed", as_jaas=as_jaas)
         spark.read.format("pybroker").options(**given, subscribe=topic).load().collect()
     assert "guessed" not in str(refused.value)
+
+
+def test_a_read_by_a_token(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    """Of a token endpoint: executors ask it for tokens of their own, with what the options say."""
+    issuer, keys = Issuer(), tmp_path / "keys.json"
+    keys.write_bytes(jwks(SIGNER))
+    port, clients = free_port(), free_port()
+    broker = BrokerProcess(tmp_path / "data", port, oauth_settings(port, clients, keys))
+    with issuer.web:
+        broker.start()
+        topics = Topics(broker, spark)
+        topics.create(topic, 2)
+        topics.produce(topic, [Record(f"{n}", partition=n % 2) for n in range(100)])
+        given = {
+            "kafka.bootstrap.servers": f"{HOST}:{clients}", "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "OAUTHBEARER", "kafka.sasl.oauthbearer.token.endpoint.url": issuer.url,
+            "kafka.sasl.jaas.config": f'{OAUTH_MODULE} required clientId="svc" clientSecret="of svc";',
+        }  # fmt: skip
+        frame = spark.read.format("pybroker").options(**given, subscribe=topic).load()
+        assert sorted(int(row.value) for row in frame.collect()) == list(range(100))
+        given["kafka.sasl.jaas.config"] = f'{OAUTH_MODULE} required clientId="svc" clientSecret="guessed";'
+        with pytest.raises(Exception, match="answered with status 401") as refused:
+            spark.read.format("pybroker").options(**given, subscribe=topic).load().collect()
+        assert "guessed" not in str(refused.value)
+        broker.close()
