@@ -116,8 +116,11 @@ class TokenStore:
 
     async def remove(self, token_id: str) -> None:
         """Raises KafkaError: 56."""
-        with contextlib.suppress(_Gone):
+        try:
             await self._write(Delete(f"{TOKENS}/{token_id}", -1), token_id)
+        except KafkaError as problem:
+            if problem.code != errors.DELEGATION_TOKEN_NOT_FOUND:  # somebody else has removed it
+                raise
         self.tokens.take(token_id, None)
 
     async def sweep(self) -> None:
@@ -134,7 +137,8 @@ class TokenStore:
             try:
                 await commit(session, [change, Create(CHANGE, token_id.encode(), sequential=True)])
             except NoNode:
-                raise _Gone(errors.DELEGATION_TOKEN_NOT_FOUND, "the delegation token is there no more") from None
+                words = "the delegation token is there no more"
+                raise KafkaError(errors.DELEGATION_TOKEN_NOT_FOUND, words) from None
             except (NodeExists, StoreError) as problem:
                 words = f"the coordination store cannot be written to: {problem}"
                 raise KafkaError(errors.KAFKA_STORAGE_ERROR, words) from problem
@@ -149,7 +153,3 @@ class TokenStore:
             if stat is None or stat.ctime_ms >= self._wall_ms() - CHANGES_KEPT_MS:
                 return  # they are in order: the others are younger
             await session.delete(f"{CHANGES}/{name}")
-
-
-class _Gone(KafkaError):
-    """Somebody else has removed it."""
