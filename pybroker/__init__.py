@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "pybroker.client.admin": (
         "AclBinding AclFilter Admin Alteration BROKER_DEFAULT ClusterDescription Committed ConfigEntry ConfigOperation"
-        " ConfigResource ConfigSource CreatedTopic DelegationToken EARLIEST GroupDescription GroupListing HIGH_WATERMARK"
-        " LATEST LogDir Member Replica ResourceType ScramUser"
+        " ConfigResource ConfigSource CreatedTopic DelegationToken EARLIEST GroupDescription GroupListing"
+        " HIGH_WATERMARK LATEST LogDir Member Replica ResourceType ScramUser"
     ),
     "pybroker.client.aio": "AsyncProducer",
     "pybroker.client.aio_consumer": "AsyncConsumer",
