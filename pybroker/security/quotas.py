@@ -9,6 +9,7 @@ one that names users and clients has a bucket for each pair, one of users a buck
 client id. An empty client id matches no level that names clients (KAFKA-13341).
 """
 
+import ipaddress
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -124,6 +125,14 @@ def values_of(entity: Entity, config: Mapping[str, str]) -> tuple[dict[str, floa
     return values, unreadable
 
 
+def is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 def _bad(why: str) -> KafkaError:
     return KafkaError(errors.INVALID_REQUEST, why)
 
@@ -176,9 +185,14 @@ class ClientQuotas:
         return None
 
     def connection_rates(self) -> dict[str | None, float]:
-        """How many connections a second each address may open; None: those without a rate of their own."""
-        ips = ((entity[0][1], quotas) for entity, quotas in self._held.items() if entity[0][0] == IP)
-        return {address: quotas[CONNECTION] for address, quotas in ips if CONNECTION in quotas}
+        """How many connections a second each address may open; None: each that has no rate of its own. What Kafka has
+        taken for an address and is a host's name is left out: who connects has none."""
+        rates = dict[str | None, float]()
+        for entity, values in self._held.items():
+            kind, name = entity[0]
+            if kind == IP and CONNECTION in values and (name is None or is_address(name)):
+                rates[name] = values[CONNECTION]
+        return rates
 
 
 def _levels(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, str]]]:

@@ -91,6 +91,7 @@ def test_the_number_is_0_while_no_client_has_a_quota() -> None:
     assert len(told) == 4 and len(set(told)) == 3, "what changes nothing is not told"
     assert quotas.connection_rates() == {"10.0.0.1": 5}
     quotas.take(((IP, None),), {CONNECTION: "9"})
+    quotas.take(((IP, "a host"),), {CONNECTION: "1"})
     assert quotas.connection_rates() == {"10.0.0.1": 5, None: 9}
     quotas.keep([((IP, None),)])
     assert quotas.connection_rates() == {None: 9}

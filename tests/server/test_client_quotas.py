@@ -194,3 +194,14 @@ async def test_a_node_that_cannot_be_read_stops_no_start(live: Live, caplog: pyt
     wire = await live.connect()
     assert await described(wire) == {(("client-id", "c"),): {CONSUMER: 5.0}}
     assert "settings of an entity ignored" in caplog.text and "quota ignored" in caplog.text
+
+
+async def test_a_name_that_is_no_address_stops_no_start(live: Live) -> None:
+    """Kafka takes names of hosts for addresses, and whoever writes to ZooKeeper may write anything."""
+    assert live.broker is not None and live.broker._session is not None
+    for name in ("localhost", "a%3Ab"):
+        await live.broker._session.create(f"/config/ips/{name}", nodes.dump_config({CONNECTION: "1"}))
+    await live.restart()
+    wire = await live.connect()
+    assert set(await described(wire)) == {(("ip", "localhost"),), (("ip", "a:b"),)}
+    assert await alter(wire, entry({"ip": "::1"}, **{CONNECTION: 5.0})) == [0], "nor keeps it others from being heard"

@@ -3,7 +3,6 @@
 Each entry of a request is altered by itself; of a quota that one names twice the last counts, as with Kafka.
 """
 
-import ipaddress
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -14,7 +13,7 @@ from pybroker.config.settings import shown
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.protocol import messages as m
-from pybroker.security.quotas import IP, ClientQuotas, Entity, Wanted, entity_of, matching, text_of
+from pybroker.security.quotas import IP, ClientQuotas, Entity, Wanted, entity_of, is_address, matching, text_of
 
 log = logging.getLogger(__name__)
 
@@ -94,10 +93,8 @@ class AlterQuotas:
 
 def _check_address(address: str | None) -> None:
     """Raises INVALID_REQUEST. Names of hosts are not looked up: who connects has an address and no name."""
-    try:
-        ipaddress.ip_address(address or "0.0.0.0")
-    except ValueError:
-        raise KafkaError(errors.INVALID_REQUEST, f"{shown(address or '')} is no IP address") from None
+    if address is not None and not is_address(address):
+        raise KafkaError(errors.INVALID_REQUEST, f"{shown(address)} is no IP address")
 
 
 def _told(entry: Any, code: int, message: str | None) -> Any:
