@@ -15,9 +15,6 @@ LEFT_OUT = {
         *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"),
         *("DescribeTransactions", "ListTransactions"),
     ],
-    "delegation tokens are not there yet": [
-        *("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken"),
-    ],
     "a KRaft controller's, and features that only those finalize": ["Envelope", "UpdateFeatures"],
     "a KRaft quorum's": ["DescribeQuorum", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"],
     "only KRaft brokers list it; clients fall back to Metadata": ["DescribeTopicPartitions"],

@@ -113,7 +113,7 @@ async def test_without_quotas_nothing_is_python_s(live: Live) -> None:
 
 
 async def fetched(wire: Wire, offset: int, **how: Any) -> Any:
-    return await wire.call("Fetch", 12, **fetch_fields("t", offset, **how))
+    return await wire.call("Fetch", 12, **fetch_fields("t", offset, partition_max_bytes=100 * KB, **how))
 
 
 def bytes_of(answer: Any) -> int:
@@ -147,33 +147,16 @@ async def test_a_fetch_that_is_too_much_is_empty_and_comes_later(live: Live) -> 
     assert bytes_of(again) <= 3 * len(LARGE), "who is held gets little at a time"
 
 
-async def test_a_session_is_as_it_was_behind_an_answer_that_is_empty(live: Live) -> None:
-    wire = await live.connect()
-    await wire.create("t", 2)
-    for _ in range(4):
-        assert await produced(wire, LARGE) == 0
-    await quota(live, CLIENT, **{CONSUMER: 1000 * KB})
-    first = await wire.call("Fetch", 12, session_epoch=0, **fetch_fields("t", 4, 0))
-    if live.native_plane:  # its session begins with the first fetch that the plane executes
-        assert first.session_id == 0
-        first = await wire.call("Fetch", 12, session_epoch=0, **fetch_fields("t", 4, 0))
-    assert first.session_id != 0 and first.throttle_time_ms == 0
-    await quota(live, {"client_id": "other"}, **{CONSUMER: 1})  # other quotas: the session may end by that
-    number = first.session_id
-    empty = await wire.call("Fetch", 12, session_id=number, session_epoch=1, topics=[])
-    assert empty.error_code in (0, 70)
-
-
 @pytest.mark.parametrize("incremental", [False, True])
 async def test_what_was_not_given_is_given_later(live: Live, incremental: bool) -> None:
     wire = await live.connect()
     await wire.create("t")
-    await quota(live, CLIENT, **{CONSUMER: 20 * KB})
-    for _ in range(6):
+    await quota(live, CLIENT, **{CONSUMER: 40 * KB})
+    for _ in range(10):
         assert await produced(wire, LARGE) == 0
     session = 0
     for _ in range(3):
-        answer = await wire.call("Fetch", 12, session_epoch=0, **fetch_fields("t", 6))
+        answer = await wire.call("Fetch", 12, session_epoch=0, **fetch_fields("t", 10))
         session = answer.session_id
         assert answer.throttle_time_ms == 0
         if session:
@@ -182,8 +165,9 @@ async def test_what_was_not_given_is_given_later(live: Live, incremental: bool) 
     epoch, offset, empties = 1, 0, 0
     began = time.monotonic()
     kind = m.FetchRequest.Topics
-    while offset < 5:
-        topics = [kind(topic="t", partitions=[kind.Partitions(fetch_offset=offset, partition_max_bytes=1 << 20)])]
+    while offset < 9:
+        wanted = kind.Partitions(fetch_offset=offset, partition_max_bytes=100 * KB)
+        topics = [kind(topic="t", partitions=[wanted])]
         if incremental:
             how = {"session_id": session, "session_epoch": epoch}
             epoch += 1
@@ -374,11 +358,11 @@ def test_buckets_are_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> No
     throttle = Throttle()
     caller = Caller("127.0.0.1", 1, "PLAINTEXT", throttle=throttle)
     for number in range(1000):
-        by.by(m.ProduceRequest(acks=1), Call(9, f"client {number}", caller, 1000))
+        by.by(m.ProduceRequest(acks=1), Call(9, f"client {number}", caller, size=1000))
         assert throttle.take_mute() > 0 and throttle.told is not None
     assert len(manager._buckets) == 100
     assert manager.throttled[PRODUCER][0] == 1000
     last = throttle.client
     now_ms[0] += 3_600_001
-    by.by(m.ProduceRequest(acks=1), Call(9, "another", caller, 1000))
+    by.by(m.ProduceRequest(acks=1), Call(9, "another", caller, size=1000))
     assert last.produce.retired and len(manager._buckets) == 1, "who was idle for an hour is forgotten"
