@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from pybroker import errors
+from pybroker.controller.notices import Notices
 from pybroker.coordination.commit import commit, read, until_answered
 from pybroker.coordination.store import (
     BadVersion,
@@ -23,10 +24,8 @@ from pybroker.coordination.store import (
     NoNode,
     Op,
     Session,
-    SessionState,
     Set,
     StoreError,
-    WatchEvent,
 )
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -86,34 +85,12 @@ class AclStore:
 
     async def follow(self, session: Session) -> None:
         """Read what changes from now on, until the session ends. Raises StoreError."""
-        changed = asyncio.Event()
-
-        def look_again(_: WatchEvent | SessionState) -> None:
-            changed.set()
-
-        session.listen(look_again)
-        try:
-            seen: dict[str, tuple[int, set[str]]] = {}
+        with Notices(session, *CHANGES) as notices:
             while True:
-                changed.clear()
-                fresh: list[str] = []
-                for root in CHANGES:
-                    notices, stat = await until_answered(
-                        lambda root=root: session.children(root, watch=look_again)  # type: ignore[misc]
-                    )
-                    made, known = seen.get(root, (stat.czxid, set()))
-                    if stat.czxid != made:  # the parent was made anew: the names of notices begin anew
-                        known = set()
-                    fresh += [f"{root}/{notice}" for notice in notices if notice not in known]
-                    first_look = root not in seen
-                    seen[root] = stat.czxid, set(notices)
-                    if first_look:
-                        fresh.append("")
-                if "" in fresh or not await self._take(session, fresh):
+                fresh = await notices.look()
+                if fresh is None or not await self._take(session, fresh):
                     await self.read_all(session)
-                await changed.wait()
-        finally:
-            session.unlisten(look_again)
+                await notices.wait()
 
     async def _take(self, session: Session, notices: Iterable[str]) -> bool:
         """Go by what has changed; False where a notice does not tell what that is."""

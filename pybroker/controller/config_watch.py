@@ -21,8 +21,9 @@ from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.configs import Configured, load
 from pybroker.controller.entities import EntityConfigs
+from pybroker.controller.notices import Notices
 from pybroker.coordination.commit import read, until_answered
-from pybroker.coordination.store import NoNode, Session, SessionState, StoreDamaged, StoreError, WatchEvent
+from pybroker.coordination.store import NoNode, Session, StoreDamaged, StoreError
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.tasks import cancel_and_wait
@@ -73,33 +74,19 @@ class ConfigWatch:
 
     async def follow(self, session: Session) -> None:
         """Read what changes from now on, until the session ends. Raises StoreError."""
-        changed = asyncio.Event()
-
-        def look_again(_: WatchEvent | SessionState) -> None:
-            changed.set()
-
-        session.listen(look_again)
-        try:
-            seen: set[str] | None = None
-            counted_from = 0
+        with Notices(session, nodes.CONFIG_CHANGES) as notices:
             while True:
-                changed.clear()
-                notices, stat = await until_answered(lambda: session.children(nodes.CONFIG_CHANGES, watch=look_again))
-                names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS, watch=look_again))
-                if seen is None:
-                    await self.read_all(session, running=True)  # behind the watches, or what comes in between is missed
+                fresh = await notices.look()
+                names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS, watch=notices.watch))
+                if fresh is None:
+                    await self.read_all(session, running=True)
                     await self._go_by_all()
                 else:
-                    if stat.czxid != counted_from:  # the parent was made anew: the names of notices begin anew
-                        seen = set()
                     self._forget(self._ids.keys() - set(names))
                     await self._learn(session, set(names) - self._ids.keys())
-                    for entity in await self._named(session, [notice for notice in notices if notice not in seen]):
+                    for entity in await self._named(session, fresh):
                         await self.take(session, entity)
-                seen, counted_from = set(notices), stat.czxid
-                await changed.wait()
-        finally:
-            session.unlisten(look_again)
+                await notices.wait()
 
     async def take(self, session: Session, entity: str) -> None:
         """Go by what the store says of an entity now. Raises StoreError."""
@@ -163,11 +150,10 @@ class ConfigWatch:
         known = [(name, topic_id) for name in names if (topic_id := self._ids.get(name)) is not None]
         await self._held.configure([Topic(name, topic_id, (), self._topics.topic(name)) for name, topic_id in known])
 
-    async def _named(self, session: Session, notices: Iterable[str]) -> Iterable[str]:
+    async def _named(self, session: Session, paths: Iterable[str]) -> Iterable[str]:
         """The entities that notices name, each once; a notice that is gone was read by everybody long ago."""
         entities: dict[str, None] = {}
-        for notice in notices:
-            path = f"{nodes.CONFIG_CHANGES}/{notice}"
+        for path in paths:
             try:
                 data, _ = await read(session, path)
                 entities[nodes.load_config_change(data)] = None

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from pybroker import errors
+from pybroker.controller.notices import Notices
 from pybroker.coordination.commit import commit, read, until_answered
 from pybroker.coordination.store import (
     Create,
@@ -20,10 +21,8 @@ from pybroker.coordination.store import (
     NoNode,
     Op,
     Session,
-    SessionState,
     Set,
     StoreError,
-    WatchEvent,
 )
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -68,27 +67,14 @@ class TokenStore:
 
     async def follow(self, session: Session) -> None:
         """Read what changes from now on, until the session ends. Raises StoreError."""
-        changed = asyncio.Event()
-
-        def look_again(_: WatchEvent | SessionState) -> None:
-            changed.set()
-
-        session.listen(look_again)
-        try:
-            seen: set[str] | None = None
-            counted_from = 0
+        with Notices(session, CHANGES) as notices:
             while True:
-                changed.clear()
-                notices, stat = await until_answered(lambda: session.children(CHANGES, watch=look_again))
-                if seen is None or stat.czxid != counted_from:  # the parent was made anew: names begin anew
+                fresh = await notices.look()
+                if fresh is None:
                     await self.read_all(session)
-                else:
-                    for notice in sorted(set(notices) - seen):
-                        await self._heed(session, f"{CHANGES}/{notice}")
-                seen, counted_from = set(notices), stat.czxid
-                await changed.wait()
-        finally:
-            session.unlisten(look_again)
+                for path in fresh or ():
+                    await self._heed(session, path)
+                await notices.wait()
 
     async def _heed(self, session: Session, path: str) -> None:
         try:
