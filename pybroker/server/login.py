@@ -16,6 +16,7 @@ from typing import Protocol
 
 from pybroker import forks
 from pybroker.cluster.caller import Caller, Disconnect, Session
+from pybroker.config.oauth_settings import OAUTHBEARER
 from pybroker.logs import event
 from pybroker.security.handshake import Handshake, Mechanisms, Step
 from pybroker.security.tls import Stream, pending
@@ -27,8 +28,10 @@ log = logging.getLogger(__name__)
 LOGIN_SECONDS = 30.0
 SMALL_FRAME_BYTES = 4096
 """So much of a frame is kept for everybody: logins with a password are smaller, and no stranger keeps them out."""
+TOKEN_FRAME_BYTES = 16 << 10
+"""The same where clients log in by tokens, which name groups and roles."""
 HELD_BYTES_MAX = 32 << 20
-"""What frames of all who are not logged in yet may hold in memory together, beyond their first `SMALL_FRAME_BYTES`."""
+"""What frames of all who are not logged in yet may hold in memory together, beyond those first bytes."""
 TLS_HANDSHAKE = b"\x16\x03"
 """What a client of TLS begins with."""
 ERROR_CODE = slice(4, 6)
@@ -74,6 +77,7 @@ class Login:
         "_out",
         "_owner",
         "_reading",
+        "_small_bytes",
         "_sock",
         "_then",
         "caller",
@@ -96,7 +100,9 @@ class Login:
         self._hand_over = hand_over
         self.caller = caller
         self.last_active = owner.loop.time()
-        self._handshake = Handshake(logins.mechanisms[caller.listener], self._versions)
+        offered = logins.mechanisms[caller.listener]
+        self._handshake = Handshake(offered, self._versions)
+        self._small_bytes = TOKEN_FRAME_BYTES if OAUTHBEARER in offered else SMALL_FRAME_BYTES
         self._frame = bytearray()
         self._need = SIZE_BYTES
         self._out = b""
@@ -175,7 +181,7 @@ class Login:
         self._need = SIZE_BYTES
 
     def _large_bytes(self) -> int:
-        return max(0, len(self._frame) - SMALL_FRAME_BYTES)
+        return max(0, len(self._frame) - self._small_bytes)
 
     def _versions(self, frame: bytes) -> tuple[bytes, bool]:
         """The answer to ApiVersions, and whether it tells them. A version that is not served is answered too."""

@@ -20,6 +20,7 @@ from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.replication.logdirs import StartError
 from pybroker.security import web
+from pybroker.server import login
 from tests.harness import eventually
 from tests.server.live import KEYS, Live, Wire, batch, values
 from tests.server.test_tls import AUTHORITY, context, store
@@ -240,6 +241,25 @@ async def test_a_login_by_tls_that_waits_for_keys(start: Start, tmp_path: Path, 
         assert (answer.error_code, answer.auth_bytes) == (0, b"")
         for _ in range(3):
             assert (await wire.receive("Metadata", 12))[1].brokers
+
+
+async def test_strangers_who_hold_the_memory_for_logins_keep_no_token_out(start: Start, file: Path) -> None:
+    """Of 12 KB, as an issuer's is who names many groups."""
+    live = await start(*of(file.as_uri()))
+    held, wires = login.HELD_BYTES_MAX, []
+    while held > 0:
+        size = min(held + login.TOKEN_FRAME_BYTES, 512 << 10)
+        wires.append(await live.connect("CLIENTS"))
+        wires[-1].writer.write(struct.pack(">i", 512 << 10) + bytes(size - 4))
+        held -= size - login.TOKEN_FRAME_BYTES
+    assert live.broker is not None and live.broker._sockets is not None
+    logins = live.broker._sockets.logins
+    await eventually("all of it is held", lambda: logins.held_bytes == login.HELD_BYTES_MAX)
+    token = SIGNER.token(groups=["g" * 20] * 380)
+    assert 12_000 < len(token) < login.TOKEN_FRAME_BYTES
+    await log_in(live, token)
+    for wire in wires:
+        wire.writer.close()
 
 
 async def test_keys_of_a_file_and_their_rotation(start: Start, file: Path) -> None:
