@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "pybroker.client.admin": (
-        "AclBinding AclFilter Admin Alteration BROKER_DEFAULT ClusterDescription Committed ConfigEntry ConfigOperation"
+        "AclBinding AclFilter Admin Alteration BROKER_DEFAULT ClientQuotaFilterComponent ClusterDescription Committed"
+        " ConfigEntry ConfigOperation"
         " ConfigResource ConfigSource CreatedTopic DelegationToken EARLIEST GroupDescription GroupListing"
         " HIGH_WATERMARK LATEST LogDir Member Replica ResourceType ScramUser"
     ),
@@ -78,6 +79,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
     "ByteArray",
+    "ClientQuotaFilterComponent",
     "ClusterDescription",
     "Committed",
     "ConfigEntry",

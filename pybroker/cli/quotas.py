@@ -13,9 +13,9 @@ from pybroker.security.quotas import (
     CLIENT_ID,
     IP,
     USER,
+    ClientQuotaFilterComponent,
     Component,
     Entity,
-    Wanted,
     entity_of,
     keys_of,
     text_of,
@@ -72,7 +72,7 @@ def command() -> None:
 @cluster_options
 def list_quotas(bootstrap_server: str, timeout_s: float, as_json: bool, **how: Any) -> None:
     """List quotas: all, or those of the entities that have what is named."""
-    wanted = [Wanted(*component) for component in _components(how)]
+    wanted = [ClientQuotaFilterComponent(*component) for component in _components(how)]
     with admin_of(bootstrap_server, timeout_s) as admin:
         found = admin.quotas(*wanted)
     entities = sorted(found, key=lambda entity: [(type_, name or "") for type_, name in entity])
@@ -136,7 +136,8 @@ def delete_quotas(quotas: Sequence[str], bootstrap_server: str, timeout_s: float
         if key not in keys_of(entity):
             raise Misuse(f"{key!r} is no quota of it: it has {', '.join(keys_of(entity))}")
     with admin_of(bootstrap_server, timeout_s) as admin:
-        held = admin.quotas(*(Wanted(*component) for component in entity), strict=True).get(entity, {})
+        wanted = (ClientQuotaFilterComponent(*component) for component in entity)
+        held = admin.quotas(*wanted, strict=True).get(entity, {})
         gone = [key for key in quotas or held if key in held]
         if gone:
             admin.alter_quotas(entity, dict.fromkeys(gone))

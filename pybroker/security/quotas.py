@@ -210,7 +210,7 @@ def _levels(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, str]
 # -- what is asked for -------------------------------------------------------------------------------------------------
 
 
-class Wanted(NamedTuple):
+class ClientQuotaFilterComponent(NamedTuple):
     """A component that is asked for: `any` name, or this one, None for the default."""
 
     type: str
@@ -222,7 +222,7 @@ class Wanted(NamedTuple):
 
 
 def matching(
-    held: Mapping[Entity, Mapping[str, float]], wanted: Sequence[Wanted], *, strict: bool
+    held: Mapping[Entity, Mapping[str, float]], wanted: Sequence[ClientQuotaFilterComponent], *, strict: bool
 ) -> dict[Entity, Mapping[str, float]]:
     """The entities that have all that is wanted, and with `strict` nothing else. Raises 35, 42."""
     types = [each.type for each in wanted]
@@ -238,7 +238,7 @@ def matching(
     return {entity: values for entity, values in held.items() if _is_wanted(entity, wanted, strict)}
 
 
-def _is_wanted(entity: Entity, wanted: Sequence[Wanted], strict: bool) -> bool:
+def _is_wanted(entity: Entity, wanted: Sequence[ClientQuotaFilterComponent], strict: bool) -> bool:
     components = dict(entity)
     for each in wanted:
         if each.type not in components or not each.matches((each.type, components[each.type])):

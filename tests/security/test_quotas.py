@@ -22,9 +22,9 @@ from pybroker.security.quotas import (
     REQUEST,
     USER,
     Bucket,
+    ClientQuotaFilterComponent,
     ClientQuotas,
     Entity,
-    Wanted,
     entity_of,
     matching,
     text_of,
@@ -143,12 +143,13 @@ HELD: dict[Entity, dict[str, float]] = {
     **{((USER, u), (CLIENT_ID, c)): {PRODUCER: 1.0} for u in NAMES for c in NAMES},
     **{((IP, i),): {CONNECTION: 1.0} for i in (None, "::1")},
 }
-WANTED = st.builds(Wanted, st.sampled_from([USER, CLIENT_ID]), st.sampled_from(NAMES), st.booleans())
+TYPES = st.sampled_from([USER, CLIENT_ID])
+WANTED = st.builds(ClientQuotaFilterComponent, TYPES, st.sampled_from(NAMES), st.booleans())
 
 
 @given(st.lists(WANTED, max_size=2, unique_by=lambda w: w.type), st.booleans())
 @settings(max_examples=300)
-def test_matching_is_kafkas(wanted: list[Wanted], strict: bool) -> None:
+def test_matching_is_kafkas(wanted: list[ClientQuotaFilterComponent], strict: bool) -> None:
     by_type = {each.type: each for each in wanted}
 
     def wants(entity: Entity) -> bool:
@@ -169,7 +170,8 @@ def test_matching_is_kafkas(wanted: list[Wanted], strict: bool) -> None:
 def test_an_empty_filter() -> None:
     assert set(matching(HELD, [], strict=False)) == set(HELD)
     assert matching(HELD, [], strict=True) == {}
-    assert set(matching(HELD, [Wanted(IP, None, True)], strict=True)) == {((IP, None),), ((IP, "::1"),)}
+    every = ClientQuotaFilterComponent(IP, None, True)
+    assert set(matching(HELD, [every], strict=True)) == {((IP, None),), ((IP, "::1"),)}
 
 
 @pytest.mark.parametrize(
@@ -177,5 +179,5 @@ def test_an_empty_filter() -> None:
 )
 def test_filters_that_make_no_sense(types: list[str], code: int) -> None:
     with pytest.raises(KafkaError) as refused:
-        matching(HELD, [Wanted(type_, None, True) for type_ in types], strict=False)
+        matching(HELD, [ClientQuotaFilterComponent(type_, None, True) for type_ in types], strict=False)
     assert refused.value.code == code

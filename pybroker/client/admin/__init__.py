@@ -19,6 +19,7 @@ from pybroker.client.admin.topics import BROKER_DEFAULT, HIGH_WATERMARK, Created
 from pybroker.client.admin.users import ScramUser, UsersAdmin
 from pybroker.client.list_offsets import EARLIEST, LATEST
 from pybroker.security.acls import AclBinding, AclFilter
+from pybroker.security.quotas import ClientQuotaFilterComponent
 
 __all__ = [
     "BROKER_DEFAULT",
@@ -29,6 +30,7 @@ __all__ = [
     "AclFilter",
     "Admin",
     "Alteration",
+    "ClientQuotaFilterComponent",
     "ClusterDescription",
     "Committed",
     "ConfigEntry",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from pybroker.client.admin.base import AdminBase, only, raise_for
 from pybroker.protocol import messages as m
-from pybroker.security.quotas import Entity, Wanted
+from pybroker.security.quotas import ClientQuotaFilterComponent, Entity
 
 EXACT, DEFAULT, ANY = range(3)
 
@@ -13,7 +13,7 @@ EXACT, DEFAULT, ANY = range(3)
 class QuotasAdmin(AdminBase):
     """Operations on client quotas."""
 
-    def quotas(self, *wanted: Wanted, strict: bool = False) -> dict[Entity, dict[str, float]]:
+    def quotas(self, *wanted: ClientQuotaFilterComponent, strict: bool = False) -> dict[Entity, dict[str, float]]:
         """The quotas of entities that have these components, and with `strict` no others; of all where none is given.
 
         Raises KafkaError."""
@@ -46,7 +46,7 @@ class QuotasAdmin(AdminBase):
         raise_for(result.error_code, "the quotas", result.error_message)
 
 
-def _number(wanted: Wanted) -> int:
+def _number(wanted: ClientQuotaFilterComponent) -> int:
     if wanted.any:
         return ANY
     return DEFAULT if wanted.name is None else EXACT

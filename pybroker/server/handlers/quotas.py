@@ -13,7 +13,16 @@ from pybroker.config.settings import shown
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.protocol import messages as m
-from pybroker.security.quotas import IP, ClientQuotas, Entity, Wanted, entity_of, is_address, matching, text_of
+from pybroker.security.quotas import (
+    IP,
+    ClientQuotaFilterComponent,
+    ClientQuotas,
+    Entity,
+    entity_of,
+    is_address,
+    matching,
+    text_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +58,13 @@ class DescribeQuotas:
         )
 
 
-def _wanted(component: Any) -> Wanted:
+def _wanted(component: Any) -> ClientQuotaFilterComponent:
     """Raises INVALID_REQUEST."""
     number, name = component.match_type, component.match
     if number not in (EXACT, DEFAULT, ANY) or (number == EXACT) != (name is not None):
         words = f"{shown(component.entity_type)} is asked for by the match type {number} and the name {name!r:.100}"
         raise KafkaError(errors.INVALID_REQUEST, f"{words}: it is 0 with a name, 1 for the default, 2 for any")
-    return Wanted(component.entity_type, name, number == ANY)
+    return ClientQuotaFilterComponent(component.entity_type, name, number == ANY)
 
 
 class AlterQuotas:
