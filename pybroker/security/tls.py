@@ -114,6 +114,8 @@ def believe(context: ssl.SSLContext, trusted: bytes | None) -> None:
 
 def _narrow(context: ssl.SSLContext, settings: Ssl) -> None:
     name = f"{settings.prefix('ssl.cipher')}cipher.suites"
+    # A client that ends its half without a word is answered what it has asked; a frame that is cut is none.
+    context.options |= getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)  # OpenSSL 1.1.1 does so anyhow
     narrow(context, settings["ssl.enabled.protocols"], settings["ssl.cipher.suites"], name)
 
 
