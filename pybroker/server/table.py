@@ -78,7 +78,7 @@ class Collaborators:
     configs: ConfigAdmin | ClusterConfigs
     entities: EntityConfigs
     authorization: Authorization | None
-    tokens: TokenStore | None
+    tokens: TokenStore | None = None
     peers: control.Peers | None = None  # of a broker of a cluster
     followers: fetch.Followers | None = None
 
