@@ -6,7 +6,9 @@ from pybroker.core.base.openssl cimport openssl_t
 cdef enum:
     RECORD_BYTES = 16384                                   # of plain bytes that a record has at most
     PIECE_BYTES = 8 * RECORD_BYTES                         # that are encrypted and sent in one go
-    SEALED_BYTES = PIECE_BYTES + 8 * 256 + 4096            # what they become, and an alert beside them
+    RECORD_BYTES_MIN = 512                                 # that a peer may ask records to have (RFC 6066)
+    SEALED_MORE = 96                                       # bytes that any cipher adds to a record
+    SEALED_BYTES = PIECE_BYTES + PIECE_BYTES // RECORD_BYTES_MIN * SEALED_MORE + 4096  # what they become, and an alert
     AHEAD_BYTES = 256 << 10                                # encrypted, that are read from the socket in one go
 
 cdef struct tls_scratch_t:       # of a thread: what is under way within one call
@@ -23,8 +25,12 @@ cdef struct tls_t:
     int32_t broken               # nothing more can be said, too
     int32_t quiet                # within a call: the socket has no more
     int64_t room                 # within a call: so many bytes may be read ahead
-    uint8_t* ahead               # within a call: encrypted bytes that were read ahead
+    int32_t reads_left           # within a call: so often OpenSSL may ask for bytes, of records that say nothing, too
+    int32_t is_spent             # the last call ended as it might not, with more to be had
+    uint8_t* ahead               # encrypted bytes that were read ahead: in the scratch, or after such a call in `kept`
     int64_t ahead_left
+    uint8_t* kept
+    int64_t kept_bytes
     uint8_t* out                 # encrypted, and not sent yet
     int64_t out_at
     int64_t out_used
@@ -45,3 +51,8 @@ cdef void tls_end(tls_t* t) noexcept nogil
 cdef inline int64_t tls_unsent(const tls_t* t) noexcept nogil:
     """Bytes that are encrypted, and not sent yet."""
     return t.out_used - t.out_at
+
+
+cdef inline int64_t tls_holds(const tls_t* t) noexcept nogil:
+    """Bytes of memory, beside what OpenSSL has."""
+    return t.out_capacity + t.kept_bytes

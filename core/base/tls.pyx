@@ -2,9 +2,11 @@
 
 OpenSSL asks for encrypted bytes, and leaves some, by two callbacks. So a receiving call reads the socket in large
 pieces, and a sending one sends the records of a large piece at once, where OpenSSL alone would make two system calls
-for each record of 16 KiB. No encrypted byte stays here between receiving calls: as many are read ahead as the caller
-has room for what they say, but for the begin of a record, which OpenSSL keeps. What a socket does not take stays,
-encrypted: it is sent before anything else.
+for each record of 16 KiB. As many are read ahead as the caller has room for what they say, but for the begin of a
+record, which OpenSSL keeps. What a socket does not take stays, encrypted: it is sent before anything else.
+
+Records may be tiny, or say nothing at all (RFC 8446, 4.6.3), and cost the same: a call ends after some of them, so that
+whoever sends them has no more of a thread than others. What was read ahead by then is kept for the next call.
 
 One thread at a time has a tls_t. Its descriptor is its owner's.
 """
@@ -24,6 +26,7 @@ from pybroker.core.base.socket cimport MSG_NOSIGNAL, recv, send
 cdef enum:
     AHEAD_LEAST = 4 * RECORD_BYTES       # with less room, records are read one by one
     RECORD_WIRE_BYTES = RECORD_BYTES + 2048
+    READS_MAX = 256                      # of OpenSSL in one call: two for each record
     OUT_MAX = 1 << 20                    # of answers to what the peer's TLS says, which it does not read
     OUT_MIN = 4096
 
@@ -58,7 +61,11 @@ cdef int bio_read(void* bio, char* into, int n) noexcept nogil:
     t = <tls_t*>functions.BIO_get_data(bio)
     lib = t.lib
     lib.BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY)
-    if t.ahead_left == 0 and t.room >= AHEAD_LEAST:
+    t.reads_left -= 1
+    if t.reads_left < 0:
+        t.is_spent = 1
+        got = -1
+    elif t.ahead_left == 0 and t.room >= AHEAD_LEAST:
         got = read_socket(t, t.scratch.ahead, min(<int64_t>AHEAD_BYTES, t.room))
         if got > 0:
             t.ahead = t.scratch.ahead
@@ -156,6 +163,7 @@ cdef void tls_free(tls_t* t) noexcept nogil:
     if t.ssl != NULL:
         t.lib.SSL_free(t.ssl)
     free(t.out)
+    free(t.kept)
     free(t)
 
 
@@ -173,6 +181,7 @@ cdef int tls_handshake(tls_t* t) noexcept nogil:
     cdef int status, code
     t.room = 0
     t.quiet = 0
+    t.reads_left = READS_MAX
     status = tls_flush(t)
     if status < 0:
         return status
@@ -202,22 +211,50 @@ cdef ssize_t outcome(tls_t* t, int status) noexcept nogil:
     """What a call that brought no bytes came to: 0 at the end, or -errno."""
     cdef int code = t.lib.SSL_get_error(t.ssl, status)
     if code == SSL_ERROR_WANT_READ:
-        return -EAGAIN
+        return -EINTR if t.is_spent else -EAGAIN
     if code == SSL_ERROR_ZERO_RETURN or t.ended:
         t.ended = 1
         return 0
     return fail(t)
 
 
+cdef int keep_ahead(tls_t* t) noexcept nogil:
+    """What was read ahead stays for the next call; 0 or -ENOMEM."""
+    cdef uint8_t* own
+    if t.ahead_left == 0 or t.broken:
+        free(t.kept)
+        t.kept = NULL
+        t.kept_bytes = 0
+        return 0
+    if t.ahead >= t.kept and t.ahead < t.kept + t.kept_bytes:
+        return 0
+    own = <uint8_t*>malloc(t.ahead_left)
+    if own == NULL:
+        return -ENOMEM
+    memcpy(own, t.ahead, t.ahead_left)
+    free(t.kept)
+    t.kept = t.ahead = own
+    t.kept_bytes = t.ahead_left
+    return 0
+
+
+cdef void begin(tls_t* t) noexcept nogil:
+    """A call that receives."""
+    t.room = 0
+    t.quiet = t.is_spent = 0
+    t.reads_left = READS_MAX
+
+
 cdef ssize_t tls_recv(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
-    """Receive up to n bytes: fewer if there are no more now. Bytes, 0 at the end, -EAGAIN, -EPROTO."""
+    """Receive up to n bytes: fewer if there are no more now, or if that took enough records, and `is_spent`. Bytes, 0
+    at the end, -EAGAIN, -EINTR if there may be more at once, -EPROTO, -ENOMEM."""
     cdef int64_t total = 0
     cdef int got = 0
     cdef ssize_t status = 0
     if t.broken:
         return -EPROTO
-    t.quiet = 0
-    while total < n:
+    begin(t)
+    while total < n and not t.is_spent:
         # Even with the record that has begun, what is read ahead says no more than there is room for.
         t.room = n - total - RECORD_WIRE_BYTES if t.scratch != NULL else 0
         t.lib.ERR_clear_error()
@@ -228,6 +265,9 @@ cdef ssize_t tls_recv(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
         total += got
     if t.out_used > 0 and status != -EPROTO:
         tls_flush(t)             # what TLS itself had to say: a new key
+    if keep_ahead(t) < 0:
+        t.broken = t.ended = 1
+        return -ENOMEM
     return total if total > 0 else status
 
 
@@ -236,8 +276,7 @@ cdef ssize_t tls_peek(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
     cdef int got
     if t.broken:
         return -EPROTO
-    t.room = 0
-    t.quiet = 0
+    begin(t)
     t.lib.ERR_clear_error()
     got = t.lib.SSL_peek(t.ssl, into, <int>min(n, <int64_t>INT32_MAX))
     return got if got > 0 else outcome(t, got)

@@ -5,7 +5,7 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport EAGAIN, EPROTO
+from libc.errno cimport EAGAIN, EINTR, EPROTO
 from libc.stdint cimport int64_t, uint8_t
 
 from pybroker.core.base.openssl cimport (
@@ -138,7 +138,7 @@ cdef class TlsSocket:
     cdef Py_ssize_t outcome(self, ssize_t status) except -1:
         if status >= 0:
             return status
-        if status == -EAGAIN:
+        if status == -EAGAIN or status == -EINTR:  # who waits for the socket is told again at once, if there is more
             raise BlockingIOError(EAGAIN, "nothing is there to be done now")
         if status == -EPROTO:
             self.fail("TLS failed")

@@ -3,7 +3,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from pybroker.core.base.chain cimport chain_t, link_t
 from pybroker.core.base.pthread cimport pthread_mutex_t
-from pybroker.core.base.tls cimport tls_t, tls_unsent
+from pybroker.core.base.tls cimport tls_holds, tls_t, tls_unsent
 from pybroker.core.partition.partition cimport partition_t, watch_t
 from pybroker.core.plane.fetch_session cimport session_t, waiter_t
 from pybroker.core.plane.memory_pool cimport address_t, pool_full, pool_hold, pool_repay, pool_t
@@ -218,7 +218,7 @@ cdef inline void conn_repay(conn_t* c) noexcept nogil:
 
 cdef inline void conn_account(conn_t* c) noexcept nogil:
     """What its client did not read of its answers is held, too."""
-    cdef int64_t bytes = c.chunk_bytes + (c.tls.out_capacity if c.tls != NULL else 0)
+    cdef int64_t bytes = c.chunk_bytes + (tls_holds(c.tls) if c.tls != NULL else 0)
     if bytes != c.chunk_held:
         conn_hold(c, bytes - c.chunk_held)
         c.chunk_held = bytes

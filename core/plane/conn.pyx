@@ -160,6 +160,12 @@ cdef void drop_first(conn_t* c) noexcept nogil:
         c.last = NULL
 
 
+cdef inline void drop_empty(conn_t* c) noexcept nogil:
+    """Room behind a range of a file that nothing was written into is no output."""
+    while c.first != NULL and c.first.log == NULL and not c.first.is_slot and c.first.sent == c.first.used:
+        drop_first(c)
+
+
 cdef ssize_t send_bytes(conn_t* c, int64_t most) noexcept nogil:
     """Send up to so many bytes of the chunks at the front in one call; what was sent, or -errno."""
     cdef iovec v[VECTORS_MAX]
@@ -268,12 +274,14 @@ cdef int flush_tls(conn_t* c) noexcept nogil:
     cdef int64_t total = 0
     cdef ssize_t n
     cdef int status = tls_flush(c.tls)
+    drop_empty(c)
     while status == 0 and c.first != NULL and total < FLUSH_BYTES_MAX:
         n = gather(c, c.tls.scratch.plain, min(<int64_t>PIECE_BYTES, conn_sendable(c)))
         if n <= 0:
             return <int>n
         total += n
         c.bytes_out += n
+        drop_empty(c)
         status = tls_send(c.tls, c.tls.scratch.plain, n)
         if status == 0 and tls_unsent(c.tls) > 0:
             status = -EAGAIN
@@ -290,16 +298,15 @@ cdef int conn_flush(conn_t* c) noexcept nogil:
     cdef ssize_t sent
     if c.tls != NULL:
         return flush_tls(c)
+    drop_empty(c)
     while c.first != NULL and not c.first.is_slot and c.writable and total < FLUSH_BYTES_MAX:
-        if c.first.log == NULL and c.first.sent == c.first.used:
-            drop_first(c)  # room behind a range of a file that nothing was written into
-            continue
         if conn_sendable(c) <= 0:
             break
         sent = send_bytes(c, conn_sendable(c)) if c.first.log == NULL else send_file(c)
         if sent >= 0:
             total += sent
             c.bytes_out += sent
+            drop_empty(c)
         elif sent == -EAGAIN:
             c.writable = 0
         elif sent != -EINTR:
@@ -319,7 +326,8 @@ cdef ssize_t conn_recv(conn_t* c, uint8_t* into, int64_t n) noexcept nogil:
         if got < 0:
             return -errno
     if 0 < got < n:
-        c.readable = c.ended or (c.tls != NULL and c.tls.ended)  # its end is not told twice
+        # Its end is not told twice, nor what TLS left for another turn.
+        c.readable = c.ended or (c.tls != NULL and (c.tls.ended or c.tls.is_spent))
     return got
 
 

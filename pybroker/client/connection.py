@@ -258,7 +258,7 @@ def lost(error: OSError, doing: str, host: str, port: int, timeout_s: float) -> 
     address = HostPort(host, port)
     if isinstance(error, TimeoutError):
         return KafkaError(errors.REQUEST_TIMED_OUT, f"could not {doing} {address} in {timeout_s:g} s")
-    if isinstance(error, ConnectionResetError | BrokenPipeError):
+    if isinstance(error, ConnectionResetError | BrokenPipeError | ssl.SSLEOFError):
         why = "it closed the connection" + _PERHAPS.get(doing, "")
     elif isinstance(error, socket.gaierror):
         why = f"the name {host} is not known"

@@ -10,6 +10,7 @@ and those for whom none is free wait in line.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -30,6 +31,9 @@ from pybroker.server.closings import Closings
 from pybroker.server.login import LOGIN_SECONDS, Logins
 
 log = logging.getLogger(__name__)
+
+ALERT_SECONDS = 0.1
+"""That a client has to read why it is turned away."""
 
 
 @dataclass(slots=True)
@@ -140,8 +144,15 @@ class TlsHandshake:
             self.close(None)
 
     def _refuse(self, why: str) -> None:
+        """Tell why, and hang up a moment after the alert: what the client sent meanwhile would have it lost."""
+        owner = self._owner
         self._tls.logins.failed += 1
-        self.close(why)
+        owner.closings.tell("TLS handshake failed", self.caller, why, owner.loop.time())
+        self._deadline.cancel()
+        self._watch(None)
+        with contextlib.suppress(OSError):
+            self._stream.sock.shutdown(socket.SHUT_WR)
+        self._deadline = owner.loop.call_later(ALERT_SECONDS, self.close, None)
 
     def _leave(self) -> None:
         """The socket is not its own any more."""

@@ -253,6 +253,47 @@ def test_what_is_decrypted_already_is_executed(
     assert stage.log.log_end_offset == 1
 
 
+@pytest.mark.parametrize("version", [4, 11, 12])
+def test_one_who_has_read_a_file_and_leaves_is_forgotten(stage: Stage, tls_client: TlsClient, version: int) -> None:
+    """Nothing stays behind the last range of a file that would have to be sent first."""
+    stage.log.append(batch(os.urandom(400_000)), now_ms=1)
+    tls_client.fetch(0, version=version)
+    tls_client.receive(FETCH, version)
+    tls_client.sock.close()
+    stage.step()
+    assert [kind for kind, *_ in stage.plane.take()] == ["closed"]
+
+
+def test_one_who_has_read_a_file_does_not_hold_up_the_end(stage: Stage, tls_client: TlsClient) -> None:
+    stage.log.append(batch(os.urandom(400_000)), now_ms=1)
+    tls_client.fetch(0, version=11)
+    tls_client.receive(FETCH, 11)
+    stage.plane.finish()
+    stage.step()
+    assert [kind for kind, *_ in stage.plane.take()] == ["closed"]
+
+
+def test_tiny_records_have_a_share_of_a_turn(stage: Stage, tls_client: TlsClient) -> None:
+    """Whoever sends a byte in each of thousands has some of them read in a turn, and others are served; then all is."""
+    records = batch(b"x" * 6000)
+    sent: list[bytes] = []
+    real, tls_client.send = tls_client.send, sent.append  # type: ignore[method-assign]
+    tls_client.produce(records)
+    tls_client.send = real  # type: ignore[method-assign]
+    for byte in struct.pack(">i", len(sent[0])) + sent[0]:
+        tls_client.ends.tls.write(bytes([byte]))
+    tls_client.ends.move()
+    other = Client(stage)
+    before = stage.plane.stats()[0]["bytes_in"]
+    other.produce(batch(b"y"))
+    stage.step(1)
+    assert other.receive(PRODUCE, 9)[0] == 1
+    assert 0 < stage.plane.stats()[0]["bytes_in"] - before < 1500
+    tls_client.write(b"")
+    assert tls_client.receive(PRODUCE, 9)[1].responses[0].partition_responses[0].error_code == 0
+    assert stage.log.log_end_offset == 2 and stage.plane.held_bytes == 0
+
+
 @pytest.mark.parametrize("garbage", [b"\x17\x03\x03\x00\x20" + b"x" * 32, b"GET / HTTP/1.1\r\n\r\n", b"\0" * 64])
 def test_bytes_that_are_no_record_end_the_connection(stage: Stage, tls_client: TlsClient, garbage: bytes) -> None:
     tls_client.ends.sock.sendall(garbage)
