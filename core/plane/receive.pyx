@@ -434,7 +434,7 @@ cdef const char* serve(reactor_t* r, conn_t* c) noexcept nogil:
             c.close_after = 1    # the end: it still gets the answers that it is owed
             break
         why = fault(got)
-        if why != NULL or waits(c):
+        if why != NULL or waits(c) or (c.tls != NULL and c.tls.is_spent):
             break
     mute_look(c)
     if began_ns != 0:
