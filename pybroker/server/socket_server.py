@@ -66,6 +66,7 @@ class SocketServer:
         self._quotas.close_longest_silent = self._close_longest_silent
         self._bridge: Bridge | None = None
         self._metadata: MetadataCache | None = None
+        self._heard: ClientQuotas | None = None  # that tell of changes
         self._listeners: list[Listener] = []
 
     def __len__(self) -> int:
@@ -146,6 +147,7 @@ class SocketServer:
 
         rate()
         quotas.on_changed.append(rate)
+        self._heard = quotas
 
     def limit(self) -> None:
         """Accept by the limits that the settings say now. Of connections that are too many by max.connections, those
@@ -210,6 +212,8 @@ class SocketServer:
     def _close_bridge(self) -> None:
         """What is left of its connections closes with the last reference to the plane."""
         self._steps.shutdown(wait=False)
+        if self._heard is not None:
+            self._heard.on_changed.clear()
         bridge, self._bridge = self._bridge, None
         for listener in self._listeners:
             listener.bridge = None

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
-@pytest.fixture(scope="module", params=["SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.fixture(scope="module", params=["SASL_SSL"])
 def secured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[BrokerProcess, Reach]]:
