@@ -18,7 +18,7 @@ NAMED = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 
 
 def test_the_table_has_every_option_of_the_source() -> None:
-    """Each that is there exists; each that exists is there, but for those of security, which have a page of their own."""
+    """Each that is there exists; each that exists is there, but for those of security: they have their own page."""
     rows = re.findall(r"^\| (`.+?) \|", SOURCE, re.MULTILINE)
     told = {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
     client = {f"kafka.{name}" for name in options.SOURCE_CLIENT}
