@@ -5,7 +5,7 @@ from pybroker.core.base.openssl cimport openssl_t
 
 cdef enum:
     RECORD_BYTES = 16384                                   # of plain bytes that a record has at most
-    PIECE_BYTES = 8 * RECORD_BYTES                         # that are encrypted and sent in one go
+    PIECE_BYTES = 4 * RECORD_BYTES                         # that are encrypted and sent in one go
     RECORD_BYTES_MIN = 512                                 # that a peer may ask records to have (RFC 6066)
     SEALED_MORE = 96                                       # bytes that any cipher adds to a record
     SEALED_BYTES = PIECE_BYTES + PIECE_BYTES // RECORD_BYTES_MIN * SEALED_MORE + 4096  # what they become, and an alert
