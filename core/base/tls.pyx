@@ -175,13 +175,18 @@ cdef int fail(tls_t* t) noexcept nogil:
     return -EPROTO
 
 
+cdef void begin(tls_t* t) noexcept nogil:
+    """A call that receives."""
+    t.room = 0
+    t.quiet = t.is_spent = 0
+    t.reads_left = READS_MAX
+
+
 cdef int tls_handshake(tls_t* t) noexcept nogil:
     """Go on with the handshake. 0: it is over; -EAGAIN: more has to come, or `tls_unsent` has to go, first; -EPROTO: it
     failed, for a reason that OpenSSL's queue of errors has unless the peer just went."""
     cdef int status, code
-    t.room = 0
-    t.quiet = 0
-    t.reads_left = READS_MAX
+    begin(t)
     status = tls_flush(t)
     if status < 0:
         return status
@@ -236,13 +241,6 @@ cdef int keep_ahead(tls_t* t) noexcept nogil:
     t.kept = t.ahead = own
     t.kept_bytes = t.ahead_left
     return 0
-
-
-cdef void begin(tls_t* t) noexcept nogil:
-    """A call that receives."""
-    t.room = 0
-    t.quiet = t.is_spent = 0
-    t.reads_left = READS_MAX
 
 
 cdef ssize_t tls_recv(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
