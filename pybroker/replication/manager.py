@@ -350,7 +350,8 @@ class ReplicaManager:
                     elif p.delete_partition:
                         doomed.append(key)
             if doomed:
-                await self._replicas.remove(doomed)
+                failed = await self._replicas.remove(doomed)
+                codes.update(dict.fromkeys(failed, errors.KAFKA_STORAGE_ERROR))
             for tell in self.on_told:
                 tell(request.broker_epoch, [key for key, code in codes.items() if not code])
             return codes

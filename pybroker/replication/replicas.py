@@ -318,9 +318,10 @@ class Replicas:
         with replica.directory.cutting(replica.key, offset):
             log.truncate(offset, leader_epoch=leader_epoch)
 
-    async def remove(self, keys: Iterable[TopicPartition]) -> None:
-        """Take replicas from view at once, tell those who wait, then have their files removed."""
-        await self._remove(keys)
+    async def remove(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Take replicas from view at once, tell those who wait, then have their files removed. Those whose files may
+        come back with their disk."""
+        return await self._remove(keys)
 
     def _unpublish(self, replica: Replica) -> None:
         """Python hears no more of it from the plane, which has still to withdraw it."""
@@ -341,7 +342,7 @@ class Replicas:
             return not replica.log.offline
         return self.directory_of(key) is not None or len(self._opener.usable()) == len(self._dirs)
 
-    async def _remove(self, keys: Iterable[TopicPartition]) -> None:
+    async def _remove(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
         gone = {key: self._held.pop(key, None) for key in keys}
         self._opener.forget(gone)
         for replica in gone.values():
@@ -351,10 +352,10 @@ class Replicas:
                 replica.tell()
                 if replica.directory is not None:
                     replica.directory.placed -= 1
-        await asyncio.get_running_loop().run_in_executor(self._workers, self._delete_share, gone)
+        return await asyncio.get_running_loop().run_in_executor(self._workers, self._delete_share, gone)
 
-    def _delete_share(self, gone: Mapping[TopicPartition, Replica | None]) -> None:
-        aside = []
+    def _delete_share(self, gone: Mapping[TopicPartition, Replica | None]) -> set[TopicPartition]:
+        aside, failed = [], set()
         for key, replica in gone.items():
             try:
                 if replica is not None and replica.log is not None:
@@ -365,6 +366,7 @@ class Replicas:
                     aside.append(renamed)
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "partition not deleted", partition=key, reason=problem)
+                failed.add(key)
         # What is not open may lie anywhere; else nobody waits for the disk of a log dir that has nothing to do with it.
         anywhere = any(replica is None or replica.log is None for replica in gone.values())
         here = {replica.directory for replica in gone.values() if replica is not None}
@@ -376,8 +378,10 @@ class Replicas:
                 log_dir.forget(gone.keys())
             except OSError as problem:
                 event(log, logging.ERROR, "deletion not recorded", directory=log_dir.path, reason=problem)
+                failed |= {key for key, replica in gone.items() if replica is None or replica.directory is log_dir}
         for directory in aside:
             remove(directory)
+        return failed
 
     # -- upkeep, on the caller's thread ----------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,20 +90,27 @@ def test_a_sync_that_hangs_holds_up_its_own_topic_alone(cluster: Cluster) -> Non
 
 
 def test_a_topic_is_not_deleted_before_its_last_replica(cluster: Cluster) -> None:
-    """Which lies on a disk that failed: it would come back with the disk, in the way of a new topic of its name."""
-    topic = cluster.create("t", replicas=[[2, 1, 3]])
-    cluster.create("other", replicas=[[1, 2, 3]])
-    disk = lies_in(cluster, 1, topic)
+    """Which lies on a disk that failed, known to its broker or found out by the deletion: it would come back with the
+    disk, in the way of a new topic of its name."""
+    first = cluster.create("first", replicas=[[2, 1, 3]])
+    cluster.create("elsewhere", replicas=[[1, 2, 3]])
+    second = cluster.create("second", replicas=[[2, 1, 3]])
+    disk, lost = lies_in(cluster, 1, first), (first, second)
+    assert disk == lies_in(cluster, 1, second)
     disk.rename(disk.with_name("away"))
-    until("it is missed", lambda: 1 not in cluster.partition(topic)[1], timeout_s=20)
-    cluster.admin.delete_topics([topic])[topic].result(20)
-    until("others have deleted it", lambda: not list(cluster.brokers[2].data_dir.glob("*/t-0")))
+    cluster.admin.delete_topics([first])[first].result(20)
+    until("it could not be deleted", lambda: cluster.brokers[1].count("partition not deleted partition=first-0"))
+    until("it is missed", lambda: 1 not in cluster.partition(second)[1], timeout_s=20)
+    cluster.admin.delete_topics([second])[second].result(20)
+    gone = [f"*/{topic}-0" for topic in lost]
+    until("others have deleted it", lambda: not any(list(cluster.brokers[2].data_dir.glob(each)) for each in gone))
+    assert not any(_made(cluster, topic) for topic in lost)
     cluster.brokers[1].stop()
     disk.with_name("away").rename(disk)
     cluster.start(1)
-    until("it has deleted it", lambda: not list(cluster.brokers[1].data_dir.glob("*/t-0")), timeout_s=20)
-    until("it can be made again", lambda: _made(cluster, topic), every_s=0.2)
-    cluster.until_in_sync(topic)
+    for topic in lost:
+        until("it can be made again", partial(_made, cluster, topic), timeout_s=20, every_s=0.2)
+        cluster.until_in_sync(topic)
 
 
 def _made(cluster: Cluster, topic: str) -> bool:
