@@ -199,7 +199,12 @@ class Plane:
         holder_ms: int = 10000,
         replica_listener: int = -1,
         rack: str | None = None,
-    ) -> None: ...
+        leader_throttle: QuotaBucket | None = None,
+        follower_throttle: QuotaBucket | None = None,
+    ) -> None:
+        """`leader_throttle` and `follower_throttle`: where throttled replication counts (Partition.throttle), as leader
+        and as follower; with too much of it no follower outside the ISR is given more, and nothing is copied that is
+        behind its leader (KIP-73)."""
     def start(self) -> None: ...
     def step(self, reactor: int = 0, timeout_ms: int = 0) -> None:
         """One turn of one reactor by hand, for tests that decide who runs when. Not while start()ed."""

@@ -19,6 +19,7 @@ cdef class Plane:
     cdef dict bells              # Partition -> the address of its bell_t
     cdef set away                # tokens of requests that were taken and not answered: their connections are not freed
     cdef int64_t published
+    cdef tuple throttles         # the buckets of replication that the state points to
     cdef dict sockets            # connection id -> (descriptor, inode): which of its descriptors a forked child closes
     cdef bint inherited          # this process is such a child: the plane is out of use
     cdef object __weakref__

@@ -38,7 +38,7 @@ from pybroker.core.plane.quotas cimport quotas_free, quotas_t
 from pybroker.core.plane.reactor cimport plane_t, reactor_t
 from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
 from pybroker.core.plane.rights cimport given_t, rights_free, rights_given, rights_new
-from pybroker.core.quota_bucket cimport quotas_told
+from pybroker.core.quota_bucket cimport QuotaBucket, quotas_told
 from pybroker.core.storage.log cimport view_t
 from pybroker.core.base.tls_socket cimport TlsSocket
 
@@ -97,7 +97,8 @@ cdef class Plane:
     def __cinit__(self, Broker broker not None, *, int reactors=1, int fetchers=0, int64_t frame_bytes_max=100 << 20,
                   int64_t fetch_bytes_max=55 << 20, int64_t idle_ms=600000, int64_t fetch_sessions=1000,
                   int64_t pool_bytes=512 << 20, int32_t requests_max=500, int64_t holder_ms=10000,
-                  int32_t replica_listener=-1, str rack=None):
+                  int32_t replica_listener=-1, str rack=None, QuotaBucket leader_throttle=None,
+                  QuotaBucket follower_throttle=None):
         if reactors < 1 or fetchers < 0:
             raise ValueError(f"{reactors} reactors and {fetchers} fetchers: at least one and none are needed")
         memset(&self.state, 0, sizeof(self.state))
@@ -116,6 +117,9 @@ cdef class Plane:
         self.state.holder_ms = holder_ms
         self.state.replica_listener = replica_listener
         self.state.rack_length = -1 if rack is None else put_text(self.state.rack, rack)
+        self.throttles = leader_throttle, follower_throttle
+        self.state.leader_throttle = NULL if leader_throttle is None else leader_throttle.state
+        self.state.follower_throttle = NULL if follower_throttle is None else follower_throttle.state
         sessions_init(&self.state.sessions, fetch_sessions)
         self.state.registry = registry_new()
         self.reactors = <reactor_t**>calloc(reactors + fetchers, sizeof(reactor_t*))

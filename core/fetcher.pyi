@@ -9,11 +9,14 @@ from pybroker.core.partition_handle import Partition
 class FetcherEvent(NamedTuple):
     """What became of a partition that is copied. But for "log_start" it is copied no longer until it is added again."""
 
-    kind: Literal["diverged", "failed", "log_start", "slow"]  # "slow": appends to its log wait for the disk
+    kind: Literal["diverged", "failed", "log_start", "slow", "throttled"]
+    """"slow": appends to its log wait for the disk. "throttled": it is behind its leader, and more was copied of such
+    partitions than the plane's limit allows."""
     partition: Partition | None  # None with "failed": the leader refused a request as a whole, and the connection ends
     code: int  # "failed": a Kafka code, the leader's or that of our append, or -errno
     epoch: int  # "diverged": the largest epoch up to ours that the leader has; -1 none
     offset: int  # "diverged": where that epoch ends in the leader's log; "log_start": where the leader's log starts
+    # "throttled": for how many ms
 
 class Fetcher:
     """Copies partitions from a leader, over a connected socket which is the plane's from now on, without Python.

@@ -23,7 +23,7 @@ from pybroker.core.base.tls_socket cimport TlsSocket
 
 from typing import Any, NamedTuple
 
-EVENTS = ("diverged", "failed", "log_start", "slow")
+EVENTS = ("diverged", "failed", "log_start", "slow", "throttled")
 
 
 class FetcherEvent(NamedTuple):

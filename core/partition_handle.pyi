@@ -50,6 +50,10 @@ class Partition(Log):
     leader_epoch: int
     role: Role  # offline until somebody says otherwise
     followers: list[Follower]  # of a leader
+    leader_throttled: bool
+    follower_throttled: bool
+    def throttle(self, *, leader: bool, follower: bool) -> None:
+        """Count what others fetch of it, and what is copied of it here, against the plane's limits of replication."""
     def append(self, records: Bytes, *, now_ms: int, leader_epoch: int = -1, internal: bool = False) -> Appended:
         """Check, stamp and append exactly one batch from a client, as the leader; the high watermark follows at once
         where there are no followers.

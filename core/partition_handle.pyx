@@ -7,7 +7,7 @@ from libc.errno cimport EMFILE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
-from pybroker.core.base.atomic cimport load_i64, peek_i64, poke_i64
+from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, poke_i64, store_i32
 from pybroker.core.base.error_codes cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_UPDATE_VERSION,
     NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE,
@@ -271,6 +271,19 @@ cdef class Partition(Log):
     def under_min_isr(self) -> bool:
         """Are fewer replicas in sync than acks=all needs?"""
         return is_under_min_isr(self.state)
+
+    def throttle(self, *, bint leader, bint follower) -> None:
+        """Count what is copied of it here as throttled replication, or not; see the wall."""
+        store_i32(&self.state.leader_throttled, leader)
+        store_i32(&self.state.follower_throttled, follower)
+
+    @property
+    def leader_throttled(self) -> bool:
+        return load_i32(&self.state.leader_throttled) != 0
+
+    @property
+    def follower_throttled(self) -> bool:
+        return load_i32(&self.state.follower_throttled) != 0
 
     def note_fetch(self, int32_t broker, int64_t offset, *, int32_t leader_epoch=-1, int64_t broker_epoch=-1,
                    int64_t log_start=-1, int64_t now_ms) -> None:

@@ -13,6 +13,8 @@ class QuotaBucket:
         """Count n; how long who did it has to wait, in ms, 0: not at all."""
     def take(self, n: int, now_ms: int) -> tuple[int, bool]:
         """(the same, whether n was not counted and must not be done): that is so where others were counted before."""
+    def wait(self, now_ms: int) -> int:
+        """How long somebody who has not begun has to wait before more is done, in ms, 0: not at all."""
     def throttle(self, now_ms: int) -> int:
         """How long somebody has to wait for what was counted."""
     def retire(self) -> None:

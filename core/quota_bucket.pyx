@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 from pybroker.core.base.atomic cimport load_i32, load_i64, store_i32
 from pybroker.core.plane.quota_bucket cimport (
     bucket_drop, bucket_hold, bucket_most, bucket_new, bucket_record, bucket_set_limit, bucket_take, bucket_throttle,
-    quota_bucket_t,
+    bucket_wait, quota_bucket_t,
 )
 from pybroker.core.plane.quotas cimport QUOTA_ID_MAX, quotas_t
 
@@ -35,6 +35,9 @@ cdef class QuotaBucket:
         cdef bint refused = False
         cdef int64_t throttle_ms = bucket_take(self.state, n, now_ms, &refused)
         return throttle_ms, refused
+
+    def wait(self, int64_t now_ms) -> int:
+        return bucket_wait(self.state, now_ms)
 
     def throttle(self, int64_t now_ms) -> int:
         return bucket_throttle(self.state, now_ms)

@@ -39,8 +39,13 @@ OWN = {
     "sasl.oauthbearer.accept.any.issuer",
 }
 """Settings that Kafka does not have, or not as settings of a broker."""
-HIDDEN = {"producer.id.expiration.check.interval.ms", "super.users", "allow.everyone.if.no.acl.found"} | OWN
-"""Kafka has the first three, but keeps them out of its answers: the authorizer's are its own."""
+HIDDEN = OWN | {
+    "producer.id.expiration.check.interval.ms", "super.users", "allow.everyone.if.no.acl.found",
+    "leader.replication.throttled.rate", "follower.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+}  # fmt: skip
+"""Kafka has these, but keeps them out of its answers: the authorizer's are its own, and rates are there once they are
+set."""
 SOURCES = {"DYNAMIC_TOPIC_CONFIG": Source.DYNAMIC_TOPIC, "STATIC_BROKER_CONFIG": Source.STATIC_BROKER}
 SOURCES["DEFAULT_CONFIG"] = Source.DEFAULT
 

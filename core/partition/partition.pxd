@@ -76,6 +76,8 @@ cdef struct partition_t:
     int64_t isr_size         # of the ISR that the controller knows, ourselves among them; 0 where we do not lead
     int64_t replica_count    # of a leader, itself among them; 0 where we do not lead
     int64_t min_isr          # min.insync.replicas
+    int32_t leader_throttled    # what followers outside the ISR fetch of it counts as throttled replication,
+    int32_t follower_throttled  # and so does what we copy of it while we lag behind
     int64_t opened_ms        # since when it takes what it refused before (monotonic); under the append mutex
     int64_t epoch_start      # where the log ended when it began to lead in this epoch; under the view mutex
     follower_t* followers    # of a leader

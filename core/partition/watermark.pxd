@@ -36,5 +36,6 @@ cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) 
 cdef int watermark_note_fetch(
     partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset, int64_t log_start,
     int64_t now_ms) noexcept nogil
+cdef bint watermark_is_in_sync(partition_t* p, int32_t broker) noexcept nogil
 cdef int32_t watermark_followers(partition_t* p, follower_t** out) noexcept nogil
 cdef int watermark_learn(partition_t* p, int64_t leader_epoch, int64_t high_watermark) noexcept nogil

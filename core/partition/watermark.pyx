@@ -105,6 +105,17 @@ cdef int watermark_note_fetch(
     return status
 
 
+cdef bint watermark_is_in_sync(partition_t* p, int32_t broker) noexcept nogil:
+    """Is a broker a follower in the maximal ISR?"""
+    cdef follower_t* f
+    cdef bint in_sync
+    pthread_mutex_lock(&p.log.view_mutex)
+    f = find(p, broker)
+    in_sync = f != NULL and f.in_isr
+    pthread_mutex_unlock(&p.log.view_mutex)
+    return in_sync
+
+
 cdef int32_t watermark_followers(partition_t* p, follower_t** out) noexcept nogil:
     """A copy of what is known of the followers, to be freed, and how many they are; -ENOMEM."""
     cdef int32_t n

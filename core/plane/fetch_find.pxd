@@ -6,6 +6,7 @@ from pybroker.core.partition.registry cimport registry_t
 from pybroker.core.plane.conn cimport conn_t, operation_t
 from pybroker.core.plane.fetch_session cimport sessions_t, waiter_fn
 from pybroker.core.plane.fetch_wire cimport fetch_t
+from pybroker.core.plane.quota_bucket cimport quota_bucket_t
 from pybroker.core.plane.quotas cimport quotas_t
 from pybroker.core.storage.cold_reads cimport warmed_fn
 
@@ -21,6 +22,7 @@ cdef struct fetcher_t:           # what a reactor fetches with
     int64_t now_ms
     const int64_t* quotas        # the number of those that hold now; 0: there are none
     quotas_t* counted            # where the answer counts; NULL: nowhere
+    quota_bucket_t* throttle     # of what followers fetch of throttled partitions; NULL: there is no such limit
     notify_fn notify             # what the watches of a Fetch that waits call
     waiter_fn news               # and its session's, when that has news
     warmed_fn warmed             # and who read for it

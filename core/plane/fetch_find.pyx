@@ -11,10 +11,11 @@ from pybroker.core.base.error_codes cimport (
     FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
 )
 from pybroker.core.partition.partition cimport FOLLOWER, LEADER, partition_read, partition_role, role_t
-from pybroker.core.partition.watermark cimport watermark_note_fetch
+from pybroker.core.partition.watermark cimport watermark_is_in_sync, watermark_note_fetch
 from pybroker.core.plane.conn cimport conn_t, operation_t
 from pybroker.core.plane.fetch_wire cimport fetch_bound, fetch_t, wanted_t
 from pybroker.core.plane.operation cimport operation_new
+from pybroker.core.plane.quota_bucket cimport bucket_most, bucket_record, bucket_wait
 from pybroker.core.plane.quotas cimport quotas_fetched
 from pybroker.core.storage.cold_reads cimport cold_new, cold_put, cold_t, cold_wish, reader_is_cold, reader_is_open
 from pybroker.core.storage.leader_epochs cimport epochs_end
@@ -28,6 +29,7 @@ cdef enum:
     LATER = -2                   # of a partition: not in this answer
     ANSWER_BYTES = 40            # beside its partitions, which are of one topic mostly
     PARTITION_BYTES = 40         # beside its records
+    WITHHELD_MS_MIN = 10         # before who was withheld something is looked at again
 
 
 # -- finding -----------------------------------------------------------------------------------------------------------
@@ -91,11 +93,43 @@ cdef int find_follower(fetcher_t* f, wanted_t* w, int32_t leader_epoch) noexcept
         w.partition, q.replica, q.replica_epoch, w.leader_epoch, w.offset, w.log_start, f.now_ms)
 
 
-cdef int read_one(fetch_t* q, wanted_t* w, int64_t most) noexcept nogil:
-    """Find the records that a partition can give; a status."""
+cdef int read_one(fetch_t* q, wanted_t* w, int64_t most, bint minimum_one) noexcept nogil:
+    """Find the records that a partition can give, one batch at least if asked for or if nothing was found yet; a
+    status."""
     if not reader_is_open(w.partition.log, w.offset) and not may_open(q):
         return -EMFILE
-    return partition_read(w.partition, w.offset, most, fetch_bound(q), q.found_bytes == 0, &w.read)
+    return partition_read(
+        w.partition, w.offset, most, fetch_bound(q), minimum_one or q.found_bytes == 0, &w.read)
+
+
+cdef bint is_throttled(fetcher_t* f, const wanted_t* w) noexcept nogil:
+    """Does what a follower gets of this count against the throttle, and stop with it? Not that of one in the ISR."""
+    if f.throttle == NULL or f.request.replica < 0 or not load_i32(&w.partition.leader_throttled):
+        return False
+    return not watermark_is_in_sync(w.partition, f.request.replica)
+
+
+cdef void allow_throttled(fetcher_t* f) noexcept nogil:
+    """See how much of throttled partitions an answer may have now."""
+    cdef fetch_t* q = &f.request
+    q.throttled_left = q.withheld_ms = 0
+    if f.throttle == NULL or q.replica < 0:
+        return
+    q.withheld_ms = bucket_wait(f.throttle, f.now_ms)
+    if q.withheld_ms == 0:       # one batch may always be, however small the rate is
+        q.throttled_left = max(<int64_t>1, bucket_most(f.throttle, f.now_ms))
+
+
+cdef void count_replicated(fetcher_t* f) noexcept nogil:
+    """Count what a follower gets of throttled partitions, in the ISR or not (KIP-73)."""
+    cdef fetch_t* q = &f.request
+    cdef int64_t n = 0
+    cdef int32_t i
+    for i in range(q.count):
+        if load_i32(&q.wanted[i].partition.leader_throttled):
+            n += q.wanted[i].read.found.length
+    if n > 0:
+        bucket_record(f.throttle, n, f.now_ms)
 
 
 cdef int find_one(fetcher_t* f, wanted_t* w, int64_t most) noexcept nogil:
@@ -105,6 +139,7 @@ cdef int find_one(fetcher_t* f, wanted_t* w, int64_t most) noexcept nogil:
     cdef role_t role
     cdef int32_t epoch
     cdef int status = 0
+    cdef bint throttled
     w.read.found.files = NULL
     w.read.found.length = 0
     w.diverges = 0
@@ -130,7 +165,12 @@ cdef int find_one(fetcher_t* f, wanted_t* w, int64_t most) noexcept nogil:
         tell_ends(w)
         return 0
     if status == 0:
-        status = read_one(q, w, most)
+        throttled = is_throttled(f, w)
+        if throttled and q.throttled_left <= 0:
+            tell_ends(w)
+            return 0
+        status = read_one(q, w, min(most, q.throttled_left) if throttled else most, throttled and most > 0)
+        q.throttled_left -= w.read.found.length if throttled else 0
     if status == -EMFILE and q.found_bytes > 0:
         tell_ends(w)
         return LATER
@@ -156,6 +196,7 @@ cdef bint fetch_find(fetcher_t* f, bint* settled) noexcept nogil:
     cdef int32_t i
     q.found_bytes = 0
     q.opens = 0
+    allow_throttled(f)
     settled[0] = q.max_wait_ms <= 0
     for i in range(q.count):
         w = &q.wanted[i]
@@ -236,6 +277,8 @@ cdef bint fetch_is_throttled(fetcher_t* f, conn_t* c) noexcept nogil:
     The bytes around the records are taken to be as many as they mostly are."""
     cdef fetch_t* q = &f.request
     cdef bint refused = False
+    if f.throttle != NULL and q.replica >= 0:
+        count_replicated(f)
     if f.counted == NULL:
         return False
     q.throttle_ms = quotas_fetched(
@@ -254,5 +297,7 @@ cdef void fetch_await_reader(fetcher_t* f, operation_t* op, bint again, int64_t 
 
 cdef void fetch_await_records(fetcher_t* f, operation_t* op, bint again, int64_t now_ms) noexcept nogil:
     cdef int64_t until_ms = now_ms + f.request.max_wait_ms + 1  # the clock is cut to milliseconds: none too few
+    if f.request.withheld_ms > 0:
+        until_ms = min(until_ms, now_ms + max(f.request.withheld_ms, <int64_t>WITHHELD_MS_MIN))
     if not again or op.deadline_ms > until_ms:
         op.deadline_ms = until_ms

@@ -59,6 +59,8 @@ cdef struct fetch_t:             # a fetch under way; a reactor has one and uses
     request_part_t forgotten_body        # and those that it forgets
     int64_t found_bytes
     int64_t throttle_ms          # that the answer tells
+    int64_t throttled_left       # bytes of throttled replication that it may have
+    int64_t withheld_ms          # until more of that may be; 0: nothing was withheld
     leaders_t leaders            # that the answer names
     int32_t opens                # files that the reactor opened for it
     int32_t count

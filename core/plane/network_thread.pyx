@@ -69,6 +69,7 @@ cdef int reactor_new(plane_t* plane, reactor_t** out) noexcept nogil:
     r.fetch.replica_listener = plane.replica_listener
     r.fetch.rack_length = plane.rack_length
     r.fetch.rack = plane.rack
+    r.fetch.throttle = plane.leader_throttle
     r.fetch.notify = told
     r.fetch.news = news
     r.fetch.warmed = warmed

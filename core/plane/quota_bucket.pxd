@@ -43,6 +43,9 @@ cdef int64_t bucket_record(quota_bucket_t* b, int64_t n, int64_t now_ms) noexcep
 # The same, but n is not counted, and not to be done, where `refused` is set: who did enough is to come later.
 cdef int64_t bucket_take(quota_bucket_t* b, int64_t n, int64_t now_ms, bint* refused) noexcept nogil
 
+# How long somebody who has not begun has to wait before anything more is done; 0: not at all. Nothing is counted.
+cdef int64_t bucket_wait(quota_bucket_t* b, int64_t now_ms) noexcept nogil
+
 # The most that is to be done at once.
 cdef int64_t bucket_most(const quota_bucket_t* b, int64_t now_ms) noexcept nogil
 

@@ -174,6 +174,13 @@ cdef int64_t bucket_take(quota_bucket_t* b, int64_t n, int64_t now_ms, bint* ref
     return count(b, n, now_ms, refused)
 
 
+cdef int64_t bucket_wait(quota_bucket_t* b, int64_t now_ms) noexcept nogil:
+    """Whoever looks is held as if it had tried: or what is a little too much would stay so for ten windows."""
+    cdef bint refused = False
+    cdef int64_t wait_ms = bucket_take(b, 0, now_ms, &refused)
+    return wait_ms if refused else 0
+
+
 cdef int64_t bucket_throttle(quota_bucket_t* b, int64_t now_ms) noexcept nogil:
     cdef int64_t throttle_ms = 0, total = 0
     cdef double wait_ms

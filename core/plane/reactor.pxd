@@ -12,6 +12,7 @@ from pybroker.core.plane.mailbox cimport mailbox_t
 from pybroker.core.plane.memory_pool cimport pool_t
 from pybroker.core.plane.nodes cimport NODE_TEXT_MAX, nodes_t
 from pybroker.core.plane.produce cimport turn_t
+from pybroker.core.plane.quota_bucket cimport quota_bucket_t
 from pybroker.core.plane.timer cimport timers_t
 from pybroker.core.storage.context cimport context_t
 
@@ -44,6 +45,8 @@ cdef struct plane_t:             # what all reactors of a broker share
     int64_t rules                # the number of the rules that say who may do what
     int32_t spared               # the listener whose connections are not closed for being too many; -1 none
     int64_t quotas               # the number of the quotas that hold now; 0: there are none
+    quota_bucket_t* leader_throttle    # of what followers fetch here, and of what is copied here, of throttled
+    quota_bucket_t* follower_throttle  # partitions; the Plane's, NULL: no limit
 
 cdef struct reactor_t:
     plane_t* plane

@@ -9,6 +9,7 @@ cdef enum replica_event_t:       # what Python is told of a partition; it is fet
     FAILED                       # `code`: a Kafka code, the leader's or ours, or -errno
     LOG_START                    # the leader's log starts at `offset`
     SLOW                         # its disk made somebody wait: what comes is for threads that may
+    THROTTLED                    # it lags behind, and nothing more may be copied for `offset` ms
 
 cdef enum:
     EVENT_BYTES = 1 + 4 + 8 + 4 + 8  # event, code, the partition's id, epoch, offset

@@ -17,7 +17,7 @@ is told to Python (`tell`) and takes that partition out, the others go on; so do
 from libc.errno cimport EAGAIN, EINTR
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pybroker.core.base.atomic cimport load_i32, poke_i64
+from pybroker.core.base.atomic cimport load_i32, peek_i64, poke_i64
 from pybroker.core.base.chain cimport chain_append, link_t
 from pybroker.core.base.clock cimport wall_ms
 from pybroker.core.base.counters cimport tally
@@ -30,6 +30,7 @@ from pybroker.core.plane.conn cimport (
     OWN_KEPT, conn_flush, conn_forget_own, conn_grow_own, conn_keep, conn_recv, conn_t,
 )
 from pybroker.core.plane.mailbox cimport FETCHER, mailbox_put
+from pybroker.core.plane.quota_bucket cimport bucket_record, bucket_wait
 from pybroker.core.plane.reactor cimport ARENA_BYTES, READ_BYTES, reactor_t
 from pybroker.core.plane.replica_fetch_wire cimport (
     NO_MORE, answer_t, brought_t, replica_answer_next, replica_answer_open, replica_fetch_write,
@@ -48,6 +49,7 @@ cdef enum:
     LOOK_MS = 1000               # between two looks at whether logs begin elsewhere
     NO_PARTITION = -1
     SESSION_EPOCH_MAX = 0x7FFFFFFF
+    REST_MS_MAX = 1000           # of what is throttled, before it is looked at again: the rate may be another by then
 
 
 cdef const char* GONE = ""       # its leader closed it, or Python did
@@ -121,6 +123,8 @@ cdef bint take_brought(reactor_t* r, conn_t* c, const brought_t* b, bint alone, 
         return True
     if status != 0:
         return take_out(r, c, q, FAILED, status, -1, -1)
+    if b.records_bytes > 0 and r.plane.follower_throttle != NULL and load_i32(&q.partition.follower_throttled):
+        bucket_record(r.plane.follower_throttle, b.records_bytes, r.now_ms)
     poke_i64(&q.leader_end, b.high_watermark)
     log_view(q.partition.log, &v)
     if v.log_end != q.asked_end:
@@ -342,6 +346,28 @@ cdef bint replica_fetch_hangs(reactor_t* r, conn_t* c) noexcept nogil:
     return True
 
 
+cdef inline bint lags(const fetched_t* q) noexcept nogil:
+    """Is it behind its leader, as far as is known?"""
+    cdef view_t v
+    log_view(q.partition.log, &v)
+    return peek_i64(&q.leader_end) < 0 or v.log_end < peek_i64(&q.leader_end)
+
+
+cdef void rest(reactor_t* r, conn_t* c) noexcept nogil:
+    """Take out throttled partitions that lag behind, where too much was copied of such: they come back later."""
+    cdef replica_fetcher_t* f = fetcher_of(c)
+    cdef link_t* link = f.listed.first
+    cdef int64_t rest_ms = 0
+    cdef fetched_t* q
+    if r.plane.follower_throttle != NULL and not f.awaiting:
+        rest_ms = min(bucket_wait(r.plane.follower_throttle, r.now_ms), <int64_t>REST_MS_MAX)
+    while rest_ms > 0 and link != NULL:
+        q = <fetched_t*>link.owner
+        link = link.next
+        if load_i32(&q.partition.follower_throttled) and lags(q):
+            take_out(r, c, q, THROTTLED, 0, -1, rest_ms)
+
+
 cdef inline bint is_in_session(const replica_fetcher_t* f) noexcept nogil:
     """Can the next request be of the leader's session?"""
     return f.session_id != 0 and (f.nameless > 0) == (f.version < VERSION_IDS)
@@ -355,6 +381,7 @@ cdef const char* ask(reactor_t* r, conn_t* c) noexcept nogil:
     that is answered at once."""
     cdef replica_fetcher_t* f = fetcher_of(c)
     cdef int64_t sent = c.bytes_out
+    rest(r, c)
     if f.listed.first == NULL and f.forgotten.first != NULL and not f.awaiting:
         end_session(f)           # nothing would tell the leader for a while, and what is forgotten is held until then
         replica_fetcher_forget_all(f)

@@ -3,7 +3,7 @@
 import re
 
 from .broker_settings import NETWORK_THREADS_MAX
-from .settings import INT_MAX, Choice, Range, Setting, Shape, Type, table
+from .settings import INT_MAX, LONG_MAX, Choice, Range, Setting, Shape, Type, table
 
 BOOLEAN, STRING, INT, LONG = Type.BOOLEAN, Type.STRING, Type.INT, Type.LONG
 SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/,\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
@@ -146,6 +146,32 @@ CLUSTER = table(
         "10485760",
         "Bytes of the whole answer to a follower's fetch; the first batch comes whole.",
         Range(0),
+    ),
+    Setting(
+        "leader.replication.throttled.rate",
+        LONG,
+        str(LONG_MAX),
+        "Bytes a second that this broker gives followers outside the ISR of the partitions it leads that are named in "
+        "leader.replication.throttled.replicas of their topics.",
+        Range(0),
+        dynamic=True,
+    ),
+    Setting(
+        "follower.replication.throttled.rate",
+        LONG,
+        str(LONG_MAX),
+        "Bytes a second that this broker copies of partitions in which it is behind its leader, and that are named in "
+        "follower.replication.throttled.replicas of their topics.",
+        Range(0),
+        dynamic=True,
+    ),
+    Setting(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        LONG,
+        str(LONG_MAX),
+        "Without effect: no replica is moved between log directories.",
+        Range(0),
+        dynamic=True,
     ),
     Setting(
         "replica.fetch.backoff.ms",

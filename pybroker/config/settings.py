@@ -152,7 +152,7 @@ class Setting(NamedTuple):
 
     def _check(self, value: Value) -> None:
         if isinstance(self.valid, Shape):
-            self.valid.check(str(value))
+            self.valid.check(str(as_text(value)))
         elif isinstance(self.valid, Choice):
             given = value if isinstance(value, tuple) else (as_text(value),)
             if not {*given} <= {*self.valid.words}:

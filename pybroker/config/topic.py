@@ -52,6 +52,7 @@ class TopicConfig:
                 if not stored:
                     raise
                 self.problems.append(problem.message)
+        self._throttled: dict[str, frozenset[tuple[int, int]]] = {}
         low, high = (self[name] for name in COMPACTION_LAGS)
         if low > high:
             sentence = f"min.compaction.lag.ms = {low} is above max.compaction.lag.ms = {high}"
@@ -86,6 +87,17 @@ class TopicConfig:
             numbers["segment.ms"] = min(numbers["segment.ms"], self["max.compaction.lag.ms"])
         numbers["producer.id.expiration.ms"] = self._broker["producer.id.expiration.ms"]
         return numbers
+
+    def throttles(self, role: str, partition: int, broker: int) -> bool:
+        """Is a replica on the list of those that are throttled in a role, "leader" or "follower"?"""
+        name = f"{role}.replication.throttled.replicas"
+        listed: tuple[str, ...] = self[name]
+        if not listed or listed == ("*",):
+            return bool(listed)
+        if name not in self._throttled:  # for all replicas of a topic, which may be many on a long list
+            pairs = (each.split(":") for each in listed if each)
+            self._throttled[name] = frozenset((int(index), int(holder)) for index, holder in pairs)
+        return (partition, broker) in self._throttled[name]
 
     def timestamp_limits_ms(self) -> tuple[int, int]:
         """How far a producer's timestamp may lie (before, after) the broker's clock; 2^63-1 for no limit (KIP-937)."""

@@ -4,10 +4,24 @@ Kafka's names are all accepted, so that a program written for Kafka can create i
 nothing here says so in its text. `synonyms` names the broker settings that give the default, the first one set wins.
 """
 
+import re
+
 from .broker_settings import BOOLEAN, CODECS, DOUBLE, INT, LIST, LONG, NEVER, STRING
-from .settings import Choice, Range, Setting, table
+from .settings import Choice, Range, Setting, Shape, table
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+
+
+THROTTLED = re.compile(r"\*|((?:[0-9]{1,9}:[0-9]{1,9})?(?:,|$))*")
+
+
+def _check_replicas(text: str) -> None:
+    """See that a text is a list of PARTITION:BROKER, or *. Raises ValueError."""
+    if not THROTTLED.fullmatch(text):
+        raise ValueError(text)
+
+
+REPLICAS = Shape("PARTITION:BROKER,PARTITION:BROKER,... or *", _check_replicas)
 
 
 def _of(name: str) -> tuple[tuple[str, int], ...]:
@@ -261,13 +275,16 @@ DURABILITY = table(
         "leader.replication.throttled.replicas",
         LIST,
         "",
-        "Without effect: no replication is throttled.",
+        "Replicas that leader.replication.throttled.rate holds back where they lead: PARTITION:BROKER, or * for all.",
+        REPLICAS,
     ),
     Setting(
         "follower.replication.throttled.replicas",
         LIST,
         "",
-        "Without effect: no replication is throttled.",
+        "Replicas that follower.replication.throttled.rate holds back where they follow: PARTITION:BROKER, or * for "
+        "all.",
+        REPLICAS,
     ),
 )
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from pybroker import core, errors
 from pybroker.client.link import Link
-from pybroker.clock import wall_ms
+from pybroker.clock import monotonic_ms, wall_ms
 from pybroker.cluster.metadata_cache import Suspects
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
@@ -57,6 +57,14 @@ class Followed:
     leader_epoch: int
     asked_end: int = -1
     """Where its log ended when it was asked for last."""
+    leader_end: int = -1
+    """The high watermark that its leader told last."""
+
+    @property
+    def is_held_back(self) -> bool:
+        """Is it behind its leader, as far as is known, and does it have to wait where such is throttled?"""
+        log = self.replica.partition()
+        return log.follower_throttled and not 0 <= self.leader_end <= log.log_end_offset
 
 
 class Fetcher:
@@ -71,9 +79,11 @@ class Fetcher:
         connect: Callable[[int], Awaitable[Link]],
         truncate: Callable[[Replica, int, int], Awaitable[object]],
         suspects: Suspects,
+        throttle: core.QuotaBucket,
     ) -> None:
         """`connect` opens a link to a broker by its id. Raises OSError. `suspects` has the leaders whose connection
-        ended, until they are reached again."""
+        ended, until they are reached again; `throttle` counts what is copied of throttled partitions."""
+        self._throttle = throttle
         self._suspects = suspects
         self._broker_id = broker_id
         self._leader = leader
@@ -160,6 +170,8 @@ class Fetcher:
             self._followed.pop(key, None)
         for key in [key for key, each in asked.items() if each.replica.flush_due]:
             self._begin(asked.pop(key), self._flush)  # a request says that we have it
+        if self._throttle.wait(monotonic_ms()):
+            asked = {key: each for key, each in asked.items() if not each.is_held_back}
         if not asked:
             await asyncio.sleep(WAIT_S)
             return
@@ -258,6 +270,9 @@ class Fetcher:
         replica, leader_epoch = followed.replica, followed.leader_epoch
         partition = replica.partition()
         records = answer.records
+        followed.leader_end = answer.high_watermark
+        if records and partition.follower_throttled:
+            self._throttle.record(len(records), monotonic_ms())
         if records:
             await replica.at_disk(
                 replica.append_copied, bytes(records), leader_epoch, answer.high_watermark, wall_ms(),

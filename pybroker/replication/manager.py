@@ -286,7 +286,10 @@ class ReplicaManager:
         """The way to a leader: in core, or in Python where there is no native plane."""
         replicas = self._replicas
         suspects = self._metadata.suspects
-        given = self._broker_id, leader, self._config, lambda: self._epoch, self._connect, self._cut_back, suspects
+        given = (
+            self._broker_id, leader, self._config, lambda: self._epoch, self._connect, self._cut_back, suspects,
+            replicas.throttles.follower,
+        )  # fmt: skip
         return NativeFetcher(*given, self._dial, replicas.open_fetcher) if self.follow_in_core else Fetcher(*given)
 
     async def _cut_back(self, replica: Replica, offset: int, leader_epoch: int) -> None:

@@ -3,6 +3,7 @@
     assigned ──the plane copies──> copied, until the plane tells of it:
        │ the logs diverge ──> cut back to where they agree, copied on
        │ below the leader's start, or beyond its end ──> begin again where it has records
+       │ throttled, and behind ──> once more when the throttle allows it
        │ its disk made the plane wait ──> fetched and appended by threads (SlowFetcher), until the disk is quick again
        │ another error ──> once more in a moment; the controller, or time, will have changed something
        │ the leader's log starts later ──> ours, too
@@ -51,6 +52,7 @@ class NativeFetcher(Fetcher):
         connect: Callable[[int], Awaitable[Link]],
         truncate: Callable[[Replica, int, int], Awaitable[object]],
         suspects: Suspects,
+        throttle: core.QuotaBucket,
         dial: Dial,
         open_fetcher: Callable[..., core.Fetcher],
     ) -> None:
@@ -64,7 +66,7 @@ class NativeFetcher(Fetcher):
         self._pause_s = RETRY_S  # before it connects again; longer to a leader that did not just go
         self._link: Link | None = None  # for what is asked beside
         self._seen: socket.socket | None = None  # the connection that core has, to see when its other end closes
-        given = broker_id, leader, config, epoch, connect, truncate, suspects
+        given = broker_id, leader, config, epoch, connect, truncate, suspects, throttle
         self._slow = SlowFetcher(self._copy, *given)
         super().__init__(*given)
 
@@ -219,6 +221,9 @@ class NativeFetcher(Fetcher):
             start = min(what.offset, partition.high_watermark)
             if start > partition.log_start_offset:
                 await replica.at_disk(partition.set_log_start, start)
+            return
+        if what.kind == "throttled":
+            self._retry(followed, what.offset / 1000)
             return
         if what.kind == "slow":
             self._slow.take(replica, followed.leader_epoch, self._begins.get(replica.key))

@@ -126,6 +126,7 @@ class Opener:
             try:
                 log_dir.forget_clean_stop()
                 replica.log = self._open_one(log_dir, opening)
+                replica.tell_log()
                 damage.remember(replica)
             except core.MissingFiles as problem:
                 replica.failure = str(problem)
@@ -163,7 +164,6 @@ class Opener:
         if partition.recovery:
             event(log, logging.WARNING, "partition recovered", partition=key, repaired=partition.recovery)
         log_dir.lower(key, partition.log_end_offset)
-        partition.min_isr = opening.replica.config["min.insync.replicas"]
         if opening.state is not None:
             partition.become_leader(opening.state.leader_epoch, opening.state.partition_epoch)
         return partition

@@ -48,6 +48,7 @@ class Replica:
 
     __slots__ = (
         "_appending",
+        "_broker_id",
         "_flush_messages",
         "_led_since",
         "_waiters",
@@ -75,8 +76,10 @@ class Replica:
         core_config: dict[str, int],
         rules: Rules,
         disk: DiskThreads,
+        broker_id: int = -1,
     ) -> None:
         self.key = key
+        self._broker_id = broker_id
         self.topic_id = topic_id
         self.config = config
         self.core_config = core_config
@@ -118,9 +121,16 @@ class Replica:
         self._flush_messages = config["flush.messages"]
         if self.log is not None and not self.gone:
             self.log.configure(core_config)
-            self.log.min_isr = config["min.insync.replicas"]
+            self.tell_log()
             if self.plane is not None:
                 self.plane.configure(self.log, native_append=self.native_append, envelope=self.rules.envelope)
+
+    def tell_log(self) -> None:
+        """Have the log go by what the topic says of its replication."""
+        log, config = self.partition(), self.config
+        log.min_isr = config["min.insync.replicas"]
+        leader, follower = (config.throttles(role, self.key.partition, self._broker_id) for role in (LEADER, FOLLOWER))
+        log.throttle(leader=leader, follower=follower)
 
     @property
     def leader_epoch(self) -> int:

@@ -9,7 +9,7 @@ Opening, deleting and flushing wait for the disk, on threads of their own; every
 import asyncio
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pybroker import core, errors
 from pybroker.cluster.metadata_cache import MetadataCache
@@ -33,6 +33,13 @@ log = logging.getLogger(__name__)
 
 Hear = Callable[[str, bytes], object]
 """Called with the kind of a fetcher's letter, and the letter."""
+
+
+class Throttles(NamedTuple):
+    """What was copied of throttled partitions lately (KIP-73), of bytes a second."""
+
+    leader: core.QuotaBucket
+    follower: core.QuotaBucket
 
 
 class Replicas:
@@ -67,6 +74,7 @@ class Replicas:
         """Called with a replica one of whose followers outside the ISR has caught up, if that is watched."""
         for log_dir in log_dirs:
             log_dir.core = self._core
+        self.throttles = Throttles(*(core.QuotaBucket(config[_rate(role)]) for role in Throttles._fields))
         self._workers = Workers(self._pool_threads(), "replicas")
         self.recorder = Recorder(self, self._opener.usable, self._disk)
 
@@ -79,6 +87,11 @@ class Replicas:
         """Work with as many threads as the settings say now."""
         self._threads = self._config["num.recovery.threads.per.data.dir"]
         self._workers.resize(self._pool_threads())
+
+    def throttle(self) -> None:
+        """Copy throttled partitions as fast as the settings say now, and let them be copied."""
+        for role, bucket in zip(Throttles._fields, self.throttles, strict=True):
+            bucket.set_limit(self._config[_rate(role)])
 
     def set_lease(self, until_ms: int) -> None:
         """Until when, by the clock since boot, this broker is a member of its cluster for certain."""
@@ -191,7 +204,7 @@ class Replicas:
                     reason = "; ".join(config.problems)
                     event(log, logging.WARNING, "settings ignored", topic=each.key.topic, reason=reason)
                 settings[each.key.topic] = config, config.core(), Rules.of(config)
-            replica = Replica(each.key, each.topic_id, *settings[each.key.topic], self._disk)
+            replica = Replica(each.key, each.topic_id, *settings[each.key.topic], self._disk, self._broker_id)
             opened.append(replica)
             log_dir, made = self._opener.place(replica, each.directory, new)
             if log_dir is not None:
@@ -235,7 +248,8 @@ class Replicas:
 
     def native_plane(self, **limits: Any) -> core.Plane:
         """Make the plane that serves these replicas without Python; it is to be stopped before close()."""
-        self._plane = core.Plane(self._core, **limits)
+        leader, follower = self.throttles
+        self._plane = core.Plane(self._core, leader_throttle=leader, follower_throttle=follower, **limits)
         for replica in self:
             self._publish(replica)
         return self._plane
@@ -464,6 +478,10 @@ class Replicas:
     def disarm(self) -> None:
         """Let every file call do its work again."""
         self._core.disarm()
+
+
+def _rate(role: str) -> str:
+    return f"{role}.replication.throttled.rate"
 
 
 def _flush(replica: Replica) -> None:

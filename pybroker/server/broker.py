@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING
 
-from pybroker.clock import wall_ms
+from pybroker.clock import monotonic_ms, wall_ms
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
@@ -51,7 +51,7 @@ from pybroker.server.group_locator import Locator
 from pybroker.server.handlers.fetch import Fetch
 from pybroker.server.listener import descriptors_for_logs
 from pybroker.server.mutations import Mutations
-from pybroker.server.quotas import QuotaManager, monotonic_ms
+from pybroker.server.quotas import QuotaManager
 from pybroker.server.scheduler import Scheduler, chores, finish_deletions
 from pybroker.server.socket_server import SocketServer, pool_bytes
 from pybroker.server.table import Collaborators, fetch_of, handlers
@@ -383,6 +383,7 @@ class Broker:
         self._sockets.reload()
         self._workers.resize(self._io_threads())
         self.replicas.resize()
+        self.replicas.throttle()
         await self._renew_registration()
 
     async def _renew_registration(self) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from pybroker import errors
-from pybroker.clock import wall_ms
+from pybroker.clock import monotonic_ms, wall_ms
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.image import LiveBroker
@@ -165,13 +165,14 @@ class ClusterBroker(Broker):
         self._watch.on_broker_altered.append(self._go_by_settings)
         self._watch.on_altered.append(self._tell_controller)
         await self._wait(member.in_a_session(self._watch.read_all))
+        replicas.throttle()
         await self._wait(member.in_a_session(self._load_security))
         if self._authorization is not None:
             self._authorization.warn_of_brokers()
         self.metadata.expects_topics = bool(self._topic_configs.all())
         self._link = ControllerLink(self.metadata, self._others.connect_to)
         self._isr = IsrKeeper(
-            self.broker_id, config, self.metadata, self._link, lambda: member.epoch, _monotonic_ms,
+            self.broker_id, config, self.metadata, self._link, lambda: member.epoch, monotonic_ms,
             lambda: replicas.lease_lapsed, self._changes,
         )  # fmt: skip
         self._manager = ReplicaManager(
@@ -458,7 +459,3 @@ def _zookeeper(config: BrokerConfig) -> Store:
         why = "zookeeper.set.acl is false: whoever reaches it can take any right in this cluster"
         event(log, logging.WARNING, "ZooKeeper is open to all", at=at, reason=why)
     return store_of(config)
-
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

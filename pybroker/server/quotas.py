@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pybroker.clock import monotonic_ms
 from pybroker.cluster.caller import Call
 from pybroker.core import QuotaBucket
 from pybroker.errors import KafkaError
@@ -51,11 +52,6 @@ class Client(NamedTuple):
     produce: QuotaBucket | None
     fetch: QuotaBucket | None
     request: QuotaBucket | None
-
-
-def monotonic_ms() -> int:
-    """By the clock of the native plane."""
-    return time.monotonic_ns() // 1_000_000
 
 
 class QuotaManager:

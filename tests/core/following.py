@@ -95,9 +95,12 @@ class Leader:
 class Following:
     """A core with partitions of one topic `t` that follow, and one connection to their leader."""
 
-    def __init__(self, home: Path, partitions: int = 2, *, topic_id: bytes = TOPIC_ID, **limits: Any) -> None:
+    def __init__(
+        self, home: Path, partitions: int = 2, *, topic_id: bytes = TOPIC_ID,
+        follower_throttle: core.QuotaBucket | None = None, **limits: Any,
+    ) -> None:  # fmt: skip
         self.broker = core.Broker()
-        self.plane = core.Plane(self.broker, frame_bytes_max=1 << 20)
+        self.plane = core.Plane(self.broker, frame_bytes_max=1 << 20, follower_throttle=follower_throttle)
         self.partitions = [
             self.broker.open(str(home), "t", i, topic_id=topic_id, config={"file.delete.delay.ms": 0})
             for i in range(partitions)

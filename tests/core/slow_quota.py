@@ -79,3 +79,8 @@ class SlowBucket:
 
     def take(self, n: int, now: int) -> tuple[int, bool]:
         return self._record(n, now, True)
+
+    def wait(self, now: int) -> int:
+        """Whoever asks is as one who tries."""
+        wait, refused = self._record(0, now, True)
+        return wait if refused else 0

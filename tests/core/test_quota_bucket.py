@@ -13,7 +13,8 @@ from tests.core.slow_quota import SlowBucket
 
 EDGES = [999, 1000, 1001, 10_000, 10_999, 11_000, 30_000]
 MS = st.one_of(st.integers(0, 30), st.integers(0, 1500), st.sampled_from(EDGES))
-EVENTS = st.lists(st.tuples(MS, st.sampled_from(["record", "take", "throttle"]), st.integers(0, 400_000)), max_size=80)
+KINDS = ["record", "take", "throttle", "wait"]
+EVENTS = st.lists(st.tuples(MS, st.sampled_from(KINDS), st.integers(0, 400_000)), max_size=80)
 
 
 @given(EVENTS, st.sampled_from([1.0, 999.5, 50_000.0, 100_000.0, 1e12]), st.sampled_from([1000, (1 << 31) - 1]))
@@ -23,7 +24,7 @@ def test_as_kafkas(events: list[tuple[int, str, int]], limit: float, most_ms: in
     now = 5_000_000
     for wait_ms, how, n in events:
         now += wait_ms
-        arguments = (now,) if how == "throttle" else (n, now)
+        arguments = (now,) if how in ("throttle", "wait") else (n, now)
         assert getattr(bucket, how)(*arguments) == getattr(model, how)(*arguments)
 
 

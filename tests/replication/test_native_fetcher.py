@@ -25,6 +25,7 @@ from tests.core.following import EPOCH, LEADER, TOPIC_ID, Brought, Leader, batch
 from tests.harness import eventually
 
 KEY = TopicPartition("t", 0)
+UNTHROTTLED = core.QuotaBucket(1 << 62)
 pytestmark = pytest.mark.usefixtures("uncollected")
 
 
@@ -47,7 +48,7 @@ class Follower:
         self.hangs: set[TopicPartition] = set()
         self.fetcher = NativeFetcher(
             7, LEADER, BrokerConfig.load(None, []), lambda: 77, nobody, self._truncate, Suspects(lambda: 0.0),
-            self._dial, self._open,
+            UNTHROTTLED, self._dial, self._open,
         )  # fmt: skip
 
     async def _truncate(self, replica: Any, offset: int, leader_epoch: int) -> None:
@@ -227,12 +228,13 @@ async def test_the_disk_of_one_log_holds_up_no_other(follower: Follower, tmp_pat
 async def test_a_slow_log_is_given_back() -> None:
     """To the plane, with the first answer after its disk is quick again, and once."""
     given: list[TopicPartition] = []
-    log = SimpleNamespace(high_watermark=0, log_start_offset=0, slow_appends=True)
+    log = SimpleNamespace(high_watermark=0, log_start_offset=0, slow_appends=True, follower_throttled=False)
     replica: Any = SimpleNamespace(key=KEY, log=log, partition=lambda: log, tell=lambda: None)
     answer = SimpleNamespace(error_code=0, diverging_epoch=None, records=b"", high_watermark=0, log_start_offset=0)
     nobody: Any = None
     config = BrokerConfig.load(None, [])
-    fetcher = SlowFetcher(given.append, 7, LEADER, config, lambda: 77, nobody, nobody, Suspects(lambda: 0.0))
+    suspects = Suspects(lambda: 0.0)
+    fetcher = SlowFetcher(given.append, 7, LEADER, config, lambda: 77, nobody, nobody, suspects, UNTHROTTLED)
     fetcher.take(replica, EPOCH, None)
     followed = fetcher._followed[KEY]
 
@@ -278,7 +280,8 @@ async def test_the_disk_of_one_slow_log_holds_up_no_other(fault: str) -> None:
 
     def follower(index: int) -> Any:
         log = SimpleNamespace(
-            log_end_offset=0, high_watermark=1, log_start_offset=0, slow_appends=True, epochs=list
+            log_end_offset=0, high_watermark=1, log_start_offset=0, slow_appends=True, epochs=list,
+            follower_throttled=False,
         )
 
         async def at_disk(*what: Any) -> None:
@@ -299,7 +302,7 @@ async def test_the_disk_of_one_slow_log_holds_up_no_other(fault: str) -> None:
 
     nobody: Any = None
     fetcher = SlowFetcher(
-        lambda key: None, 7, LEADER, BrokerConfig.load(None, []), lambda: 77, connect, nobody, suspects
+        lambda key: None, 7, LEADER, BrokerConfig.load(None, []), lambda: 77, connect, nobody, suspects, UNTHROTTLED
     )
     for index in (0, 1):
         fetcher.take(follower(index), EPOCH, None)
@@ -316,7 +319,8 @@ async def test_what_the_slow_path_says_that_it_has_is_on_disk() -> None:
 
     def follower(index: int) -> Any:
         log = SimpleNamespace(
-            log_end_offset=0, high_watermark=1, log_start_offset=0, slow_appends=True, epochs=list
+            log_end_offset=0, high_watermark=1, log_start_offset=0, slow_appends=True, epochs=list,
+            follower_throttled=False,
         )
         replica = SimpleNamespace(
             key=TopicPartition("t", index), topic_id=TOPIC_ID, log=log, offline=False, gone=False,
@@ -337,7 +341,7 @@ async def test_what_the_slow_path_says_that_it_has_is_on_disk() -> None:
     nobody: Any = None
     suspects = Suspects(lambda: 0.0)
     fetcher = SlowFetcher(
-        lambda key: None, 7, LEADER, BrokerConfig.load(None, []), lambda: 77, connect, nobody, suspects
+        lambda key: None, 7, LEADER, BrokerConfig.load(None, []), lambda: 77, connect, nobody, suspects, UNTHROTTLED
     )
     for index in (0, 1):
         fetcher.take(follower(index), EPOCH, None)

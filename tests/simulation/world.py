@@ -18,7 +18,6 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from unittest import mock
 
 from pybroker.config import BrokerConfig
@@ -159,11 +158,11 @@ class World:
 @contextlib.contextmanager
 def _clocks(loop: VirtualLoop) -> Iterator[None]:
     """The product reads the loop's clock wherever it asks for the time."""
-    now = SimpleNamespace(monotonic_ns=lambda: loop.ms() * 1_000_000)
     with (
-        mock.patch.object(fetch, "time", now),
+        mock.patch.object(fetch, "monotonic_ms", loop.ms),
         mock.patch.object(produce, "wall_ms", loop.ms),
         mock.patch.object(fetcher, "wall_ms", loop.ms),
+        mock.patch.object(fetcher, "monotonic_ms", loop.ms),
         mock.patch.object(Replica, "_become", _become_late),
     ):
         yield

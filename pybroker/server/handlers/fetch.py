@@ -11,11 +11,12 @@ all before the offset that it fetches from; but not where its log diverges from 
 
 import asyncio
 import itertools
-import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pybroker import core, errors
+from pybroker.clock import monotonic_ms
 from pybroker.cluster.caller import Call
 from pybroker.cluster.fetch_sessions import Fetch as Plan
 from pybroker.cluster.fetch_sessions import Key, News, Sessions, Wanted
@@ -33,10 +34,13 @@ ZSTD_VERSION = 10
 READ_COMMITTED = 1
 ANSWER_BYTES, PARTITION_BYTES = 40, 40
 """About what an answer takes beside its partitions, and each of them beside its records: as the native plane has it."""
+WITHHELD_MS_MIN = 10
+"""Before a follower from whom something was withheld is looked at again."""
 MOVED = (errors.NOT_LEADER_OR_FOLLOWER, errors.FENCED_LEADER_EPOCH)
 
 
-class _Read(NamedTuple):
+@dataclass(slots=True)
+class _Read:
     """What one pass found in one partition; no replica where it could not be read."""
 
     key: Key
@@ -176,13 +180,15 @@ class Fetch:
             noted = True
             size = sum(len(read.answer.records) for read in reads)
             if late or not reads or size >= request.min_bytes or any(read.settled for read in reads):
+                if by.broker >= 0:
+                    self._count_replicated(reads)
                 wait_ms, refused = (0, False) if call.fetched is None else call.fetched(_bytes(size, reads))
                 if refused:
                     return self._throttled(plan, reads, wait_ms)
                 return self._answer(plan, reads, call.caller.listener, wait_ms)
             for read in reads:
                 read.drop()
-            parked = _Parked(reads, until, to_log_end=by.broker >= 0)
+            parked = _Parked(reads, self._look_again(by, until), to_log_end=by.broker >= 0)
             self._parked.add(parked)
             if self._stopping:
                 parked.release()
@@ -230,8 +236,10 @@ class Fetch:
                 empty = empty and size == 0
         if by.broker >= 0 and not noted:
             self._tell(reads, by)
-        # What could not be read is of no replica: nobody waits for its news.
-        return [self._seen(read, by) for read in reads]
+        for read in reads:
+            if read.answer.error_code:
+                read.replica = None  # nobody waits for its news
+        return reads
 
     def _tell(self, reads: Iterable[_Read], by: _Fetcher) -> None:
         """A follower has what it has: who waits for the high watermark is told, and who keeps the ISR."""
@@ -239,11 +247,6 @@ class Fetch:
             if read.replica is not None and not read.settled and self._followers is not None:
                 read.replica.tell()
                 self._followers.fetched(read.replica, by.broker)
-
-    def _seen(self, read: _Read, by: _Fetcher) -> _Read:
-        if read.answer.error_code or read.replica is None:
-            return read._replace(replica=None)
-        return read._replace(end=read.wanted.fetch_offset if by.broker >= 0 else read.answer.high_watermark)
 
     def _find(self, image: Image, key: Key, wanted: Wanted, version: int, by: _Fetcher) -> _Read:
         """Whose records are wanted, with nothing read yet; no replica where it cannot be read."""
@@ -278,7 +281,7 @@ class Fetch:
             try:
                 log = read.replica.partition()
                 alone = empty and total == 0 and not elsewhere
-                self._fill(read.answer, log, read.wanted, isolation, limit, alone, by, notes)
+                read.end = self._fill(read.answer, log, read.wanted, isolation, limit, alone, by, notes)
             except (KafkaError, core.LogError, OSError) as problem:
                 read.answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
                 read.answer.high_watermark = -1
@@ -316,9 +319,9 @@ class Fetch:
     def _fill(
         self, answer: Any, log: core.Partition, wanted: Wanted, isolation: int, limit: int, minimum_one: bool,
         by: _Fetcher, notes: _Fetcher | None,
-    ) -> None:  # fmt: skip
-        """Put what the log has into the answer, or where the client's log diverges from it. `notes`: a follower whose
-        offset is news. Raises core.LogError."""
+    ) -> int:  # fmt: skip
+        """Put what the log has into the answer, or where the client's log diverges from it; how far the reader saw.
+        `notes`: a follower whose offset is news. Raises core.LogError."""
         if wanted.last_fetched_epoch >= 0:
             epoch, end = log.end_offset_for_epoch(wanted.last_fetched_epoch)
             if epoch < 0 or wanted.fetch_offset < log.log_start_offset:
@@ -332,8 +335,10 @@ class Fetch:
             # Behind the look for a divergence: what only lies at the same offsets is not replicated.
             log.note_fetch(
                 notes.broker, wanted.fetch_offset, leader_epoch=wanted.leader_epoch, broker_epoch=notes.epoch,
-                log_start=wanted.log_start, now_ms=time.monotonic_ns() // 1_000_000,
+                log_start=wanted.log_start, now_ms=monotonic_ms(),
             )  # fmt: skip
+        if self._is_withheld(log, by):
+            limit, minimum_one = 0, False
         offset = log.log_start_offset if diverges else wanted.fetch_offset
         to_end = by.broker >= 0
         read = log.read(offset, limit, isolation_level=isolation, minimum_one=minimum_one, to_log_end=to_end)
@@ -344,6 +349,28 @@ class Fetch:
             answer.aborted_transactions = []
         if read.slice is not None:
             answer.records = _sendable(read.slice, slow=log.slow_reads)
+        return read.log_end_offset if to_end else read.high_watermark
+
+    # -- throttled replication (KIP-73) ----------------------------------------------------------------------------
+
+    def _is_withheld(self, log: core.Partition, by: _Fetcher) -> bool:
+        """Was too much given of throttled partitions, and is this one, to a follower that is not in sync?"""
+        if by.broker < 0 or not log.leader_throttled or not self._replicas.throttles.leader.wait(monotonic_ms()):
+            return False
+        return not any(follower.broker == by.broker and follower.in_isr for follower in log.followers)
+
+    def _count_replicated(self, reads: Iterable[_Read]) -> None:
+        logs = ((read.replica.log, len(read.answer.records)) for read in reads if read.replica is not None)
+        size = sum(size for log, size in logs if log is not None and log.leader_throttled)
+        if size > 0:
+            self._replicas.throttles.leader.record(size, monotonic_ms())
+
+    def _look_again(self, by: _Fetcher, until: float) -> float:
+        """When a fetch that finds too little is looked at again, though nothing comes."""
+        wait_ms = self._replicas.throttles.leader.wait(monotonic_ms()) if by.broker >= 0 else 0
+        if wait_ms <= 0:
+            return until
+        return min(until, asyncio.get_running_loop().time() + max(wait_ms, WITHHELD_MS_MIN) / 1000)
 
     # -- answering -------------------------------------------------------------------------------------------------
 

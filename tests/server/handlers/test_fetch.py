@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from pybroker import errors
+from pybroker.clock import monotonic_ms
+from pybroker.cluster.fetch_sessions import Sessions
 from pybroker.protocol import messages as m
-from tests.server.handlers.desk import ELSEWHERE, Desk
+from pybroker.server.handlers.fetch import Fetch, Followers
+from tests.server.handlers.desk import CALLER, ELSEWHERE, HERE, Desk
 from tests.server.live import batch, fetch_fields, values
 
+FETCH = 1
 TOPICS = m.FetchRequest.Topics
 A, B = batch(b"a" * 100), batch(b"b" * 100)
 
@@ -104,6 +108,40 @@ async def test_a_wait_ends_with_enough_or_with_its_time(desk: Desk) -> None:
     assert len(found.records) == len(A) * 3 and not replica.waited_for
     [found] = await fetch(desk, "t", 3, max_wait_ms=1)
     assert (found.error_code, bytes(found.records)) == (0, b"")
+
+
+async def test_what_is_throttled_waits_outside_the_isr(desk: Desk) -> None:
+    """As in the native plane (tests/core/test_replication_throttle.py): a follower gets nothing while too much was
+    given, and waits for no more than that."""
+    await stock(desk, "t", (A, B), leader_replication_throttled_replicas="*")
+    replica, bucket = desk.replica("t"), desk.replicas.throttles.leader
+    followers = Followers(CALLER.listener, lambda *_: None)
+    desk.table[FETCH] = desk.table[FETCH]._replace(
+        by=Fetch(desk.replicas, desk.stage.metadata, Sessions(10, lambda: 1), 1 << 20, followers)
+    )
+
+    async def given(**how: int) -> int:
+        [found] = await fetch(desk, "t", 1, replica_id=ELSEWHERE, **how)
+        assert (found.error_code, found.log_start_offset) == (0, 0)
+        return len(found.records)
+
+    await replica.lead(1, 1, [ELSEWHERE], [HERE])
+    bucket.set_limit(1000)
+    bucket.record(10_300, monotonic_ms())
+    assert await given() == 0
+    assert replica.partition().followers[0].log_end_offset == 1, "how far it is, is known all the same"
+    async with asyncio.timeout(10):
+        assert await given(max_wait_ms=60_000) == len(B)
+    await replica.lead(2, 2, [ELSEWHERE], [HERE, ELSEWHERE])
+    bucket.record(10_300, monotonic_ms())
+    assert await given() == len(B), "who is in sync does not wait"
+    bucket.set_limit(1 << 60)
+    async with asyncio.timeout(10):
+        waiting = asyncio.create_task(given(max_wait_ms=60_000, min_bytes=len(B) * 2))
+        while not replica.waited_for:
+            await asyncio.sleep(0)
+        await replica.append(B, 1)
+        assert await waiting == len(B) * 2
 
 
 async def test_a_log_that_diverged(desk: Desk) -> None:

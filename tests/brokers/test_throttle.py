@@ -1,0 +1,65 @@
+"""Throttled replication (KIP-73): who comes back copies as fast as it may, and is in sync as soon as it may be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers.kit import QUIET, Cluster
+from tests.harness import until
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(40)]
+
+RATE = 100_000
+FREE = 10 * RATE
+"""Ten seconds' worth are copied at once, as in Kafka."""
+RECORDS, VALUE = 3000, bytes(1000)
+LEADER, FOLLOWER = 1, 3
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
+    """Where a fetch has so few bytes that what is too much of one of them does not matter."""
+    with Cluster(tmp_path, zookeeper, replica_fetch_max_bytes=RATE // 4) as running:
+        yield running
+
+
+def say(cluster: Cluster, kind: ResourceType, of: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(kind, of, incremental_configs=[entry])
+    cluster.admin.incremental_alter_configs([resource])[resource].result(20)
+
+
+@pytest.mark.parametrize(("role", "broker"), [("leader", LEADER), ("follower", FOLLOWER)])
+def test_who_comes_back_copies_no_faster_than_it_may(cluster: Cluster, role: str, broker: int) -> None:
+    """Until the rate is raised, which holds at once. The rest is copied as ever."""
+    throttled, free = (
+        cluster.create(name, replicas=[[LEADER, FOLLOWER]], min_insync_replicas="1") for name in ("throttled", "free")
+    )
+    say(cluster, ResourceType.TOPIC, throttled, f"{role}.replication.throttled.replicas", f"0:{LEADER},0:{FOLLOWER}")
+    say(cluster, ResourceType.BROKER, str(broker), f"{role}.replication.throttled.rate", str(RATE))
+    cluster.brokers[FOLLOWER].stop()
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", **QUIET})
+    for number in range(RECORDS):
+        for topic in (throttled, free):
+            producer.produce(topic, VALUE, partition=0)
+        producer.poll(0)
+        if number % 100 == 0:
+            producer.flush(20)  # so that batches are small
+    assert producer.flush(20) == 0
+    cluster.start(FOLLOWER)
+    began = time.monotonic()
+    cluster.until_in_sync(free, size=2)
+    copied = cluster.brokers[FOLLOWER].partition_dir(throttled, 0) / f"{0:020}.log"
+    until("the free bytes are copied", lambda: copied.stat().st_size > FREE // 2)
+    until("it copies on", lambda: copied.stat().st_size > FREE + RATE // 2, timeout_s=20)
+    assert copied.stat().st_size < FREE + RATE * (time.monotonic() - began + 2) < RECORDS * len(VALUE)
+    assert cluster.partition(throttled)[1] == [LEADER]
+    say(cluster, ResourceType.BROKER, str(broker), f"{role}.replication.throttled.rate", str(1 << 40))
+    cluster.until_in_sync(throttled, size=2, timeout_s=5)

@@ -1,0 +1,176 @@
+"""Throttled replication (KIP-73): what a leader withholds, and what a follower does not ask for, until the rate allows
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pybroker import core
+from pybroker.clock import monotonic_ms
+from tests.core.following import Following, asked, forgotten
+from tests.core.following import batch as copied
+from tests.core.stage import FETCH, STUCK_MS, Client, Stage, batch
+from tests.core.test_followers_fetch import INSIDE, Follower, brought, known, lead
+
+RATE = 10_000
+NO_LIMIT = 1 << 62
+VALUE = bytes(1000)
+
+
+class Throttled:
+    """A bucket, and whether too much was copied."""
+
+    def __init__(self) -> None:
+        self.bucket = core.QuotaBucket(RATE)
+
+    def exhaust(self, ms: int = STUCK_MS) -> None:
+        """Have copied so much more than ten seconds' worth that nothing more may be for so long."""
+        self.bucket.record(10 * RATE + RATE * ms // 1000, monotonic_ms())
+
+    @property
+    def waits(self) -> bool:
+        return self.bucket.wait(monotonic_ms()) > 0
+
+
+@pytest.fixture
+def throttled() -> Throttled:
+    return Throttled()
+
+
+# -- the leader --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stage(tmp_path: Path, throttled: Throttled) -> Iterator[Stage]:
+    """Broker 2 is outside the ISR of all partitions, which are throttled but for the last."""
+    made = Stage(tmp_path, partitions=3, replica_listener=INSIDE, leader_throttle=throttled.bucket)
+    for partition in made.partitions:
+        lead(partition, isr=(3,))
+        partition.append(batch(VALUE), now_ms=1)
+        partition.throttle(leader=partition.partition < 2, follower=False)
+    yield made
+    made.close()
+
+
+def given(answer: object) -> dict[int, int]:
+    """Bytes of records of each partition."""
+    return {index: len(p.records) for index, p in brought(answer).items()}
+
+
+def test_who_is_outside_the_isr_waits(stage: Stage, throttled: Throttled) -> None:
+    """It is told how far the log goes, and noted; of what is not throttled it gets all."""
+    throttled.exhaust()
+    answer = Follower(stage).fetches({0: 0, 1: 0, 2: 0})
+    assert [size > 0 for size in given(answer).values()] == [False, False, True]
+    assert {p.error_code for p in brought(answer).values()} == {0}
+    assert known(stage.log)[2] == (0, 77)
+    throttled.bucket.set_limit(NO_LIMIT)
+    assert all(given(Follower(stage).fetches({0: 0, 1: 0})).values())
+
+
+def test_others_do_not_wait(stage: Stage, throttled: Throttled) -> None:
+    """Neither a follower in the ISR nor a consumer does."""
+    throttled.exhaust()
+    assert given(Follower(stage, 3).fetches({0: 0}))[0] > 0
+    Follower(stage, 3).fetches({0: 1})
+    consumer = Client(stage)
+    consumer.fetch(0)
+    stage.step()
+    assert given(consumer.receive(FETCH, 12)[1])[0] > 0
+
+
+@pytest.mark.parametrize("broker", [2, 3])
+def test_what_is_given_counts(stage: Stage, throttled: Throttled, broker: int) -> None:
+    """To whomever: a follower in the ISR takes of the rate, too; and what is not throttled takes none."""
+    throttled.exhaust(ms=-50)
+    Follower(stage, broker).fetches({2: 0})
+    assert not throttled.waits
+    Follower(stage, broker).fetches({0: 0})
+    assert throttled.waits
+
+
+def test_it_gets_no_more_at_once_than_is_allowed(tmp_path: Path) -> None:
+    """But a batch of each partition, so that none stays behind for ever because batches are large."""
+    bucket = core.QuotaBucket(150)
+    stage = Stage(tmp_path, partitions=3, replica_listener=INSIDE, leader_throttle=bucket)
+    for partition in stage.partitions:
+        lead(partition, isr=(3,))
+        partition.throttle(leader=True, follower=False)
+        for _ in range(3):
+            partition.append(batch(VALUE), now_ms=1)
+    one = len(batch(VALUE))
+    assert one < 1500 < 2 * one
+    assert given(Follower(stage).fetches({0: 0, 1: 0, 2: 0})) == {0: one, 1: one, 2: 0}
+    stage.close()
+
+
+def test_a_fetch_that_waits_is_answered_once_it_may(stage: Stage, throttled: Throttled) -> None:
+    throttled.exhaust(ms=300)
+    follower = Follower(stage)
+    follower.ask({0: 0}, max_wait_ms=STUCK_MS)
+    assert follower.quiet()
+    assert given(follower.receive_while(FETCH, 17, stage.step))[0] > 0
+
+
+def test_a_session_is_told_later(stage: Stage, throttled: Throttled) -> None:
+    """What was withheld in a session is news still."""
+    throttled.exhaust()
+    follower = Follower(stage)
+    answer = follower.fetches({0: 0, 2: 0}, session=(0, 0))
+    assert given(answer)[0] == 0 < given(answer)[2]
+    id = answer.session_id
+    assert id > 0
+    assert given(follower.fetches({2: 1}, session=(id, 1))) == {}
+    throttled.bucket.set_limit(NO_LIMIT)
+    assert given(follower.fetches({}, session=(id, 2)))[0] > 0
+
+
+# -- the follower ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def following(tmp_path: Path, throttled: Throttled) -> Iterator[Following]:
+    """Partition 0 is throttled."""
+    made = Following(tmp_path, follower_throttle=throttled.bucket)
+    made.partitions[0].throttle(leader=False, follower=True)
+    yield made
+    made.close()
+
+
+def test_what_is_behind_is_left_out(following: Following, throttled: Throttled) -> None:
+    """It leaves the session, Python is told for how long, and what is not throttled goes on; it comes back where it
+    was."""
+    following.add()
+    throttled.exhaust()
+    request = following.turn({0: copied(value=VALUE), 1: copied()}, session=9)
+    assert (forgotten(request), list(asked(request))) == ([0], [1])
+    (event,) = following.events()
+    assert event is not None and (event.kind, event.partition) == ("throttled", following.log)
+    assert 0 < event.offset <= 1000
+    following.fetcher.add(following.log, 5)
+    request = following.turn({1: copied(offset=1)}, session=9)
+    assert list(asked(request)) == [1], "nothing may be copied yet"
+    assert [event.kind for event in following.events() if event is not None] == ["throttled"]
+    throttled.bucket.set_limit(NO_LIMIT)
+    following.fetcher.add(following.log, 5)
+    request = following.turn({1: copied(offset=2)}, session=9)
+    assert asked(request)[0][:2] == (5, 1)
+
+
+def test_what_is_in_sync_goes_on(following: Following, throttled: Throttled) -> None:
+    following.add()
+    throttled.exhaust()
+    request = following.turn({0: copied(value=VALUE), 1: copied()}, session=9, high_watermark=1)
+    assert (forgotten(request), sorted(asked(request))) == ([], [0, 1])
+    assert following.events() == []
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_what_is_copied_counts(following: Following, throttled: Throttled, index: int) -> None:
+    following.add()
+    throttled.exhaust(ms=-50)
+    following.turn({index: copied(value=VALUE)}, session=9, high_watermark=1)
+    assert throttled.waits == (index == 0)
