@@ -6,8 +6,11 @@ Beside a broker that has none of that, both on the first core, in turns, best ro
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from pybroker.client.admin import Admin
 from pybroker.client.load import WORKLOADS, Bench, Outcome, Prepared
 from pybroker.security.acls import Acl, AclBinding, Operation, PatternType, Permission, ResourcePattern, ResourceType
 from tests.harness import HOST, BrokerProcess, free_port
+from tests.wire import Wire, batch
 
 ROUNDS, ROUND_S = 8, 0.5
 ROUND_BYTES_MAX = 640 << 20
@@ -26,6 +30,8 @@ ACLS = 1000
 USER, PASSWORD, MECHANISM = "ann", "secret", "SCRAM-SHA-256"
 FREE = f"{OURS} without"
 OF_FREE = 0.95
+GREEDY_RATE, GREEDY_BYTES, GREEDY_CONNECTIONS = 10_000_000, 100_000, 4
+BESIDE_MAX = 1.2
 
 
 def rule(kind: ResourceType, name: str, pattern: PatternType, *operations: Operation, user: str) -> list[AclBinding]:
@@ -44,7 +50,13 @@ def rules() -> list[AclBinding]:
 
 
 @pytest.fixture(scope="module")
-def servers(shared_log_dir: Path) -> Iterator[dict[str, tuple[str, dict[str, Any]]]]:
+def free(shared_log_dir: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(shared_log_dir / "free", free_port()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def servers(shared_log_dir: Path, free: BrokerProcess) -> Iterator[dict[str, tuple[str, dict[str, Any]]]]:
     """Addresses, and what clients are told, by name."""
     cores = os.sched_getaffinity(0)
     if len(cores) > 1:
@@ -58,7 +70,6 @@ def servers(shared_log_dir: Path) -> Iterator[dict[str, tuple[str, dict[str, Any
             "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
             "super.users": "User:ANONYMOUS",
         }))  # fmt: skip
-        free = stack.enter_context(BrokerProcess(shared_log_dir / "free", free_port()))
         with Admin(secured.bootstrap) as admin:
             admin.set_password(USER, PASSWORD, [MECHANISM])
             admin.create_acls(rules())
@@ -98,3 +109,66 @@ def test_workload(benchmark: Any, servers: dict[str, tuple[str, dict[str, Any]]]
     met = None if name == "F1" else share >= OF_FREE
     show(f"{name} with a login, {ACLS:,} ACLs and a quota", workload.shows, told[OURS], f"{FREE} {told[FREE]}",
          f"{share:.0%} of none (>= {OF_FREE:.0%})", met)  # fmt: skip
+
+
+class Greedy:
+    """A producer on connections of its own that sends as much as it may, or as much as `rate` says."""
+
+    def __init__(self, server: BrokerProcess) -> None:
+        self.wires = [Wire(server.port) for _ in range(GREEDY_CONNECTIONS)]
+        assert self.wires[0].create_topic("greedy") == 0
+        self.frames = [wire.produce_frame("greedy", batch([b"x" * GREEDY_BYTES]), acks=1) for wire in self.wires]
+        self.ended = threading.Event()
+        self.sent = 0
+
+    def send(self, wire: Wire, frame: bytes, rate: float) -> None:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # this thread: the generator goes before it
+        began, sent = time.monotonic(), 0
+        while not self.ended.wait(max(0.0, began + sent / rate - time.monotonic()) if rate else 0):
+            wire.send(frame)
+            sent += len(frame)
+            self.sent += len(frame)
+            assert wire.produced().error == 0
+
+    @contextmanager
+    def at_work(self, rate: float) -> Iterator[None]:
+        self.ended.clear()
+        with ThreadPoolExecutor(len(self.wires)) as threads:
+            pairs = zip(self.wires, self.frames, strict=True)
+            work = [threads.submit(self.send, *pair, rate / len(self.wires)) for pair in pairs]
+            yield
+            self.ended.set()
+            for each in work:
+                each.result()
+
+
+def test_others_beside_a_throttled_client(servers: dict[str, tuple[str, dict[str, Any]]], free: BrokerProcess) -> None:
+    """The p99 of W6 beside a client that a quota holds, and beside one that sends as much by itself."""
+    fixed = WORKLOADS["W6"]
+    found: dict[str, list[Outcome]] = {"throttled": [], "paced": [], "alone": []}
+    greedy = Greedy(free)
+    with Admin(free.bootstrap) as admin:
+        admin.alter_quotas((("client-id", "wire"),), {"producer_byte_rate": float(GREEDY_RATE)})
+    with greedy.at_work(0):
+        while greedy.sent < 11 * GREEDY_RATE:  # what is free for whoever did nothing before
+            time.sleep(0.1)
+    before, began = greedy.sent, time.monotonic()
+    with ExitStack() as stack:
+        for wire in greedy.wires:
+            stack.enter_context(wire)
+        bench = stack.enter_context(Bench(free.bootstrap))
+        run = stack.enter_context(bench.prepared(fixed))
+        for _ in range(ROUNDS):
+            found["alone"].append(run.run(1.0))
+            with greedy.at_work(GREEDY_RATE * 0.9):
+                found["paced"].append(run.run(1.0))
+            with greedy.at_work(0):
+                found["throttled"].append(run.run(1.0))
+    rate = (greedy.sent - before) / (time.monotonic() - began)
+    p99 = {how: min(o.p99_us for o in each) for how, each in found.items()}
+    share = p99["throttled"] / p99["paced"]
+    show(
+        "W6 beside a throttled client", f"{fixed.shows}; {rate / 1e6:.1f} of {GREEDY_RATE / 1e6:.0f} MB/s",
+        f"p99 {p99['throttled']:.0f} us", f"{p99['paced']:.0f} us beside one by itself, {p99['alone']:.0f} alone",
+        f"{share:.2f}x (<= {BESIDE_MAX}x)", share <= BESIDE_MAX,
+    )  # fmt: skip

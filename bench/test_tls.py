@@ -7,6 +7,9 @@ turns, best rounds. TLS 1.3 with AES-128-GCM on both. Kafka 3.9.1 joins with PYB
 from __future__ import annotations
 
 import os
+import socket
+import ssl
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,9 +20,7 @@ import pytest
 
 from bench.figures import show
 from bench.peers import KAFKA, OURS, READ_BYTES, THREADS, with_kafka
-from pybroker.client.connection import Connection
 from pybroker.client.load import WORKLOADS, Bench, Outcome, Prepared
-from pybroker.client.tls import tls_of
 from pybroker.testing.certificates import Authority
 from tests.harness import HOST, BrokerProcess, cpu_s, free_port
 from tests.java import peers
@@ -33,6 +34,9 @@ OF_KAFKA = {"W1": 3.0, "F1": 3.0}
 P99_OF_PLAIN_MAX = 2.0
 HANDSHAKES = 300
 HANDSHAKES_OF_KAFKA = 1.5
+ASKED = struct.pack(">ihhih", 12, 18, 0, 7, 2) + b"me"
+"""ApiVersions v0."""
+IDLE, IDLE_KB_MAX = 10_000, 40
 
 
 class Served(NamedTuple):
@@ -143,22 +147,67 @@ def test_workload(benchmark: Any, servers: Servers, name: str) -> None:
          "; ".join(f"{peer} {t}" for peer, t in told.items() if peer != OURS), text, met)  # fmt: skip
 
 
-def test_handshakes(servers: Servers) -> None:
-    """Full ones, a new connection each, by the seconds of its core that a broker takes for one."""
-    found, client = servers
+class Client:
+    """Python's ssl, one ApiVersions a connection; `resumed`: each goes on with the session of the one before."""
+
+    def __init__(self, address: str, told: dict[str, Any], *, resumed: bool = False) -> None:
+        host, _, port = address.rpartition(":")
+        self.at = host, int(port)
+        self.context = ssl.create_default_context(cafile=told["ssl_cafile"])
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self.resumed = resumed
+        self.session: ssl.SSLSession | None = None
+
+    def connect(self) -> ssl.SSLSocket:
+        """A connection that was used once: what a session goes on with comes behind the handshake."""
+        raw = socket.create_connection(self.at)
+        sock = self.context.wrap_socket(raw, server_hostname=self.at[0], session=self.session)
+        assert sock.session_reused == (self.session is not None)
+        sock.sendall(ASKED)
+        (length,) = struct.unpack(">i", sock.recv(4))
+        while length > 0:
+            length -= len(sock.recv(length))
+        self.session = sock.session if self.resumed else None
+        return sock
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["full", "resumed"])
+def test_handshakes(servers: Servers, resumed: bool) -> None:
+    """A new connection each, by the seconds of its core that a broker takes for one."""
+    found, told = servers
     rate = {}
     for peer, served in found.items():
-        best = 0.0
+        client, best = Client(served.tls, told, resumed=resumed), 0.0
         for _ in range(4):
-            host, _, port = served.tls.rpartition(":")
             before, began = cpu_s(served.pid), time.monotonic()
             for _ in range(HANDSHAKES):
-                Connection(host, int(port), tls=tls_of("SSL", client)).close()
+                client.connect().close()
             best = max(best, HANDSHAKES / max(cpu_s(served.pid) - before, 1e-9))
             assert time.monotonic() - began < 60
         rate[peer] = best
     others = "; ".join(f"{peer} {r:,.0f}" for peer, r in rate.items() if peer != OURS) or "-"
     times = rate[OURS] / rate[KAFKA] if KAFKA in rate else None
     text = "" if times is None else f"{times:.1f}x Kafka (>= {HANDSHAKES_OF_KAFKA}x)"
-    show("TLS handshakes", "RSA 2048, with an ApiVersions each", f"{rate[OURS]:,.0f} a core-second", others, text,
-         None if times is None else times >= HANDSHAKES_OF_KAFKA)  # fmt: skip
+    met = None if times is None else times >= HANDSHAKES_OF_KAFKA
+    show(f"TLS handshakes, {'resumed' if resumed else 'full'}", "RSA 2048, with an ApiVersions each",
+         f"{rate[OURS]:,.0f} a core-second", others, text, met)  # fmt: skip
+
+
+def test_idle_connections(servers: Servers) -> None:
+    """What a broker holds in memory of each connection that says nothing."""
+    found, told = servers
+    client, pid = Client(found[OURS].tls, told), found[OURS].pid
+    with ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(client.connect())
+        before = resident_kb(pid)
+        for _ in range(IDLE):
+            stack.enter_context(client.connect())
+        each_kb = (resident_kb(pid) - before) / IDLE
+    show("idle TLS connections", f"{IDLE:,}", f"{each_kb:.1f} KB each", "-", f"<= {IDLE_KB_MAX} KB",
+         each_kb <= IDLE_KB_MAX)  # fmt: skip
+
+
+def resident_kb(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import ssl
@@ -251,6 +252,26 @@ def test_what_is_decrypted_already_is_executed(
     stage.step()
     client.receive(PRODUCE, 9)
     assert stage.log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("how", ["cut", "unreadable"])
+def test_what_is_gone_is_not_sent(stage: Stage, tls_client: TlsClient, tmp_path: Path, how: str) -> None:
+    """A file that is cut, or cannot be read, while it is on its way: the connection ends in front of what is gone."""
+    stage.log.append(batch(os.urandom(900_000)), now_ms=1)
+    (path,) = tmp_path.glob("t-0/*.log")
+    content = path.read_bytes()
+    tls_client.fetch(0)
+    stage.step()
+    if how == "unreadable":
+        stage.broker.arm("segment.send", "errno", errno.EIO, times=1 << 30)
+    else:
+        os.truncate(path, 1 << 19)
+    data, ends = bytearray(), tls_client.ends
+    with contextlib.suppress(ssl.SSLEOFError, BrokenPipeError):
+        while piece := ends.work(lambda: ends.tls.read(1 << 16), lambda: stage.step(1)):
+            data += piece
+    records = data[data.index(content[:BATCH_HEADER]) :]
+    assert 100_000 < len(records) <= 1 << 19 and content.startswith(records)
 
 
 @pytest.mark.parametrize("version", [4, 11, 12])
