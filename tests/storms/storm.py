@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import ssl
 import struct
 import threading
 from contextlib import suppress
@@ -25,6 +26,14 @@ def fetch(topic: str) -> bytes:
     topics = [kind(topic=topic, partitions=[kind.Partitions(partition=0, partition_max_bytes=1 << 20)])]
     request = m.FetchRequest(max_wait_ms=1000, min_bytes=1 << 30, max_bytes=1 << 20, topics=topics)
     return framed(codec.encode_request(FETCH, 12, 3, "c", request))
+
+
+def no_questions() -> ssl.SSLContext:
+    """TLS with whoever answers."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 class Storm(threading.Thread):
@@ -57,15 +66,41 @@ class Storm(threading.Thread):
             if self.random.random() < 0.8:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             sock.connect((HOST, self.port))
-            for _ in range(self.random.randrange(3)):
-                sock.sendall(self.random.choice(self.words))
-            if self.random.random() < 0.1:
-                sock.settimeout(0.05)
-                with suppress(TimeoutError):
-                    sock.recv(100)
+            self.talk(sock)
         self.count += 1
+
+    def talk(self, sock: socket.socket) -> None:
+        for _ in range(self.random.randrange(3)):
+            sock.sendall(self.random.choice(self.words))
+        if self.random.random() < 0.1:
+            sock.settimeout(0.05)
+            with suppress(TimeoutError):
+                sock.recv(100)
 
     def end(self) -> int:
         self.ended.set()
         self.join(30)
         return self.count
+
+
+class TlsStorm(Storm):
+    """Behind a handshake, a piece of one, or what is none."""
+
+    context = no_questions()
+
+    def talk(self, sock: socket.socket) -> None:
+        sock.settimeout(5)
+        if self.random.random() < 0.3:
+            hello = self.hello()
+            sock.sendall(hello[: self.random.randrange(len(hello))])
+        elif self.random.random() < 0.1:
+            sock.sendall(self.random.choice(self.words))
+        else:
+            with self.context.wrap_socket(sock) as inside:
+                super().talk(inside)
+
+    def hello(self) -> bytes:
+        out = ssl.MemoryBIO()
+        with suppress(ssl.SSLWantReadError):
+            self.context.wrap_bio(ssl.MemoryBIO(), out).do_handshake()
+        return out.read()

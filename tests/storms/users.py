@@ -1,6 +1,8 @@
 """Those who use a broker in a storm: writers, readers and a group of three libraries, and the judge of what they got.
 
-    python -m tests.storms.users PORT SECONDS
+    python -m tests.storms.users PORT SECONDS [PORT CA]
+
+With a second port a user logs in there, over TLS.
 
 They run in a process of their own, so that a sanitizer which the broker runs under does not slow them. The exit status
 is 1 if a rule of `tests.lives.history` was broken, or if nothing went through.
@@ -11,11 +13,13 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from pathlib import Path
 
 from tests.lives.campaign import LIBRARIES
 from tests.lives.clients import Reader, Worker, Writer
 from tests.lives.groups import ConfluentGroup
 from tests.lives.history import History
+from tests.storms import secured
 from tests.wire import Wire
 
 TOPIC = "storm"
@@ -64,7 +68,16 @@ def use(port: int, seconds: float) -> History:
 def main() -> int:
     for library in ("aiokafka", "kafka"):  # what they say of connections that end fills screens
         logging.getLogger(library).setLevel(logging.CRITICAL)
+    user = None
+    if len(sys.argv) > 3:
+        user = secured.User(int(sys.argv[3]), Path(sys.argv[4]))
+        with Wire(int(sys.argv[1])) as wire:
+            assert wire.create_topic(secured.TOPIC, 1, CONFIG | {"retention.bytes": "-1"}) == 0
+        secured.prepare(int(sys.argv[1]))
+        user.start()
     history = use(int(sys.argv[1]), float(sys.argv[2]))
+    for problem in user.end() if user is not None else ():
+        history.accuse("secured", problem)
     print(*history.problems, dict(history.counts), sep="\n")
     return 1 if history.problems or not history.counts["acknowledged"] or not history.counts["read"] else 0
 
