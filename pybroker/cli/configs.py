@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import click
 
 from pybroker.cli import output
-from pybroker.cli.main import Whole
+from pybroker.cli.main import Misuse, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_topics, name_value, say
 from pybroker.client.admin import (
     Alteration,
@@ -16,6 +16,8 @@ from pybroker.client.admin import (
     ConfigSource,
     ResourceType,
 )
+from pybroker.config import ConfigError
+from pybroker.config.broker import read_properties
 
 F = TypeVar("F", bound=Any)
 
@@ -79,6 +81,8 @@ def describe(
 @command.command()
 @_resource_options
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a config to a value; repeatable.")
+@click.option("--set-file", metavar="FILE", type=click.Path(),
+              help="A .properties file of configs to set, passwords say; - is standard input.")
 @click.option("--delete", "deletes", multiple=True, metavar="NAME",
               help="Set a config back to its default; repeatable.")  # fmt: skip
 @click.option("--append", "appends", multiple=True, metavar="NAME=VALUE", help="Add to a list; repeatable.")
@@ -90,6 +94,7 @@ def alter(
     broker: int | None,
     broker_default: bool,
     sets: Sequence[str],
+    set_file: str | None,
     deletes: Sequence[str],
     appends: Sequence[str],
     subtracts: Sequence[str],
@@ -104,14 +109,24 @@ def alter(
     for option, given in (("set", sets), ("append", appends), ("subtract", subtracts)):
         pairs = [name_value(text, f"--{option}") for text in given]
         wanted += [Alteration(name, ConfigOperation[option.upper()], value) for name, value in pairs]
+    if set_file is not None:
+        wanted += _of_file("/dev/stdin" if set_file == "-" else set_file)
     if not wanted:
-        raise click.UsageError("nothing to alter: give --set, --delete, --append or --subtract")
+        raise click.UsageError("nothing to alter: give --set, --set-file, --delete, --append or --subtract")
     with admin_of(bootstrap_server, timeout_s) as admin:
         admin.alter_configs(resource, wanted, validate_only=dry_run)
     names = [alteration.name for alteration in wanted]
     done = "would be altered" if dry_run else "altered"
     document = {"resource": resource.type.name.lower(), "name": resource.name, "configs": names, "dry_run": dry_run}
     say(as_json, document, f"Configs of {resource} {done}: {', '.join(names)}.")
+
+
+def _of_file(file: str) -> list[Alteration]:
+    """What a .properties file sets. Misuse where it is none."""
+    try:
+        return [Alteration(name, ConfigOperation.SET, value) for name, value, _ in read_properties(file)]
+    except ConfigError as error:
+        raise Misuse(error.message) from error
 
 
 def source_name(code: int) -> str:

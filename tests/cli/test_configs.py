@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import Command, run
@@ -37,6 +39,17 @@ def test_a_value_may_hold_anything(pybroker_: Command, topic: str) -> None:
     assert done.code == 0, done.err
     (shown,) = pybroker_("configs", "describe", "leader.replication.throttled.replicas", "-t", topic, "--json").json
     assert shown["value"] == "0:1,0:2"
+
+
+def test_configs_of_a_file(pybroker_: Command, topic: str, tmp_path: Path) -> None:
+    """Nobody else on the machine sees them, as a password must not be seen; the rest of the options go with it."""
+    pybroker_("topics", "create", topic, "-p", 1)
+    file = tmp_path / "topic.properties"
+    file.write_text("# a comment\nretention.ms = 7000\n")
+    done = pybroker_("configs", "alter", "-t", topic, "--set", "segment.ms=9000", "--set-file", file)
+    assert done.out == f"Configs of topic {topic} altered: segment.ms, retention.ms.\n"
+    (shown,) = pybroker_("configs", "describe", "retention.ms", "-t", topic, "--json").json
+    assert shown["value"] == "7000"
 
 
 def test_brokers_and_their_default(pybroker_: Command) -> None:
