@@ -11,7 +11,17 @@ from .cluster_settings import CLUSTER
 from .listener_settings import of_broker, own_name, own_setting
 from .listeners import ADVERTISED, INTER_BROKER, INTER_BROKER_PROTOCOL, LISTENERS, PROTOCOLS, Listeners, Refused, settle
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
-from .security_settings import INTER_BROKER_MECHANISM, SECURITY, OwnAccount, Sasl, account_of, is_of_listener, sasl_of
+from .security_settings import (
+    ENCODER_OLD_SECRET,
+    ENCODER_SECRET,
+    INTER_BROKER_MECHANISM,
+    SECURITY,
+    OwnAccount,
+    Sasl,
+    account_of,
+    is_of_listener,
+    sasl_of,
+)
 from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
 from .ssl_settings import SSL, Ssl, ssl_of
 from .ssl_settings import is_of_listener as is_ssl_of_listener
@@ -288,6 +298,8 @@ class BrokerConfig:
         if self["zookeeper.connect"] and self["zookeeper.set.acl"] and not (shown or self[user]):
             why = f"nobody could change what it makes: it needs {user}, or a zookeeper.ssl.keystore.location with TLS"
             raise self._refuse_for("zookeeper.set.acl", why)
+        if self[ENCODER_OLD_SECRET] and not self[ENCODER_SECRET]:
+            raise self._refuse_for(ENCODER_SECRET, f"{ENCODER_OLD_SECRET} ({self.where(ENCODER_OLD_SECRET)}) needs it")
         held = next(n for n in ("log.dirs", "log.dir") if self[n] is not None)
         if not all(self.log_dirs) or len(set(self.log_dirs)) < len(self.log_dirs):
             raise self._refuse(held, "directories separated by commas, none of them empty or named twice")

@@ -17,6 +17,19 @@ ENABLED: Final = "sasl.enabled.mechanisms"
 INTER_BROKER_MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"
 JAAS: Final = "sasl.jaas.config"
 TOKEN_SECRET: Final = "delegation.token.secret.key"
+ENCODER_SECRET: Final = "password.encoder.secret"
+ENCODER_OLD_SECRET: Final = "password.encoder.old.secret"
+ENCODER_CIPHER: Final = "password.encoder.cipher.algorithm"
+ENCODER_KEY_FACTORY: Final = "password.encoder.keyfactory.algorithm"
+ENCODER_KEY_LENGTH: Final = "password.encoder.key.length"
+ENCODER_ITERATIONS: Final = "password.encoder.iterations"
+CIPHERS: Final = ("AES/CBC/PKCS5Padding", "AES/GCM/NoPadding")
+_HASHES: Final = ("sha1", "sha224", "sha256", "sha384", "sha512")
+KEY_FACTORIES: Final = {f"PBKDF2WithHmac{name.upper()}": name for name in _HASHES}
+"""Java's names of PBKDF2 by its hashes, and those of hashlib."""
+KEY_BITS: Final = (128, 192, 256)
+ITERATIONS_MIN, ITERATIONS_MAX = 1024, 1_000_000
+"""The most takes half a second or more for each password."""
 MAX_REAUTH: Final = "connections.max.reauth.ms"
 AUTHORIZER: Final = "authorizer.class.name"
 ACL_AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
@@ -94,6 +107,47 @@ SECURITY = table(
         Range(1),
     ),
     Setting(
+        ENCODER_SECRET,
+        Type.PASSWORD,
+        None,
+        "What encrypts the passwords that are altered while the broker runs, in the coordination store. Not set: none "
+        "can be altered.",
+    ),
+    Setting(
+        ENCODER_OLD_SECRET,
+        Type.PASSWORD,
+        None,
+        "What password.encoder.secret was before. The broker encrypts anew, at its start, what it finds by this one.",
+    ),
+    Setting(
+        ENCODER_CIPHER,
+        Type.STRING,
+        CIPHERS[0],
+        "The cipher of passwords that are kept from now on; each of those that are there says its own.",
+        Choice(CIPHERS),
+    ),
+    Setting(
+        ENCODER_KEY_FACTORY,
+        Type.STRING,
+        "PBKDF2WithHmacSHA512",
+        "How the secret becomes the key of the cipher.",
+        Choice(tuple(KEY_FACTORIES)),
+    ),
+    Setting(
+        ENCODER_KEY_LENGTH,
+        Type.INT,
+        "128",
+        "The bits of that key.",
+        Choice(tuple(map(str, KEY_BITS))),
+    ),
+    Setting(
+        ENCODER_ITERATIONS,
+        Type.INT,
+        "4096",
+        "How often the secret is hashed for it.",
+        Range(ITERATIONS_MIN, ITERATIONS_MAX),
+    ),
+    Setting(
         AUTHORIZER,
         Type.STRING,
         "",
@@ -134,6 +188,14 @@ SECURITY = table(
 _OF_LISTENER: Final = re.compile(
     rf"listener\.name\.[^.]+\.((?:{'|'.join(m.lower() for m in MECHANISMS)})\.)?(?P<name>[a-z].*)"
 )
+LOGIN_MODULE: Final = Setting(
+    JAAS,
+    Type.PASSWORD,
+    None,
+    "The users of a mechanism, and whom this broker logs in as at others. It is of a listener and a mechanism: "
+    "listener.name.clients.plain.sasl.jaas.config.",
+)
+"""It is in no table, for it has no meaning without them."""
 _WITHOUT_MECHANISM: Final = {ENABLED}
 _WITH_MECHANISM: Final = {JAAS, HANDLER}
 _WITH_OR_WITHOUT: Final = {MAX_REAUTH, *OAUTH} - {ALLOWED_URLS}
@@ -145,6 +207,12 @@ def is_of_listener(name: str) -> bool:
     if found is None:
         return False
     return found["name"] in _WITH_OR_WITHOUT | (_WITH_MECHANISM if found[1] else _WITHOUT_MECHANISM)
+
+
+def is_login_module(name: str) -> bool:
+    """Is it the login module of a listener and a mechanism? It can change while the broker runs."""
+    found = _OF_LISTENER.fullmatch(name)
+    return found is not None and found["name"] == JAAS and found[1] is not None
 
 
 class Sasl(NamedTuple):

@@ -124,6 +124,9 @@ class Setting(NamedTuple):
         high = (1 << (bits - 1)) - 1 if bits else None
         if isinstance(self.valid, Range):
             return self.valid.low, high if self.valid.high is None else self.valid.high
+        if isinstance(self.valid, Choice) and bits:
+            numbers = [int(word) for word in self.valid.words]
+            return min(numbers), max(numbers)
         return low, high
 
     def parse(self, text: str, where: str) -> Value:
