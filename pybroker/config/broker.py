@@ -8,7 +8,7 @@ from pybroker.model import HostPort
 
 from .broker_settings import GENERAL, GROUPS, METRICS, NETWORK
 from .cluster_settings import CLUSTER
-from .listener_settings import of_broker, own_name, own_setting
+from .listener_settings import changes_of_listener, of_broker, own_name, own_setting
 from .listeners import ADVERTISED, INTER_BROKER, INTER_BROKER_PROTOCOL, LISTENERS, PROTOCOLS, Listeners, Refused, settle
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
 from .security_settings import (
@@ -157,6 +157,13 @@ class BrokerConfig:
         """Another configuration that says the same, to try changes on."""
         return copy.copy(self)
 
+    def as_started(self) -> "BrokerConfig":
+        """Another one that says what the broker was started with, without what was changed while it ran."""
+        made = self.copy()
+        for source in DYNAMIC:
+            made.overlay(source, {})
+        return made
+
     def default_entries(self) -> list[Entry]:
         """What is set for all brokers, as DescribeConfigs answers it."""
         source = Source.DYNAMIC_DEFAULT_BROKER
@@ -188,8 +195,7 @@ class BrokerConfig:
     @property
     def sasl(self) -> dict[str, Sasl]:
         """Who may log in, by the names of listeners with SASL. ConfigError."""
-        own = self._of_listeners
-        common = self.__getitem__
+        common, own = self.__getitem__, self._own_of_listeners()
         found = {n: sasl_of(n, protocol, common, own) for n, protocol in self.listeners.protocols.items()}
         return {name: sasl for name, sasl in found.items() if sasl is not None}
 
@@ -197,10 +203,14 @@ class BrokerConfig:
     def ssl(self) -> dict[str, Ssl]:
         """What is said of TLS, by the names of listeners that have it. ConfigError."""
         values = {name: self[name] for name in SSL}
-        own: dict[str, tuple[str, str]] = {**self._of_listeners}
-        own |= {name: (text, WHILE_IT_RUNS) for name, text in self._dynamic[Source.DYNAMIC_BROKER].items()}
+        own = self._own_of_listeners()
         found = {n: ssl_of(n, protocol, values, own) for n, protocol in self.listeners.protocols.items()}
         return {name: ssl for name, ssl in found.items() if ssl is not None}
+
+    def _own_of_listeners(self) -> dict[str, tuple[str, str]]:
+        """What listeners have of their own for logins and TLS, and where it was set."""
+        changed = self._dynamic[Source.DYNAMIC_BROKER].items()
+        return {**self._of_listeners, **{name: (text, WHILE_IT_RUNS) for name, text in changed}}
 
     @property
     def account(self) -> OwnAccount | None:
@@ -226,14 +236,17 @@ class BrokerConfig:
         return known + self._entries_of_listeners()
 
     def _entries_of_listeners(self) -> list[Entry]:
-        """What listeners have of their own for TLS that was changed while the broker runs."""
+        """What listeners have of their own for logins and TLS that was changed while the broker runs."""
         source = Source.DYNAMIC_BROKER
-        found = ((name, text, SSL[name.split(".", 3)[3]]) for name, text in self._dynamic[source].items()
-                 if setting_of(name) is None)  # fmt: skip
         return [
-            Entry(name, text, source, False, False, setting.type, setting.doc, (Synonym(name, text, source),))
-            for name, text, setting in found
-        ]
+            Entry(
+                name, shown, source, False, setting.sensitive, setting.type, setting.doc,
+                (Synonym(name, shown, source),)
+            )
+            for name, text in self._dynamic[source].items()
+            if (setting := changes_of_listener(name)) is not None
+            for shown in [None if setting.sensitive else text]
+        ]  # fmt: skip
 
     def synonyms(self, name: str) -> list[Synonym]:
         """The places that have a value for a setting or, if it is not set, for a coarser one that then holds.

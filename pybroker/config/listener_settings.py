@@ -1,13 +1,16 @@
 """The settings of which a listener may have a value of its own, before the broker's: listener.name.<l>.max.connections.
 
-They are Kafka's ListenerReconfigurableConfigs. Who may log in at a listener is told in security_settings.
+They are Kafka's ListenerReconfigurableConfigs. Who may log in at a listener is told in security_settings, and its TLS
+in ssl_settings; what of these changes while the broker runs has no value without a listener.
 """
 
 import re
 from typing import Final
 
 from .broker_settings import NETWORK
+from .security_settings import LOGIN_MODULE, is_login_module
 from .settings import Range, Setting
+from .ssl_settings import SSL, is_reconfigurable
 
 NAMES: Final = ("max.connections", "max.connection.creation.rate")
 _OWN: Final = re.compile(rf"listener\.name\.[^.]+\.(?P<name>{'|'.join(map(re.escape, NAMES))})")
@@ -30,3 +33,11 @@ def own_setting(name: str) -> Setting | None:
     if base is None:
         return None
     return NETWORK[base]._replace(name=name, default=None, valid=Range(1))
+
+
+def changes_of_listener(name: str) -> Setting | None:
+    """The setting of one listener's TLS or logins that is called so and changes while the broker runs; None if there is
+    none. Only a broker by itself has it, and the store has it encrypted if it is sensitive."""
+    if is_login_module(name):
+        return LOGIN_MODULE._replace(name=name)
+    return SSL[name.split(".", 3)[3]]._replace(name=name) if is_reconfigurable(name) else None

@@ -74,10 +74,8 @@ SSL = table(
     ),
 )
 
-RECONFIGURABLE: Final = frozenset(
-    f"ssl.{name}" for name in ("keystore.type", "keystore.location", "truststore.type", "truststore.location")
-)
-"""What a running broker takes, of one of its listeners. Kafka takes the passwords, too, and keeps them encrypted."""
+RECONFIGURABLE: Final = frozenset(n for n in SSL if n.startswith(("ssl.key", "ssl.truststore")))
+"""What a running broker takes, of one of its listeners: all of key store and trust store."""
 
 _OF_LISTENER: Final = re.compile(r"listener\.name\.(?P<listener>[^.]+)\.(?P<name>ssl\..+)")
 

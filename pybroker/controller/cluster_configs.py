@@ -22,6 +22,7 @@ from pybroker.controller.config_watch import ConfigWatch
 from pybroker.controller.configs import (
     CHANGES_KEPT_MS,
     broker_after,
+    named,
     purge,
     rehearse,
     shown_of,
@@ -29,6 +30,7 @@ from pybroker.controller.configs import (
     topic_after,
 )
 from pybroker.controller.entities import Change, written
+from pybroker.controller.stored_passwords import decoded, encoded
 from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Op, Session, Set, StoreError
 from pybroker.errors import KafkaError
@@ -85,11 +87,13 @@ class ClusterConfigs:
         async with self._one:
             while True:
                 held, version = await self._read(path)
-                after = broker_after(self._config, name, held, changes, replace=replace)
-                rehearse(self._config, source, after, self._topics.all())
+                before, _ = await decoded(self._config, held)
+                after = broker_after(self._config, name, before, changes, replace=replace)
+                rehearse(self._config, source, after, self._topics.all(), [change.name for change in changes])
                 if validate_only:
                     return
-                if await self._written(path, version, after, entity):
+                stored = await encoded(self._config, after, held, before, named(changes, replace=replace))
+                if await self._written(path, version, stored, entity):
                     break
         tell_altered(entity, after)
 

@@ -67,6 +67,10 @@ class ConfigWatch:
     async def read_all(self, session: Session, *, running: bool = False) -> None:
         """Read every setting there is; `running` as of `load`. Raises StoreError."""
         await load(session, self._config, self._broker_id, running=running)
+        await self.read_others(session)
+
+    async def read_others(self, session: Session) -> None:
+        """The same but for the broker's own, which a start has read before all else. Raises StoreError."""
         await self._entities.load_all(session)
         names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS))
         self._forget(self._ids.keys() - set(names))

@@ -12,13 +12,14 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pybroker import errors
 from pybroker.cluster.config_changes import Change, altered
 from pybroker.cluster.topics import Topic, check_name
 from pybroker.config import BROKER, TOPIC, BrokerConfig, ConfigError, Source, TopicConfig, Type, setting_of
+from pybroker.config.listener_settings import changes_of_listener
 from pybroker.config.settings import as_text, shown
 from pybroker.config.ssl_settings import is_reconfigurable
 from pybroker.controller import nodes
@@ -27,8 +28,9 @@ from pybroker.controller.context import ControllerContext
 from pybroker.controller.election import write
 from pybroker.controller.entities import Change as EntityChange
 from pybroker.controller.entities import EntityConfigs, written
+from pybroker.controller.stored_passwords import check_can_be_kept, decoded, encode_anew, encoded, is_password
 from pybroker.controller.topics import TopicAdmin
-from pybroker.coordination.commit import read, until_answered
+from pybroker.coordination.commit import read
 from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreDamaged, StoreError
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -55,9 +57,12 @@ async def load(session: Session, config: BrokerConfig, broker_id: int, *, runnin
     """Take the settings that were changed in earlier lives. One that is not allowed any more is left out, and told.
 
     Where they cannot be read a broker that is `running` keeps what it goes by, and one that starts does not: by its
-    defaults it would delete what it was to keep. Raises StoreError."""
+    defaults it would delete what it was to keep. One that starts also encrypts passwords anew, where their secret is
+    another one now. Raises StoreError."""
     for source, name in ((Source.DYNAMIC_DEFAULT_BROKER, None), (Source.DYNAMIC_BROKER, broker_id)):
         try:
+            if name is not None and not running:
+                await encode_anew(session, config, name)
             held = nodes.load_config((await read(session, nodes.broker_config(name)))[0])
         except NoNode:
             continue
@@ -68,9 +73,12 @@ async def load(session: Session, config: BrokerConfig, broker_id: int, *, runnin
             event(log, logging.ERROR, "settings of a broker ignored", node=path, reason=problem)
             continue
         kept: dict[str, str] = {}
-        if not held:
+        told, untold = await decoded(config, held)
+        for setting, reason in untold.items():
+            event(log, logging.ERROR, "setting ignored", setting=setting, reason=reason)
+        if not told:
             config.overlay(source, kept)
-        for setting, text in held.items():
+        for setting, text in told.items():
             try:
                 _check_names([setting])
                 config.overlay(source, kept | {setting: text})
@@ -126,15 +134,19 @@ class ConfigAdmin:
             raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._context.broker_id}, not {shown(name)}")
         source = Source.DYNAMIC_BROKER if name else Source.DYNAMIC_DEFAULT_BROKER
         async with self._one:
-            held = self._config.dynamic(source)
-            after = broker_after(self._config, name, held, changes, replace=replace)
-            rehearse(self._config, source, after, {t.name: t.config for t in self._context.topics.values()})
+            before = self._config.dynamic(source)
+            after = broker_after(self._config, name, before, changes, replace=replace)
+            topics = {topic.name: topic.config for topic in self._context.topics.values()}
+            rehearse(self._config, source, after, topics, [change.name for change in changes])
             if validate_only:
                 return
             path = nodes.broker_config(int(name) if name else None)
-            there = await until_answered(lambda: self._session.exists(path))
-            node = nodes.dump_config(after)
-            change: Op = Create(path, node) if there is None else Set(path, node, there.version)
+            held, version = dict[str, str](), None
+            with contextlib.suppress(NoNode):
+                data, stat = await read(self._session, path)
+                held, version = nodes.load_config(data), stat.version
+            node = nodes.dump_config(await encoded(self._config, after, held, before, named(changes, replace=replace)))
+            change: Op = Create(path, node) if version is None else Set(path, node, version)
             await self._write([change], f"brokers/{name or '<default>'}")
             self._config.overlay(source, after)
             await self._holders.configure(list(self._context.topics.values()))
@@ -192,21 +204,31 @@ def broker_after(
     own = {} if replace else held
     after = altered(own, changes, BROKER_LISTS, lambda setting: as_text(config[setting]) or "")
     _check_names(after)
-    for setting in [s for s in after if s in PER_BROKER or is_reconfigurable(s)] if not name else ():
+    for setting in [s for s in after if s in PER_BROKER or changes_of_listener(s)] if not name else ():
         raise KafkaError(errors.INVALID_REQUEST, f"{setting} is each broker's own: alter it by the broker's id")
+    check_can_be_kept(config, after, held)
     return after
 
 
+def named(changes: Iterable[Change], *, replace: bool) -> set[str] | None:
+    """The settings that changes are about; None for all."""
+    return None if replace else {change.name for change in changes}
+
+
 def rehearse(
-    config: BrokerConfig, source: Source, after: Mapping[str, str], topics: Mapping[str, Mapping[str, str]]
-) -> None:
+    config: BrokerConfig, source: Source, after: Mapping[str, str], topics: Mapping[str, Mapping[str, str]],
+    asked: Collection[str],
+) -> None:  # fmt: skip
     """Would the broker, and every topic with its own settings over the broker's, take them? Raises ConfigError.
 
-    A topic whose settings the broker does not take as it is has no say."""
+    `asked`: what was to be altered. The certificates of a listener are looked at where that is about them, be it that
+    they have the name of before. A topic whose settings the broker does not take as it is has no say."""
     tried = config.copy()
     tried.overlay(source, after)
-    if any(map(is_reconfigurable, after)):
-        for listener, ssl in tried.ssl.items():
+    now = config.ssl
+    for listener, ssl in tried.ssl.items():
+        of_it = [name for name in asked if name.startswith(f"listener.name.{listener.lower()}.")]
+        if any(map(is_reconfigurable, of_it)) or ssl.values != now[listener].values:
             server_context(ssl, listener)
     for name, own in topics.items():
         try:
@@ -231,7 +253,7 @@ async def purge(session: Session, before_ms: int) -> None:
 def _check_names(names: Iterable[str]) -> None:
     """Raises INVALID_CONFIG for a setting that a running broker does not take."""
     for name in names:
-        if is_reconfigurable(name):
+        if changes_of_listener(name) is not None:
             continue
         setting = setting_of(name)
         if setting is None:
@@ -246,4 +268,5 @@ def shown_of(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def tell_altered(entity: str, config: Mapping[str, str]) -> None:
-    event(log, logging.INFO, "settings altered", of=entity, own=",".join(f"{k}={v}" for k, v in config.items()))
+    own = ",".join(f"{name}={'...' if is_password(name) else text}" for name, text in config.items())
+    event(log, logging.INFO, "settings altered", of=entity, own=own)

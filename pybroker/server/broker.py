@@ -1,9 +1,9 @@
 """The broker as a whole: what is started in which order, how it stops, and nothing else.
 
-Start: log dirs are locked and read; the store is opened; whose they are is settled; the sockets are bound, without
-accepting; the controllership is taken; the reactors are made, before logs take descriptors; topics are loaded and their
-leader epochs bumped; logs are opened; the broker is registered; the sockets accept. Stop: the same backwards; the mark
-of a clean stop is written last.
+Start: log dirs are locked and read; the store is opened; whose they are is settled; settings are read that were changed
+while it ran; the sockets are bound, without accepting; the controllership is taken; the reactors are made, before logs
+take descriptors; topics are loaded and their leader epochs bumped; logs are opened; the broker is registered; the
+sockets accept. Stop: the same backwards; the mark of a clean stop is written last.
 """
 
 import asyncio
@@ -177,13 +177,13 @@ class Broker:
         )
         self.metadata = MetadataCache(self.cluster_id)
         log_dirs = await self._settle_log_dirs(session, store)
+        await configs.load(session, self.config, self.broker_id)
         sockets = await self._bind()
         fence = await elect(session, self.broker_id, wall_ms())
         if fence is None:
             raise StartError("another broker of this cluster is its controller already")
         context, metadata, topic_configs = ControllerContext(self.broker_id, fence), self.metadata, ConfigRepository()
         channel = Channel(context, metadata, topic_configs)
-        await configs.load(session, self.config, self.broker_id)
         await self.entities.load_all(session)
         await self._load_security(session)
         await loading.record_log_dirs(session, fence, self.broker_id, log_dirs)

@@ -1,9 +1,10 @@
 """A broker of a cluster: what it starts in which order, and how it leaves.
 
-Start: log dirs are locked and read; a session of the store; whose they are is settled; the sockets are bound; settings
-are read; the logs are opened, in no role; the sockets accept; the broker is registered, and stands for election. What
-it leads and follows, the controller tells it. It accepts before it is registered, for whoever is refused at the address
-of a registered broker takes that for the proof that its process is dead.
+Start: log dirs are locked and read; a session of the store; whose they are is settled; the broker's settings are read;
+the sockets are bound; those of topics are read; the logs are opened, in no role; the sockets accept; the broker is
+registered, and stands for election. What it leads and follows, the controller tells it. It accepts before it is
+registered, for whoever is refused at the address of a registered broker takes that for the proof that its process is
+dead.
 
 Stop: the controller moves what is led here to others, and the rest is as with a lone broker; the session ends last.
 
@@ -27,7 +28,7 @@ from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.replica_selector import RACK_AWARE
 from pybroker.config import BrokerConfig
-from pybroker.controller import identity, loading, nodes
+from pybroker.controller import configs, identity, loading, nodes
 from pybroker.controller.cluster_configs import ClusterConfigs
 from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.controller.config_watch import ConfigWatch
@@ -158,14 +159,15 @@ class ClusterBroker(Broker):
         config = self.config
         await self._wait(member.in_a_session(lambda session: loading.prepare(session, nodes.OF_A_CLUSTER)))
         await self._wait(member.in_a_session(self._settle))
+        await self._wait(member.in_a_session(lambda session: configs.load(session, config, self.broker_id)))
+        self._others.begin()
         sockets = await self._bind()
         replicas = self._make_replicas(sockets)
         self._topic_configs = ConfigRepository()
         self._watch = ConfigWatch(self.broker_id, config, self._topic_configs, replicas, self.entities)
         self._watch.on_broker_altered.append(self._go_by_settings)
         self._watch.on_altered.append(self._tell_controller)
-        await self._wait(member.in_a_session(self._watch.read_all))
-        replicas.throttle()
+        await self._wait(member.in_a_session(self._watch.read_others))
         await self._wait(member.in_a_session(self._load_security))
         if self._authorization is not None:
             self._authorization.warn_of_brokers()

@@ -10,7 +10,7 @@ Nothing beyond a frame is read, so that whoever takes the socket over finds in i
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,8 +44,8 @@ class Logins:
 
     frame_bytes_max: int
     delay_seconds: float
-    mechanisms: Mapping[str, Mechanisms]
-    """By listener."""
+    mechanisms: dict[str, Mechanisms]
+    """By listener; those of a listener may be exchanged at any time."""
     held_bytes: int = 0
     failed: int = 0
     """Logins that were refused."""

@@ -1,6 +1,7 @@
 """How a broker reaches the others of its cluster: at their inter-broker listeners, by TLS and a login where needed."""
 
 import contextlib
+import ssl
 from collections.abc import Callable, Mapping
 
 from pybroker import core
@@ -25,15 +26,24 @@ class OtherBrokers:
         reach: Callable[[int, HostPort], HostPort] | None = None,
     ) -> None:
         """`known`: those that are alive, by their ids; `reach`: where a broker is to be connected to that says it is at
-        an address. Raises ConfigError."""
+        an address."""
         self._config = config
         self._alive = known
         self._client_id = client_id
         self._reach = reach
         self._listener = config.listeners.inter_broker
-        account = config.account
+        self._account: Account | None = None
+        self._tls: ssl.SSLContext | None = None
+
+    def begin(self) -> None:
+        """Go by the settings, all of which are read now: whom to log in as stays so. Certificates that cannot be used
+        are those that the broker was started with. Raises ConfigError."""
+        account = self._config.account
         self._account = None if account is None else Account.of(account)
-        self._tls = inter_broker_context(config)
+        try:
+            self._tls = inter_broker_context(self._config)
+        except ConfigError:  # the listener tells it
+            self._tls = inter_broker_context(self._config.as_started())
 
     @property
     def are_reached_by_core(self) -> bool:

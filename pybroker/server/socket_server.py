@@ -32,7 +32,7 @@ from pybroker.server.login import Logins
 from pybroker.server.pool import Pool
 from pybroker.server.quotas import QuotaManager
 from pybroker.server.sessions import Sessions
-from pybroker.server.tls_handshake import tls_of
+from pybroker.server.tls_handshake import Tls, tls_of
 from pybroker.server.token_validators import TokenValidators
 
 log = logging.getLogger(__name__)
@@ -49,14 +49,17 @@ class SocketServer:
     def __init__(self, config: BrokerConfig, credentials: Credentials) -> None:
         """Raises StartError."""
         self._config = config
-        self._tokens = TokenValidators(config.sasl)
+        self._credentials = credentials
+        self._sasl = config.sasl
+        self._tokens = TokenValidators(self._sasl)
         self.logins = Logins(
             config["sasl.server.max.receive.size"],
             config["connection.failed.authentication.delay.ms"] / 1000,
-            {name: offered(sasl, credentials, self._tokens.get(name)) for name, sasl in config.sasl.items()},
+            {name: offered(sasl, credentials, self._tokens.get(name)) for name, sasl in self._sasl.items()},
         )
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="pybroker-tls")
-        self._tls = {name: tls_of(name, ssl, self._steps, self.logins) for name, ssl in config.ssl.items()}
+        self._ssl = config.ssl
+        self._tls = {name: self._tls_of(name) for name in self._ssl}
         if self._tls and not core.tls_available():
             why = "the OpenSSL of this Python cannot be used by core: its ssl module serves TLS, on the event loop"
             event(log, logging.WARNING, "TLS is slow", listeners=",".join(self._tls), reason=why)
@@ -68,6 +71,23 @@ class SocketServer:
         self._metadata: MetadataCache | None = None
         self._heard: ClientQuotas | None = None  # that tell of changes
         self._listeners: list[Listener] = []
+
+    def _tls_of(self, name: str) -> Tls:
+        """What a listener speaks TLS by. Where what was changed in an earlier life cannot be used, that is told, and
+        the listener begins by what the broker was started with. Raises ConfigError where that is of no use either."""
+        try:
+            return tls_of(name, self._ssl[name], self._steps, self.logins)
+        except ConfigError as problem:
+            started = self._config.as_started().ssl.get(name)
+            if started is None or started.values == self._ssl[name].values:
+                raise
+            try:
+                made = tls_of(name, started, self._steps, self.logins)
+            except ConfigError:
+                raise problem from None
+            event(log, logging.ERROR, "certificates not exchanged", listener=name, reason=problem.message)
+            self._ssl[name] = started
+            return made
 
     def __len__(self) -> int:
         """Connections."""
@@ -170,15 +190,23 @@ class SocketServer:
 
     def reload(self) -> None:
         """Show new clients the certificates that the settings name now, of listeners where these were changed while the
-        broker runs: their files may be others under the names of before. What cannot be used stays as it was."""
+        broker runs: their files may be others under the names of before. What cannot be used stays as it was. And have
+        clients log in as the settings say now."""
+        for name, sasl in self._config.sasl.items():
+            if name in self._sasl and sasl != self._sasl[name]:
+                self._sasl[name] = sasl
+                self.logins.mechanisms[name] = offered(sasl, self._credentials, self._tokens.get(name))
+                event(log, logging.INFO, "logins exchanged", listener=name)
         changed = [name for name in self._config.dynamic(Source.DYNAMIC_BROKER) if is_reconfigurable(name)]
         for name, settings in self._config.ssl.items():
-            if name in self._tls and any(each.startswith(f"listener.name.{name.lower()}.") for each in changed):
+            own = any(each.startswith(f"listener.name.{name.lower()}.") for each in changed)
+            if name in self._tls and (own or settings.values != self._ssl[name].values):
                 try:
                     self._tls[name].context = server_context(settings, name)
                 except ConfigError as problem:
                     event(log, logging.ERROR, "certificates not exchanged", listener=name, reason=problem.message)
                 else:
+                    self._ssl[name] = settings
                     event(log, logging.INFO, "certificates exchanged", listener=name)
 
     def disconnect(self) -> None:

@@ -19,7 +19,7 @@ from tests.harness import HOST, ROOT, free_port, until
 
 PAGE = (ROOT / "docs" / "security.md").read_text()
 COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S) for line in block.splitlines()]
-BROKER, ALICE, BY_TLS, ALICE_BY_TLS, TOKENS, REPORTS, KEY, ACLS, CLUSTER, ZOOKEEPER = re.findall(
+BROKER, ALICE, BY_TLS, ALICE_BY_TLS, ENCODER, TOKENS, REPORTS, KEY, ACLS, CLUSTER, ZOOKEEPER = re.findall(
     r"^```properties\n(.*?)^```$", PAGE, re.M | re.S
 )
 (PROGRAM,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
@@ -99,7 +99,7 @@ def test_the_settings_of_zookeeper_go_together(tmp_path: Path) -> None:
 def test_the_settings_of_tokens_go_together(tmp_path: Path) -> None:
     """tests/clients/test_oauthbearer.py has clients that log in so."""
     file = tmp_path / "broker.properties"
-    file.write_text(re.sub("sasl.enabled.*", "", BROKER) + TOKENS + KEY)
+    file.write_text(re.sub("sasl.enabled.*", "", BROKER) + TOKENS + ENCODER + KEY)
     config = BrokerConfig.load(str(file))
     oauth = config.sasl["CLIENTS"].oauth
     assert oauth is not None and oauth.audience == ("brokers",) and config.warnings == []

@@ -17,7 +17,7 @@ from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.image import PartitionState
 from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
 from pybroker.cluster.topics import Topic
-from pybroker.config import BrokerConfig
+from pybroker.config import BrokerConfig, Source
 from pybroker.controller import nodes
 from pybroker.controller.cluster_configs import ClusterConfigs
 from pybroker.controller.cluster_topics import ClusterTopics
@@ -53,7 +53,7 @@ class Member:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.config = BrokerConfig.load(None, [])
+        self.config = BrokerConfig.load(None, ["password.encoder.secret=in winter"])
         self.topics = ConfigRepository()
         self.metadata = MetadataCache("cluster")
         state = PartitionState((1, 2), 1, 0, (1, 2), 1, 0)
@@ -170,6 +170,34 @@ async def test_settings_of_all_brokers_and_of_one(members: tuple[Member, Member]
     with pytest.raises(KafkaError) as told:
         await one.configs.alter_broker("2", [change], replace=False, validate_only=False)
     assert told.value.code == errors.INVALID_REQUEST
+
+
+async def test_passwords_are_encrypted_in_the_store(members: tuple[Member, Member]) -> None:
+    """As Kafka's brokers keep them. What did not change keeps its text; what cannot be decrypted stays, ungone by."""
+    one, _ = members
+    name, other, lost = (f"listener.name.x.ssl.{what}.password" for what in ("key", "keystore", "truststore"))
+    path = nodes.broker_config(1)
+
+    async def stored() -> dict[str, str]:
+        return nodes.load_config((await one.session.get(path))[0])
+
+    async def alter(setting: str, value: str | None) -> None:
+        operation = Operation.DELETE if value is None else Operation.SET
+        await one.configs.alter_broker("1", [Change(setting, operation, value)], replace=False, validate_only=False)
+
+    await alter(name, "sesame")
+    first = await stored()
+    assert first[name].startswith("initializationVector:") and "sesame" not in first[name]
+    await one.session.set(path, nodes.dump_config({**first, lost: "no password"}))
+    await alter(other, "sesame")
+    second = await stored()
+    assert (second[name], second[lost]) == (first[name], "no password") and second[other] != first[name]
+    assert one.config.dynamic(Source.DYNAMIC_BROKER) == {name: "sesame", other: "sesame"}
+    await alter(name, "another")
+    await alter(lost, None)
+    third = await stored()
+    assert third.keys() == {name, other} and third[name] != first[name]
+    assert one.config.dynamic(Source.DYNAMIC_BROKER) == {name: "another", other: "sesame"}
 
 
 async def test_what_is_wrong_is_refused_and_written_nowhere(members: tuple[Member, Member]) -> None:

@@ -1,18 +1,24 @@
-"""Kafka 3.9.1 beside brokers of ours by a ZooKeeper with a login: both, and their tools, give nodes the same ACLs."""
+"""Kafka 3.9.1 beside brokers of ours by a ZooKeeper with a login: both, and their tools, give nodes the same ACLs, and
+read each other's passwords."""
 
 from __future__ import annotations
 
+import json
+import socket
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
+from pybroker.testing.certificates import Authority
 from tests.brokers.test_secured_zookeeper import ALL, PASSWORD, check, give, nodes
 from tests.cli.conftest import run
 from tests.coordination.secured import DIGEST, Secured
-from tests.harness import until
-from tests.java.mixed import KAFKA, TOOL_S_MAX, VERSION, Mixed
+from tests.harness import HOST, BrokerProcess, free_port, until
+from tests.java.mixed import KAFKA, TOOL_S_MAX, VERSION, Mixed, znodes
 from tests.java.peers import SMALL, MissingJava, jars, java
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.xdist_group("peer brokers")]
@@ -97,3 +103,54 @@ def test_both_tools_do_the_same(cluster: Mixed, server: Secured, jvm: list[str],
     check(closed)
     assert kafkas("secure") == closed
     assert ours("unsecure") == kafkas("unsecure")
+
+
+def test_passwords_that_the_other_has_encrypted(server: Secured, tmp_path: Path) -> None:
+    """Kafka's tool writes some before a broker's first start, which goes by them; what that writes, Kafka reads."""
+    chroot, secret, authority = "/passwords", "secret of the encoder", Authority()
+    with znodes(server.connect) as client:
+        client.ensure_path(chroot)
+
+    def written(name: str, password: str) -> Path:
+        """A file of settings: a key store whose key is encrypted, and the password."""
+        store, file = tmp_path / f"{name}.pem", tmp_path / f"{name}.properties"
+        made = authority.sign(name, password=password.encode())
+        store.write_bytes(made.key + made.chain)
+        prefix = "listener.name.tls.ssl."
+        lines = [f"{prefix}key.password={password}", f"{prefix}keystore.location={store}", f"{prefix}keystore.type=PEM"]
+        file.write_text("\n".join(lines))
+        return file
+
+    def shown() -> str:
+        """Whose certificate a client is shown."""
+        context = ssl.create_default_context(cadata=authority.certificate.decode())
+        with context.wrap_socket(socket.create_connection((HOST, tls)), server_hostname="localhost") as connection:
+            found = x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"")
+        return found.subject.rfc4514_string()
+
+    file, tls = written("first", "of Kafka's tool"), free_port()
+    with_secret = tmp_path / "tool.properties"
+    with_secret.write_text(f"{file.read_text()}\npassword.encoder.secret={secret}")
+    tool = java(
+        VERSION, "kafka.admin.ConfigCommand", "--zookeeper", server.connect + chroot, "--alter", "--entity-type",
+        "brokers", "--entity-name", "7", "--add-config-file", str(with_secret),
+    )  # fmt: skip
+    done = subprocess.run(tool, capture_output=True, text=True, timeout=TOOL_S_MAX)
+    assert done.returncode == 0, done.stdout + done.stderr
+    sets = {
+        "broker.id": 7, "zookeeper.connect": server.connect + chroot, "password.encoder.secret": secret,
+        "listeners": f"OPEN://{HOST}:0,TLS://{HOST}:{tls}", "listener.security.protocol.map": "OPEN:PLAINTEXT,TLS:SSL",
+        "inter.broker.listener.name": "OPEN",
+    }  # fmt: skip
+    with BrokerProcess(tmp_path / "data", sets=sets) as broker:
+        assert shown() == "CN=first"
+        where = ["--broker", 7, "--set-file", written("second", "ours")]
+        altered = run("configs", "alter", "-b", f"{HOST}:{broker.port}", *where)
+        assert altered.code == 0, altered.err
+        assert shown() == "CN=second"
+    with znodes(server.connect) as client:
+        stored = json.loads(client.get(f"{chroot}/config/brokers/7")[0])["config"]
+    password = stored["listener.name.tls.ssl.key.password"]
+    decoder = java(VERSION, str(Path(__file__).with_name("Decoder.java")), secret, password)
+    done = subprocess.run(decoder, capture_output=True, text=True, timeout=TOOL_S_MAX)
+    assert done.stdout == "ours\n", done.stderr
