@@ -35,7 +35,8 @@ class Refused(ValueError):
 
 
 class Listeners(NamedTuple):
-    """What the four settings say together. `advertised` is None where it is not set."""
+    """What the four settings say together. `advertised` is None where it is not set; `protocols` has each of
+    `endpoints`, also those that are not advertised."""
 
     endpoints: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...] | None
@@ -105,7 +106,7 @@ def settle(
     if name not in names:
         options = f"The valid options based on currently configured listeners are {','.join(names)}"
         raise Refused(INTER_BROKER, f"it must be a listener name defined in advertised.listeners. {options}")
-    return Listeners(endpoints, shown, {each: mapped[each] for each in names}, name)
+    return Listeners(endpoints, shown, {each.listener: mapped[each.listener] for each in endpoints}, name)
 
 
 def _check_protocols(endpoints: Iterable[Endpoint], mapped: Mapping[str, str]) -> None:

@@ -126,7 +126,8 @@ class SocketServer:
         if listeners.advertised is not None:
             told = listeners.advertised
             shown = {name: HostPort(host, port or bound[name].port) for name, host, port in told}
-        return LiveBroker(broker_id, shown, listeners.protocols, self._config["broker.rack"])
+        protocols = {name: listeners.protocols[name] for name in shown}
+        return LiveBroker(broker_id, shown, protocols, self._config["broker.rack"])
 
     # -- life ------------------------------------------------------------------------------------------------------
 

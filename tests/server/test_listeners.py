@@ -14,6 +14,7 @@ from pybroker.controller import nodes
 from pybroker.model import HostPort
 from pybroker.protocol import messages as m
 from tests.server.live import Live, batch, fetch_fields, values
+from tests.server.test_tls import AUTHORITY, context
 
 SETS = [
     "listeners=INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0,HIDDEN://127.0.0.1:0",
@@ -91,6 +92,27 @@ async def test_the_registration_has_every_endpoint_that_is_advertised(several: L
     assert found["listener_security_protocol_map"] == {"OUTSIDE": "PLAINTEXT", "INSIDE": "PLAINTEXT"}
     assert (found["version"], found["host"], found["port"]) == (5, "outside.example", 7777)
     assert nodes.load_broker(1001, data) == broker.metadata.image.brokers[1001]
+
+
+async def test_a_listener_that_is_not_advertised_asks_for_logins_all_the_same(tmp_path: Path) -> None:
+    """Its protocol is what the map says, whether others are told of it or not; so with TLS."""
+    broker = AUTHORITY.sign("localhost")
+    (tmp_path / "broker.pem").write_bytes(broker.key + broker.chain)
+    secured = SETS[1].replace("HIDDEN:PLAINTEXT", "HIDDEN:SASL_SSL")
+    live = Live(tmp_path / "data", [
+        SETS[0], secured, *SETS[2:], "ssl.keystore.type=PEM", f"ssl.keystore.location={tmp_path / 'broker.pem'}",
+        "sasl.enabled.mechanisms=SCRAM-SHA-256",
+    ])  # fmt: skip
+    await live.start()
+    try:
+        in_the_open = await live.connect("HIDDEN")
+        in_the_open.send("ApiVersions", 2)
+        assert await in_the_open.closed()
+        stranger = await live.connect("HIDDEN", context())
+        stranger.send("Metadata", 9, topics=None)
+        assert await stranger.closed()
+    finally:
+        await live.stop()
 
 
 async def test_an_address_changes_for_its_listener_alone(several: Live) -> None:
