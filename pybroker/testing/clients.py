@@ -39,17 +39,10 @@ def confluent(
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "allow.auto.create.topics": True,
         }
-    if login is not None:
-        config["security.protocol"] = login.protocol
-        if login.is_sasl:
-            config |= {
-                "sasl.mechanism": login.mechanism,
-                "sasl.username": login.user,
-                "sasl.password": login.password,
-            }
-        if login.authority is not None:
-            config["ssl.ca.location"] = login.authority
-    return config | {_confluent_name(name): value for name, value in overrides.items()}
+    if login is not None and login.authority is not None:
+        config["ssl.ca.location"] = login.authority
+    login_as = {name.replace("_", "."): value for name, value in _login(login, "sasl_").items()}
+    return config | login_as | {_confluent_name(name): value for name, value in overrides.items()}
 
 
 def _confluent_name(name: str) -> str:
@@ -68,7 +61,7 @@ def kafka_python(
     }
     if login is not None and login.authority is not None:
         config["ssl_cafile"] = login.authority
-    return config | _group(group_id) | _plain_login(login) | dict(overrides)
+    return config | _group(group_id) | _login(login, "sasl_plain_") | dict(overrides)
 
 
 def aiokafka(
@@ -78,7 +71,7 @@ def aiokafka(
     config: dict[str, Any] = {"bootstrap_servers": bootstrap, "retry_backoff_ms": BACKOFF_MS}
     if login is not None and login.authority is not None:
         config["ssl_context"] = ssl.create_default_context(cafile=login.authority)
-    return config | _group(group_id) | _plain_login(login) | dict(overrides)
+    return config | _group(group_id) | _login(login, "sasl_plain_") | dict(overrides)
 
 
 def pybroker(
@@ -86,17 +79,9 @@ def pybroker(
 ) -> dict[str, Any]:
     """The keyword arguments of pybroker's own clients."""
     config: dict[str, Any] = {"bootstrap_servers": bootstrap}
-    if login is not None:
-        config["security_protocol"] = login.protocol
-        if login.is_sasl:
-            config |= {
-                "sasl_mechanism": login.mechanism,
-                "sasl_username": login.user,
-                "sasl_password": login.password,
-            }
-        if login.authority is not None:
-            config["ssl_cafile"] = login.authority
-    return config | _group(group_id) | dict(overrides)
+    if login is not None and login.authority is not None:
+        config["ssl_cafile"] = login.authority
+    return config | _group(group_id) | _login(login, "sasl_") | dict(overrides)
 
 
 def java(
@@ -117,16 +102,16 @@ def java(
     return config | {name.replace("_", "."): value for name, value in given.items()}
 
 
-def _plain_login(login: Login | None) -> dict[str, Any]:
-    """What kafka-python and aiokafka have in common."""
+def _login(login: Login | None, account: str) -> dict[str, Any]:
+    """Whom to log in as; `account` is what the names of user and password begin with."""
     if login is None:
         return {}
     config: dict[str, Any] = {"security_protocol": login.protocol}
     if login.is_sasl:
         config |= {
             "sasl_mechanism": login.mechanism,
-            "sasl_plain_username": login.user,
-            "sasl_plain_password": login.password,
+            f"{account}username": login.user,
+            f"{account}password": login.password,
         }
     return config
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -12,39 +11,17 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from pybroker.groups.coordinator import partition_of
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import QUIET
 from tests.brokers.test_failover import Writer, read_all
 from tests.harness import until
 from tests.java.dump import dump
 from tests.java.mixed import KAFKA, OURS, Mixed
-from tests.java.peers import TOOLS, MissingJava, jars
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.xdist_group("peer brokers")]
 
 PARTITIONS = 3
 SPREAD = [[1, 2, 3], [3, 1, 2], [2, 3, 1]]
 """Each broker leads one partition."""
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
-    """Kafka's broker starts first and is the controller; ours join it."""
-    try:
-        for artifact in ((), (TOOLS,)):
-            jars("3.9.1", *artifact)
-    except MissingJava as problem:
-        pytest.skip(str(problem))
-    with ZooKeeper() as zookeeper:
-        mixed = Mixed(tmp_path_factory.mktemp("mixed"), zookeeper, zookeeper_session_timeout_ms=4000)
-        try:
-            mixed.start(KAFKA)
-            mixed.start()
-            until("all know each other", lambda: len(mixed.admin.list_topics(timeout=5).brokers) == 3)
-            assert mixed.controller() == KAFKA
-            yield mixed
-        finally:
-            mixed.close()
 
 
 def write(writer: Writer, count: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from pybroker import core
@@ -21,10 +19,8 @@ from pybroker.security.quotas import (
     USER,
     Entity,
 )
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.harness import HOST, until
 from tests.java.mixed import KAFKA, Mixed
-from tests.java.peers import TOOLS, MissingJava, jars
 from tests.server.live import produce_data
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.xdist_group("peer brokers")]
@@ -39,24 +35,6 @@ HELD: dict[Entity, dict[str, float]] = {
     ((IP, None),): {CONNECTION: 9.0},
 }
 """Of all types; Kafka 3.9.1 takes no addresses of IPv6, whose colons it writes as a URL does before it looks."""
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
-    try:
-        for artifact in ((), (TOOLS,)):
-            jars("3.9.1", *artifact)
-    except MissingJava as problem:
-        pytest.skip(str(problem))
-    with ZooKeeper() as zookeeper:
-        mixed = Mixed(tmp_path_factory.mktemp("mixed"), zookeeper, zookeeper_session_timeout_ms=4000)
-        try:
-            mixed.start(KAFKA)
-            mixed.start()
-            until("all know each other", lambda: len(mixed.admin.list_topics(timeout=5).brokers) == 3)
-            yield mixed
-        finally:
-            mixed.close()
 
 
 def admin_of(cluster: Mixed, number: int) -> Admin:
