@@ -122,8 +122,8 @@ cdef const openssl_t* functions = NULL   # of the one library that there is
 cdef bint prepare(const openssl_t* lib) noexcept nogil:
     """Make the method of all connections. With the GIL held by the caller: once."""
     global functions, method
-    functions = lib
     if method == NULL:
+        functions = lib
         method = lib.BIO_meth_new(lib.BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, b"pybroker socket")
         if method != NULL:
             lib.BIO_meth_set_read(method, bio_read)

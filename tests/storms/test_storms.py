@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.client.admin import Admin
 from pybroker.testing import broker as new_broker
-from tests.harness import BrokerProcess, Process, free_port
-from tests.storms.secured import listeners, port_of
+from pybroker.testing.certificates import Authority
+from tests.harness import HOST, BrokerProcess, Process, free_port
+from tests.storms.secured import MECHANISM, PASSWORD, USER
 from tests.storms.storm import Storm, TlsStorm
 
 SECONDS = float(os.environ.get("PYBROKER_STORM_SECONDS", "4"))
@@ -35,6 +37,34 @@ SETS = {
     "group.initial.rebalance.delay.ms": 0, "log.flush.offset.checkpoint.interval.ms": 500,
 }  # fmt: skip
 STORMS = 3
+QUOTAS = {"producer_byte_rate": 200_000.0, "consumer_byte_rate": 2_000_000.0, "request_percentage": 50.0}
+
+
+def listeners(home: Path, port: int) -> dict[str, object]:
+    """Settings of a broker with one listener in the open, one of TLS, and one where users log in as well."""
+    authority = Authority()
+    own = authority.sign("localhost")
+    (home / "broker.pem").write_bytes(own.key + own.chain)
+    (home / "ca.pem").write_bytes(authority.certificate)
+    at = {"OPEN": port, "TLS": free_port(), "USERS": free_port()}
+    return {
+        "listeners": ",".join(f"{name}://{HOST}:{each}" for name, each in at.items()),
+        "listener.security.protocol.map": "OPEN:PLAINTEXT,TLS:SSL,USERS:SASL_SSL",
+        "inter.broker.listener.name": "OPEN", "sasl.enabled.mechanisms": MECHANISM,
+        "ssl.keystore.type": "PEM", "ssl.keystore.location": home / "broker.pem",
+    }  # fmt: skip
+
+
+def port_of(sets: dict[str, object], name: str) -> int:
+    (found,) = (each for each in str(sets["listeners"]).split(",") if each.startswith(f"{name}://"))
+    return int(found.rpartition(":")[2])
+
+
+def prepare(port: int) -> None:
+    """Make the user, whom quotas hold."""
+    with Admin(f"{HOST}:{port}") as admin:
+        admin.set_password(USER, PASSWORD, [MECHANISM])
+        admin.alter_quotas((("user", USER),), QUOTAS)
 
 
 @pytest.mark.parametrize("failpoints", [pytest.param("", id="fast disks"), pytest.param(SLOW, id="slow disks")])
@@ -49,6 +79,7 @@ def test_clients_in_a_storm(
     broker = start_broker(sets=sets, port=port, failpoints=failpoints)
     storms = [Storm(broker.port, seed) for seed in range(STORMS)]
     storms.append(TlsStorm(port_of(sets, "TLS"), STORMS))
+    prepare(port)
     arguments = [port, SECONDS, port_of(sets, "USERS"), tmp_path / "ca.pem"]
     users = Process([sys.executable, "-m", "tests.storms.users", *map(str, arguments)], env=UNDER_SANITIZERS)
     for storm in storms:

@@ -73,7 +73,6 @@ def main() -> int:
         user = secured.User(int(sys.argv[3]), Path(sys.argv[4]))
         with Wire(int(sys.argv[1])) as wire:
             assert wire.create_topic(secured.TOPIC, 1, CONFIG | {"retention.bytes": "-1"}) == 0
-        secured.prepare(int(sys.argv[1]))
         user.start()
     history = use(int(sys.argv[1]), float(sys.argv[2]))
     for problem in user.end() if user is not None else ():
