@@ -16,9 +16,9 @@ from pybroker.core.plane.fetch_find cimport (
     fetch_let_go, fetch_operation, fetcher_t,
 )
 from pybroker.core.plane.fetch_session cimport (
-    session_clear_news, session_drop, session_new, session_next_epoch, session_next_news, session_note, session_t,
-    session_tells, session_to_end, session_track, session_wait, sessions_add, sessions_begin, sessions_remove,
-    sessions_touch, tracked_t,
+    session_clear_news, session_drop, session_new, session_news, session_next_epoch, session_next_news, session_note,
+    session_t, session_tells, session_to_end, session_track, session_wait, sessions_add, sessions_begin,
+    sessions_remove, sessions_touch, tracked_t,
 )
 from pybroker.core.plane.fetch_wire cimport (
     FETCH_VERSION_IDS, fetch_add, fetch_answer, fetch_bound, fetch_forget, fetch_t, fetch_without_session, wanted_t,
@@ -100,7 +100,9 @@ cdef bint want_one(fetch_t* q, tracked_t* t) noexcept nogil:
 
 
 cdef bint want(fetch_t* q, session_t* s, bint all_) noexcept nogil:
-    """Want what of a session may have something to tell, or all that it has, in its order."""
+    """Want what of a session may have something to tell, or all that it has, in its order; what becomes news meanwhile
+    is of the next look, or an answer would tell it twice."""
+    cdef int32_t left
     cdef link_t* link
     cdef tracked_t* t
     q.count = 0
@@ -112,11 +114,14 @@ cdef bint want(fetch_t* q, session_t* s, bint all_) noexcept nogil:
                 return False
             link = link.next
         return True
-    t = session_next_news(s)
-    while t != NULL:
+    left = session_news(s)
+    while left > 0:
+        left -= 1
+        t = session_next_news(s)
+        if t == NULL:
+            break
         if not want_one(q, t):
             return False
-        t = session_next_news(s)
     return True
 
 

@@ -73,6 +73,7 @@ cdef int32_t session_next_epoch(int32_t epoch) noexcept nogil
 cdef tracked_t* session_track(session_t* s, partition_t* p) noexcept nogil
 cdef void session_forget(session_t* s, const uint8_t* topic, int32_t length, int32_t index) noexcept nogil
 cdef void session_note(session_t* s, tracked_t* t) noexcept nogil
+cdef int32_t session_news(session_t* s) noexcept nogil
 cdef tracked_t* session_next_news(session_t* s) noexcept nogil
 cdef void session_clear_news(session_t* s) noexcept nogil
 cdef int64_t session_tells(session_t* s) noexcept nogil

@@ -196,6 +196,15 @@ cdef void session_note(session_t* s, tracked_t* t) noexcept nogil:
     pthread_mutex_unlock(&s.news_lock)
 
 
+cdef int32_t session_news(session_t* s) noexcept nogil:
+    """How many there are."""
+    cdef int32_t count
+    pthread_mutex_lock(&s.news_lock)
+    count = s.news.count
+    pthread_mutex_unlock(&s.news_lock)
+    return count
+
+
 cdef tracked_t* session_next_news(session_t* s) noexcept nogil:
     """Take the first of the news; NULL if there is none."""
     cdef tracked_t* t

@@ -416,3 +416,36 @@ def span(records: bytes) -> tuple[int, int]:
         last = base + struct.unpack_from(">i", records, at + 23)[0]
         at += 12 + length
     return first, last
+
+
+def test_no_partition_is_told_twice_in_an_answer(tmp_path: Path) -> None:
+    """Though it grows, by another network thread, while the answer is made: that is news of the next one. kafka-python
+    fails where one is."""
+    stage, ended = Stage(tmp_path, reactors=2, partitions=200), threading.Event()
+    producer, client = Client(stage), Client(stage)
+    sent: list[bytes] = []
+    producer.send = sent.append  # type: ignore[method-assign]
+    for index in range(200):
+        producer.produce(batch(b"x"), acks=0, partition=index)
+    data = b"".join(struct.pack(">i", len(frame)) + frame for frame in sent)
+    producer.sock.settimeout(None)
+
+    def flood() -> None:
+        while not ended.is_set():
+            producer.sock.sendall(data)
+
+    stage.plane.start()
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    try:
+        client.fetch_in((0, 0), dict.fromkeys(range(200), 0), max_bytes=1)
+        session = client.receive(FETCH, 12)[1].session_id
+        for epoch in range(1, 600):
+            client.fetch_in((session, epoch), {}, max_bytes=1)
+            response = client.receive(FETCH, 12)[1]
+            indexes = [p.partition_index for topic in response.responses for p in topic.partitions]
+            assert response.error_code == 0 and len(indexes) == len(set(indexes))
+    finally:
+        ended.set()
+        flooding.join()
+        stage.close()
