@@ -218,6 +218,10 @@ class Plane:
         none of the listener `spared`; how many reactors were asked for, at most 1000."""
     def cut(self) -> None:
         """Close the connections that there are; their clients may come back."""
+    def close_listener(self, listener: int, *, owed: bool) -> None:
+        """Close the connections of a listener, whose number no other gets; `owed`: once they got what they are owed.
+
+        ValueError for a number that is none from 0 to 62."""
     def publish(self, partition: Partition, *, native_append: bool, envelope: bool = False) -> int:
         """Let the reactors find a partition; the id that "grown" letters name it by.
 

@@ -35,7 +35,7 @@ from pybroker.core.plane.memory_pool cimport address_t, pool_destroy, pool_init,
 from pybroker.core.plane.network_thread cimport reactor_free, reactor_hang_up, reactor_new, reactor_run, reactor_step
 from pybroker.core.plane.nodes cimport nodes_new, nodes_t, put_text
 from pybroker.core.plane.quotas cimport quotas_free, quotas_t
-from pybroker.core.plane.reactor cimport plane_t, reactor_t
+from pybroker.core.plane.reactor cimport LISTENERS_MAX, plane_t, reactor_t
 from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
 from pybroker.core.plane.rights cimport given_t, rights_free, rights_given, rights_new
 from pybroker.core.quota_bucket cimport QuotaBucket, quotas_told
@@ -231,6 +231,16 @@ cdef class Plane:
     def cut(self) -> None:
         """Close the connections that there are; their clients may come back."""
         store_i64(&self.state.cut, self.adopted)
+        self._wake()
+
+    def close_listener(self, int listener, *, bint owed) -> None:
+        """Close the connections of a listener, whose number no other gets; `owed`: once they got what they are owed.
+
+        ValueError for a number that is none from 0 to 62."""
+        cdef int64_t* listeners = &self.state.closing if owed else &self.state.closed
+        if not 0 <= listener < LISTENERS_MAX:
+            raise ValueError(f"{listener} is no listener from 0 to {LISTENERS_MAX - 1}")
+        store_i64(listeners, listeners[0] | (<int64_t>1 << listener))
         self._wake()
 
     def close_longest_silent(self, int32_t count, *, int32_t spared=-1) -> int:

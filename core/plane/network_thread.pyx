@@ -39,7 +39,7 @@ from pybroker.core.plane.memory_pool cimport pool_full
 from pybroker.core.plane.memory_shortage cimport LOOK_MS, move_line, relieve
 from pybroker.core.plane.mute cimport charge, charge_from, unmute_due
 from pybroker.core.plane.quotas cimport quotas_free
-from pybroker.core.plane.reactor cimport EVENTS_MAX, make_ready, plane_t, reactor_t
+from pybroker.core.plane.reactor cimport EVENTS_MAX, LISTENERS_MAX, make_ready, plane_t, reactor_t
 from pybroker.core.plane.receive cimport drain, has_work, resume_due, serve
 from pybroker.core.plane.replica_fetch cimport replica_fetch_hangs, replica_fetch_serve, replica_fetch_silence
 from pybroker.core.plane.timer cimport timer_stop
@@ -186,33 +186,42 @@ cdef void finish(reactor_t* r) noexcept nogil:
     tally(&r.bytes_out, sent)
 
 
+cdef void wind_up(reactor_t* r, conn_t* c) noexcept nogil:
+    """Read nothing more of a connection, answer now what waits for others, and end it after what it is owed."""
+    if not c.close_after:
+        c.close_after = 1
+        stop_waiting(r, c)
+        stop_acks(r, c)
+        make_ready(r, c)
+
+
 cdef void finish_all(reactor_t* r) noexcept nogil:
-    """The broker stops: what waits for others is answered now, and every connection ends after what it is owed."""
+    """The broker stops."""
     cdef link_t* link = r.listed.first
-    cdef conn_t* c
     while link != NULL:
-        c = <conn_t*>link.owner
-        if not c.close_after:
-            c.close_after = 1
-            stop_waiting(r, c)
-            stop_acks(r, c)
-            make_ready(r, c)
+        wind_up(r, <conn_t*>link.owner)
         link = link.next
 
 
-cdef void heed(reactor_t* r, bint diverted, int64_t cut) noexcept nogil:
+cdef inline bint came_by(const conn_t* c, int64_t listeners) noexcept nogil:
+    return c.fetcher == NULL and 0 <= c.listener < LISTENERS_MAX and (listeners >> c.listener) & 1
+
+
+cdef void heed(reactor_t* r, bint diverted, int64_t cut, int64_t closed, int64_t closing) noexcept nogil:
     """The plane asks something new of all connections: parked fetches go to Python, or old connections end."""
     cdef link_t* link = r.listed.first
     cdef conn_t* c
     while link != NULL:
         c = <conn_t*>link.owner
-        if c.id <= cut:
+        if c.id <= cut or came_by(c, closed):
             close_conn(r, c, "")
+        elif came_by(c, closing):
+            wind_up(r, c)
         elif diverted and c.fetching != NULL:
             chain_append(&r.due, &c.fetching.due, c.fetching)
         link = link.next
     r.diverted = diverted
-    r.cut = cut
+    r.cut, r.closed, r.closing = cut, closed, closing
 
 
 cdef inline bint is_idle(const conn_t* c) noexcept nogil:
@@ -300,12 +309,13 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     cdef link_t* link
     cdef conn_t* c
     cdef const char* why
-    cdef int64_t only, cut
+    cdef int64_t only, cut, closed, closing
     cdef int alone, slot, n = wait(r, events, patience(r, timeout_ms))
     r.now_ms = r.turn.now_ms = r.began_ns // 1000000
     slot = pin(&r.plane.context.reclaim)
     take_events(r, events, n if n > 0 else 0)
     cut = load_i64(&r.plane.cut)  # before the inbox: a connection that came before the cut is in it
+    closed, closing = load_i64(&r.plane.closed), load_i64(&r.plane.closing)
     take_inbox(r)
     take_deadlines(r)
     unmute_due(r)
@@ -313,8 +323,8 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     move_line(r)
     if load_i32(&r.plane.finishing):
         finish_all(r)
-    if load_i32(&r.plane.diverted) != r.diverted or cut != r.cut:
-        heed(r, load_i32(&r.plane.diverted), cut)
+    if load_i32(&r.plane.diverted) != r.diverted or cut != r.cut or closed != r.closed or closing != r.closing:
+        heed(r, load_i32(&r.plane.diverted), cut, closed, closing)
     if load_i32(&r.too_many) > 0:
         close_longest_silent(r)
     resume_due(r)

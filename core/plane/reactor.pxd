@@ -21,6 +21,7 @@ cdef enum:
     ARENA_BYTES = 1 << 20        # read into in one turn; the caches hold it
     READ_BYTES = 256 << 10       # of one connection at a time
     FRAME_BYTES_MIN = 8          # api key, version, correlation id: less is no request
+    LISTENERS_MAX = 63           # a bit each of an int64_t
 
 cdef struct plane_t:             # what all reactors of a broker share
     context_t* context
@@ -41,7 +42,9 @@ cdef struct plane_t:             # what all reactors of a broker share
     int32_t finishing            # answer what runs, read nothing more, close what is quiet
     int32_t stopping
     int32_t diverted             # Python executes Produce and Fetch too: a test's faults are there
-    int64_t cut                  # connections with an id up to this one are to be closed
+    int64_t cut                  # connections with an id up to this one are to be closed,
+    int64_t closed               # and those of these listeners, a bit each;
+    int64_t closing              # those of these, once they are owed nothing
     int64_t rules                # the number of the rules that say who may do what
     int32_t spared               # the listener whose connections are not closed for being too many; -1 none
     int64_t quotas               # the number of the quotas that hold now; 0: there are none
@@ -68,6 +71,8 @@ cdef struct reactor_t:
     int32_t too_many             # connections that are to be closed: those that are silent for longest
     int32_t diverted             # what the plane said in the last turn
     int64_t cut
+    int64_t closed
+    int64_t closing
     int64_t arena_used
     int64_t began_ns             # this turn
     int64_t ended_ns             # the last one

@@ -105,6 +105,15 @@ def test_without_a_session_every_request_names_all(following: Following) -> None
         assert (request.session_id, request.session_epoch, sorted(asked(request))) == (0, 0, [0, 1])
 
 
+def test_a_listener_that_is_removed_is_no_leaders(following: Following) -> None:
+    """A connection to a leader came by none, whatever its number is."""
+    following.add()
+    for offset, owed in enumerate((True, False)):
+        following.plane.close_listener(0, owed=owed)
+        following.turn({0: batch(1, offset)}, session=SESSION)
+    assert following.log.log_end_offset == 2
+
+
 def test_one_that_begins_a_session_is_answered_at_once(following: Following) -> None:
     """Nothing that is added meanwhile could be asked for behind it. A leader that keeps no session may wait."""
     assert following.add().max_wait_ms == 0

@@ -289,6 +289,29 @@ def test_a_cut_closes_the_connections_that_there_are(stage: Stage) -> None:
     assert stage.plane.stats()[0]["connections"] == 1
 
 
+def test_the_connections_of_a_listener_end(stage: Stage) -> None:
+    """Those that are owed something get it first; at last they are closed all the same. Those of others go on."""
+    parked, away, other = (Client(stage, listener=number) for number in (62, 62, 0))
+    parked.fetch(0, max_wait_ms=60_000)
+    away.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
+    stage.step()
+    ((_, _, token, _),) = stage.plane.take()
+    stage.plane.close_listener(62, owed=True)
+    stage.step()
+    assert parked.receive(FETCH, 12)[1].error_code == 0 and parked.sock.recv(1) == b""
+    assert away.quiet() and [kind for kind, *_ in stage.plane.take()] == ["closed"]
+    stage.plane.close_listener(62, owed=False)
+    stage.step()
+    assert away.sock.recv(1) == b"" and sorted(kind for kind, *_ in stage.plane.take()) == ["closed", "gone"]
+    stage.plane.reply(token, None)
+    other.produce(batch(b"a"))
+    stage.step()
+    assert other.receive(PRODUCE, 9)[0] == 1
+    for number in (-1, 63):
+        with pytest.raises(ValueError, match=f"{number} is no listener from 0 to 62"):
+            stage.plane.close_listener(number, owed=False)
+
+
 def test_a_slow_reader_is_not_read_any_more(stage: Stage) -> None:
     """Fifty fetches of a megabyte, none of them received: what is queued for it stays bounded."""
     for _ in range(20):
