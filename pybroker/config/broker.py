@@ -19,12 +19,10 @@ from .security_settings import (
     OwnAccount,
     Sasl,
     account_of,
-    is_of_listener,
     sasl_of,
 )
 from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
 from .ssl_settings import SSL, Ssl, ssl_of
-from .ssl_settings import is_of_listener as is_ssl_of_listener
 from .zookeeper_settings import ZOOKEEPER
 
 CHAPTERS: dict[str, dict[str, Setting]] = {
@@ -79,7 +77,7 @@ class BrokerConfig:
         for name, (text, where) in given.items():
             if setting_of(name) is not None:
                 self._given[name] = _Given(text, where)
-            elif is_of_listener(name) or is_ssl_of_listener(name):
+            elif changes_of_listener(name) is not None:
                 self._of_listeners[name] = _Given(text, where)
             else:
                 self.warnings.append(f"{name} ({where}) is not a setting of this broker and is ignored{_nearest(name)}")
@@ -211,6 +209,12 @@ class BrokerConfig:
         """What listeners have of their own for logins and TLS, and where it was set."""
         changed = self._dynamic[Source.DYNAMIC_BROKER].items()
         return {**self._of_listeners, **{name: (text, WHILE_IT_RUNS) for name, text in changed}}
+
+    def own_of_listener(self, listener: str) -> dict[str, str]:
+        """What is set for one listener alone of logins and TLS. The texts of some are secrets."""
+        prefix = f"listener.name.{listener.lower()}."
+        held = self._own_of_listeners().items()
+        return {name: text for name, (text, _) in held if name.startswith(prefix) and own_setting(name) is None}
 
     @property
     def account(self) -> OwnAccount | None:

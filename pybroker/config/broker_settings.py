@@ -100,8 +100,10 @@ NETWORK = table(
         STRING,
         "PLAINTEXT://:9092",
         "The address to listen on. An empty host means every interface, port 0 a free port. Several, separated by "
-        "commas, have names of their own, CLIENTS://:9092,BROKERS://:9093, that listener.security.protocol.map knows.",
+        "commas, have names of their own, CLIENTS://:9092,BROKERS://:9093, that listener.security.protocol.map knows. "
+        "While the broker runs listeners may come, and all may go but that of inter.broker.listener.name.",
         Shape("PLAINTEXT://HOST:PORT", parse_endpoints),
+        dynamic=True,
     ),
     Setting(
         "advertised.listeners",
@@ -118,9 +120,10 @@ NETWORK = table(
         "listener.security.protocol.map",
         STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "The security protocol of each listener, by its name: CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT. The broker has "
-        "listeners of PLAINTEXT and SASL_PLAINTEXT.",
+        "The security protocol of each listener, by its name: CLIENTS:SASL_SSL,BROKERS:PLAINTEXT. That of a listener "
+        "that is there stays as it is.",
         Shape("NAME:PROTOCOL separated by commas, with one of " + ", ".join(SECURITY_PROTOCOLS), parse_protocols),
+        dynamic=True,
     ),
     Setting(
         "inter.broker.listener.name",

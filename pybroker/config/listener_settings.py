@@ -1,16 +1,16 @@
 """The settings of which a listener may have a value of its own, before the broker's: listener.name.<l>.max.connections.
 
 They are Kafka's ListenerReconfigurableConfigs. Who may log in at a listener is told in security_settings, and its TLS
-in ssl_settings; what of these changes while the broker runs has no value without a listener.
+in ssl_settings.
 """
 
 import re
 from typing import Final
 
 from .broker_settings import NETWORK
-from .security_settings import LOGIN_MODULE, is_login_module
+from .security_settings import own_of_login
 from .settings import Range, Setting
-from .ssl_settings import SSL, is_reconfigurable
+from .ssl_settings import own_of_tls
 
 NAMES: Final = ("max.connections", "max.connection.creation.rate")
 _OWN: Final = re.compile(rf"listener\.name\.[^.]+\.(?P<name>{'|'.join(map(re.escape, NAMES))})")
@@ -36,8 +36,7 @@ def own_setting(name: str) -> Setting | None:
 
 
 def changes_of_listener(name: str) -> Setting | None:
-    """The setting of one listener's TLS or logins that is called so and changes while the broker runs; None if there is
-    none. Only a broker by itself has it, and the store has it encrypted if it is sensitive."""
-    if is_login_module(name):
-        return LOGIN_MODULE._replace(name=name)
-    return SSL[name.split(".", 3)[3]]._replace(name=name) if is_reconfigurable(name) else None
+    """The setting of one listener's TLS or logins that is called so; None if there is none. Only a broker by itself has
+    it, and the store has it encrypted if it is sensitive. Some of them do not change while the listener is there."""
+    setting = own_of_login(name) or own_of_tls(name)
+    return None if setting is None else setting._replace(name=name)

@@ -188,25 +188,29 @@ SECURITY = table(
 _OF_LISTENER: Final = re.compile(
     rf"listener\.name\.[^.]+\.((?:{'|'.join(m.lower() for m in MECHANISMS)})\.)?(?P<name>[a-z].*)"
 )
-LOGIN_MODULE: Final = Setting(
+_LOGIN_MODULE: Final = Setting(
     JAAS,
     Type.PASSWORD,
     None,
     "The users of a mechanism, and whom this broker logs in as at others. It is of a listener and a mechanism: "
     "listener.name.clients.plain.sasl.jaas.config.",
 )
-"""It is in no table, for it has no meaning without them."""
+_HANDLER_CLASS: Final = Setting(HANDLER, Type.STRING, None, "Who judges the tokens of OAUTHBEARER of a listener.")
+_ALONE: Final = {setting.name: setting for setting in (_LOGIN_MODULE, _HANDLER_CLASS)}
+"""What has no meaning without a listener and a mechanism, and is in no table."""
 _WITHOUT_MECHANISM: Final = {ENABLED}
 _WITH_MECHANISM: Final = {JAAS, HANDLER}
 _WITH_OR_WITHOUT: Final = {MAX_REAUTH, *OAUTH} - {ALLOWED_URLS}
 
 
-def is_of_listener(name: str) -> bool:
-    """Is it a setting of one listener, which the broker honours?"""
+def own_of_login(name: str) -> Setting | None:
+    """The setting of logins that this is for one listener, which the broker honours; None if it is none."""
     found = _OF_LISTENER.fullmatch(name)
     if found is None:
-        return False
-    return found["name"] in _WITH_OR_WITHOUT | (_WITH_MECHANISM if found[1] else _WITHOUT_MECHANISM)
+        return None
+    with_mechanism = found[1] is not None
+    known = _WITH_OR_WITHOUT | (_WITH_MECHANISM if with_mechanism else _WITHOUT_MECHANISM)
+    return _ALONE.get(found["name"]) or SECURITY[found["name"]] if found["name"] in known else None
 
 
 def is_login_module(name: str) -> bool:
@@ -237,7 +241,7 @@ def sasl_of(
     listener: str, protocol: str, common: Callable[[str], Value], own: Mapping[str, tuple[str, str]]
 ) -> Sasl | None:
     """What the settings say of a listener, None without SASL. `common` has what a setting of SECURITY says of all
-    listeners; `own` are those that is_of_listener knows, and where they were set. Raises ConfigError, which shows no
+    listeners; `own` are those that own_of_login knows, and where they were set. Raises ConfigError, which shows no
     secret."""
     if protocol not in SASL_PROTOCOLS:
         return None

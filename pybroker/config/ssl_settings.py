@@ -87,10 +87,10 @@ def check_rules(text: str) -> None:
         raise ValueError(text)
 
 
-def is_of_listener(name: str) -> bool:
-    """Is it a setting of TLS of one listener?"""
+def own_of_tls(name: str) -> Setting | None:
+    """The setting of TLS that this is for one listener; None if it is none."""
     found = _OF_LISTENER.fullmatch(name)
-    return found is not None and found["name"] in SSL
+    return None if found is None else SSL.get(found["name"])
 
 
 def is_reconfigurable(name: str) -> bool:

@@ -21,8 +21,10 @@ from pybroker.controller import nodes
 from pybroker.controller.config_watch import ConfigWatch
 from pybroker.controller.configs import (
     CHANGES_KEPT_MS,
+    Sockets,
     broker_after,
     named,
+    prepared,
     purge,
     rehearse,
     shown_of,
@@ -59,6 +61,7 @@ class ClusterConfigs:
         self._watch = watch
         self._wall_ms = wall_ms
         self._one = asyncio.Lock()
+        self.sockets: Sockets | None = None
 
     async def alter_topic(self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool) -> None:
         """Alter a topic's own settings, or `replace` all of them. Raises KafkaError: 3, 17, 40, 41, 42, 56."""
@@ -89,12 +92,13 @@ class ClusterConfigs:
                 held, version = await self._read(path)
                 before, _ = await decoded(self._config, held)
                 after = broker_after(self._config, name, before, changes, replace=replace)
-                rehearse(self._config, source, after, self._topics.all(), [change.name for change in changes])
+                tried = rehearse(self._config, source, after, self._topics.all(), [change.name for change in changes])
                 if validate_only:
                     return
                 stored = await encoded(self._config, after, held, before, named(changes, replace=replace))
-                if await self._written(path, version, stored, entity):
-                    break
+                with prepared(self.sockets, tried):
+                    if await self._written(path, version, stored, entity):
+                        break
         tell_altered(entity, after)
 
     async def alter_entity(self, entity: Entity, change: Change, *, validate_only: bool = False) -> None:

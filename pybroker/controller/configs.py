@@ -12,14 +12,16 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from pybroker import errors
 from pybroker.cluster.config_changes import Change, altered
 from pybroker.cluster.topics import Topic, check_name
 from pybroker.config import BROKER, TOPIC, BrokerConfig, ConfigError, Source, TopicConfig, Type, setting_of
+from pybroker.config.listener_changes import check_listeners
 from pybroker.config.listener_settings import changes_of_listener
+from pybroker.config.listeners import ADVERTISED, LISTENERS, PROTOCOLS
 from pybroker.config.settings import as_text, shown
 from pybroker.config.ssl_settings import is_reconfigurable
 from pybroker.controller import nodes
@@ -39,7 +41,7 @@ from pybroker.security.tls import server_context
 
 log = logging.getLogger(__name__)
 
-PER_BROKER = frozenset({"advertised.listeners"})
+PER_BROKER = frozenset({ADVERTISED, LISTENERS, PROTOCOLS})
 """What cannot be set for all brokers."""
 CHANGES_KEPT_MS = 15 * 60 * 1000
 TOPIC_LISTS = {name for name, setting in TOPIC.items() if setting.type is Type.LIST}
@@ -72,19 +74,59 @@ async def load(session: Session, config: BrokerConfig, broker_id: int, *, runnin
             path = nodes.broker_config(name)
             event(log, logging.ERROR, "settings of a broker ignored", node=path, reason=problem)
             continue
-        kept: dict[str, str] = {}
         told, untold = await decoded(config, held)
         for setting, reason in untold.items():
             event(log, logging.ERROR, "setting ignored", setting=setting, reason=reason)
-        if not told:
-            config.overlay(source, kept)
-        for setting, text in told.items():
+        for setting, reason in take(config, source, told).items():
+            event(log, logging.WARNING, "setting ignored", setting=setting, reason=reason)
+
+
+def take(config: BrokerConfig, source: Source, told: Mapping[str, str]) -> dict[str, str]:
+    """Go by settings, as many as go together: all, or one after the other as long as another one is allowed with those
+    before it. {setting: why} of those that are not."""
+    try:
+        _check_names(told)
+        config.overlay(source, told)
+        return {}
+    except ConfigError:
+        kept: dict[str, str] = {}
+        refused = dict.fromkeys(told, "")
+    config.overlay(source, kept)
+    while True:
+        left = list(refused)
+        for setting in left:
             try:
                 _check_names([setting])
-                config.overlay(source, kept | {setting: text})
-                kept[setting] = text
+                config.overlay(source, kept | {setting: told[setting]})
+                kept[setting] = told[setting]
+                del refused[setting]
             except ConfigError as problem:
-                event(log, logging.WARNING, "setting ignored", setting=setting, reason=problem.message)
+                refused[setting] = problem.message
+        if len(refused) in (0, len(left)):
+            return refused
+
+
+class Sockets(Protocol):
+    """The listeners of this broker."""
+
+    def prepare(self, config: BrokerConfig) -> None:
+        """Bind those that come by a configuration. Raises ConfigError."""
+
+    def give_up(self) -> None:
+        """Those that are not there by now do not come."""
+
+
+@contextlib.contextmanager
+def prepared(sockets: Sockets | None, tried: BrokerConfig) -> Iterator[None]:
+    """Have listeners bound before it is written that they come. Raises ConfigError."""
+    if sockets is None:
+        yield
+        return
+    sockets.prepare(tried)
+    try:
+        yield
+    finally:
+        sockets.give_up()
 
 
 class ConfigAdmin:
@@ -105,6 +147,7 @@ class ConfigAdmin:
         self._entities = entities
         self._one = asyncio.Lock()
         self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
+        self.sockets: Sockets | None = None
 
     # -- topics ------------------------------------------------------------------------------------------------------
 
@@ -137,7 +180,7 @@ class ConfigAdmin:
             before = self._config.dynamic(source)
             after = broker_after(self._config, name, before, changes, replace=replace)
             topics = {topic.name: topic.config for topic in self._context.topics.values()}
-            rehearse(self._config, source, after, topics, [change.name for change in changes])
+            tried = rehearse(self._config, source, after, topics, [change.name for change in changes])
             if validate_only:
                 return
             path = nodes.broker_config(int(name) if name else None)
@@ -147,11 +190,12 @@ class ConfigAdmin:
                 held, version = nodes.load_config(data), stat.version
             node = nodes.dump_config(await encoded(self._config, after, held, before, named(changes, replace=replace)))
             change: Op = Create(path, node) if version is None else Set(path, node, version)
-            await self._write([change], f"brokers/{name or '<default>'}")
-            self._config.overlay(source, after)
-            await self._holders.configure(list(self._context.topics.values()))
-            for tell in self.on_broker_altered:
-                await tell()
+            with prepared(self.sockets, tried):
+                await self._write([change], f"brokers/{name or '<default>'}")
+                self._config.overlay(source, after)
+                await self._holders.configure(list(self._context.topics.values()))
+                for tell in self.on_broker_altered:
+                    await tell()
         tell_altered(f"brokers/{name or '<default>'}", after)
 
     # -- users, client ids, addresses --------------------------------------------------------------------------------
@@ -218,17 +262,18 @@ def named(changes: Iterable[Change], *, replace: bool) -> set[str] | None:
 def rehearse(
     config: BrokerConfig, source: Source, after: Mapping[str, str], topics: Mapping[str, Mapping[str, str]],
     asked: Collection[str],
-) -> None:  # fmt: skip
-    """Would the broker, and every topic with its own settings over the broker's, take them? Raises ConfigError.
+) -> BrokerConfig:  # fmt: skip
+    """What the broker would go by. Raises ConfigError where it, or a topic with its own settings over these, cannot.
 
     `asked`: what was to be altered. The certificates of a listener are looked at where that is about them, be it that
     they have the name of before. A topic whose settings the broker does not take as it is has no say."""
     tried = config.copy()
     tried.overlay(source, after)
+    check_listeners(config, tried)
     now = config.ssl
     for listener, ssl in tried.ssl.items():
         of_it = [name for name in asked if name.startswith(f"listener.name.{listener.lower()}.")]
-        if any(map(is_reconfigurable, of_it)) or ssl.values != now[listener].values:
+        if any(map(is_reconfigurable, of_it)) or listener not in now or ssl.values != now[listener].values:
             server_context(ssl, listener)
     for name, own in topics.items():
         try:
@@ -237,6 +282,7 @@ def rehearse(
             if TopicConfig(config, own, stored=True).problems:
                 continue
             raise ConfigError(f"the topic {name} cannot go with it: {problem.message}") from None
+    return tried
 
 
 async def purge(session: Session, before_ms: int) -> None:

@@ -23,21 +23,21 @@ from pybroker.server.connection import Answer, Last, Responder, Waiting
 log = logging.getLogger(__name__)
 
 NO_LISTENER = -1
+LISTENERS_MAX = 63
+"""That the plane tells apart in its life, of which each number is one's for good."""
 
 
 class Adopted:
     """A connection that the plane owns, as its listener counts it; the plane itself closes it when it is idle."""
 
-    __slots__ = ("_bridge", "caller", "last_active")
+    __slots__ = ("caller", "last_active")
 
-    def __init__(self, bridge: "Bridge", caller: Caller) -> None:
-        self._bridge = bridge
+    def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.last_active = float("inf")
 
     def finish(self) -> None:
-        """End once nothing is owed: said to all connections at once."""
-        self._bridge.finish()
+        """End once nothing is owed: whoever closes the listener says so to all its connections at once."""
 
     def close(self, reason: str, level: int = logging.WARNING) -> None:
         """The plane closes what is left when it stops."""
@@ -67,7 +67,10 @@ class Bridge:
         self._responder: Responder | None = None
         self._closings: Closings | None = None
         self._finishing = False
-        self._listeners = {name: number for number, name in enumerate(listeners)}
+        self._listeners: dict[str, int] = {}
+        self._told_apart = 0  # listeners that it had
+        for name in listeners:
+            self.add_listener(name)
         self._nodes: list[tuple[int, int, str, int, str | None]] = []
 
     def open(self, responder: Responder, closings: Closings) -> None:
@@ -90,7 +93,7 @@ class Bridge:
         if judged:
             caller = caller._replace(rights=Rights())
         caller = caller._replace(throttle=Throttle())
-        adopted = Adopted(self, caller)
+        adopted = Adopted(caller)
         number = self._listeners.get(caller.listener, NO_LISTENER)
         below, tls = (sock.sock, sock.tls) if isinstance(sock, NativeStream) else (sock, None)
         ends_ms = 0 if caller.session is None else caller.session.ends_ms()
@@ -114,15 +117,37 @@ class Bridge:
             self._plane.set_nodes(nodes)
             self._nodes = nodes
 
+    def add_listener(self, name: str) -> bool:
+        """Take connections of one more; false where there were too many already, so that the plane can have none."""
+        if self._told_apart == LISTENERS_MAX:
+            return False
+        self._listeners[name] = self._told_apart
+        self._told_apart += 1
+        return True
+
+    def has_listener(self, name: str) -> bool:
+        """Does it take connections of one?"""
+        return name in self._listeners
+
+    def remove_listener(self, name: str) -> int:
+        """Close the connections of one that takes no more, once they got what they are owed; its number, for `cut`."""
+        number = self._listeners.pop(name, NO_LISTENER)
+        if number != NO_LISTENER:
+            self._plane.close_listener(number, owed=True)
+        return number
+
     def finish(self) -> None:
         """Let every connection end once it is owed nothing."""
         if not self._finishing:
             self._finishing = True
             self._plane.finish()
 
-    def cut(self) -> None:
-        """Close every connection; clients may come back at once."""
-        self._plane.cut()
+    def cut(self, listener: int | None = None) -> None:
+        """Close every connection; clients may come back at once. Or those of a listener that was removed."""
+        if listener is None:
+            self._plane.cut()
+        elif listener != NO_LISTENER:
+            self._plane.close_listener(listener, owed=False)
 
     def close_longest_silent(self, count: int, spared: str | None) -> int:
         """Close so many clients' connections, none of the listener `spared`; how many were asked for."""

@@ -205,6 +205,7 @@ class Broker:
             session, context, channel, self.config, admin, replicas, wall_ms, self.entities
         )
         settings.on_broker_altered.append(self._go_by_settings)
+        settings.sockets = sockets
         groups, workers = self._work(replicas)
         locator = Locator(self.broker_id, self.config, metadata, replicas, admin, groups)
         admin.on_deleted.append(locator.topic_deleted)
@@ -379,6 +380,7 @@ class Broker:
         """Do as the settings say now: connections, threads, and the address that clients are told."""
         assert self._workers is not None and self.replicas is not None
         assert self._sockets is not None
+        self._sockets.follow()
         self._sockets.limit()
         self._sockets.reload()
         self._workers.resize(self._io_threads())

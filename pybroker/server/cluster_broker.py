@@ -222,6 +222,7 @@ class ClusterBroker(Broker):
         settings = ClusterConfigs(
             lambda: member.session, self.broker_id, config, self._topic_configs, metadata, self._watch, wall_ms
         )
+        settings.sockets = self._sockets
         peers = Peers(self._inter_broker, self._manager, lambda: self._controller, ids.block)
         return Collaborators(
             self.broker_id, config, metadata, self._topic_configs, replicas, topics, ids.draw, workers, groups, located,

@@ -153,6 +153,10 @@ class Listener:
 
     # -- life ------------------------------------------------------------------------------------------------------
 
+    @property
+    def is_bound(self) -> bool:
+        return self._sock is not None
+
     def bind(self, host: str, port: int) -> None:
         """Bind and listen, without accepting yet; an empty host is every interface. Raises OSError."""
         family, address = socket.AF_INET, host
@@ -173,6 +177,7 @@ class Listener:
             sock.listen(self.limits.backlog)
         except BaseException:
             sock.close()
+            self._sock = None
             raise
         self.host, self.port = host, sock.getsockname()[1]
 
@@ -199,7 +204,7 @@ class Listener:
                 reason="anyone who can connect to it can read, write and delete every topic",
             )
 
-    async def close(self, timeout_seconds: float) -> None:
+    async def close(self, timeout_seconds: float, reason: str = "the broker stops") -> None:
         """Accept no more, let the running requests end within the time, close every connection."""
         self.stop_accepting()
         self.closing = True
@@ -209,7 +214,7 @@ class Listener:
         if self._connections and not self._hurried:
             await asyncio.wait([self._empty], timeout=timeout_seconds)
         for connection in list(self._connections):
-            connection.close("the broker stops", logging.INFO)
+            connection.close(reason, logging.INFO)
         self._held.close()
         self.closings.close()
 

@@ -6,41 +6,34 @@ that it came by, and is told the addresses that are advertised for that one.
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
-from pybroker import core
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
-from pybroker.config import BrokerConfig, ConfigError, Source
-from pybroker.config.listeners import EVERY_INTERFACE
-from pybroker.config.ssl_settings import is_reconfigurable
+from pybroker.config import BrokerConfig, ConfigError
+from pybroker.config.listeners import EVERY_INTERFACE, LISTENERS
 from pybroker.logs import event
-from pybroker.model import HostPort
+from pybroker.model import Endpoint, HostPort
 from pybroker.replication.logdirs import StartError
-from pybroker.security.credentials import Credentials, offered
+from pybroker.security.credentials import Credentials
 from pybroker.security.quotas import ClientQuotas
-from pybroker.security.tls import server_context
 from pybroker.server.authorization import Authorization
 from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Responder
 from pybroker.server.connection_quotas import Quotas
 from pybroker.server.listener import Limits, Listener, why_not
-from pybroker.server.login import Logins
+from pybroker.server.listener_security import ListenerSecurity
 from pybroker.server.pool import Pool
 from pybroker.server.quotas import QuotaManager
 from pybroker.server.sessions import Sessions
-from pybroker.server.tls_handshake import Tls, tls_of
-from pybroker.server.token_validators import TokenValidators
 
 log = logging.getLogger(__name__)
 
-STEP_THREADS = max(1, min(4, (os.cpu_count() or 1) // 2))
-"""Threads that make the handshakes of TLS."""
 POOL_BYTES = 512 << 20
 """What requests may hold in memory where queued.max.request.bytes says nothing."""
+FAREWELL_SECONDS = 1.0
+"""How long connections of a listener that is removed have for the answers that they are owed."""
 
 
 class SocketServer:
@@ -49,45 +42,24 @@ class SocketServer:
     def __init__(self, config: BrokerConfig, credentials: Credentials) -> None:
         """Raises StartError."""
         self._config = config
-        self._credentials = credentials
-        self._sasl = config.sasl
-        self._tokens = TokenValidators(self._sasl)
-        self.logins = Logins(
-            config["sasl.server.max.receive.size"],
-            config["connection.failed.authentication.delay.ms"] / 1000,
-            {name: offered(sasl, credentials, self._tokens.get(name)) for name, sasl in self._sasl.items()},
-        )
-        self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="pybroker-tls")
-        self._ssl = config.ssl
-        self._tls = {name: self._tls_of(name) for name in self._ssl}
-        if self._tls and not core.tls_available():
-            why = "the OpenSSL of this Python cannot be used by core: its ssl module serves TLS, on the event loop"
-            event(log, logging.WARNING, "TLS is slow", listeners=",".join(self._tls), reason=why)
+        self._security = ListenerSecurity(config, credentials)
+        self.logins = self._security.logins
         self._pool = Pool(pool_bytes(config))
-        names = [endpoint.listener for endpoint in config.listeners.endpoints]
-        self._quotas = Quotas(config.listeners.inter_broker if len(names) > 1 else None)
+        self._quotas = Quotas(self._spared())
         self._quotas.close_longest_silent = self._close_longest_silent
         self._bridge: Bridge | None = None
         self._metadata: MetadataCache | None = None
         self._heard: ClientQuotas | None = None  # that tell of changes
+        self._responder: Responder | None = None
+        self._free: Callable[[str], bool] | None = None
         self._listeners: list[Listener] = []
+        self._prepared: dict[str, Listener] = {}  # bound, or to be bound in the place of one that goes
+        self._leaving: set[asyncio.Task[None]] = set()
 
-    def _tls_of(self, name: str) -> Tls:
-        """What a listener speaks TLS by. Where what was changed in an earlier life cannot be used, that is told, and
-        the listener begins by what the broker was started with. Raises ConfigError where that is of no use either."""
-        try:
-            return tls_of(name, self._ssl[name], self._steps, self.logins)
-        except ConfigError as problem:
-            started = self._config.as_started().ssl.get(name)
-            if started is None or started.values == self._ssl[name].values:
-                raise
-            try:
-                made = tls_of(name, started, self._steps, self.logins)
-            except ConfigError:
-                raise problem from None
-            event(log, logging.ERROR, "certificates not exchanged", listener=name, reason=problem.message)
-            self._ssl[name] = started
-            return made
+    def _spared(self) -> str | None:
+        """The listener that brokers use among themselves, where it is not the only one."""
+        listeners = self._config.listeners
+        return listeners.inter_broker if len(listeners.endpoints) > 1 else None
 
     def __len__(self) -> int:
         """Connections."""
@@ -98,17 +70,19 @@ class SocketServer:
     def bind(self) -> None:
         """Bind every listener, without accepting yet. Raises StartError, and then none is bound."""
         for endpoint in self._config.listeners.endpoints:
-            limits = Limits.of(self._config, endpoint.listener)
-            logins = self.logins if endpoint.listener in self.logins.mechanisms else None
-            tls = self._tls.get(endpoint.listener)
-            listener = Listener(endpoint.listener, self._pool, limits, self._quotas, logins, tls)
+            listener = self._listener(self._config, endpoint.listener)
             try:
-                listener.bind(endpoint.host, endpoint.port)
-            except (OSError, ValueError) as problem:
+                _bind(listener, endpoint)
+            except StartError:
                 self.stop_accepting()
-                at = HostPort(endpoint.host, endpoint.port)
-                raise StartError(f"could not listen on {at}: {why_not(problem)}") from problem
+                raise
             self._listeners.append(listener)
+
+    def _listener(self, config: BrokerConfig, name: str) -> Listener:
+        """One whose security is known."""
+        security = self._security
+        logins, tls = security.logins_of(name), security.tls_of(name)
+        return Listener(name, self._pool, Limits.of(config, name), self._quotas, logins, tls)
 
     @property
     def addresses(self) -> Mapping[str, HostPort]:
@@ -124,7 +98,7 @@ class SocketServer:
         listeners, bound = self._config.listeners, self.addresses
         shown = bound
         if listeners.advertised is not None:
-            told = listeners.advertised
+            told = [each for each in listeners.advertised if each.listener in bound]
             shown = {name: HostPort(host, port or bound[name].port) for name, host, port in told}
         protocols = {name: listeners.protocols[name] for name in shown}
         return LiveBroker(broker_id, shown, protocols, self._config["broker.rack"])
@@ -136,22 +110,21 @@ class SocketServer:
         self._bridge, self._metadata = bridge, metadata
         metadata.watch(bridge.show)
         for listener in self._listeners:
-            listener.bridge = bridge
+            listener.bridge = bridge if bridge.has_listener(listener.name) else None
 
     def open(self, responder: Responder, free: Callable[[str], bool] | None = None) -> None:
         """Begin to accept, and have requests executed by `responder`. `free`: which principals nobody asks for their
         rights; None: no one is asked."""
         self.limit()
-        self.reload()
-        self._tokens.start()
-        if self.logins.mechanisms:
-            responder = Sessions(responder, self.logins, self._listeners[0].closings)
+        self._security.start()
+        # What is told of connections, the one listener tells that is never removed.
+        closings = next(each for each in self._listeners if each.name == self._config.listeners.inter_broker).closings
+        self._responder, self._free = Sessions(responder, self.logins, closings), free
+        if self._bridge is not None:
+            self._bridge.open(self._responder, closings)
         for listener in self._listeners:
             listener.free = free
-        if self._bridge is not None:
-            self._bridge.open(responder, self._listeners[0].closings)
-        for listener in self._listeners:
-            listener.open(responder)
+            listener.open(self._responder)
 
     def judge_by(self, authorization: Authorization) -> None:
         """Have the native plane hear of rules that change."""
@@ -190,25 +163,88 @@ class SocketServer:
         return closed
 
     def reload(self) -> None:
-        """Show new clients the certificates that the settings name now, of listeners where these were changed while the
-        broker runs: their files may be others under the names of before. What cannot be used stays as it was. And have
-        clients log in as the settings say now."""
-        for name, sasl in self._config.sasl.items():
-            if name in self._sasl and sasl != self._sasl[name]:
-                self._sasl[name] = sasl
-                self.logins.mechanisms[name] = offered(sasl, self._credentials, self._tokens.get(name))
-                event(log, logging.INFO, "logins exchanged", listener=name)
-        changed = [name for name in self._config.dynamic(Source.DYNAMIC_BROKER) if is_reconfigurable(name)]
-        for name, settings in self._config.ssl.items():
-            own = any(each.startswith(f"listener.name.{name.lower()}.") for each in changed)
-            if name in self._tls and (own or settings.values != self._ssl[name].values):
-                try:
-                    self._tls[name].context = server_context(settings, name)
-                except ConfigError as problem:
-                    event(log, logging.ERROR, "certificates not exchanged", listener=name, reason=problem.message)
-                else:
-                    self._ssl[name] = settings
-                    event(log, logging.INFO, "certificates exchanged", listener=name)
+        """Have clients of the listeners that there are see certificates, and log in, as the settings say now."""
+        self._security.reload()
+
+    # -- listeners that come and go ----------------------------------------------------------------------------------
+
+    def prepare(self, config: BrokerConfig) -> None:
+        """Bind the listeners that come by this configuration, without accepting yet. Raises ConfigError, and then none
+        is bound. A port that a listener has which goes is bound when that is gone."""
+        there = {listener.name: listener for listener in self._listeners}
+        wanted = {endpoint.listener: endpoint for endpoint in config.listeners.endpoints}
+        going = {(each.host, each.port) for name, each in there.items() if name not in wanted}
+        try:
+            for name in wanted.keys() - there.keys():
+                self._security.add(config, name)
+                self._prepared[name] = listener = self._listener(config, name)
+                if (wanted[name].host, wanted[name].port) not in going:
+                    _bind(listener, wanted[name])
+        except (StartError, ConfigError) as problem:
+            self.give_up()
+            refused = isinstance(problem, ConfigError)
+            raise ConfigError(problem.message if refused else f"{LISTENERS}: {problem.message}") from None
+
+    def give_up(self) -> None:
+        """The listeners that were prepared do not come, but those that are there by now."""
+        for name, listener in self._prepared.items():
+            listener.stop_accepting()
+            self._security.drop(name)
+        self._prepared.clear()
+
+    def follow(self) -> None:
+        """Have the listeners that the settings name now: open those that come, close those that go, and leave the
+        connections of the others as they are."""
+        wanted = {endpoint.listener: endpoint for endpoint in self._config.listeners.endpoints}
+        for listener in [each for each in self._listeners if each.name not in wanted]:
+            self._remove(listener)
+        self._quotas.spared = self._spared()
+        for name in wanted.keys() - {each.name for each in self._listeners}:
+            try:
+                self._add(wanted[name])
+            except (StartError, ConfigError) as problem:
+                event(log, logging.ERROR, "listener not opened", listener=name, reason=problem.message)
+        self._listeners.sort(key=lambda listener: list(wanted).index(listener.name))
+
+    def _add(self, endpoint: Endpoint) -> None:
+        """Open a listener. Raises StartError, ConfigError."""
+        name = endpoint.listener
+        listener = self._prepared.pop(name, None)
+        if listener is None:  # somebody else wrote the settings
+            self._security.add(self._config, name)
+            listener = self._listener(self._config, name)
+        try:
+            if not listener.is_bound:
+                _bind(listener, endpoint)
+        except StartError:
+            self._security.drop(name)
+            raise
+        assert self._responder is not None
+        if self._bridge is not None and self._bridge.add_listener(name):
+            listener.bridge = self._bridge
+            assert self._metadata is not None
+            self._bridge.show(self._metadata.image)
+        listener.free = self._free
+        self._listeners.append(listener)
+        listener.open(self._responder)
+        event(log, logging.INFO, "listener opened", listener=name, address=endpoint.host, port=listener.port)
+
+    def _remove(self, listener: Listener) -> None:
+        self._listeners.remove(listener)
+        listener.stop_accepting()
+        number = None if self._bridge is None else self._bridge.remove_listener(listener.name)
+        task = asyncio.get_running_loop().create_task(self._leave(listener, number))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        event(log, logging.INFO, "listener closed", listener=listener.name)
+
+    async def _leave(self, listener: Listener, number: int | None) -> None:
+        """End the connections of a listener that was removed."""
+        await listener.close(FAREWELL_SECONDS, "its listener was removed")
+        if self._bridge is not None and number is not None:
+            self._bridge.cut(number)
+        if listener.name not in {each.name for each in self._listeners}:
+            self._security.drop(listener.name)
 
     def disconnect(self) -> None:
         """Close the connections that there are, and go on accepting."""
@@ -223,14 +259,17 @@ class SocketServer:
             listener.abandon()
 
     def stop_accepting(self) -> None:
-        self._tokens.close()
+        self._security.stop_reading()
+        self.give_up()
         for listener in self._listeners:
             listener.stop_accepting()
 
     async def close(self, timeout_seconds: float) -> None:
         """Accept no more, let the running requests end within the time, close every connection."""
         self.stop_accepting()
-        await asyncio.gather(*(listener.close(timeout_seconds) for listener in self._listeners))
+        if self._bridge is not None:
+            self._bridge.finish()
+        await asyncio.gather(*(listener.close(timeout_seconds) for listener in self._listeners), *self._leaving)
         self._close_bridge()
 
     def release(self) -> None:
@@ -240,7 +279,7 @@ class SocketServer:
 
     def _close_bridge(self) -> None:
         """What is left of its connections closes with the last reference to the plane."""
-        self._steps.shutdown(wait=False)
+        self._security.close()
         if self._heard is not None:
             self._heard.on_changed.clear()
         bridge, self._bridge = self._bridge, None
@@ -256,3 +295,12 @@ def pool_bytes(config: BrokerConfig) -> int:
     """What requests may hold in memory."""
     most: int = config["queued.max.request.bytes"]
     return most if most > 0 else POOL_BYTES
+
+
+def _bind(listener: Listener, endpoint: Endpoint) -> None:
+    """Raises StartError."""
+    try:
+        listener.bind(endpoint.host, endpoint.port)
+    except (OSError, ValueError) as problem:
+        at = HostPort(endpoint.host, endpoint.port)
+        raise StartError(f"could not listen on {at}: {why_not(problem)}") from problem

@@ -1,7 +1,6 @@
 """The tokens of OAUTHBEARER that the listeners of a broker take, and the keys that are read for them."""
 
 import logging
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pybroker.clock import wall_ms
@@ -20,10 +19,17 @@ log = logging.getLogger(__name__)
 class TokenValidators:
     """One for each listener with OAUTHBEARER; listeners with the same settings of keys share what is read."""
 
-    def __init__(self, listeners: Mapping[str, Sasl]) -> None:
-        """Raises StartError where keys in a file cannot be read."""
+    def __init__(self) -> None:
         self._keys: dict[tuple[str, float, float, float], Jwks] = {}
-        self._made = {name: self._of(name, sasl.oauth) for name, sasl in listeners.items() if sasl.oauth is not None}
+        self._made: dict[str, Validator] = {}
+        self._started = False
+
+    def add(self, listener: str, sasl: Sasl) -> "Validator | None":
+        """That of a listener, which comes; None without OAUTHBEARER. Raises StartError where keys in a file cannot be
+        read."""
+        if sasl.oauth is not None:
+            self._made[listener] = self._of(listener, sasl.oauth)
+        return self._made.get(listener) if sasl.oauth is not None else None
 
     def get(self, listener: str) -> "Validator | None":
         """None without OAUTHBEARER."""
@@ -31,6 +37,7 @@ class TokenValidators:
 
     def start(self) -> None:
         """Begin to read keys."""
+        self._started = True
         for keys in self._keys.values():
             keys.start()
 
@@ -64,7 +71,10 @@ class TokenValidators:
                 try:
                     found.load()
                 except (WebError, ValueError) as problem:
+                    del self._keys[key]
                     raise StartError(f"{JWKS_URL} = {settings.jwks_url!r} is of no use: {problem}") from None
+            if self._started:
+                found.start()
         return found
 
 

@@ -221,7 +221,7 @@ async def test_a_broker_default_reaches_the_topics_that_say_nothing(live: Live, 
     assert (await wire.produce("t", big)).error_code == errors.MESSAGE_TOO_LARGE
 
 
-@pytest.mark.parametrize("name", ["num.partitions", "broker.id", "log.dirs", "listeners", "no.such.setting"])
+@pytest.mark.parametrize("name", ["num.partitions", "broker.id", "log.dirs", "metrics.listener", "no.such.setting"])
 async def test_what_a_running_broker_cannot_change_is_refused(wire: Wire, name: str) -> None:
     answer = await alter(wire, BROKER, "", (name, SET, "1"))
     assert answer.error_code == errors.INVALID_CONFIG and name in answer.error_message

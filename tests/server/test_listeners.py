@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import pybroker.testing
 from pybroker import errors
+from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, ResourceType
 from pybroker.controller import nodes
 from pybroker.model import HostPort
 from pybroker.protocol import messages as m
-from tests.server.live import Live, batch, fetch_fields, values
+from pybroker.security.login import Account
+from pybroker.server import bridge
+from tests.harness import free_port, until
+from tests.server.live import Live, Wire, batch, fetch_fields, values
+from tests.server.test_alter_configs import BROKER, DELETE, SET, alter
+from tests.server.test_sasl import give, log_in
 from tests.server.test_tls import AUTHORITY, context
 
 SETS = [
@@ -128,6 +137,177 @@ async def test_an_address_changes_for_its_listener_alone(several: Live) -> None:
     for wire, expected in ((outside, [("elsewhere.example", 7778)]), (inside, told(several, "INSIDE"))):
         answer = await wire.call("Metadata", 12, topics=[])
         assert [(b.host, b.port) for b in answer.brokers] == expected
+
+
+# -- listeners that come and go ----------------------------------------------------------------------------------------
+
+THREE, MAP, ADVERTISED, INTER_BROKER = (text.partition("=")[2] for text in SETS)
+ME = "1001"
+
+
+async def altered(wire: Wire, **settings: str | None) -> Any:
+    """The answer to an alteration of this broker; a setting without a value is taken back."""
+    changes = [(n.replace("_", "."), DELETE if v is None else SET, v) for n, v in settings.items()]
+    return await alter(wire, BROKER, ME, *changes)
+
+
+def at(live: Live, listener: str, host: str = "127.0.0.1") -> str:
+    assert live.broker is not None
+    return f"{listener}://{host}:{live.broker.addresses[listener].port}"
+
+
+async def registered(live: Live) -> dict[str, Any]:
+    broker = live.broker
+    assert broker is not None and broker._session is not None
+    found: dict[str, Any] = json.loads((await broker._session.get(nodes.broker(broker.broker_id)))[0])
+    return found
+
+
+async def test_a_listener_comes_and_goes_while_others_serve(several: Live, tmp_path: Path) -> None:
+    """With a login and TLS of its own, in one alteration. Clients of the others keep their connections; those of one
+    that is removed end, and its port is free. A restart has what was altered last."""
+    inside = await several.connect("INSIDE")
+    assert (await inside.create("t")).error_code == 0
+    broker = AUTHORITY.sign("localhost")
+    (tmp_path / "broker.pem").write_bytes(broker.key + broker.chain)
+    own = {
+        "listener.name.new.ssl.keystore.type": "PEM", "listener.name.new.sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "listener.name.new.ssl.keystore.location": str(tmp_path / "broker.pem"),
+    }  # fmt: skip
+    await give(inside, "ann", "secret")
+    answer = await altered(
+        inside, listeners=f"{THREE},NEW://127.0.0.1:0", listener_security_protocol_map=f"{MAP},NEW:SASL_SSL",
+        advertised_listeners=f"{ADVERTISED},NEW://new.example:0", **own,
+    )  # fmt: skip
+    assert answer.error_code == 0, answer.error_message
+    ann = await several.connect("NEW", context())
+    await log_in(ann, Account("SCRAM-SHA-256", "ann", "secret"))
+    assert (await ann.produce("t", batch(b"by ann"))).error_code == 0
+    metadata = await ann.call("Metadata", 12, topics=[])
+    assert [(b.host, b.port) for b in metadata.brokers] == [("new.example", int(at(several, "NEW").split(":")[-1]))]
+    assert (await registered(several))["listener_security_protocol_map"]["NEW"] == "SASL_SSL"
+    stranger = await several.connect("NEW", context())
+    stranger.send("Metadata", 9, topics=None)
+    assert await stranger.closed()
+
+    port = at(several, "NEW")
+    hidden = await several.connect("HIDDEN")
+    fewer = {"listeners": THREE, "advertised_listeners": ADVERTISED}
+    assert (await altered(inside, **fewer)).error_code == 0
+    assert await ann.closed() and "NEW" not in (await registered(several))["listener_security_protocol_map"]
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", int(port.split(":")[-1])))
+    for wire in (inside, hidden):
+        assert values((await wire.fetch("t", 0)).records) == [b"by ann"]
+
+    assert (await altered(inside, listeners=f"{THREE},NEW://127.0.0.1:0", advertised_listeners=None)).error_code == 0
+    await log_in(await several.connect("NEW", context()), Account("SCRAM-SHA-256", "ann", "secret"))
+    await several.restart()
+    await log_in(await several.connect("NEW", context()), Account("SCRAM-SHA-256", "ann", "secret"))
+
+
+async def test_a_listener_takes_the_port_of_one_that_goes(several: Live) -> None:
+    """Also where the alteration comes by the one that goes: it is answered."""
+    assert several.broker is not None
+    hidden = await several.connect("HIDDEN")
+    first, second, _ = THREE.split(",")
+    assert (await altered(hidden, listeners=f"{first},{second},{at(several, 'HIDDEN')}")).error_code == 40
+    port = several.broker.addresses["HIDDEN"].port
+    again = await several.connect("INSIDE")
+    assert (await altered(again, listeners=f"{first},{second}")).error_code == 0
+    assert await hidden.closed()
+    assert (await altered(again, listeners=f"{first},{second},HIDDEN://127.0.0.1:{port}")).error_code == 0
+    hidden = await several.connect("HIDDEN")
+    more = f"{first},{second},NEXT://127.0.0.1:{port}"
+    taken = await altered(hidden, listeners=more, listener_security_protocol_map=f"{MAP},NEXT:PLAINTEXT")
+    assert taken.error_code == 0, taken.error_message
+    assert await hidden.closed()
+    wire = await several.connect("NEXT")
+    assert (await wire.create("t")).error_code == 0 and several.broker.addresses["NEXT"].port == port
+
+
+@pytest.mark.parametrize("several", ["native"], indirect=True)
+async def test_more_listeners_than_the_plane_tells_apart(several: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop serves the connections of those that come after."""
+    assert several.broker is not None
+    monkeypatch.setattr(bridge, "LISTENERS_MAX", 4)
+    inside = await several.connect("INSIDE")
+    assert (await inside.create("t")).error_code == 0
+    for number in range(3):
+        more = {"listeners": f"{THREE},NEW://127.0.0.1:0", "listener_security_protocol_map": f"{MAP},NEW:PLAINTEXT"}
+        assert (await altered(inside, **more)).error_code == 0
+        wire = await several.connect("NEW")
+        assert (await wire.produce("t", batch(b"x"))).base_offset == number
+        [plane] = several.broker.replicas.plane_stats()[:1]  # type: ignore[union-attr]
+        assert plane["connections"] == (2 if number == 0 else 1)
+        assert (await altered(inside, listeners=None)).error_code == 0
+        assert await wire.closed()
+
+
+@pytest.mark.parametrize("several", ["native"], indirect=True)
+async def test_what_cannot_become_of_listeners(several: Live) -> None:
+    """In one sentence, as Kafka's DynamicListenerConfig judges; nothing changes, nothing is bound."""
+    wire = await several.connect("INSIDE")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        two = "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0"
+        mapped = {"listener_security_protocol_map": f"{MAP},NEW:PLAINTEXT,SECURE:SSL"}
+        asked: list[tuple[dict[str, str | None], str]] = [
+            ({"listeners": THREE.replace("INSIDE://127.0.0.1:0,", "")}, "Found OUTSIDE,INSIDE"),
+            ({"listeners": "OUTSIDE://127.0.0.1:0", "advertised_listeners": "OUTSIDE://outside.example:1"},
+             "inter.broker.listener.name = 'INSIDE'"),
+            ({"advertised_listeners": "OUTSIDE://outside.example:1"}, "must be a listener name defined in advertised"),
+            ({"listeners": f"{THREE},NEW://127.0.0.1:0"}, "No security protocol defined for listener NEW"),
+            ({"listeners": THREE.replace("HIDDEN://127.0.0.1:0", "HIDDEN://127.0.0.1:1")},
+             "give the one at HIDDEN://127.0.0.1:1 another name"),
+            ({"listener_security_protocol_map": MAP.replace("HIDDEN:PLAINTEXT", "HIDDEN:SSL")},
+             "Security protocol cannot be updated for existing listener HIDDEN"),
+            ({"listeners": f"{THREE},NEW://127.0.0.1:0,SECURE://127.0.0.1:0", **mapped},
+             "the listener SECURE has TLS, but no certificate"),
+            ({"listeners": f"{THREE},NEW://127.0.0.1:{port}", **mapped},
+             f"listeners: could not listen on 127.0.0.1:{port}: the port is in use"),
+            ({"listeners": f"{THREE},NEW://192.0.2.1:0", **mapped}, "192.0.2.1:0: cannot assign requested address"),
+            ({"listener.name.hidden.ssl.client.auth": "required"},
+             "Configs cannot be updated dynamically for existing listener HIDDEN, restart broker or create a new "
+             "listener for update: listener.name.hidden.ssl.client.auth"),
+            ({"listeners": two, "listener_security_protocol_map": "nonsense"}, "listener.security.protocol.map"),
+        ]  # fmt: skip
+        before = several.broker and several.broker.addresses
+        for settings, said in asked:
+            answer = await altered(wire, **settings)
+            assert answer.error_code == errors.INVALID_CONFIG and said in answer.error_message, answer.error_message
+            assert "\n" not in answer.error_message and (several.broker and several.broker.addresses) == before
+        refused = await alter(wire, BROKER, "", ("listeners", SET, two))
+        assert refused.error_code == errors.INVALID_REQUEST and "each broker's own" in refused.error_message
+        dry = {"listeners": f"{THREE},NEW://127.0.0.1:0", "listener.security.protocol.map": f"{MAP},NEW:PLAINTEXT"}
+        changes = [(name, SET, text) for name, text in dry.items()]
+        assert (await alter(wire, BROKER, ME, *changes, validate_only=True)).error_code == 0
+        assert (several.broker and several.broker.addresses) == before
+
+
+def test_brokers_of_a_cluster_show_each_others_listeners() -> None:
+    """Those that come and those that go; followers follow on meanwhile."""
+    with pybroker.testing.cluster(2) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        topic = cluster.create_topic("t")
+        late = {node.id: free_port() for node in admin.describe_cluster().nodes}
+        first = {node.id: f"PLAINTEXT://{node.host}:{node.port}" for node in admin.describe_cluster().nodes}
+        mapped = Alteration("listener.security.protocol.map", ConfigOperation.SET, "PLAINTEXT:PLAINTEXT,LATE:PLAINTEXT")
+
+        def shown() -> dict[int, int]:
+            with Admin(f"127.0.0.1:{late[1]}") as asked:
+                return {node.id: node.port for node in asked.describe_cluster().nodes}
+
+        for number, port in late.items():
+            listeners = Alteration("listeners", ConfigOperation.SET, f"{first[number]},LATE://127.0.0.1:{port}")
+            admin.alter_configs(ConfigResource(ResourceType.BROKER, str(number)), [listeners, mapped])
+        until("both are seen", lambda: shown() == late)
+        fewer = [Alteration("listeners", ConfigOperation.DELETE)]
+        admin.alter_configs(ConfigResource(ResourceType.BROKER, "2"), fewer)
+        until("one is not seen any more", lambda: shown() == {1: late[1]})
+        cluster.produce(topic, "x")
+        cluster.wait_in_sync(topic)
+        assert [record.value for record in cluster.records(topic)] == [b"x"]
 
 
 async def test_connections_of_all_listeners_count_together(several: Live) -> None:

@@ -1,0 +1,40 @@
+"""What may become of the listeners of a running broker, as Kafka's DynamicListenerConfig judges it (KIP-226).
+
+One may come, with settings of its own, and one may go that brokers do not use. What is there stays as it is, but for
+its certificates, the users of its logins, its limits, and the address that clients are told. Kafka takes another
+address in `listeners` without a word, and has it at its next start; here that is refused. The refusals have Kafka's
+words.
+"""
+
+from .broker import BrokerConfig
+from .listeners import LISTENERS, PROTOCOLS
+from .security_settings import is_login_module
+from .settings import ConfigError
+from .ssl_settings import is_reconfigurable
+
+
+def check_listeners(now: BrokerConfig, after: BrokerConfig) -> None:
+    """Raises ConfigError where a running broker cannot go from one to the other."""
+    before, then = now.listeners, after.listeners
+    there = {endpoint.listener: endpoint for endpoint in before.endpoints}
+    for endpoint in then.endpoints:
+        name = endpoint.listener
+        if name not in there:
+            continue
+        if endpoint != there[name]:
+            why = f"listener {name} is at {there[name]} while the broker runs: give the one at {endpoint} another name"
+            raise ConfigError(f"{LISTENERS} is not allowed: {why}")
+        if before.protocols[name] != then.protocols[name]:
+            why = f"Security protocol cannot be updated for existing listener {name}"
+            raise ConfigError(f"{PROTOCOLS} is not allowed: {why}")
+        changed = {setting for setting, _ in _fixed(now, name) ^ _fixed(after, name)}
+        if changed:
+            words = f"Configs cannot be updated dynamically for existing listener {name}"
+            instead = "restart broker or create a new listener for update"
+            raise ConfigError(f"{words}, {instead}: {', '.join(sorted(changed))}")
+
+
+def _fixed(config: BrokerConfig, listener: str) -> set[tuple[str, str]]:
+    """What a listener has of its own that stays as long as it is there."""
+    own = config.own_of_listener(listener).items()
+    return {(name, text) for name, text in own if not is_reconfigurable(name) and not is_login_module(name)}

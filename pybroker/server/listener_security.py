@@ -1,0 +1,120 @@
+"""What each listener of a broker asks of its clients, TLS and logins, as the settings of the listener say."""
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from pybroker import core
+from pybroker.config import BrokerConfig, ConfigError, Source
+from pybroker.config.security_settings import Sasl
+from pybroker.config.ssl_settings import Ssl, is_reconfigurable
+from pybroker.logs import event
+from pybroker.security.credentials import Credentials, offered
+from pybroker.security.tls import server_context
+from pybroker.server.login import Logins
+from pybroker.server.tls_handshake import Tls, tls_of
+from pybroker.server.token_validators import TokenValidators
+
+log = logging.getLogger(__name__)
+
+STEP_THREADS = max(1, min(4, (os.cpu_count() or 1) // 2))
+"""Threads that make the handshakes of TLS."""
+
+
+class ListenerSecurity:
+    """Of all listeners of one broker, which may come and go."""
+
+    def __init__(self, config: BrokerConfig, credentials: Credentials) -> None:
+        """Raises ConfigError, and StartError where keys of tokens cannot be read."""
+        self._config = config
+        self._credentials = credentials
+        self._tokens = TokenValidators()
+        self.logins = Logins(
+            config["sasl.server.max.receive.size"], config["connection.failed.authentication.delay.ms"] / 1000, {}
+        )
+        self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="pybroker-tls")
+        self._sasl: dict[str, Sasl] = {}
+        self._ssl: dict[str, Ssl] = {}
+        self._tls: dict[str, Tls] = {}
+        for endpoint in config.listeners.endpoints:
+            self.add(config, endpoint.listener)
+        if self._tls and not core.tls_available():
+            why = "the OpenSSL of this Python cannot be used by core: its ssl module serves TLS, on the event loop"
+            event(log, logging.WARNING, "TLS is slow", listeners=",".join(self._tls), reason=why)
+
+    def start(self) -> None:
+        """Begin to read keys."""
+        self._tokens.start()
+
+    def close(self) -> None:
+        """Read keys no more, and make no handshakes."""
+        self._tokens.close()
+        self._steps.shutdown(wait=False)
+
+    def stop_reading(self) -> None:
+        """Read keys no more."""
+        self._tokens.close()
+
+    def tls_of(self, listener: str) -> Tls | None:
+        """None where TLS is not spoken."""
+        return self._tls.get(listener)
+
+    def logins_of(self, listener: str) -> Logins | None:
+        """None where nobody logs in."""
+        return self.logins if listener in self._sasl else None
+
+    def add(self, config: BrokerConfig, listener: str) -> None:
+        """Know a listener of this configuration. Raises ConfigError and StartError, and then knows nothing of it."""
+        ssl, sasl = config.ssl.get(listener), config.sasl.get(listener)
+        if ssl is not None:
+            self._ssl[listener], self._tls[listener] = self._made(config, listener, ssl)
+        if sasl is not None:
+            try:
+                validator = self._tokens.add(listener, sasl)
+            except BaseException:
+                self.drop(listener)
+                raise
+            self._sasl[listener] = sasl
+            self.logins.mechanisms[listener] = offered(sasl, self._credentials, validator)
+
+    def drop(self, listener: str) -> None:
+        """Nobody comes by it any more."""
+        for held in (self._ssl, self._tls, self._sasl, self.logins.mechanisms):
+            held.pop(listener, None)
+
+    def _made(self, config: BrokerConfig, listener: str, ssl: Ssl) -> tuple[Ssl, Tls]:
+        """What a listener speaks TLS by. Where what was changed in an earlier life cannot be used, that is told, and
+        the listener begins by what the broker was started with. Raises ConfigError where that is of no use either."""
+        try:
+            return ssl, tls_of(listener, ssl, self._steps, self.logins)
+        except ConfigError as problem:
+            started = config.as_started().ssl.get(listener)
+            if started is None or started.values == ssl.values:
+                raise
+            try:
+                made = tls_of(listener, started, self._steps, self.logins)
+            except ConfigError:
+                raise problem from None
+            event(log, logging.ERROR, "certificates not exchanged", listener=listener, reason=problem.message)
+            return started, made
+
+    def reload(self) -> None:
+        """Show new clients the certificates that the settings name now, of listeners where these were changed while the
+        broker runs: their files may be others under the names of before. What cannot be used stays as it was. And have
+        clients log in as the settings say now."""
+        for name, sasl in self._config.sasl.items():
+            if name in self._sasl and sasl != self._sasl[name]:
+                self._sasl[name] = sasl
+                self.logins.mechanisms[name] = offered(sasl, self._credentials, self._tokens.get(name))
+                event(log, logging.INFO, "logins exchanged", listener=name)
+        changed = [name for name in self._config.dynamic(Source.DYNAMIC_BROKER) if is_reconfigurable(name)]
+        for name, settings in self._config.ssl.items():
+            own = any(each.startswith(f"listener.name.{name.lower()}.") for each in changed)
+            if name in self._tls and (own or settings.values != self._ssl[name].values):
+                try:
+                    self._tls[name].context = server_context(settings, name)
+                except ConfigError as problem:
+                    event(log, logging.ERROR, "certificates not exchanged", listener=name, reason=problem.message)
+                else:
+                    self._ssl[name] = settings
+                    event(log, logging.INFO, "certificates exchanged", listener=name)
