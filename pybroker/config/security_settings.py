@@ -27,6 +27,7 @@ CIPHERS: Final = ("AES/CBC/PKCS5Padding", "AES/GCM/NoPadding")
 _HASHES: Final = ("sha1", "sha224", "sha256", "sha384", "sha512")
 KEY_FACTORIES: Final = {f"PBKDF2WithHmac{name.upper()}": name for name in _HASHES}
 """Java's names of PBKDF2 by its hashes, and those of hashlib."""
+KEY_FACTORY: Final = "PBKDF2WithHmacSHA512"
 KEY_BITS: Final = (128, 192, 256)
 ITERATIONS_MIN, ITERATIONS_MAX = 1024, 1_000_000
 """The most takes half a second or more for each password."""
@@ -129,8 +130,8 @@ SECURITY = table(
     Setting(
         ENCODER_KEY_FACTORY,
         Type.STRING,
-        "PBKDF2WithHmacSHA512",
-        "How the secret becomes the key of the cipher.",
+        None,
+        "How the secret becomes the key of the cipher. Not set: PBKDF2WithHmacSHA512.",
         Choice(tuple(KEY_FACTORIES)),
     ),
     Setting(

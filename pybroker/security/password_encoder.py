@@ -27,6 +27,7 @@ from pybroker.config.security_settings import (
     ITERATIONS_MAX,
     KEY_BITS,
     KEY_FACTORIES,
+    KEY_FACTORY,
 )
 from pybroker.config.settings import shown
 
@@ -74,7 +75,7 @@ class PasswordEncoder:
         return cls(
             text,
             cipher=config[ENCODER_CIPHER],
-            key_factory=config[ENCODER_KEY_FACTORY],
+            key_factory=config[ENCODER_KEY_FACTORY] or KEY_FACTORY,
             key_bits=config[ENCODER_KEY_LENGTH],
             iterations=config[ENCODER_ITERATIONS],
         )
