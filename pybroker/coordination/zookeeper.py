@@ -42,6 +42,13 @@ class ZooKeeperStore(s.Store):
         """See that a server answers, and make the chroot, as Kafka does. Raises StoreFailed in one sentence."""
         if not self._chroot:
             return
+        for last in (False, False, True):
+            if await self._made_chroot(last):
+                return
+
+    async def _made_chroot(self, last: bool) -> bool:
+        """In a session of its own. False if that expired, as that of a process does which stands still while it starts;
+        the last one raises SessionExpired."""
         session = await self._reach(self._hosts, int(self._timeout_s * 1000))
         self._sessions.append(session)
         path = ""
@@ -57,9 +64,15 @@ class ZooKeeperStore(s.Store):
         except TimeoutError:
             problem = f"ZooKeeper at {self._hosts} did not make {path} in {self._timeout_s:g} s (zookeeper.connect)"
             raise s.StoreFailed(detail=problem) from None
+        except s.SessionExpired as problem:
+            if last:
+                raise
+            event(log, logging.WARNING, "session expired at the start", reason=problem)
+            return False
         finally:
             ended = session.close()
         await ended
+        return True
 
     async def session(self, timeout_ms: int) -> ZooKeeperSession:
         session = await self._reach(self._hosts + self._chroot, timeout_ms)

@@ -12,6 +12,14 @@ from pybroker.coordination.zookeeper import ZooKeeperSession, ZooKeeperStore
 from tests.coordination.zookeeper_proxy import ZooKeeperProxy
 
 
+def close_from_elsewhere(address: str, credentials: tuple[int, bytes]) -> None:
+    """End a session: whoever knows its id and password may take it over, and close it."""
+    other = KazooClient(address, client_id=credentials)
+    other.start()
+    other.stop()
+    other.close()
+
+
 class ProxiedSession(ZooKeeperSession):
     """`fate`, `disconnect`, `reconnect`, `suspend` and `resume` are as a MemorySession's."""
 
@@ -47,11 +55,7 @@ class ProxiedSession(ZooKeeperSession):
         self._proxy.speak()
 
     def expire(self) -> None:
-        """End the session from elsewhere: whoever knows its id and password may take it over, and close it."""
-        other = KazooClient(self._address, client_id=self._credentials)
-        other.start()
-        other.stop()
-        other.close()
+        close_from_elsewhere(self._address, self._credentials)
 
 
 class ProxiedStore(ZooKeeperStore):

@@ -25,9 +25,10 @@ from pybroker.coordination.store import (
     WatchEvent,
 )
 from pybroker.coordination.zookeeper import ZooKeeperStore
-from pybroker.coordination.zookeeper_session import _translated
+from pybroker.coordination.zookeeper_session import ZooKeeperSession, _translated
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.coordination.conftest import TIMEOUT_MS, ZOOKEEPER
+from tests.coordination.proxied_store import close_from_elsewhere
 
 CONNECTED, DISCONNECTED, EXPIRED, CLOSED = SessionState
 AWAY_MS = 50
@@ -339,3 +340,30 @@ async def test_nobody_waits_to_ask_while_zookeeper_is_away(a: Any) -> None:
     assert time.monotonic() - began_s < 5
     a.reconnect()
     assert all(found is not None for found in await asyncio.gather(*asked))
+
+
+@pytest.mark.java
+@pytest.mark.xdist_group("zookeeper")
+@pytest.mark.parametrize("times", [2, 3])
+async def test_a_chroot_is_made_though_sessions_expire(zookeeper: ZooKeeper, times: int) -> None:
+    """That of a process which stands still while it starts: it begins another one, but not for ever."""
+
+    class Expiring(ZooKeeperStore):
+        left = times
+
+        async def _reach(self, hosts: str, timeout_ms: int) -> ZooKeeperSession:
+            session = await super()._reach(hosts, timeout_ms)
+            if self.left:
+                self.left -= 1
+                await asyncio.to_thread(close_from_elsewhere, zookeeper.connect, session._client.client_id)
+                await session.expired.wait()
+            return session
+
+    store = Expiring(f"{zookeeper.connect}/{time.monotonic_ns()}/kafka")
+    if times == 2:
+        await store.open()
+        assert await (await store.session(TIMEOUT_MS)).exists("/")
+    else:
+        with pytest.raises(SessionExpired):
+            await store.open()
+    await store.close()
