@@ -22,6 +22,7 @@ from pybroker.controller import nodes
 from pybroker.controller.cluster_configs import ClusterConfigs
 from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.controller.config_watch import UNKNOWN, ConfigWatch
+from pybroker.controller.configs import take
 from pybroker.controller.entities import EntityConfigs
 from pybroker.controller.loading import prepare
 from pybroker.controller.planning import NewTopic
@@ -198,6 +199,21 @@ async def test_passwords_are_encrypted_in_the_store(members: tuple[Member, Membe
     third = await stored()
     assert third.keys() == {name, other} and third[name] != first[name]
     assert one.config.dynamic(Source.DYNAMIC_BROKER) == {name: "another", other: "sesame"}
+
+
+def test_settings_that_only_go_together_are_taken_in_any_order() -> None:
+    """A listener and the protocol of its name, and those that stand beside one that is not allowed any more."""
+    texts = {
+        "log.cleaner.threads": "none", "no.such.setting": "1", "advertised.listeners": "LATE://here:1,PLAINTEXT://here:2",
+        "listeners": "PLAINTEXT://:0,LATE://:0", "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LATE:PLAINTEXT",
+        "log.retention.ms": "9000",
+    }  # fmt: skip
+    config = BrokerConfig.load(None, [])
+    refused = take(config, Source.DYNAMIC_BROKER, texts)
+    assert refused.keys() == {"log.cleaner.threads", "no.such.setting"} and all(refused.values())
+    assert config.dynamic(Source.DYNAMIC_BROKER) == {n: text for n, text in texts.items() if n not in refused}
+    assert take(config, Source.DYNAMIC_BROKER, {"log.retention.ms": "8000"}) == {}
+    assert config["log.retention.ms"] == 8000 and config.listeners.protocols == {"PLAINTEXT": "PLAINTEXT"}
 
 
 async def test_what_is_wrong_is_refused_and_written_nowhere(members: tuple[Member, Member]) -> None:
