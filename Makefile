@@ -13,7 +13,7 @@ ON_CLUSTER := $(addprefix tests/client/test_,consumer.py group.py producer.py ai
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 # More than there are cores: a test waits for half of its time, for a timer, an answer or a process that starts.
-WORKERS ?= $(shell expr $(JOBS) + 2)
+WORKERS ?= $(shell expr $(JOBS) + 3)
 
 # The tests start a thousand Pythons, brokers and Spark's workers among them: what they import is compiled once.
 unexport PYTHONDONTWRITEBYTECODE

@@ -43,8 +43,10 @@ def test_brokers_may_be_told_what_they_speak_instead_of_where() -> None:
 
 
 def test_one_may_be_told_to_nobody() -> None:
+    """It has its protocol all the same: without it, its TLS and its logins were left out."""
     found = listeners(TWO, MAP, "advertised.listeners=B://b:0", "inter.broker.listener.name=B")
-    assert [e.listener for e in found.endpoints] == ["A", "B"] and found.protocols == {"B": "PLAINTEXT"}
+    assert [e.listener for e in found.endpoints] == ["A", "B"]
+    assert found.protocols == {"A": "PLAINTEXT", "B": "PLAINTEXT"}
 
 
 @pytest.mark.parametrize(
