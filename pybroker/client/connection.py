@@ -247,7 +247,7 @@ def agreed_version(
 PERHAPS_TLS: Final = "the port may be one for TLS (security.protocol SSL or SASL_SSL)"
 _PERHAPS: Final = {
     GREETED: f"; {PERHAPS_TLS}",
-    SERVED: "; its listener may be one where clients log in (security.protocol SASL_PLAINTEXT)",
+    SERVED: "; its listener may be one where clients log in (security.protocol SASL_PLAINTEXT or SASL_SSL)",
 }
 _TLS_ALERT: Final = b"\x15\x03"
 """How a TLS server begins the answer to what is no TLS: an alert, then the version's first byte."""

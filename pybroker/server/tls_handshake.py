@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 ALERT_SECONDS = 0.1
 """That a client has to read why it is turned away."""
+NO_TLS = dict.fromkeys(("wrong version number", "http request"), "it does not speak TLS, which this listener asks for")
+"""OpenSSL's words for it."""
 
 
 @dataclass(slots=True)
@@ -138,7 +140,8 @@ class TlsHandshake:
 
     def _fail(self, problem: BaseException) -> None:
         if isinstance(problem, OSError):
-            self._refuse((problem.strerror or str(problem)).removeprefix(HANDSHAKE_FAILED))
+            why = (problem.strerror or str(problem)).removeprefix(HANDSHAKE_FAILED)
+            self._refuse(NO_TLS.get(why, why))
         else:
             event(log, logging.ERROR, "handshake failed", client=self.caller.address, reason=problem, exc_info=problem)
             self.close(None)

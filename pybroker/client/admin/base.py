@@ -69,7 +69,17 @@ def only(results: Sequence[Any], what: str) -> Any:
     return results[0]
 
 
+_DENIALS: Final = {
+    errors.TOPIC_AUTHORIZATION_FAILED, errors.GROUP_AUTHORIZATION_FAILED, errors.CLUSTER_AUTHORIZATION_FAILED,
+    errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}  # fmt: skip
+
+
 def raise_for(code: int, what: str, message: str | None = None) -> None:
-    """KafkaError of a code that is not 0: the broker's own sentence if it gave one, else what the code means."""
+    """KafkaError of a code that is not 0: the broker's own sentence if it gave one, else what the code means.
+
+    Of a denial a broker only says that it is one."""
+    if code in _DENIALS:
+        raise KafkaError(code, f"{what}: {errors.lookup(code).meaning}: it takes an ACL, which the broker's log names")
     if code != errors.NONE:
         raise KafkaError(code, message or f"{what}: {errors.lookup(code).meaning}")
