@@ -3,15 +3,22 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
+from click.core import ParameterSource
 
 from pybroker.cli import output
+from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Misuse
-from pybroker.cli.options import admin_of, cluster_options, delete_each, say
+from pybroker.cli.options import F, admin_of, cluster_options, delete_each, say
+from pybroker.cli.zookeeper_options import config_of, zookeeper_options
+from pybroker.client.admin import Admin
 from pybroker.errors import RESOURCE_NOT_FOUND
 from pybroker.security.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN
+
+if TYPE_CHECKING:
+    from pybroker.cli.zookeeper_users import ZooKeeperUsers
 
 PASSWORD_VARIABLE = "PYBROKER_USER_PASSWORD"
 
@@ -20,15 +27,33 @@ PASSWORD_VARIABLE = "PYBROKER_USER_PASSWORD"
 def command() -> None:
     """List, set and remove the passwords by which users log in by SCRAM, of any broker that speaks Kafka's protocol.
 
+    With --zookeeper, or --config and a broker's file, it is done in ZooKeeper itself, before the first broker starts.
+
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
     """
 
 
+def _where(function: F) -> F:
+    return cluster_options(zookeeper_options(function))
+
+
+def _admin(bootstrap: str, timeout_s: float, zookeeper: str | None, file: str | None) -> "Admin | ZooKeeperUsers":
+    """Who is asked: a broker, or ZooKeeper. Misuse for both."""
+    if zookeeper is None and file is None:
+        return admin_of(bootstrap, timeout_s)
+    if click.get_current_context().get_parameter_source("bootstrap_server") is ParameterSource.COMMANDLINE:
+        raise Misuse("--bootstrap-server asks a broker, --zookeeper and --config ask ZooKeeper: leave one of them out")
+    with importing():
+        from pybroker.cli.zookeeper_users import ZooKeeperUsers
+
+    return ZooKeeperUsers(config_of(zookeeper, file))
+
+
 @command.command(name="list")
-@cluster_options
-def list_users(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
+@_where
+def list_users(bootstrap_server: str, timeout_s: float, as_json: bool, zookeeper: str | None, file: str | None) -> None:
     """List the users who can log in by SCRAM, and by which mechanisms."""
-    with admin_of(bootstrap_server, timeout_s) as admin:
+    with _admin(bootstrap_server, timeout_s, zookeeper, file) as admin:
         found = admin.users()
     if as_json:
         output.as_json([{"user": user.name, "iterations": dict(user.iterations)} for user in found])
@@ -45,7 +70,7 @@ def list_users(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
               show_default=True, help="How much work a guess is.")  # fmt: skip
 @click.option("--password-file", type=click.File("r"), metavar="FILE",
               help="Read the password from the first line of FILE, - for standard input.")  # fmt: skip
-@cluster_options
+@_where
 def set_password(
     user: str,
     mechanisms: Sequence[str],
@@ -54,6 +79,8 @@ def set_password(
     bootstrap_server: str,
     timeout_s: float,
     as_json: bool,
+    zookeeper: str | None,
+    file: str | None,
 ) -> None:
     """Let USER log in with a password: that of --password-file, or of PYBROKER_USER_PASSWORD, or as you are asked.
 
@@ -61,7 +88,7 @@ def set_password(
     whoever listens on the way could log in.
     """
     password = _password(password_file)
-    with admin_of(bootstrap_server, timeout_s) as admin:
+    with _admin(bootstrap_server, timeout_s, zookeeper, file) as admin:
         admin.set_password(user, password, mechanisms or tuple(HASHES), iterations)
     document = {"user": user, "mechanisms": list(mechanisms or HASHES), "iterations": iterations}
     say(as_json, document, f"User {user} can log in by {' and '.join(mechanisms or HASHES)}.")
@@ -84,8 +111,16 @@ def _password(file: TextIO | None) -> str:
 @command.command(name="remove")
 @click.argument("users", nargs=-1, required=True, metavar="USER...")
 @click.option("--if-exists", is_flag=True, help="A user who cannot log in is no failure.")
-@cluster_options
-def remove(users: Sequence[str], if_exists: bool, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
+@_where
+def remove(
+    users: Sequence[str],
+    if_exists: bool,
+    bootstrap_server: str,
+    timeout_s: float,
+    as_json: bool,
+    zookeeper: str | None,
+    file: str | None,
+) -> None:
     """Let USERs log in by SCRAM no more. Who is logged in stays so until the connection ends."""
-    with admin_of(bootstrap_server, timeout_s) as admin:
+    with _admin(bootstrap_server, timeout_s, zookeeper, file) as admin:
         delete_each("user", users, admin.remove_password, RESOURCE_NOT_FOUND if if_exists else None, as_json)

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from pybroker import errors
 from pybroker.clock import wall_ms
 from pybroker.config.security_settings import Sasl
+from pybroker.errors import KafkaError
 from pybroker.security.delegation_tokens import USER, DelegationTokens
 from pybroker.security.handshake import Mechanisms, Offer
 from pybroker.security.mechanism import PlainServer
@@ -16,6 +18,14 @@ if TYPE_CHECKING:
     from pybroker.security.tokens import Validator
 
 SECRET_BYTES: Final = 32
+
+
+def check_user(name: str) -> None:
+    """See that there can be a node of a user of this name. Raises UNACCEPTABLE_CREDENTIAL."""
+    if not name:
+        raise KafkaError(errors.UNACCEPTABLE_CREDENTIAL, "a user has a name")
+    if name in (".", ".."):
+        raise KafkaError(errors.UNACCEPTABLE_CREDENTIAL, f"a user's name is that of a node in ZooKeeper, not {name!r}")
 
 
 class Credentials:

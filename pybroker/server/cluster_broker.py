@@ -52,6 +52,8 @@ from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.lease import Lease
 from pybroker.replication.logdirs import StartError, open_log_dirs, owner
 from pybroker.replication.manager import ReplicaManager
+from pybroker.security.credentials import Credentials
+from pybroker.security.scram import HASHES
 from pybroker.server import directories
 from pybroker.server.broker import Broker, StartLeft, Table
 from pybroker.server.cluster_groups import ClusterGroups
@@ -168,6 +170,7 @@ class ClusterBroker(Broker):
         self._watch.on_broker_altered.append(self._go_by_settings)
         self._watch.on_altered.append(self._tell_controller)
         await self._wait(member.in_a_session(self._watch.read_others))
+        _look_for_own_user(config, self.entities.credentials)
         await self._wait(member.in_a_session(self._load_security))
         if self._authorization is not None:
             self._authorization.warn_of_brokers()
@@ -452,6 +455,14 @@ class ClusterBroker(Broker):
         await self._watch.close()
         self._link.end()
         self._session = self._member.session
+
+
+def _look_for_own_user(config: BrokerConfig, credentials: Credentials) -> None:
+    """Warn where this broker is to log in at others as a user who has no password."""
+    own = config.account
+    if own is not None and own.mechanism in HASHES and credentials.look_up(own.mechanism, own.user) is None:
+        why = "ZooKeeper has no such user: pybroker users set, with a broker's file by --config, gives a password"
+        event(log, logging.WARNING, "brokers cannot log in", user=own.user, mechanism=own.mechanism, reason=why)
 
 
 def _zookeeper(config: BrokerConfig) -> Store:

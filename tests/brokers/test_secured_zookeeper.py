@@ -286,7 +286,7 @@ def test_a_cluster_that_was_open_is_closed(tmp_path: Path, server: Secured) -> N
 
 
 def test_a_lone_broker_moves_into_it(tmp_path: Path, server: Secured) -> None:
-    """What the command makes is as what its brokers make."""
+    """What the command makes is as what its brokers make, and so are users who were given before."""
     chroot, port, home = f"/{uuid.uuid4().hex}", free_port(), tmp_path / "data"
     file = tmp_path / "broker.properties"
     said = settings(server, chroot, offsets_topic_num_partitions=1)
@@ -294,12 +294,15 @@ def test_a_lone_broker_moves_into_it(tmp_path: Path, server: Secured) -> None:
     with BrokerProcess(home, port, {}) as lone:
         assert run("topics", "create", "t", "-b", lone.bootstrap).code == 0
         lone.stop()
+    given = run("users", "set", "zoe", "--config", file, "--password-file", "-", stdin="secret\n")
+    assert given.code == 0, given.err
+    check(nodes(server, chroot))
     moved = run("migrate-store", "--data-dir", home, "--config", file)
     assert moved.code == 0, moved.err
     assert moved.out.endswith(f"--zookeeper {server.tls}{chroot} --config {file}\n")
     found = nodes(server, chroot)
     check(found)
-    assert {"/brokers/topics/t", "/config/topics/t"} <= set(found)
+    assert {"/brokers/topics/t", "/config/topics/t", "/config/users/zoe"} <= set(found)
     with BrokerProcess(home, port, said) as first:
         assert [each["name"] for each in run("topics", "list", "-b", first.bootstrap, "--json").json] == ["t"]
     check(nodes(server, chroot))

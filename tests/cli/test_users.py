@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pybroker.server.zookeeper_server import ZooKeeper
 from tests.cli.conftest import Command, run
 from tests.harness import HOST, BrokerProcess, free_port
 
@@ -67,6 +69,56 @@ def test_passwords_are_set_listed_and_removed(target: object, pybroker_: Command
     assert pybroker_("users", "remove", name).out == f"Deleted user {name}.\n"
     assert pybroker_("users", "remove", name).code == 1
     assert pybroker_("users", "remove", name, "--if-exists").out == f"User {name} does not exist.\n"
+
+
+@pytest.mark.java
+def test_users_are_given_before_the_first_broker_starts(zookeeper: ZooKeeper) -> None:
+    """In ZooKeeper itself, where brokers find them (test_security_page.py) and learn of changes (tests/brokers)."""
+    where = ["--zookeeper", f"{zookeeper.connect}/{uuid.uuid4().hex}"]
+    assert run("users", "list", *where, "--json").json == []
+    for mechanism in ("SCRAM-SHA-512", "SCRAM-SHA-256"):
+        done = run("users", "set", "ann b", *where, "-m", mechanism, "--password-file", "-", stdin="secret\n")
+        assert done.out == f"User ann b can log in by {mechanism}.\n", done.err
+    (found,) = run("users", "list", *where, "--json").json
+    assert found == {"user": "ann b", "iterations": {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}}
+    assert run("users", "remove", "ann b", *where).out == "Deleted user ann b.\n"
+    assert run("users", "remove", "ann b", *where).sentence == "the user 'ann b' has no SCRAM credential"
+    refused = run("users", "set", "..", *where, "--password-file", "-", stdin="secret\n")
+    assert refused.sentence == "a user's name is that of a node in ZooKeeper, not '..'"
+
+
+@pytest.mark.java
+def test_a_broker_whose_own_user_is_missing_says_so(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """And serves as soon as there is one."""
+    port, connect = free_port(), f"{zookeeper.connect}/{uuid.uuid4().hex}"
+    broker = BrokerProcess(tmp_path / "data", port, {
+        "listeners": f"SASL_PLAINTEXT://{HOST}:{port}", "inter.broker.listener.name": "SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256", "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
+        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config":
+            f'{MODULE} required username="admin" password="secret";',
+        "zookeeper.connect": connect,
+    })  # fmt: skip
+    broker.begin()
+    assert broker.process is not None
+    broker.process.wait_line("brokers cannot log in user=admin", 30)
+    given = run("users", "set", "admin", "--zookeeper", connect, "--password-file", "-", stdin="secret\n")
+    assert given.code == 0, given.err
+    broker.wait_ready()
+    admin = config(tmp_path / "admin.properties", "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+                   "sasl.username=admin\nsasl.password=secret\n")  # fmt: skip
+    made = run("topics", "create", "t", "-b", broker.bootstrap, "--command-config", admin)
+    assert made.code == 0, made.err
+    broker.close()
+
+
+def test_users_are_asked_for_in_one_place(tmp_path: Path) -> None:
+    """And one that can be reached."""
+    both = run("users", "list", "--zookeeper", HOST, "-b", HOST)
+    assert both.code == 2 and "leave one of them out" in both.sentence
+    nowhere = config(tmp_path / "broker.properties", f"zookeeper.connect={HOST}:{free_port()}\n"
+                     "zookeeper.connection.timeout.ms=100\n")  # fmt: skip
+    refused = run("users", "list", "--config", nowhere)
+    assert refused.code == 1 and "connection refused" in refused.sentence
 
 
 def test_where_a_password_comes_from(secured: Secured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

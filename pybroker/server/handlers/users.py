@@ -15,7 +15,7 @@ from pybroker.cluster.caller import Call
 from pybroker.config.settings import shown
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
-from pybroker.security.credentials import Credentials
+from pybroker.security.credentials import Credentials, check_user
 from pybroker.security.quotas import USER, Entity
 from pybroker.security.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, Credential
 
@@ -81,10 +81,7 @@ class AlterUsers:
 
 def _change(user: str, request: Any, asked: Counter[tuple[str, int]]) -> Change:
     """All that a request has of one user. Raises KafkaError: 33, 92, 93."""
-    if not user:
-        raise KafkaError(errors.UNACCEPTABLE_CREDENTIAL, "a user has a name")
-    if user in (".", ".."):
-        raise KafkaError(errors.UNACCEPTABLE_CREDENTIAL, f"a user's name is that of a node in ZooKeeper, not {user!r}")
+    check_user(user)
     for (name, number), times in asked.items():
         if name == user and number not in NUMBERS:
             raise KafkaError(errors.UNSUPPORTED_SASL_MECHANISM, f"there is no mechanism {number} of SCRAM")
