@@ -247,7 +247,7 @@ cdef ssize_t tls_recv(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
     """Receive up to n bytes: fewer if there are no more now, or if that took enough records, and `is_spent`. Bytes, 0
     at the end, -EAGAIN, -EINTR if there may be more at once, -EPROTO, -ENOMEM."""
     cdef int64_t total = 0
-    cdef int got = 0
+    cdef int got = 0, wanted
     cdef ssize_t status = 0
     if t.broken:
         return -EPROTO
@@ -256,11 +256,14 @@ cdef ssize_t tls_recv(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
         # Even with the record that has begun, what is read ahead says no more than there is room for.
         t.room = n - total - RECORD_WIRE_BYTES if t.scratch != NULL else 0
         t.lib.ERR_clear_error()
-        got = t.lib.SSL_read(t.ssl, into + total, <int>min(n - total, <int64_t>INT32_MAX))
+        wanted = <int>min(n - total, <int64_t>INT32_MAX)
+        got = t.lib.SSL_read(t.ssl, into + total, wanted)
         if got <= 0:
             status = outcome(t, got)
             break
         total += got
+        if got < wanted and t.quiet and t.ahead_left == 0:
+            break                # its record is used up, and nothing came behind it: to ask again costs as much
     if t.out_used > 0 and status != -EPROTO:
         tls_flush(t)             # what TLS itself had to say: a new key
     if keep_ahead(t) < 0:
