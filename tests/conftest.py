@@ -25,7 +25,7 @@ settings.load_profile("busy machine")
 LONG = re.compile(
     r"""
     tests/cli/.*\[kafka\d+                                # how Kafka answers our tools
-    | tests/clients/.*java-3\.9\.1                       # 4.1.1 does the same
+    | tests/clients/.*[-\[]3\.9\.1                          # 4.1.1 does the same
     | tests/clients/test_restart\.py::.*((n|a|1)-stop-|-plain\])  # a kill of an idempotent producer asks for more
     | tests/test_packaging\.py::test_(wheel|sdist)_       # all of core is compiled once more
     | ::test_nobody_waits_for_somebody_elses_disk\[[1-3]  # make stalls is all of it

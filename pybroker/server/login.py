@@ -26,6 +26,8 @@ from pybroker.server.connection import SIZE_BYTES, Responder, Waiting
 log = logging.getLogger(__name__)
 
 LOGIN_SECONDS = 30.0
+HEARD_SECONDS = 0.05
+"""Between the answer that refuses a client and the end: kafka-python forgets an answer that comes with the end."""
 SMALL_FRAME_BYTES = 4096
 """So much of a frame is kept for everybody: logins with a password are smaller, and no stranger keeps them out."""
 TOKEN_FRAME_BYTES = 16 << 10
@@ -241,9 +243,20 @@ class Login:
         def answer() -> None:
             if self._fd >= 0:
                 self._deadline = owner.loop.call_later(LOGIN_SECONDS, self.close, step.failed)
-                self._send(step.answer, lambda: self.close(step.failed))
+                self._send(step.answer, lambda: self._part(step))
 
         self._deadline = owner.loop.call_later(self._logins.delay_seconds, answer)
+
+    def _part(self, step: Step) -> None:
+        """Tell of a refusal, and hang up: once the client has had the time to read it, if it is answered."""
+        assert step.failed is not None
+        if step.answer is None:
+            self.close(step.failed)
+            return
+        owner = self._owner
+        owner.closings.tell("login refused", self.caller, step.failed, owner.loop.time())
+        self._deadline.cancel()
+        self._deadline = owner.loop.call_later(HEARD_SECONDS, self.close, None)
 
     def _logged_in(self, step: Step) -> None:
         now_s, session = self._owner.loop.time(), None

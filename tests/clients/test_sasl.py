@@ -1,4 +1,4 @@
-"""Each client logs in by each mechanism, writes and reads; with a wrong password it is told so."""
+"""Each client logs in by each mechanism, writes and reads. How it is refused, test_refusals.py tells."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 import pybroker
 from pybroker.client.admin import Admin
 from tests.clients.adapters.java import Handle
-from tests.clients.adapters.neutral import Refused
 from tests.harness import HOST, BrokerProcess, free_port
 from tests.java.driver import Driver
 
@@ -55,25 +54,17 @@ def who(mechanism: str, *, escapes: bool = True) -> str:
 def test_librdkafka(secured: str, topic: str, mechanism: str) -> None:
     told: list[ck.KafkaError] = []
 
-    def config(password: str) -> dict[str, Any]:
-        return {"bootstrap.servers": secured, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism,
-                "sasl.username": who(mechanism), "sasl.password": password, "log_level": 0,
-                "error_cb": told.append}  # fmt: skip
-
-    producer = ck.Producer(config(PASSWORD))
+    config = {"bootstrap.servers": secured, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism,
+              "sasl.username": who(mechanism), "sasl.password": PASSWORD, "error_cb": told.append}  # fmt: skip
+    producer = ck.Producer(config)
     producer.produce(topic, b"x")
     assert producer.flush(20) == 0
-    consumer = ck.Consumer({**config(PASSWORD), "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer = ck.Consumer({**config, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     message = consumer.poll(20)
     assert message is not None and message.value() == b"x"
     consumer.close()
     assert told == []
-    stranger = ck.Producer(config("guess"))
-    while not told:
-        stranger.poll(0.1)
-    assert told[0].code() == ck.KafkaError._AUTHENTICATION
-    assert "Authentication failed" in told[0].str()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves sockets open then
@@ -85,17 +76,13 @@ def test_kafka_python(secured: str, topic: str, mechanism: str) -> None:
         import kafka
 
     config = {"bootstrap_servers": secured, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism,
-              "sasl_plain_username": who(mechanism, escapes=False)}  # fmt: skip
-    producer = kafka.KafkaProducer(**config, sasl_plain_password=PASSWORD)
+              "sasl_plain_username": who(mechanism, escapes=False), "sasl_plain_password": PASSWORD}  # fmt: skip
+    producer = kafka.KafkaProducer(**config)
     assert producer.send(topic, b"x").get(20).offset == 0
     producer.close()
-    consumer = kafka.KafkaConsumer(
-        topic, **config, sasl_plain_password=PASSWORD, auto_offset_reset="earliest", consumer_timeout_ms=20_000
-    )
+    consumer = kafka.KafkaConsumer(topic, **config, auto_offset_reset="earliest", consumer_timeout_ms=20_000)
     assert next(consumer).value == b"x"
     consumer.close()
-    with pytest.raises(kafka.errors.KafkaError):
-        kafka.KafkaAdminClient(**config, sasl_plain_password="guess", bootstrap_timeout_ms=1000)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -103,18 +90,12 @@ async def test_aiokafka(secured: str, topic: str, mechanism: str) -> None:
     import aiokafka
 
     config = {"bootstrap_servers": secured, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism,
-              "sasl_plain_username": who(mechanism)}  # fmt: skip
-    async with aiokafka.AIOKafkaProducer(**config, sasl_plain_password=PASSWORD) as producer:
+              "sasl_plain_username": who(mechanism), "sasl_plain_password": PASSWORD}  # fmt: skip
+    async with aiokafka.AIOKafkaProducer(**config) as producer:
         assert (await producer.send_and_wait(topic, b"x")).offset == 0
-    consumer = aiokafka.AIOKafkaConsumer(
-        topic, **config, sasl_plain_password=PASSWORD, auto_offset_reset="earliest"
-    )
+    consumer = aiokafka.AIOKafkaConsumer(topic, **config, auto_offset_reset="earliest")
     async with consumer, asyncio.timeout(20):
         assert (await consumer.getone()).value == b"x"
-    stranger = aiokafka.AIOKafkaProducer(**config, sasl_plain_password="guess")
-    with pytest.raises(aiokafka.errors.KafkaError):
-        await stranger.start()
-    await stranger.stop()
 
 
 @pytest.mark.java
@@ -124,37 +105,28 @@ def test_java(
     secured: str, topic: str, mechanism: str, version: str, java_driver: Callable[[str], Driver]
 ) -> None:
     module = PLAIN if mechanism == "PLAIN" else SCRAM
-
-    def config(password: str) -> dict[str, Any]:
-        login = f'{module} required username="{who(mechanism)}" password="{password}";'
-        return {"bootstrap.servers": secured, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism,
-                "sasl.jaas.config": login, "max.block.ms": 20_000}  # fmt: skip
-
-    producer = Handle(java_driver(version), "open_producer", config=config(PASSWORD))
+    login = f'{module} required username="{who(mechanism)}" password="{PASSWORD}";'
+    config = {"bootstrap.servers": secured, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism,
+              "sasl.jaas.config": login, "max.block.ms": 20_000}  # fmt: skip
+    producer = Handle(java_driver(version), "open_producer", config=config)
     record = {"partition": 0, "timestamp_ms": None, "key": None, "value": None, "headers": []}
     assert producer.ask("send", topic=topic, **record) is not None
     producer.close()
-    stranger = Handle(java_driver(version), "open_producer", config=config("guess"))
-    with pytest.raises(Refused, match="Authentication failed"):
-        stranger.ask("send", topic=topic, **record)
-    stranger.close()
 
 
 @pytest.mark.skipif(not shutil.which("kcat"), reason="kcat is not installed: apt-get install kcat")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_kcat(secured: str, topic: str, mechanism: str) -> None:
-    def kcat(password: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def kcat(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism,
-                    "sasl.username": who(mechanism, escapes=False), "sasl.password": password,
+                    "sasl.username": who(mechanism, escapes=False), "sasl.password": PASSWORD,
                     "broker.address.family": "v4"}  # fmt: skip
         given = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
         command = ["kcat", "-b", secured, *given, *arguments]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
 
-    assert kcat(PASSWORD, "-P", "-t", topic, stdin="x\n").returncode == 0
-    assert kcat(PASSWORD, "-C", "-t", topic, "-e", "-q").stdout == "x\n"
-    refused = kcat("guess", "-L", "-m", "2")
-    assert refused.returncode != 0 and "Authentication failed" in refused.stderr
+    assert kcat("-P", "-t", topic, stdin="x\n").returncode == 0
+    assert kcat("-C", "-t", topic, "-e", "-q").stdout == "x\n"
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
