@@ -247,7 +247,7 @@ BY_JAVA = OF_LOGINS | dict.fromkeys(("authority", "host", "expired"), "SSL hands
 CLIENTS: dict[str, tuple[Client, Mapping[str, str]]] = {
     "librdkafka": (librdkafka, BY_LIBRDKAFKA), "kafka-python": (beside("kafka", KAFKA_PYTHON), BY_PYTHON),
     "aiokafka": (beside("aiokafka", AIOKAFKA), BY_PYTHON),
-    "kcat": (kcat, BY_LIBRDKAFKA | {"deleted": "brokers are down"}),  # its librdkafka renews no login
+    "kcat": (kcat, BY_LIBRDKAFKA | {"deleted": "brokers are down|Broker transport failure"}),  # it renews no login
     "ours": (ours, BY_PYTHON),
 }  # fmt: skip
 
