@@ -128,7 +128,7 @@ def librdkafka(at: At, topic: str, goes_on: Callable[[], None]) -> str:
 
 KAFKA_PYTHON = """
 try:
-    producer = kafka.KafkaProducer(**config, bootstrap_timeout_ms=1000)
+    producer = kafka.KafkaProducer(**config, bootstrap_timeout_ms=2000)
     while True:
         producer.send(topic, b"x").get(3)
         print("acked", flush=True)
@@ -139,7 +139,7 @@ except kafka.errors.KafkaError as error:
 AIOKAFKA = """
 async def write():
     trusted = ssl.create_default_context(cafile=config.pop("ssl_cafile"))
-    producer = aiokafka.AIOKafkaProducer(**config, ssl_context=trusted, request_timeout_ms=1000)
+    producer = aiokafka.AIOKafkaProducer(**config, ssl_context=trusted, request_timeout_ms=3000)
     try:
         await producer.start()
         while True:
@@ -216,7 +216,7 @@ def java(driver: Driver) -> Client:
         producer = Handle(driver, "open_producer", config={
             "bootstrap.servers": at.address, "security.protocol": "SASL_SSL", "ssl.truststore.type": "PEM",
             "ssl.truststore.location": at.authority, "sasl.mechanism": at.mechanism, "max.block.ms": 10_000,
-            "linger.ms": 0, "request.timeout.ms": 1000, "delivery.timeout.ms": 2000,
+            "linger.ms": 0, "request.timeout.ms": 2000, "delivery.timeout.ms": 4000,
             "sasl.jaas.config": f'{module} required username="{at.user}" password="{at.password}";',
         })  # fmt: skip
         record = {"partition": 0, "timestamp_ms": None, "key": None, "value": None, "headers": []}
