@@ -36,6 +36,19 @@ ALERT_SECONDS = 0.1
 """That a client has to read why it is turned away."""
 NO_TLS = dict.fromkeys(("wrong version number", "http request"), "it does not speak TLS, which this listener asks for")
 """OpenSSL's words for it."""
+OF_CERTIFICATES = frozenset({
+    "bad certificate", "unsupported certificate", "certificate revoked", "certificate expired", "certificate unknown",
+    "unknown ca",
+})  # fmt: skip
+"""What alerts say of a certificate (RFC 8446, 6.2)."""
+
+
+def _explained(why: str) -> str:
+    """What OpenSSL says of a handshake, for who reads the log."""
+    _, alert, what = why.partition(" alert ")
+    if alert and what in OF_CERTIFICATES:
+        return f"the client does not take this broker's certificate: {what}"
+    return NO_TLS.get(why, why)
 
 
 @dataclass(slots=True)
@@ -141,7 +154,7 @@ class TlsHandshake:
     def _fail(self, problem: BaseException) -> None:
         if isinstance(problem, OSError):
             why = (problem.strerror or str(problem)).removeprefix(HANDSHAKE_FAILED)
-            self._refuse(NO_TLS.get(why, why))
+            self._refuse(_explained(why))
         else:
             event(log, logging.ERROR, "handshake failed", client=self.caller.address, reason=problem, exc_info=problem)
             self.close(None)
