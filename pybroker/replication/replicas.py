@@ -179,7 +179,7 @@ class Replicas:
             new,
         )
         if new and (failed := next((replica for replica in opened if replica.log is None), None)):
-            await self._remove([replica.key for replica in opened])
+            await self.remove([replica.key for replica in opened])
             raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{failed.key} cannot be made: {failed.failure}")
         if not new:
             for replica in opened:
@@ -332,11 +332,6 @@ class Replicas:
         with replica.directory.cutting(replica.key, offset):
             log.truncate(offset, leader_epoch=leader_epoch)
 
-    async def remove(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Take replicas from view at once, tell those who wait, then have their files removed. Those whose files may
-        come back with their disk."""
-        return await self._remove(keys)
-
     def _unpublish(self, replica: Replica) -> None:
         """Python hears no more of it from the plane, which has still to withdraw it."""
         if replica.plane is not None:
@@ -347,7 +342,7 @@ class Replicas:
 
     async def delete(self, topic: Topic, first: int = 0) -> None:
         """Take a topic's replicas from view at once, tell those who wait, then have their files removed."""
-        await self._remove([TopicPartition(topic.name, index) for index in range(first, len(topic.partitions))])
+        await self.remove([TopicPartition(topic.name, index) for index in range(first, len(topic.partitions))])
 
     def deletable(self, key: TopicPartition) -> bool:
         """Can its files be removed? Not those on a disk that failed, which would come back with the disk."""
@@ -356,7 +351,9 @@ class Replicas:
             return not replica.log.offline
         return self.directory_of(key) is not None or len(self._opener.usable()) == len(self._dirs)
 
-    async def _remove(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
+    async def remove(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Take replicas from view at once, tell those who wait, then have their files removed. Those whose files may
+        come back with their disk."""
         gone = {key: self._held.pop(key, None) for key in keys}
         self._opener.forget(gone)
         for replica in gone.values():

@@ -56,7 +56,7 @@ class PasswordEncoder:
         secret: str,
         *,
         cipher: str = CBC_CIPHER,
-        key_factory: str = "PBKDF2WithHmacSHA512",
+        key_factory: str = KEY_FACTORY,
         key_bits: int = 128,
         iterations: int = 4096,
     ) -> None:
