@@ -402,6 +402,20 @@ async def test_one_who_speaks_no_tls(native: Live, caplog: pytest.LogCaptureFixt
     await eventually("it is told", lambda: "it speaks TLS, which this listener does not" in reasons(caplog))
 
 
+async def test_one_who_does_not_take_the_certificate(native: Live, caplog: pytest.LogCaptureFixture) -> None:
+    assert native.broker is not None
+    at = HOST, native.broker.addresses["TLS"].port
+
+    def speak() -> None:
+        """By a socket that blocks: asyncio ends a connection without the alert."""
+        with socket.create_connection(at) as sock, pytest.raises(ssl.SSLCertVerificationError):
+            context(authority=STRANGERS).wrap_socket(sock, server_hostname="localhost")
+
+    await asyncio.to_thread(speak)
+    said = "the client does not take this broker's certificate: unknown ca"
+    await eventually("it is told", lambda: said in reasons(caplog))
+
+
 async def test_handshakes_that_stand_still_end(
     native: Live, sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
