@@ -18,22 +18,20 @@ from pybroker.server import authorization, closings
 from tests.harness import eventually
 from tests.server.cast import (
     CLUSTER,
-    CLUSTER_DENIED,
     DENIED,
     DESCRIBE,
     GROUP,
-    GROUP_DENIED,
     LITERAL,
     PREFIXED,
     READ,
     SETS,
     TOPIC,
-    TOPIC_DENIED,
     WRITE,
     Cast,
     acl_filter,
     creation,
 )  # fmt: skip
+from tests.server.denials import TABLE
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, values
 
 
@@ -155,97 +153,12 @@ async def test_who_may_do_what_is_told(cast: Cast) -> None:
     assert shown.cluster_authorized_operations == 1 << DESCRIBE
 
 
-Q = m.ListOffsetsRequest.Topics
-TABLE: list[tuple[str, int, dict[str, Any], Any]] = [
-    ("Produce", 9, {"acks": 1, "timeout_ms": 1000, "topic_data": produce_data("t", {0: batch(b"x")})},
-     lambda a: a.responses[0].partition_responses[0].error_code == TOPIC_DENIED),
-    ("Produce", 9, {"transactional_id": "x", "acks": -1, "topic_data": produce_data("t", {0: batch(b"x")})},
-     lambda a: a.responses[0].partition_responses[0].error_code == 53),
-    ("Fetch", 12, fetch_fields("t", 0), lambda a: (a.error_code, a.responses[0].partitions[0].error_code) == (0, 29)),
-    ("ListOffsets", 7, {"replica_id": -1, "topics": [Q(name="t", partitions=[Q.Partitions(timestamp=-1)])]},
-     lambda a: a.topics[0].partitions[0].error_code == TOPIC_DENIED),
-    ("LeaderAndIsr", 7, {"topic_states": [], "live_leaders": []}, lambda a: a.error_code == CLUSTER_DENIED),
-    ("StopReplica", 4, {"topic_states": []}, lambda a: a.error_code == CLUSTER_DENIED),
-    ("UpdateMetadata", 8, {"topic_states": [], "live_brokers": []}, lambda a: a.error_code == CLUSTER_DENIED),
-    ("ControlledShutdown", 3, {"broker_id": 1001}, lambda a: a.error_code == CLUSTER_DENIED),
-    ("OffsetCommit", 8, {"group_id": "g", "topics": [m.OffsetCommitRequest.Topics(
-        name="t", partitions=[m.OffsetCommitRequest.Topics.Partitions(committed_offset=1)])]},
-     lambda a: a.topics[0].partitions[0].error_code == GROUP_DENIED),
-    ("OffsetFetch", 8, {"groups": [m.OffsetFetchRequest.Groups(group_id="g", topics=None)]},
-     lambda a: a.groups[0].error_code == GROUP_DENIED),
-    ("OffsetFetch", 7, {"group_id": "g", "topics": None}, lambda a: a.error_code == GROUP_DENIED),
-    ("FindCoordinator", 4, {"coordinator_keys": ["g"]}, lambda a: a.coordinators[0].error_code == GROUP_DENIED),
-    ("FindCoordinator", 4, {"key_type": 1, "coordinator_keys": ["x"]}, lambda a: a.coordinators[0].error_code == 53),
-    ("FindCoordinator", 3, {"key": "g"}, lambda a: a.error_code == GROUP_DENIED),
-    ("JoinGroup", 9, {"group_id": "g", "session_timeout_ms": 10000, "rebalance_timeout_ms": 1000, "member_id": "",
-                      "protocol_type": "consumer", "protocols": []}, lambda a: a.error_code == GROUP_DENIED),
-    ("Heartbeat", 4, {"group_id": "g", "generation_id": 1, "member_id": "m"}, lambda a: a.error_code == GROUP_DENIED),
-    ("LeaveGroup", 5, {"group_id": "g", "members": []}, lambda a: a.error_code == GROUP_DENIED),
-    ("SyncGroup", 5, {"group_id": "g", "generation_id": 1, "member_id": "m"}, lambda a: a.error_code == GROUP_DENIED),
-    ("DescribeGroups", 5, {"groups": ["g"]}, lambda a: a.groups[0].error_code == GROUP_DENIED),
-    ("ListGroups", 4, {}, lambda a: (a.error_code, a.groups) == (0, [])),
-    ("CreateTopics", 7, {"timeout_ms": 1000, "topics": [m.CreateTopicsRequest.Topics(
-        name="new", num_partitions=1, replication_factor=1)]}, lambda a: a.topics[0].error_code == TOPIC_DENIED),
-    ("DeleteTopics", 5, {"topic_names": ["t"], "timeout_ms": 1000},
-     lambda a: a.responses[0].error_code == TOPIC_DENIED),
-    ("DeleteRecords", 2, {"timeout_ms": 1000, "topics": [m.DeleteRecordsRequest.Topics(
-        name="t", partitions=[m.DeleteRecordsRequest.Topics.Partitions(offset=1)])]},
-     lambda a: a.topics[0].partitions[0].error_code == TOPIC_DENIED),
-    ("InitProducerId", 4, {"transactional_id": None}, lambda a: a.error_code == CLUSTER_DENIED),
-    ("InitProducerId", 4, {"transactional_id": "x"}, lambda a: a.error_code == 53),
-    ("OffsetForLeaderEpoch", 4, {"topics": [m.OffsetForLeaderEpochRequest.Topics(
-        topic="t", partitions=[m.OffsetForLeaderEpochRequest.Topics.Partitions(leader_epoch=0)])]},
-     lambda a: a.topics[0].partitions[0].error_code == TOPIC_DENIED),
-    ("DescribeAcls", 3, {"resource_type_filter": 1, "operation": 1, "permission_type": 1, "pattern_type_filter": 1},
-     lambda a: a.error_code == CLUSTER_DENIED),
-    ("CreateAcls", 3, {"creations": [creation(TOPIC, "t", READ)]}, lambda a: a.results[0].error_code == CLUSTER_DENIED),
-    ("DeleteAcls", 3, {"filters": [acl_filter()]}, lambda a: a.filter_results[0].error_code == CLUSTER_DENIED),
-    ("DescribeConfigs", 4, {"resources": [m.DescribeConfigsRequest.Resources(resource_type=2, resource_name="t"),
-                                          m.DescribeConfigsRequest.Resources(resource_type=4, resource_name="1001")]},
-     lambda a: [(r.resource_name, r.error_code, r.configs) for r in a.results] == [("t", 29, []), ("1001", 31, [])]),
-    ("AlterConfigs", 2, {"resources": [m.AlterConfigsRequest.Resources(resource_type=2, resource_name="t")]},
-     lambda a: a.responses[0].error_code == TOPIC_DENIED),
-    ("IncrementalAlterConfigs", 1, {"resources": [
-        m.IncrementalAlterConfigsRequest.Resources(resource_type=4, resource_name="1001")]},
-     lambda a: a.responses[0].error_code == CLUSTER_DENIED),
-    ("AlterReplicaLogDirs", 2, {"dirs": [m.AlterReplicaLogDirsRequest.Dirs(
-        path="/x", topics=[m.AlterReplicaLogDirsRequest.Dirs.Topics(name="t", partitions=[0])])]},
-     lambda a: a.results[0].partitions[0].error_code == CLUSTER_DENIED),
-    ("DescribeLogDirs", 4, {"topics": None}, lambda a: (a.error_code, a.results) == (CLUSTER_DENIED, [])),
-    ("DescribeLogDirs", 2, {"topics": None}, lambda a: a.results == []),
-    ("CreatePartitions", 3, {"timeout_ms": 1000, "topics": [m.CreatePartitionsRequest.Topics(name="t", count=9)]},
-     lambda a: a.results[0].error_code == TOPIC_DENIED),
-    ("DeleteGroups", 2, {"groups_names": ["g"]}, lambda a: a.results[0].error_code == GROUP_DENIED),
-    ("ElectLeaders", 2, {"topic_partitions": None}, lambda a: a.error_code == CLUSTER_DENIED),
-    ("AlterPartitionReassignments", 0, {"topics": []}, lambda a: a.error_code == CLUSTER_DENIED),
-    ("ListPartitionReassignments", 0, {"topics": None}, lambda a: a.error_code == CLUSTER_DENIED),
-    ("OffsetDelete", 0, {"group_id": "g", "topics": []}, lambda a: a.error_code == GROUP_DENIED),
-    ("DescribeClientQuotas", 1, {}, lambda a: a.error_code == CLUSTER_DENIED),
-    ("AlterClientQuotas", 1, {"entries": [m.AlterClientQuotasRequest.Entries(
-        entity=[m.AlterClientQuotasRequest.Entries.Entity(entity_type="user", entity_name="ann")])]},
-     lambda a: a.entries[0].error_code == CLUSTER_DENIED),
-    ("DescribeUserScramCredentials", 0, {"users": None}, lambda a: a.error_code == CLUSTER_DENIED),
-    ("AlterUserScramCredentials", 0, {"deletions": [
-        m.AlterUserScramCredentialsRequest.Deletions(name="ann", mechanism=1)]},
-     lambda a: a.results[0].error_code == CLUSTER_DENIED),
-    ("CreateDelegationToken", 3, {"owner_principal_type": "User", "owner_principal_name": "root", "renewers": []},
-     lambda a: a.error_code == 65),
-    ("DescribeDelegationToken", 3, {"owners": None}, lambda a: (a.error_code, a.tokens) == (61, [])),
-    ("AlterPartition", 3, {"broker_id": 1001, "topics": []}, lambda a: a.error_code == CLUSTER_DENIED),
-    ("DescribeProducers", 0, {"topics": [m.DescribeProducersRequest.Topics(name="t", partition_indexes=[0])]},
-     lambda a: a.topics[0].partitions[0].error_code == TOPIC_DENIED),
-    ("AllocateProducerIds", 0, {"broker_id": 1001}, lambda a: a.error_code == CLUSTER_DENIED),
-]  # fmt: skip
-"""What each API answers somebody without any ACL: the code, and where it stands. From Kafka 3.9.1."""
-
-
-@pytest.mark.parametrize(("name", "version", "fields", "is_denied"), TABLE)
-async def test_every_api_denies_at_its_level(
-    cast: Cast, name: str, version: int, fields: dict[str, Any], is_denied: Any
-) -> None:
-    answer = await cast.ann.call(name, version, **fields)
-    assert is_denied(answer), answer
-    assert b"secret" not in repr(answer).encode()
+async def test_every_version_of_every_api_denies_at_its_level(cast: Cast) -> None:
+    for name, (first, last), fields, is_denied in TABLE:
+        for version in range(first, last + 1):
+            answer = await cast.ann.call(name, version, **fields)
+            assert is_denied(answer), (name, version, answer)
+            assert b"secret" not in repr(answer).encode()
 
 
 async def test_every_api_is_in_the_table_or_everybodys() -> None:
