@@ -1,0 +1,158 @@
+"""Strangers at a listener of TLS: handshakes that are cut, bent or begun ten thousand times, and renegotiation."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+import ssl
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import HOST, BrokerProcess, eventually, free_port
+from tests.server.live import Live
+from tests.server.test_connections import CLIENT_DESCRIPTORS, resident_bytes
+from tests.server.test_tls import context, settings
+
+LINGER_NOT = struct.pack("ii", 1, 0)
+HALF, HALF_BYTES_MAX, SERVED_S_MAX = 10_000, 96 << 10, 5.0
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+@pytest.fixture
+async def native(tmp_path: Path) -> AsyncIterator[Live]:
+    made = Live(tmp_path / "data", settings(tmp_path))
+    await made.start()
+    yield made
+    await made.stop()
+
+
+def client(version: str) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+    """An end of TLS without a socket, what comes in, and what goes out."""
+    made = context()
+    made.minimum_version = made.maximum_version = VERSIONS[version]
+    inside, outside = ssl.MemoryBIO(), ssl.MemoryBIO()
+    return made.wrap_bio(inside, outside, server_hostname="localhost"), inside, outside
+
+
+def shake(at: tuple[str, int], version: str, cut: int, *, reset: bool) -> int:
+    """Send the first `cut` bytes that a client says in a handshake, and leave; how many there would have been."""
+    end, inside, outside = client(version)
+    said = 0
+    with socket.create_connection(at, 10) as sock:
+        while True:
+            done = False
+            try:
+                end.do_handshake()
+                done = True
+            except ssl.SSLWantReadError:
+                pass
+            flight = outside.read()
+            sock.sendall(flight[: max(0, cut - said)])
+            said += len(flight)
+            if done or said > cut:
+                break
+            answer = sock.recv(1 << 16)
+            assert answer
+            inside.write(answer)
+        if reset:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+    return said
+
+
+async def test_a_handshake_that_is_cut_anywhere_leaves_nothing(native: Live, caplog: pytest.LogCaptureFixture) -> None:
+    assert native.broker is not None
+    at = HOST, native.broker.addresses["TLS"].port
+
+    def cut_everywhere(version: str) -> int:
+        whole = shake(at, version, 1 << 20, reset=False)
+        for cut in range(whole):
+            shake(at, version, cut, reset=cut % 2 == 1)
+        return whole
+
+    for version in VERSIONS:
+        assert await asyncio.to_thread(cut_everywhere, version) > 200
+    await eventually("all are gone", lambda: not native.broker._sockets)  # type: ignore[union-attr]
+    wire = await native.connect("TLS", context())
+    assert (await wire.call("Metadata", 9, topics=[])).brokers
+    assert [record for record in caplog.records if record.levelno > logging.WARNING or record.exc_info] == []
+
+
+async def test_a_handshake_that_is_bent_anywhere_is_refused_or_goes_on(
+    native: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each byte of what a client says first, with each of two bits turned: nothing but an end or an answer of TLS."""
+    assert native.broker is not None
+    at = HOST, native.broker.addresses["TLS"].port
+
+    def bend_everywhere() -> None:
+        end, _, outside = client("1.3")
+        with pytest.raises(ssl.SSLWantReadError):
+            end.do_handshake()
+        hello = outside.read()
+        for place in range(len(hello)):
+            for bit in (0x01, 0x80):
+                bent = bytearray(hello)
+                bent[place] ^= bit
+                with socket.create_connection(at, 10) as sock:
+                    sock.sendall(bent)
+                    sock.shutdown(socket.SHUT_WR)
+                    while sock.recv(1 << 16):
+                        pass
+
+    await asyncio.to_thread(bend_everywhere)
+    await eventually("all are gone", lambda: not native.broker._sockets)  # type: ignore[union-attr]
+    wire = await native.connect("TLS", context())
+    assert (await wire.call("Metadata", 9, topics=[])).brokers
+    assert [record for record in caplog.records if record.levelno > logging.WARNING or record.exc_info] == []
+
+
+@pytest.fixture
+def descriptors() -> Iterator[int]:
+    """So many sockets may be open for a test."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(HALF, (hard if hard > 0 else HALF * 2) - CLIENT_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + CLIENT_DESCRIPTORS), hard))
+    yield count
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.slow
+def test_ten_thousand_half_handshakes(
+    start_broker: Callable[..., BrokerProcess], tmp_path: Path, descriptors: int
+) -> None:
+    """Whoever comes behind them is served, and what they hold has a bound: an eighth of the broker's descriptors."""
+    first, port, last = (free_port() for _ in range(3))
+    sets = dict(line.split("=", 1) for line in settings(tmp_path))
+    sets["listeners"] = f"OPEN://{HOST}:{first},TLS://{HOST}:{port},BOTH://{HOST}:{last}"
+    broker = start_broker(port=first, sets={**sets, "socket.listen.backlog.size": 4096})
+    assert broker.process is not None
+    pid = broker.process.pid
+    end, _, outside = client("1.3")
+    with pytest.raises(ssl.SSLWantReadError):
+        end.do_handshake()
+    half = outside.read()[:200]
+    sockets: list[socket.socket] = []
+    try:
+        before = resident_bytes(pid)
+        for _ in range(descriptors):
+            sockets.append(socket.create_connection((HOST, port), 10))
+            sockets[-1].sendall(half)
+        began_s = time.monotonic()
+        with socket.create_connection((HOST, port), 10) as sock:
+            context().wrap_socket(sock, server_hostname="localhost").close()
+        lasted_s = time.monotonic() - began_s
+        held = len(os.listdir(f"/proc/{pid}/fd"))
+        each = (resident_bytes(pid) - before) / held
+        print(f"{held} of {descriptors} half handshakes are held, {each:.0f} bytes each; the next took {lasted_s:.3f} s")
+        assert held < resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] // 8 + CLIENT_DESCRIPTORS
+        assert each < HALF_BYTES_MAX and lasted_s < SERVED_S_MAX
+    finally:
+        for sock in sockets:
+            sock.close()
