@@ -12,7 +12,7 @@ from pybroker.protocol import messages as m
 from pybroker.security.login import Account
 from tests.asking import ask
 from tests.harness import HOST, free_port
-from tests.java.peers import Kafka391
+from tests.java.peers import Kafka391, MissingJava, jars
 from tests.server.cast import MODULE
 from tests.server.denials import TABLE
 from tests.server.live import KEYS, Wire
@@ -45,6 +45,10 @@ class Guarded(Kafka391):
 
 @pytest.fixture
 def kafka(tmp_path: Path) -> Iterator[Guarded]:
+    try:
+        jars(Guarded.version)
+    except MissingJava as missing:
+        pytest.skip(str(missing))
     broker = Guarded(tmp_path / "kafka")
     try:
         broker.start()

@@ -12,6 +12,7 @@ import pytest
 from pybroker.testing.certificates import Authority
 from tests.harness import HOST, BrokerProcess, free_port
 from tests.java.driver import compiled
+from tests.java.peers import MissingJava
 from tests.wire import Wire
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("handshakes")]
@@ -21,6 +22,10 @@ REQUESTS = 20_000
 
 @pytest.fixture
 def run(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> Callable[[str], str]:
+    try:
+        classes = compiled("3.9.1", SOURCE)
+    except MissingJava as missing:
+        pytest.skip(str(missing))
     authority = Authority()
     own = authority.sign("localhost")
     (tmp_path / "broker.pem").write_bytes(own.key + own.chain)
@@ -32,7 +37,7 @@ def run(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> Callable[
     })  # fmt: skip
 
     def started(what: str) -> str:
-        command = ["java", "-cp", str(compiled("3.9.1", SOURCE)), "Handshakes"]
+        command = ["java", "-cp", str(classes), "Handshakes"]
         command += [str(secured), str(tmp_path / "ca.pem"), what, str(REQUESTS)]
         said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
         with Wire(broker.port) as wire:

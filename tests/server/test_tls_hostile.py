@@ -150,7 +150,7 @@ def test_ten_thousand_half_handshakes(
         lasted_s = time.monotonic() - began_s
         held = len(os.listdir(f"/proc/{pid}/fd"))
         each = (resident_bytes(pid) - before) / held
-        print(f"{held} of {descriptors} half handshakes are held, {each:.0f} bytes each; the next took {lasted_s:.3f} s")
+        print(f"{held} of {descriptors} half handshakes are held, {each:.0f} bytes each; the next: {lasted_s:.3f} s")
         assert held < resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] // 8 + CLIENT_DESCRIPTORS
         assert each < HALF_BYTES_MAX and lasted_s < SERVED_S_MAX
     finally:
