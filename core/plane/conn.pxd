@@ -93,6 +93,7 @@ cdef struct conn_t:
     int32_t readable             # the socket may have more than was read
     int32_t writable
     int32_t close_after          # close once the output is sent
+    int32_t lingers              # and once it is muted no more, or its peer has ended: its peer has time to read why
     const char* refused          # why nothing more of it is read: it ends as with close_after; NULL: it goes on
     int32_t ended                # its peer sends nothing more: a short read is not the last
     int64_t bytes_out            # sent since it came

@@ -238,6 +238,7 @@ cdef void take_note(reactor_t* r, note_t* n) noexcept nogil:
         mute(r, c, n.mute_ms)
     if n.close:
         c.close_after = 1
+        c.lingers = n.mute_ms > 0
         conn_free_own(c)         # what came behind the request that ends it is not executed
     if c.fd < 0:
         c.state = CLOSING        # its peer went meanwhile

@@ -31,7 +31,7 @@ cdef void mute(reactor_t* r, conn_t* c, int64_t ms) noexcept nogil:
 
 cdef void unmute(reactor_t* r, conn_t* c) noexcept nogil:
     chain_remove(&c.muted)
-    c.muted_until_ms = 0
+    c.muted_until_ms = c.lingers = 0
     c.active_ms = r.now_ms       # it was not idle
     if c.listed.chain != NULL:
         chain_remove(&c.listed)

@@ -163,6 +163,10 @@ cdef void take_deadlines(reactor_t* r) noexcept nogil:
         chain_append(&r.due, &op.due, op)
 
 
+cdef bint is_over(const conn_t* c) noexcept nogil:
+    return c.refused != NULL or (c.close_after and (c.ended or not c.lingers))
+
+
 cdef void finish(reactor_t* r) noexcept nogil:
     """Send the answers of the turn; connections that have more to do are ready for the next."""
     cdef conn_t* c
@@ -177,7 +181,7 @@ cdef void finish(reactor_t* r) noexcept nogil:
         sent += c.bytes_out
         charge(r, c, began_ns)
         conn_account(c)
-        if c.state != CLOSING and (c.close_after or c.refused != NULL) and conn_is_sent(c) and c.state != AWAY:
+        if c.state != CLOSING and is_over(c) and conn_is_sent(c) and c.state != AWAY:
             close_conn(r, c, c.refused)  # it got the answers that it was owed
         if c.state == CLOSING:
             forget(r, c)
@@ -188,7 +192,8 @@ cdef void finish(reactor_t* r) noexcept nogil:
 
 cdef void wind_up(reactor_t* r, conn_t* c) noexcept nogil:
     """Read nothing more of a connection, answer now what waits for others, and end it after what it is owed."""
-    if not c.close_after:
+    if c.lingers or not c.close_after:
+        c.lingers = 0
         c.close_after = 1
         stop_waiting(r, c)
         stop_acks(r, c)

@@ -18,7 +18,7 @@ from pybroker.cluster.image import Image
 from pybroker.logs import event
 from pybroker.security.tls import NativeStream
 from pybroker.server.closings import Closings
-from pybroker.server.connection import Answer, Last, Responder, Waiting
+from pybroker.server.connection import HEARD_MS, Answer, Last, Responder, Waiting
 
 log = logging.getLogger(__name__)
 
@@ -258,7 +258,7 @@ class Bridge:
             rules=0 if rights is None else rights.rules,
             login_ends_ms=-1 if session is None else session.ends_ms(),
             quotas=None if throttle is None else throttle.take_told(),
-            mute_ms=0 if throttle is None else throttle.take_mute(),
+            mute_ms=HEARD_MS if isinstance(answer, Last) else 0 if throttle is None else throttle.take_mute(),
         )
         for part in answer or ():
             if isinstance(part, core.Slice):

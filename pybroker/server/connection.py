@@ -51,8 +51,12 @@ Answer = list[Part] | None
 """The parts of an answer without its size; None where the request gets no answer (acks=0)."""
 
 
+HEARD_MS = 50
+"""That a client has to read why it is turned away: kafka-python forgets an answer that comes with the end."""
+
+
 class Last(list[Part]):
-    """An answer after which the connection is closed."""
+    """An answer behind which the connection is closed, HEARD_MS later."""
 
 
 class Waiting(NamedTuple):
@@ -248,7 +252,8 @@ class Connection:
             self._execute(self._frames.popleft())
         if self._fd < 0:
             return
-        if self.idle and (owner.closing or self._is_last or (self._ended and not self._frames)):
+        heard = self._is_last and self._muted is None
+        if self.idle and (owner.closing or heard or (self._ended and not self._frames)):
             self.close(self._refused)
         elif self._paused and self._queued < QUEUED_BYTES_MAX and self._muted is None:
             self.room()
@@ -293,7 +298,10 @@ class Connection:
         self._release_request()
         self._is_last = self._is_last or isinstance(parts, Last)
         self._throttle.told = None
-        if (mute_ms := self._throttle.take_mute()) and self._fd >= 0:
+        mute_ms = self._throttle.take_mute()
+        if isinstance(parts, Last):
+            mute_ms = HEARD_MS
+        if mute_ms and self._fd >= 0:
             self._muted = self._owner.loop.call_later(mute_ms / 1000, self._unmute)
             self.last_active = float("inf")  # it is not idle
         if parts is None or self._fd < 0:

@@ -21,13 +21,11 @@ from pybroker.logs import event
 from pybroker.security.handshake import Handshake, Mechanisms, Step
 from pybroker.security.tls import Stream, pending
 from pybroker.server.closings import Closings
-from pybroker.server.connection import SIZE_BYTES, Responder, Waiting
+from pybroker.server.connection import HEARD_MS, SIZE_BYTES, Responder, Waiting
 
 log = logging.getLogger(__name__)
 
 LOGIN_SECONDS = 30.0
-HEARD_SECONDS = 0.05
-"""Between the answer that refuses a client and the end: kafka-python forgets an answer that comes with the end."""
 SMALL_FRAME_BYTES = 4096
 """So much of a frame is kept for everybody: logins with a password are smaller, and no stranger keeps them out."""
 TOKEN_FRAME_BYTES = 16 << 10
@@ -256,7 +254,7 @@ class Login:
         owner = self._owner
         owner.closings.tell("login refused", self.caller, step.failed, owner.loop.time())
         self._deadline.cancel()
-        self._deadline = owner.loop.call_later(HEARD_SECONDS, self.close, None)
+        self._deadline = owner.loop.call_later(HEARD_MS / 1000, self.close, None)
 
     def _logged_in(self, step: Step) -> None:
         now_s, session = self._owner.loop.time(), None

@@ -14,6 +14,7 @@ import pytest
 from pybroker import errors
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
+from pybroker.server.connection import HEARD_MS
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, values
 from tests.server.test_oauthbearer import SIGNER, message, of
 from tests.server.test_sasl import ALICE, SETS, give, log_in
@@ -153,8 +154,10 @@ async def test_who_fails_is_told_so_and_gone(live: Live, token: bytes, words: st
     wire.send("Metadata", 12, topics=[])
     _, answer = await wire.receive("SaslAuthenticate", 2)
     assert time.monotonic() - asked_s >= 0.1
+    told_s = time.monotonic()
     assert (answer.error_code, answer.error_message) == (errors.SASL_AUTHENTICATION_FAILED, words)
     assert await wire.closed()
+    assert time.monotonic() - told_s > HEARD_MS / 2000, "it had time to read that before the end"
     assert live.broker is not None and live.broker._sockets is not None and live.broker._sockets.logins.failed == 1
 
 
