@@ -28,6 +28,8 @@
 #define CRC32C_LANE_WORDS 128   /* at most so many words of 8 bytes in a lane: 1 KiB */
 #define CRC32C_LANES_FROM 80    /* below so many bytes the join costs more than it saves */
 #define CRC32C_WIDE_FROM 1024   /* below so many bytes, or its last 256, folding saves nothing */
+#define CRC32C_SOON 1024        /* bytes until what is asked for has to be in the first cache; */
+#define CRC32C_LATER 4096       /* in the second: a page on, where the processor's own prefetch does not look */
 
 enum { CRC32C_TABLE = 0, CRC32C_LANES = 1, CRC32C_WIDE = 2 };
 
@@ -200,6 +202,15 @@ CRC32C_TARGET_WIDE static inline __m512i crc32c_fold(__m512i x, __m512i k, const
     return _mm512_ternarylogic_epi64(h, l, _mm512_loadu_si512(p), 0x96); /* h ^ l ^ the next 64 bytes */
 }
 
+/* Ask for 256 bytes of what comes. It may lie behind the input: to ask for what is not there does nothing. */
+static inline void crc32c_ask(const uint8_t *p)
+{
+    for (int i = 0; i < 256; i += 64) {
+        __builtin_prefetch(p + CRC32C_SOON + i, 0, 3);
+        __builtin_prefetch(p + CRC32C_LATER + i, 0, 2);
+    }
+}
+
 CRC32C_TARGET_WIDE static uint32_t crc32c_by_wide(uint32_t crc, const uint8_t *p, size_t n)
 {
     uint8_t last[256];
@@ -212,6 +223,7 @@ CRC32C_TARGET_WIDE static uint32_t crc32c_by_wide(uint32_t crc, const uint8_t *p
     __m512i c = _mm512_loadu_si512(p + 128), d = _mm512_loadu_si512(p + 192);
     a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
     for (p += 256, n -= 256; n >= 256; p += 256, n -= 256) {
+        crc32c_ask(p);
         a = crc32c_fold(a, k, p);
         b = crc32c_fold(b, k, p + 64);
         c = crc32c_fold(c, k, p + 128);

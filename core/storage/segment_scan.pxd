@@ -9,7 +9,8 @@ from pybroker.core.storage.spots cimport spot_t
 
 cdef enum:
     SCAN_BYTES = 256 << 10       # in the second-level cache, so that the CRC reads what pread just wrote
-    SCAN_MAP_BYTES = 64 << 20
+    SCAN_MAP_BYTES = 2 << 20     # what the kernel knows of their pages is still in a cache when they are unmapped
+    SCAN_ASK_BYTES = 64 << 20
 
 cdef struct scan_t:
     vfs_t* fs
@@ -22,6 +23,9 @@ cdef struct scan_t:
     int64_t buffered         # position of data in the file
     size_t length
     bint brought             # it was not in the page cache before
+    int64_t asked_from       # of a range
+    int64_t asked_to
+    bint asked               # the kernel had to be asked for
     passed_t passed
     int64_t expected         # the offset that comes next
     int32_t epoch            # of the batch before

@@ -67,7 +67,6 @@ cdef void let_go(scan_t* c) noexcept nogil:
     map_close(&c.map)
     if c.brought:
         passed_add(&c.passed, c.buffered, <int64_t>c.length)
-        passed_forget(&c.passed, c.fd, c.buffered + <int64_t>c.length)
     c.brought = False
 
 
@@ -79,6 +78,7 @@ cdef void scan_file(scan_t* c, int fd, int64_t size, int64_t base_offset) noexce
     c.buffered = 0
     c.length = 0
     c.brought = False
+    c.asked_from = c.asked_to = 0
     passed_init(&c.passed)
 
 
@@ -108,9 +108,9 @@ cdef int map_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
     cdef int status = map_open(&c.map, c.fd, position, size)
     if status < 0:
         return copy_piece(c, position, n)
-    c.brought = not was_cached(c.fd, position, size)
-    if c.brought:
-        vfs_ask_for(c.fd, position, size)
+    if position < c.asked_from or position + size > c.asked_to:
+        ask_from(c, position)
+    c.brought = c.asked
     map_sequential(&c.map)
     c.data = c.map.data
     c.length = <size_t>c.map.size
@@ -119,6 +119,16 @@ cdef int map_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
         c.length = 0
         return status
     return 0 if <int64_t>c.length >= n else CORRUPT_MESSAGE
+
+
+cdef void ask_from(scan_t* c, int64_t position) noexcept nogil:
+    """Have the kernel read what is not in its cache, much at once, and forget what it read for us before."""
+    passed_forget(&c.passed, c.fd, position)
+    c.asked_from = position
+    c.asked_to = min(position + SCAN_ASK_BYTES, c.size)
+    c.asked = not was_cached(c.fd, position, c.asked_to - position)
+    if c.asked:
+        vfs_ask_for(c.fd, position, c.asked_to - position)
 
 
 cdef bint lost_page(const scan_t* c) noexcept nogil:
@@ -131,6 +141,7 @@ cdef int copy_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
         c.buffer = <uint8_t*>malloc(SCAN_BYTES)
         if c.buffer == NULL:
             return -ENOMEM
+    passed_forget(&c.passed, c.fd, position)
     c.brought = not was_cached(c.fd, position, min(<int64_t>SCAN_BYTES, c.size - position))
     c.data = c.buffer
     status = vfs_pread(c.fs, P_SEGMENT_READ, c.fd, c.buffer, SCAN_BYTES, position, &c.length)
