@@ -11,6 +11,9 @@ from typing import NamedTuple
 from pybroker import errors
 from pybroker.errors import KafkaError
 
+VALUE_BYTES_MAX = 32767
+"""What a string of the protocol holds, and so what DescribeConfigs can tell."""
+
 
 class Operation(IntEnum):
     """As the protocol numbers them; the last two are for lists only."""
@@ -60,14 +63,18 @@ def altered(
             raise KafkaError(errors.INVALID_CONFIG, f"{name} is no list: it can be set or deleted, not added to")
         else:
             after[name] = _combined(own[name] if name in own else effective(name), operation, value or "")
+            if len(after[name].encode()) > VALUE_BYTES_MAX:
+                raise KafkaError(errors.INVALID_CONFIG, f"{name} would have more than {VALUE_BYTES_MAX} bytes")
     return after
 
 
 def _combined(text: str, operation: int, value: str) -> str:
     old, given = _words(text), _words(value)
     if operation == Operation.APPEND:
-        return ",".join([*old, *(word for word in given if word not in old)])
-    return ",".join(word for word in old if word not in given)
+        there = set(old)
+        return ",".join([*old, *(word for word in given if word not in there)])
+    gone = set(given)
+    return ",".join(word for word in old if word not in gone)
 
 
 def _words(text: str) -> list[str]:

@@ -23,6 +23,7 @@ from pybroker.controller.configs import (
     CHANGES_KEPT_MS,
     Sockets,
     broker_after,
+    gone_by,
     named,
     prepared,
     purge,
@@ -92,10 +93,12 @@ class ClusterConfigs:
                 held, version = await self._read(path)
                 before, _ = await decoded(self._config, held)
                 after = broker_after(self._config, name, before, changes, replace=replace)
-                tried = rehearse(self._config, source, after, self._topics.all(), [change.name for change in changes])
+                asked = named(changes, replace=replace)
+                used = gone_by(self._config.dynamic(source), before, after, asked)
+                tried = rehearse(self._config, source, used, self._topics.all(), [change.name for change in changes])
                 if validate_only:
                     return
-                stored = await encoded(self._config, after, held, before, named(changes, replace=replace))
+                stored = await encoded(self._config, after, held, before, asked)
                 with prepared(self.sockets, tried):
                     if await self._written(path, version, stored, entity):
                         break

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 PER_BROKER = frozenset({ADVERTISED, LISTENERS, PROTOCOLS})
 """What cannot be set for all brokers."""
+TEXT_MAX = 200
+"""Of a setting in the log."""
 CHANGES_KEPT_MS = 15 * 60 * 1000
 TOPIC_LISTS = {name for name, setting in TOPIC.items() if setting.type is Type.LIST}
 BROKER_LISTS = {name for name, setting in BROKER.items() if setting.type is Type.LIST}
@@ -177,22 +179,24 @@ class ConfigAdmin:
             raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._context.broker_id}, not {shown(name)}")
         source = Source.DYNAMIC_BROKER if name else Source.DYNAMIC_DEFAULT_BROKER
         async with self._one:
-            before = self._config.dynamic(source)
-            after = broker_after(self._config, name, before, changes, replace=replace)
-            topics = {topic.name: topic.config for topic in self._context.topics.values()}
-            tried = rehearse(self._config, source, after, topics, [change.name for change in changes])
-            if validate_only:
-                return
             path = nodes.broker_config(int(name) if name else None)
             held, version = dict[str, str](), None
             with contextlib.suppress(NoNode):
                 data, stat = await read(self._session, path)
                 held, version = nodes.load_config(data), stat.version
-            node = nodes.dump_config(await encoded(self._config, after, held, before, named(changes, replace=replace)))
+            asked = named(changes, replace=replace)
+            before, _ = await decoded(self._config, held)
+            after = broker_after(self._config, name, before, changes, replace=replace)
+            used = gone_by(self._config.dynamic(source), before, after, asked)
+            topics = {topic.name: topic.config for topic in self._context.topics.values()}
+            tried = rehearse(self._config, source, used, topics, [change.name for change in changes])
+            if validate_only:
+                return
+            node = nodes.dump_config(await encoded(self._config, after, held, before, asked))
             change: Op = Create(path, node) if version is None else Set(path, node, version)
             with prepared(self.sockets, tried):
                 await self._write([change], f"brokers/{name or '<default>'}")
-                self._config.overlay(source, after)
+                self._config.overlay(source, used)
                 await self._holders.configure(list(self._context.topics.values()))
                 for tell in self.on_broker_altered:
                     await tell()
@@ -247,8 +251,9 @@ def broker_after(
     """The same for the broker of that name, or with an empty one for all. Raises KafkaError: 40, 42."""
     own = {} if replace else held
     after = altered(own, changes, BROKER_LISTS, lambda setting: as_text(config[setting]) or "")
-    _check_names(after)
-    for setting in [s for s in after if s in PER_BROKER or changes_of_listener(s)] if not name else ():
+    given = [change.name for change in changes if change.name in after]
+    _check_names(given)
+    for setting in [s for s in given if s in PER_BROKER or changes_of_listener(s)] if not name else ():
         raise KafkaError(errors.INVALID_REQUEST, f"{setting} is each broker's own: alter it by the broker's id")
     check_can_be_kept(config, after, held)
     return after
@@ -257,6 +262,14 @@ def broker_after(
 def named(changes: Iterable[Change], *, replace: bool) -> set[str] | None:
     """The settings that changes are about; None for all."""
     return None if replace else {change.name for change in changes}
+
+
+def gone_by(
+    going: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str], asked: Collection[str] | None
+) -> dict[str, str]:
+    """What of a broker's stored settings it will go by after an alteration: not what it cannot go by as it is, and what
+    nobody asks for (None: all is asked for). That stays stored."""
+    return {n: text for n, text in after.items() if asked is None or n in asked or going.get(n) == before.get(n)}
 
 
 def rehearse(
@@ -314,5 +327,5 @@ def shown_of(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def tell_altered(entity: str, config: Mapping[str, str]) -> None:
-    own = ",".join(f"{name}={'...' if is_password(name) else text}" for name, text in config.items())
+    own = ",".join(f"{name}={'...' if is_password(name) else text[:TEXT_MAX]}" for name, text in config.items())
     event(log, logging.INFO, "settings altered", of=entity, own=own)

@@ -34,9 +34,14 @@ from .store import (
     SessionExpired,
     Stat,
     StoreError,
+    StoreFailed,
 )
 
 T = TypeVar("T")
+
+ENDS_MAX = 10
+"""So often a write is sent anew though the connection ends at it, and the store answers in between: there is something
+about it that the store does not take."""
 
 
 async def commit(session: Session, ops: Sequence[Op]) -> None:
@@ -44,10 +49,13 @@ async def commit(session: Session, ops: Sequence[Op]) -> None:
     session ended before it was read back, or nothing but sequential nodes would show it.
 
     A check that fails says that others have written since; what was lost before may have taken effect before them."""
-    unknown = False
+    unknown, sent = False, 0
     while True:
         try:
             if not (unknown and await _took_effect(session, ops)):
+                if sent > ENDS_MAX:
+                    raise StoreFailed(ops[0].path, f"the connection has ended {sent} times at this write")
+                sent += 1
                 await session.multi(ops)
             return
         except ConnectionLoss:

@@ -29,7 +29,12 @@ from pybroker.clock import boot_ms
 T = TypeVar("T")
 
 DATA_BYTES_MAX = 1_000_000
-"""ZooKeeper's default (jute.maxbuffer) allows a request of just under 1 MiB with everything in it."""
+"""Of a node."""
+REQUEST_BYTES_MAX = 1_040_000
+"""ZooKeeper's default (jute.maxbuffer) allows a request of just under 1 MiB with everything in it. It ends the
+connection of who sends more."""
+OP_BYTES = 128
+"""Of an operation beside its path and its data, at most: its kind, its version, its ACLs."""
 ANY_VERSION = -1
 SEQUENCE_DIGITS = 10
 
@@ -335,6 +340,13 @@ def check_multi(ops: Sequence[Op]) -> None:
         except BadArguments as error:
             error.index = index
             raise
+
+
+def check_request(ops: Sequence[Op], chroot: str = "") -> None:
+    """BadArguments if operations are more than a request to ZooKeeper holds."""
+    size = sum(OP_BYTES + len(chroot) + len(op.path.encode()) + len(getattr(op, "data", b"")) for op in ops)
+    if size > REQUEST_BYTES_MAX:
+        raise BadArguments(ops[0].path, f"a request holds {REQUEST_BYTES_MAX} bytes, and this one has {size}")
 
 
 def _forbidden(character: str) -> bool:

@@ -327,7 +327,9 @@ class ZooKeeperSession(s.Session):
         try:
             if self.state in s.ENDED:
                 raise s.SessionExpired(path)
-            s.check_multi(op) if isinstance(op, list) else s.check_op(op)
+            ops = op if isinstance(op, list) else [op]
+            s.check_multi(ops) if isinstance(op, list) else s.check_op(op)
+            s.check_request(ops, self._client.chroot)
             send().rawlink(lambda result: self._soon(settle, result, self._client.last_zxid))
         except s.StoreError as error:
             future.set_exception(error)

@@ -106,6 +106,17 @@ async def test_all_brokers_go_by_what_one_wrote(members: tuple[Member, Member]) 
     assert json.loads((await one.session.get(f"{nodes.CONFIG_CHANGES}/{notice}"))[0])["entity_path"] == "topics/t"
 
 
+async def test_what_cannot_be_used_is_no_hindrance(members: tuple[Member, Member]) -> None:
+    """Somebody stored a setting that the broker does not take: others are altered, and it stays where it is."""
+    one = members[0]
+    await one.session.create(nodes.broker_config(1), nodes.dump_config({"log.segment.bytes": "soon"}))
+    change = Change("log.retention.ms", Operation.SET, "9000")
+    await one.configs.alter_broker("1", [change], replace=False, validate_only=False)
+    held = nodes.load_config((await one.session.get(nodes.broker_config(1)))[0])
+    assert held == {"log.segment.bytes": "soon", "log.retention.ms": "9000"}
+    assert one.config.dynamic(Source.DYNAMIC_BROKER) == {"log.retention.ms": "9000"}
+
+
 async def test_what_was_altered_before_a_session_began(members: tuple[Member, Member]) -> None:
     """While a broker had none it was told of nothing: it goes by all that there is then, its own settings too."""
     one, other = members

@@ -124,3 +124,15 @@ async def test_settings_of_earlier_lives_are_loaded(stage: Stage, caplog: pytest
     assert (config["log.retention.ms"], config["log.segment.bytes"], config["num.partitions"]) == (9000, 1 << 20, 1)
     [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "setting ignored setting=num.partitions" in line
+
+
+async def test_what_cannot_be_used_stays_stored(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """An alteration of something else neither fails of it nor takes it away; it goes when it is asked to."""
+    old = {"num.partitions": "9", "log.segment.bytes": "1048576"}
+    await stage.session.create(nodes.broker_config(1), nodes.dump_config(old))
+    await load(stage.session, stage.config, 1)
+    await broker(stage, "1", BROKER_KEEP)
+    assert nodes.load_config(await stage.there(nodes.broker_config(1)) or b"") == old | {"log.retention.ms": "9000"}
+    assert stage.config.dynamic(Source.DYNAMIC_BROKER) == {"log.segment.bytes": "1048576", "log.retention.ms": "9000"}
+    await broker(stage, "1", Change("num.partitions", Operation.DELETE, None))
+    assert "num.partitions" not in nodes.load_config(await stage.there(nodes.broker_config(1)) or b"")

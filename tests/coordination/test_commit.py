@@ -26,6 +26,7 @@ from pybroker.coordination.store import (
     Set,
     Store,
     StoreError,
+    StoreFailed,
 )
 from tests.coordination.conftest import TIMEOUT_MS, ZOOKEEPER
 
@@ -101,6 +102,19 @@ async def test_so_is_one_that_loses_it_again_and_again(kind: str) -> None:
     expected = await in_memory(KINDS[kind])
     for fates in itertools.product(Fate, repeat=4):
         assert await in_memory(KINDS[kind], *fates) == expected, fates
+
+
+async def test_a_write_that_ends_each_connection_is_given_up() -> None:
+    """The store answers what is asked in between, so it is this write that it does not take."""
+    store = MemoryStore()
+    await store.open()
+    session = await store.session(TIMEOUT_MS)
+    await session.multi(BEFORE)
+    losing(session, *(Fate.LOST_BEFORE, Fate.ANSWERED, Fate.ANSWERED) * 11)
+    with pytest.raises(StoreFailed, match="the connection has ended 11 times at this write"):
+        await commit(session, KINDS["set"])
+    assert (await session.get("/n"))[0] == b"old"
+    await store.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,6 +14,7 @@ from kazoo.exceptions import EXCEPTIONS
 from pybroker.clock import boot_ms
 from pybroker.coordination.memory import Fate
 from pybroker.coordination.store import (
+    BadArguments,
     ConnectionLoss,
     Create,
     NoNode,
@@ -151,6 +152,16 @@ WRITES = {
     "delete": lambda session: session.delete("/old"),
     "multi": lambda session: session.multi([Set("/n", b"new", 0), Create("/new")]),
 }
+
+
+@pytest.mark.parametrize("store", [ZOOKEEPER], indirect=True)
+async def test_more_than_a_request_holds_is_refused(a: Session) -> None:
+    """ZooKeeper would end the connection, and that of each who sends it again."""
+    states = heard(a)
+    with pytest.raises(BadArguments, match="a request holds 1040000 bytes, and this one has 1200"):
+        await a.multi([Create(f"/{n}", b"x" * 600_000) for n in range(2)])
+    await a.multi([Create(f"/{n}", b"x" * 500_000) for n in range(2)])
+    assert states == []
 
 
 @loses

@@ -75,6 +75,7 @@ def test_operations(own: dict[str, str], change: tuple[str, int, str | None], af
         ([("a", SET, "1"), ("a", DELETE, None)], errors.INVALID_REQUEST),
         ([("a", APPEND, "1")], errors.INVALID_CONFIG),
         ([("a", SUBTRACT, "1")], errors.INVALID_CONFIG),
+        ([("l", APPEND, "x" * 32_766)], errors.INVALID_CONFIG),  # more than an answer can tell
     ],
 )
 def test_operations_that_are_none(changes: list[tuple[str, int, str | None]], code: int) -> None:

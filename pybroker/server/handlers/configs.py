@@ -6,6 +6,7 @@ from typing import Any
 
 from pybroker import errors
 from pybroker.cluster.caller import Call
+from pybroker.cluster.config_changes import VALUE_BYTES_MAX
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import check_name
@@ -65,7 +66,10 @@ def _wanted(entries: Iterable[Entry], keys: Sequence[str] | None) -> list[Entry]
 
 
 def _show(entry: Entry, request: Any) -> Any:
+    """Raises INVALID_CONFIG for a value that somebody else has stored, and that no answer holds."""
     kind = m.DescribeConfigsResponse.Results.Configs
+    if entry.value is not None and len(entry.value.encode()) > VALUE_BYTES_MAX:
+        raise KafkaError(errors.INVALID_CONFIG, f"{entry.name} has more than {VALUE_BYTES_MAX} bytes")
     synonyms = entry.synonyms if request.include_synonyms else ()
     return kind(
         name=entry.name,
