@@ -112,3 +112,14 @@ def test_what_is_advertised_later_is_held_to_the_same_rules() -> None:
     assert config.listeners.advertised is None
     config.overlay(Source.DYNAMIC_BROKER, {"advertised.listeners": "A://a:1"})
     assert config.listeners.advertised == (("A", "a", 1),)
+
+
+@pytest.mark.parametrize("name", ["A", "c"])
+def test_a_setting_of_no_listener_is_told(name: str) -> None:
+    """Names of listeners are in small letters there, as Kafka has them."""
+    sets = [TWO, MAP, "inter.broker.listener.name=A", f"listener.name.{name}.ssl.client.auth=required"]
+    [told] = BrokerConfig.load(None, sets).warnings
+    assert told == (
+        f"listener.name.{name}.ssl.client.auth (--set) is ignored: there is no such listener; "
+        "theirs begin with listener.name.a. and listener.name.b."
+    )

@@ -8,7 +8,7 @@ from pybroker.model import HostPort
 
 from .broker_settings import GENERAL, GROUPS, METRICS, NETWORK
 from .cluster_settings import CLUSTER
-from .listener_settings import changes_of_listener, of_broker, own_name, own_setting
+from .listener_settings import OF_LISTENER, changes_of_listener, of_broker, own_name, own_setting
 from .listeners import ADVERTISED, INTER_BROKER, INTER_BROKER_PROTOCOL, LISTENERS, PROTOCOLS, Listeners, Refused, settle
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
 from .security_settings import (
@@ -82,6 +82,9 @@ class BrokerConfig:
             else:
                 self.warnings.append(f"{name} ({where}) is not a setting of this broker and is ignored{_nearest(name)}")
         self._evaluate()
+        for name, held in {**self._given, **self._of_listeners}.items():
+            if (why := self.stray(name)) is not None:
+                self.warnings.append(f"{name} ({held.where}) is ignored: {why}")
 
     def _evaluate(self) -> None:
         """The value of every setting, by who says it. ConfigError if one is not allowed."""
@@ -210,9 +213,18 @@ class BrokerConfig:
         changed = self._dynamic[Source.DYNAMIC_BROKER].items()
         return {**self._of_listeners, **{name: (text, WHILE_IT_RUNS) for name, text in changed}}
 
+    def stray(self, name: str) -> str | None:
+        """Why a setting of one listener holds for none that there is; None if it does, or is no such setting."""
+        if not name.startswith(OF_LISTENER):
+            return None
+        known = sorted({f"{OF_LISTENER}{each.listener.lower()}." for each in self.listeners.endpoints})
+        if name.startswith(tuple(known)):
+            return None
+        return f"there is no such listener; theirs begin with {' and '.join(known)}"
+
     def own_of_listener(self, listener: str) -> dict[str, str]:
         """What is set for one listener alone of logins and TLS. The texts of some are secrets."""
-        prefix = f"listener.name.{listener.lower()}."
+        prefix = f"{OF_LISTENER}{listener.lower()}."
         held = self._own_of_listeners().items()
         return {name: text for name, (text, _) in held if name.startswith(prefix) and own_setting(name) is None}
 

@@ -12,13 +12,14 @@ from .security_settings import own_of_login
 from .settings import Range, Setting
 from .ssl_settings import own_of_tls
 
+OF_LISTENER: Final = "listener.name."
 NAMES: Final = ("max.connections", "max.connection.creation.rate")
 _OWN: Final = re.compile(rf"listener\.name\.[^.]+\.(?P<name>{'|'.join(map(re.escape, NAMES))})")
 
 
 def own_name(listener: str, name: str) -> str:
     """What the setting is called where it is said of one listener."""
-    return f"listener.name.{listener.lower()}.{name}"
+    return f"{OF_LISTENER}{listener.lower()}.{name}"
 
 
 def of_broker(name: str) -> str | None:

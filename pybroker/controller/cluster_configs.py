@@ -16,7 +16,9 @@ from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import check_name
 from pybroker.config import BrokerConfig, Source
+from pybroker.config.listener_settings import own_name
 from pybroker.config.settings import shown
+from pybroker.config.ssl_settings import is_reconfigurable
 from pybroker.controller import nodes
 from pybroker.controller.config_watch import ConfigWatch
 from pybroker.controller.configs import (
@@ -38,6 +40,7 @@ from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Op, Session, Set, StoreError
 from pybroker.errors import KafkaError
 from pybroker.security.quotas import Entity
+from pybroker.security.tls import check_believed
 
 
 class ClusterConfigs:
@@ -96,6 +99,9 @@ class ClusterConfigs:
                 asked = named(changes, replace=replace)
                 used = gone_by(self._config.dynamic(source), before, after, asked)
                 tried = rehearse(self._config, source, used, self._topics.all(), [change.name for change in changes])
+                of_peers = own_name(tried.listeners.inter_broker, "")
+                if any(each.startswith(of_peers) and is_reconfigurable(each) for each in asked or after):
+                    check_believed(tried)
                 if validate_only:
                     return
                 stored = await encoded(self._config, after, held, before, asked)

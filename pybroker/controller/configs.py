@@ -283,6 +283,9 @@ def rehearse(
     tried = config.copy()
     tried.overlay(source, after)
     check_listeners(config, tried)
+    for name in after.keys() & set(asked):
+        if (why := tried.stray(name)) is not None:
+            raise ConfigError(f"{name} cannot be set: {why}")
     now = config.ssl
     for listener, ssl in tried.ssl.items():
         of_it = [name for name in asked if name.startswith(f"listener.name.{listener.lower()}.")]

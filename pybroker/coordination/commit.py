@@ -39,7 +39,7 @@ from .store import (
 
 T = TypeVar("T")
 
-ENDS_MAX = 10
+ENDS_MAX = 100
 """So often a write is sent anew though the connection ends at it, and the store answers in between: there is something
 about it that the store does not take."""
 

@@ -9,7 +9,7 @@ import base64
 import hmac
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -38,6 +38,9 @@ class Token(NamedTuple):
     def is_of(self, principal: str) -> bool:
         """May the principal renew it, and see it?"""
         return principal in (self.owner, self.requester, *self.renewers)
+
+    def is_of_any(self, principals: Set[str]) -> bool:
+        return not principals.isdisjoint((self.owner, self.requester, *self.renewers))
 
 
 def new_id() -> str:

@@ -19,7 +19,7 @@ from pybroker.config.broker import BrokerConfig
 from pybroker.config.settings import ConfigError, shown
 from pybroker.config.ssl_settings import CLIENT_AUTH, NONE, REQUIRED, Ssl
 from pybroker.security.keystores import KeyPair, key_store, trust_store
-from pybroker.security.tls_errors import handshake_failed, ssl_words
+from pybroker.security.tls_errors import HANDSHAKE_FAILED, handshake_failed, ssl_words
 
 Bytes = bytes | bytearray | memoryview
 Wanted = Literal["read", "write"] | None
@@ -77,6 +77,35 @@ def inter_broker_context(config: BrokerConfig) -> ssl.SSLContext | None:
     """What a broker connects to others by; None where their listener has no TLS. Raises ConfigError."""
     settings = config.ssl.get(config.listeners.inter_broker)
     return None if settings is None else client_context(settings)
+
+
+def check_believed(config: BrokerConfig) -> None:
+    """See that this broker would connect to itself as others do, whose settings are like its own: by certificates that
+    its trust stores vouch for, one of which has its name. Raises ConfigError."""
+    name = config.listeners.inter_broker
+    settings = config.ssl.get(name)
+    if settings is None:
+        return
+    told = config.listeners.advertised or config.listeners.endpoints
+    host = next((each.host for each in told if each.listener == name), "")
+    server, client = server_context(settings, name), client_context(settings)
+    client.check_hostname = client.check_hostname and bool(host)  # none: it is this machine's, whatever that is called
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(back, there, server_hostname=host or None), server.wrap_bio(there, back, server_side=True)]
+    try:
+        while ends:
+            ends = [end for end in ends if not _has_shaken_hands(end)]
+    except ssl.SSLError as problem:
+        words = str(handshake_failed(problem).args[1]).removeprefix(HANDSHAKE_FAILED)
+        raise ConfigError(f"no broker would connect to the listener {name} any more: {words}") from None
+
+
+def _has_shaken_hands(end: ssl.SSLObject) -> bool:
+    try:
+        end.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
 
 
 def _key_store(settings: Ssl) -> KeyPair | None:

@@ -27,7 +27,7 @@ from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.replica_selector import RACK_AWARE
-from pybroker.config import BrokerConfig
+from pybroker.config import BrokerConfig, ConfigError
 from pybroker.controller import configs, identity, loading, nodes
 from pybroker.controller.cluster_configs import ClusterConfigs
 from pybroker.controller.cluster_topics import ClusterTopics
@@ -54,6 +54,7 @@ from pybroker.replication.logdirs import StartError, open_log_dirs, owner
 from pybroker.replication.manager import ReplicaManager
 from pybroker.security.credentials import Credentials
 from pybroker.security.scram import HASHES
+from pybroker.security.tls import check_believed
 from pybroker.server import directories
 from pybroker.server.broker import Broker, StartLeft, Table
 from pybroker.server.cluster_groups import ClusterGroups
@@ -174,6 +175,7 @@ class ClusterBroker(Broker):
         await self._wait(member.in_a_session(self._load_security))
         if self._authorization is not None:
             self._authorization.warn_of_brokers()
+        _look_at_own_certificates(config)
         self.metadata.expects_topics = bool(self._topic_configs.all())
         self._link = ControllerLink(self.metadata, self._others.connect_to)
         self._isr = IsrKeeper(
@@ -463,6 +465,14 @@ def _look_for_own_user(config: BrokerConfig, credentials: Credentials) -> None:
     if own is not None and own.mechanism in HASHES and credentials.look_up(own.mechanism, own.user) is None:
         why = "ZooKeeper has no such user: pybroker users set, with a broker's file by --config, gives a password"
         event(log, logging.WARNING, "brokers cannot log in", user=own.user, mechanism=own.mechanism, reason=why)
+
+
+def _look_at_own_certificates(config: BrokerConfig) -> None:
+    """Warn where others will not connect to this broker."""
+    try:
+        check_believed(config)
+    except ConfigError as problem:
+        event(log, logging.WARNING, "brokers cannot connect", reason=problem.message)
 
 
 def _zookeeper(config: BrokerConfig) -> Store:

@@ -10,8 +10,10 @@ import pytest
 from pybroker.client.connection import Connection
 from pybroker.client.tls import tls_of
 from pybroker.errors import KafkaError
+from pybroker.protocol import messages as m
 from pybroker.server.zookeeper_server import ZooKeeper
 from pybroker.testing.certificates import Authority
+from tests.asking import ask
 from tests.brokers.kit import Cluster
 from tests.brokers.network import Network
 from tests.brokers.witness import Witness
@@ -85,3 +87,25 @@ def test_a_stranger_is_no_broker(cluster: Encrypted, tmp_path: Path) -> None:
     for own in ({}, {"ssl_certfile": str(tmp_path / "stranger.pem")}):
         with pytest.raises(KafkaError):
             Connection(HOST, min(cluster.peers.values()), tls=tls_of("SSL", ours | own), timeout_s=10)
+
+
+def test_no_broker_cuts_itself_off(cluster: Encrypted, tmp_path: Path) -> None:
+    """A certificate or a trust store by which others would not connect to it is refused while there is a way back."""
+    stranger, other_host = Authority("another"), cluster.authority.sign("elsewhere", hosts=["elsewhere.example"])
+    kind = m.IncrementalAlterConfigsRequest.Resources
+
+    def altered(setting: str, content: bytes) -> str:
+        (tmp_path / "new.pem").write_bytes(content)
+        change = kind.Configs(name=f"listener.name.peers.ssl.{setting}.location", value=str(tmp_path / "new.pem"))
+        resources = [kind(resource_type=4, resource_name="1", configs=[change])]
+        [answer] = ask(cluster.brokers[1].port, "IncrementalAlterConfigs", 1, resources=resources).responses
+        assert answer.error_code in (0, 40)
+        return answer.error_message or ""
+
+    made = stranger.sign("broker-1")
+    assert "no broker would connect to the listener PEERS any more" in altered("keystore", made.key + made.chain)
+    assert "mismatch" in altered("keystore", other_host.key + other_host.chain)
+    assert "no broker would connect" in altered("truststore", stranger.certificate)
+    made = cluster.authority.sign("broker-1")
+    assert altered("keystore", made.key + made.chain) == ""
+    assert not cluster.brokers[1].count("brokers cannot connect")

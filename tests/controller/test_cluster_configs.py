@@ -187,7 +187,7 @@ async def test_settings_of_all_brokers_and_of_one(members: tuple[Member, Member]
 async def test_passwords_are_encrypted_in_the_store(members: tuple[Member, Member]) -> None:
     """As Kafka's brokers keep them. What did not change keeps its text; what cannot be decrypted stays, ungone by."""
     one, _ = members
-    name, other, lost = (f"listener.name.x.ssl.{what}.password" for what in ("key", "keystore", "truststore"))
+    name, other, lost = (f"listener.name.plaintext.ssl.{what}.password" for what in ("key", "keystore", "truststore"))
     path = nodes.broker_config(1)
 
     async def stored() -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.coordination.commit import commit, until_answered
+from pybroker.coordination.commit import ENDS_MAX, commit, until_answered
 from pybroker.coordination.memory import Fate, MemoryStore
 from pybroker.coordination.store import (
     BadVersion,
@@ -110,8 +110,8 @@ async def test_a_write_that_ends_each_connection_is_given_up() -> None:
     await store.open()
     session = await store.session(TIMEOUT_MS)
     await session.multi(BEFORE)
-    losing(session, *(Fate.LOST_BEFORE, Fate.ANSWERED, Fate.ANSWERED) * 11)
-    with pytest.raises(StoreFailed, match="the connection has ended 11 times at this write"):
+    losing(session, *(Fate.LOST_BEFORE, Fate.ANSWERED, Fate.ANSWERED) * (ENDS_MAX + 1))
+    with pytest.raises(StoreFailed, match=f"the connection has ended {ENDS_MAX + 1} times at this write"):
         await commit(session, KINDS["set"])
     assert (await session.get("/n"))[0] == b"old"
     await store.close()

@@ -151,6 +151,7 @@ async def test_there_are_none_without_the_key(tmp_path: Path) -> None:
         ({"renewers": users("")}, 67),
         ({"owner_principal_type": "Group", "owner_principal_name": "x"}, 67),
         ({"renewers": users(*map(str, range(101)))}, errors.POLICY_VIOLATION),
+        ({"renewers": users(*(f"{n}" * 1000 for n in range(9)))}, errors.POLICY_VIOLATION),
     ],
 )
 async def test_what_is_no_token(live: Live, but: dict[str, Any], code: int) -> None:

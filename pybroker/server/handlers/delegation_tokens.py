@@ -18,6 +18,8 @@ from pybroker.security.delegation_tokens import USER, Token, new_id
 
 TOKENS_PER_OWNER_MAX: Final = 1000
 RENEWERS_MAX: Final = 100
+NAMES_BYTES_MAX: Final = 8192
+"""Of a token's owner and renewers, all together: an answer has those of a thousand tokens."""
 
 
 class Periods(NamedTuple):
@@ -47,6 +49,9 @@ class DelegationTokens:
         store = self._enabled()
         if len(renewers) > RENEWERS_MAX or Counter(t.owner for t in store.tokens.all())[owner] >= TOKENS_PER_OWNER_MAX:
             words = f"a token has {RENEWERS_MAX} renewers at most, and an owner {TOKENS_PER_OWNER_MAX} tokens"
+            raise KafkaError(errors.POLICY_VIOLATION, words)
+        if sum(len(each.encode()) for each in (owner, *renewers)) > NAMES_BYTES_MAX:
+            words = f"the names of a token's owner and renewers have {NAMES_BYTES_MAX} bytes at most"
             raise KafkaError(errors.POLICY_VIOLATION, words)
         now_ms, longest = self._wall_ms(), self._periods.max_lifetime_ms
         max_ms = now_ms + (min(longest, request.max_lifetime_ms) if request.max_lifetime_ms > 0 else longest)
@@ -86,7 +91,7 @@ class DelegationTokens:
         found = [
             _fill(kind.Tokens(), token, store, "issue_timestamp", "expiry_timestamp", "max_timestamp")
             for token in store.tokens.all()
-            if (asked is None or any(token.is_of(owner) for owner in asked))
+            if (asked is None or token.is_of_any(asked))
             and (self._judged or token.is_of(call.caller.principal))
         ]
         return kind(tokens=found)
