@@ -42,6 +42,7 @@ cdef class Fetcher:
     cdef replica_fetcher_t* state
     cdef dict held               # Partition -> (the address of its fetched_t, the id that letters name it by)
     cdef dict known              # id -> Partition
+    cdef dict ends               # Partition, taken out since it is throttled -> its leader's epoch and high watermark
     cdef int64_t added
     cdef readonly int64_t key
 
@@ -55,6 +56,7 @@ cdef class Fetcher:
         self.plane = plane
         self.held = {}
         self.known = {}
+        self.ends = {}
         self.state = replica_fetcher_new()
         if self.state == NULL:
             raise MemoryError()
@@ -88,9 +90,11 @@ cdef class Fetcher:
         """Copy a partition from its log's end on; see the wall."""
         cdef fetched_t* q
         self.plane.check()
+        epoch, end = self.ends.get(partition, (leader_epoch, -1))
         self.remove(partition, wait=False)  # one reactor does for both what it does
         self.added += 1
-        q = replica_fetcher_add(self.state, partition.state, leader_epoch, begin, self.added)
+        q = replica_fetcher_add(
+            self.state, partition.state, leader_epoch, begin, end if epoch == leader_epoch else -1, self.added)
         if q == NULL:
             raise MemoryError()
         self.held[partition] = <uintptr_t>q, self.added
@@ -99,6 +103,7 @@ cdef class Fetcher:
     def remove(self, Partition partition not None, *, bint wait=True) -> None:
         """Copy a partition no longer; see the wall."""
         cdef fetched_t* q = self.taken(partition)
+        self.ends.pop(partition, None)
         if q != NULL:
             with nogil:          # an append of its may be at the disk
                 replica_fetcher_take_away(self.state, q, wait)
@@ -135,6 +140,8 @@ cdef class Fetcher:
         kind = EVENTS[event]
         if partition is not None and kind != "log_start":
             q = self.taken(partition)
+            if kind == "throttled":  # it comes back, and is behind still
+                self.ends[partition] = q.leader_epoch, peek_i64(&q.leader_end)
             fetched_drop(q)
         return FetcherEvent(kind, partition, code, epoch, offset)
 

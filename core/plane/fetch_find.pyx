@@ -121,12 +121,13 @@ cdef void allow_throttled(fetcher_t* f) noexcept nogil:
 
 
 cdef void count_replicated(fetcher_t* f) noexcept nogil:
-    """Count what a follower gets of throttled partitions, in the ISR or not (KIP-73)."""
+    """Count what a follower outside the ISR gets of throttled partitions. Kafka counts what one in the ISR gets as well
+    (KIP-73), and then lets those outside have nothing for as long as that is more than the rate."""
     cdef fetch_t* q = &f.request
     cdef int64_t n = 0
     cdef int32_t i
     for i in range(q.count):
-        if load_i32(&q.wanted[i].partition.leader_throttled):
+        if is_throttled(f, &q.wanted[i]):
             n += q.wanted[i].read.found.length
     if n > 0:
         bucket_record(f.throttle, n, f.now_ms)

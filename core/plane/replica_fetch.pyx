@@ -123,7 +123,11 @@ cdef bint take_brought(reactor_t* r, conn_t* c, const brought_t* b, bint alone, 
         return True
     if status != 0:
         return take_out(r, c, q, FAILED, status, -1, -1)
-    if b.records_bytes > 0 and r.plane.follower_throttle != NULL and load_i32(&q.partition.follower_throttled):
+    # An in-sync replica has all that is committed; Kafka counts what that one copies as well (KIP-73).
+    if (
+        b.records_bytes > 0 and r.plane.follower_throttle != NULL and load_i32(&q.partition.follower_throttled)
+        and q.asked_end < b.high_watermark
+    ):
         bucket_record(r.plane.follower_throttle, b.records_bytes, r.now_ms)
     poke_i64(&q.leader_end, b.high_watermark)
     log_view(q.partition.log, &v)
@@ -347,10 +351,10 @@ cdef bint replica_fetch_hangs(reactor_t* r, conn_t* c) noexcept nogil:
 
 
 cdef inline bint lags(const fetched_t* q) noexcept nogil:
-    """Is it behind its leader, as far as is known?"""
+    """Is it known to be behind its leader? A leader that is new to it has to say so first: it may be in sync."""
     cdef view_t v
     log_view(q.partition.log, &v)
-    return peek_i64(&q.leader_end) < 0 or v.log_end < peek_i64(&q.leader_end)
+    return v.log_end < peek_i64(&q.leader_end)
 
 
 cdef void rest(reactor_t* r, conn_t* c) noexcept nogil:

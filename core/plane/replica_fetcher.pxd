@@ -81,7 +81,8 @@ cdef struct replica_fetcher_t:
 cdef replica_fetcher_t* replica_fetcher_new() noexcept nogil
 cdef void replica_fetcher_drop(replica_fetcher_t* f) noexcept nogil
 cdef fetched_t* replica_fetcher_add(
-    replica_fetcher_t* f, partition_t* p, int32_t leader_epoch, int64_t begin, int64_t id) noexcept nogil
+    replica_fetcher_t* f, partition_t* p, int32_t leader_epoch, int64_t begin, int64_t leader_end, int64_t id
+) noexcept nogil
 cdef void replica_fetcher_take_away(replica_fetcher_t* f, fetched_t* q, bint wait) noexcept nogil
 cdef void replica_fetcher_close(replica_fetcher_t* f) noexcept nogil
 cdef bint replica_fetcher_take_orders(replica_fetcher_t* f) noexcept nogil

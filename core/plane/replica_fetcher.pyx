@@ -91,9 +91,10 @@ cdef void tell(replica_fetcher_t* f, fetched_t* q) noexcept nogil:
 
 
 cdef fetched_t* replica_fetcher_add(
-    replica_fetcher_t* f, partition_t* p, int32_t leader_epoch, int64_t begin, int64_t id) noexcept nogil:
+    replica_fetcher_t* f, partition_t* p, int32_t leader_epoch, int64_t begin, int64_t leader_end, int64_t id
+) noexcept nogil:
     """Copy a partition from its log's end on, or from `begin` if that is further; a reference for the caller, or NULL
-    without memory."""
+    without memory. `leader_end`: the high watermark that its leader told before, or -1."""
     cdef fetched_t* q = <fetched_t*>calloc(1, sizeof(fetched_t))
     if q == NULL:
         return NULL
@@ -102,7 +103,7 @@ cdef fetched_t* replica_fetcher_add(
     q.leader_epoch = leader_epoch
     q.begin = begin
     q.partition = p
-    q.leader_end = -1
+    q.leader_end = leader_end
     partition_hold(p)
     tell(f, q)
     return q

@@ -62,9 +62,9 @@ class Followed:
 
     @property
     def is_held_back(self) -> bool:
-        """Is it behind its leader, as far as is known, and does it have to wait where such is throttled?"""
+        """Is it known to be behind its leader, and does it have to wait where such is throttled?"""
         log = self.replica.partition()
-        return log.follower_throttled and not 0 <= self.leader_end <= log.log_end_offset
+        return log.follower_throttled and self.leader_end > log.log_end_offset
 
 
 class Fetcher:
@@ -271,7 +271,7 @@ class Fetcher:
         partition = replica.partition()
         records = answer.records
         followed.leader_end = answer.high_watermark
-        if records and partition.follower_throttled:
+        if records and partition.follower_throttled and followed.asked_end < answer.high_watermark:
             self._throttle.record(len(records), monotonic_ms())
         if records:
             await replica.at_disk(

@@ -84,12 +84,12 @@ def test_others_do_not_wait(stage: Stage, throttled: Throttled) -> None:
 
 @pytest.mark.parametrize("broker", [2, 3])
 def test_what_is_given_counts(stage: Stage, throttled: Throttled, broker: int) -> None:
-    """To whomever: a follower in the ISR takes of the rate, too; and what is not throttled takes none."""
+    """To broker 2, which is not in the ISR, and of what is throttled."""
     throttled.exhaust(ms=-50)
     Follower(stage, broker).fetches({2: 0})
     assert not throttled.waits
     Follower(stage, broker).fetches({0: 0})
-    assert throttled.waits
+    assert throttled.waits == (broker == 2)
 
 
 def test_it_gets_no_more_at_once_than_is_allowed(tmp_path: Path) -> None:
@@ -168,9 +168,18 @@ def test_what_is_in_sync_goes_on(following: Following, throttled: Throttled) -> 
     assert following.events() == []
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_what_is_copied_counts(following: Following, throttled: Throttled, index: int) -> None:
+@pytest.mark.parametrize(("index", "high_watermark", "counts"), [(0, 1, True), (0, 0, False), (1, 1, False)])
+def test_what_is_copied_counts(
+    following: Following, throttled: Throttled, index: int, high_watermark: int, counts: bool
+) -> None:
+    """Of what is throttled, and of what was committed without it: not of what is in sync."""
     following.add()
     throttled.exhaust(ms=-50)
-    following.turn({index: copied(value=VALUE)}, session=9, high_watermark=1)
-    assert throttled.waits == (index == 0)
+    following.turn({index: copied(value=VALUE)}, session=9, high_watermark=high_watermark)
+    assert throttled.waits == counts
+
+
+def test_a_leader_that_is_new_says_first_where_it_ends(following: Following, throttled: Throttled) -> None:
+    """A follower may be in sync with it: acks=all would wait for who waits for the throttle."""
+    throttled.exhaust()
+    assert sorted(asked(following.add())) == [0, 1]

@@ -84,6 +84,13 @@ class _Fetcher(NamedTuple):
     """That a consumer is in, where consumers may fetch from followers."""
 
 
+def _is_throttled(log: core.Partition, by: _Fetcher) -> bool:
+    """Does what is given to this follower count against the throttle, and stop with it? Not if it is in the ISR."""
+    if by.broker < 0 or not log.leader_throttled:
+        return False
+    return not any(follower.broker == by.broker and follower.in_isr for follower in log.followers)
+
+
 class Followers(NamedTuple):
     """What a broker of a cluster does with its followers' fetches: those that come by its inter-broker listener."""
 
@@ -181,7 +188,7 @@ class Fetch:
             size = sum(len(read.answer.records) for read in reads)
             if late or not reads or size >= request.min_bytes or any(read.settled for read in reads):
                 if by.broker >= 0:
-                    self._count_replicated(reads)
+                    self._count_replicated(reads, by)
                 wait_ms, refused = (0, False) if call.fetched is None else call.fetched(_bytes(size, reads))
                 if refused:
                     return self._throttled(plan, reads, wait_ms)
@@ -355,13 +362,11 @@ class Fetch:
 
     def _is_withheld(self, log: core.Partition, by: _Fetcher) -> bool:
         """Was too much given of throttled partitions, and is this one, to a follower that is not in sync?"""
-        if by.broker < 0 or not log.leader_throttled or not self._replicas.throttles.leader.wait(monotonic_ms()):
-            return False
-        return not any(follower.broker == by.broker and follower.in_isr for follower in log.followers)
+        return _is_throttled(log, by) and bool(self._replicas.throttles.leader.wait(monotonic_ms()))
 
-    def _count_replicated(self, reads: Iterable[_Read]) -> None:
+    def _count_replicated(self, reads: Iterable[_Read], by: _Fetcher) -> None:
         logs = ((read.replica.log, len(read.answer.records)) for read in reads if read.replica is not None)
-        size = sum(size for log, size in logs if log is not None and log.leader_throttled)
+        size = sum(size for log, size in logs if log is not None and _is_throttled(log, by))
         if size > 0:
             self._replicas.throttles.leader.record(size, monotonic_ms())
 
