@@ -98,10 +98,11 @@ class ClusterConfigs:
                 after = broker_after(self._config, name, before, changes, replace=replace)
                 asked = named(changes, replace=replace)
                 used = gone_by(self._config.dynamic(source), before, after, asked)
-                tried = rehearse(self._config, source, used, self._topics.all(), [change.name for change in changes])
+                topics, altered_names = dict(self._topics.all()), [change.name for change in changes]
+                tried = await asyncio.to_thread(rehearse, self._config, source, used, topics, altered_names)
                 of_peers = own_name(tried.listeners.inter_broker, "")
                 if any(each.startswith(of_peers) and is_reconfigurable(each) for each in asked or after):
-                    check_believed(tried)
+                    await asyncio.to_thread(check_believed, tried)
                 if validate_only:
                     return
                 stored = await encoded(self._config, after, held, before, asked)

@@ -189,7 +189,8 @@ class ConfigAdmin:
             after = broker_after(self._config, name, before, changes, replace=replace)
             used = gone_by(self._config.dynamic(source), before, after, asked)
             topics = {topic.name: topic.config for topic in self._context.topics.values()}
-            tried = rehearse(self._config, source, used, topics, [change.name for change in changes])
+            altered_names = [change.name for change in changes]
+            tried = await asyncio.to_thread(rehearse, self._config, source, used, topics, altered_names)
             if validate_only:
                 return
             node = nodes.dump_config(await encoded(self._config, after, held, before, asked))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Awaitable
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from pybroker import errors
 from pybroker.cluster.config_changes import Change, Operation
 from pybroker.config import BrokerConfig, Source
-from pybroker.controller import nodes
+from pybroker.controller import configs, nodes
 from pybroker.controller.configs import CHANGES_KEPT_MS, load
 from pybroker.controller.planning import NewTopic
 from pybroker.errors import KafkaError
@@ -136,3 +137,16 @@ async def test_what_cannot_be_used_stays_stored(stage: Stage, caplog: pytest.Log
     assert stage.config.dynamic(Source.DYNAMIC_BROKER) == {"log.segment.bytes": "1048576", "log.retention.ms": "9000"}
     await broker(stage, "1", Change("num.partitions", Operation.DELETE, None))
     assert "num.partitions" not in nodes.load_config(await stage.there(nodes.broker_config(1)) or b"")
+
+
+async def test_settings_are_judged_beside_the_event_loop(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key store may take a second to open."""
+    threads, judge = list[threading.Thread](), configs.rehearse
+
+    def noted(*given: object) -> object:
+        threads.append(threading.current_thread())
+        return judge(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(configs, "rehearse", noted)
+    await broker(stage, "1", BROKER_KEEP)
+    assert threads and threads[0] is not threading.current_thread()
