@@ -21,7 +21,7 @@ from tests.server.test_connections import CLIENT_DESCRIPTORS, resident_bytes
 from tests.server.test_tls import context, settings
 
 LINGER_NOT = struct.pack("ii", 1, 0)
-HALF, HALF_BYTES_MAX, SERVED_S_MAX = 10_000, 96 << 10, 5.0
+HALF, HALF_BYTES_MAX, SERVED_S_MAX = 10_000, 128 << 10, 5.0
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
