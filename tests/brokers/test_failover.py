@@ -249,7 +249,7 @@ def test_who_asks_a_broker_that_stops_is_told_who_leads(cluster: Cluster) -> Non
             answer = asker.ask("Produce", 10, acks=-1, timeout_ms=1000, topic_data=data)
             return answer.responses[0].partition_responses[0]
 
-        assert produce().error_code == errors.NONE
+        until("it leads", lambda: produce().error_code == errors.NONE)
         cluster.signal(1, signal.SIGTERM)
         until("another leads", lambda: cluster.told_by(2, topic).get(0, (-1, []))[0] == 2, every_s=0.005)
         time.sleep(0.1)
