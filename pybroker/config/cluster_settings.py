@@ -63,11 +63,15 @@ CLUSTER = table(
         "controlled.shutdown.max.retries",
         INT,
         "3",
-        "How often a stopping broker asks the controller to move what it leads.",
+        "How often a stopping broker asks the controller again to move what it leads. All of it takes 10 s at most.",
         Range(0),
     ),
     Setting(
-        "controlled.shutdown.retry.backoff.ms", LONG, "5000", "How long it waits before it asks again.", Range(0)
+        "controlled.shutdown.retry.backoff.ms",
+        LONG,
+        "5000",
+        "How long it waits before it asks again: less, where controlled.shutdown.max.retries would not fit into 10 s.",
+        Range(0),
     ),
     Setting(
         "replica.selector.class",

@@ -36,24 +36,32 @@ class ControllerLink:
     async def ask(self, message: Any, version: int, timeout_s: float = TIMEOUT_S) -> Any:
         """What the controller answers, whoever that is by then. Raises KafkaError: REQUEST_TIMED_OUT, and
         BROKER_NOT_AVAILABLE once this broker stops."""
+        refused = ""
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
                     if self._ended:
                         raise KafkaError(errors.BROKER_NOT_AVAILABLE, "this broker stops")
-                    answer = await self._ask(message, version)
+                    try:
+                        answer = await self._ask(message, version)
+                        refused = ""
+                    except PermissionError as problem:
+                        answer, refused = None, f": {problem}"
                     if answer is not None and answer.error_code != errors.NOT_CONTROLLER:
                         return answer
                     await asyncio.sleep(RETRY_S)
         except TimeoutError:
-            problem = f"no controller answered in {timeout_s:g} s"
-            raise KafkaError(errors.REQUEST_TIMED_OUT, problem) from None
+            words = f"no controller answered in {timeout_s:g} s{refused}"
+            raise KafkaError(errors.REQUEST_TIMED_OUT, words) from None
 
     async def _ask(self, message: Any, version: int) -> Any:
-        """None where there is no controller to be asked, or it ended."""
+        """None where there is no controller to be asked, or it ended. Raises PermissionError where it refuses the
+        login."""
         try:
             link = await self._reach()
             return None if link is None else await link.ask(message, version, timeout_s=TIMEOUT_S)
+        except PermissionError:
+            raise
         except OSError:
             return None
 

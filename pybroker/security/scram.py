@@ -98,6 +98,11 @@ class Credential(NamedTuple):
         salt = secrets.token_bytes(SALT_BYTES)
         return cls.of_salted(mechanism, salted(mechanism, password, salt, iterations), salt, iterations)
 
+    def is_of(self, mechanism: str, password: str) -> bool:
+        """Whether it was made from this password. Takes milliseconds."""
+        made = self.of_salted(mechanism, salted(mechanism, password, self.salt, self.iterations), self.salt, 0)
+        return hmac.compare_digest(made.stored_key, self.stored_key)
+
     def text(self) -> str:
         """As `/config/users` has it."""
         salt, stored, server = (_base64(each) for each in self[:3])

@@ -74,7 +74,8 @@ TOLD_SECONDS = 10.0
 """How long a start waits for the controller's first word; then it says so, and serves what it is asked meanwhile."""
 METADATA_GRACE_S = 0.003
 CONTROLLED_SHUTDOWN = 3
-CONTROLLED_SHUTDOWN_SECONDS = 10.0
+HAND_OVER_SECONDS = 10.0
+"""What a stop takes for its controlled shutdown, with all that is tried again: whoever started it kills it soon."""
 AWAY_SECONDS = 2.0
 """How long a stop waits for a ZooKeeper that is away, and for a controller that needs it."""
 LOOK_SECONDS = 0.1
@@ -169,7 +170,7 @@ class ClusterBroker(Broker):
         self._topic_configs = ConfigRepository()
         self._watch = ConfigWatch(self.broker_id, config, self._topic_configs, replicas, self.entities)
         self._watch.on_broker_altered.append(self._go_by_settings)
-        self._watch.on_altered.append(self._tell_controller)
+        self._watch.on_altered += [self._tell_controller, self._others.try_again]
         await self._wait(member.in_a_session(self._watch.read_others))
         _look_for_own_user(config, self.entities.credentials)
         await self._wait(member.in_a_session(self._load_security))
@@ -377,14 +378,19 @@ class ClusterBroker(Broker):
         await super().abort()
 
     async def _hand_over(self) -> bool:
-        """Have the controller move leadership to others, as often as the settings say; true once none is here."""
-        for last in range(self.config["controlled.shutdown.max.retries"], -1, -1):
+        """Have the controller move leadership to others, as often as the settings say; true once none is here.
+
+        All of it takes HAND_OVER_SECONDS at most, so that it waits less between attempts that would take longer."""
+        retries: int = self.config["controlled.shutdown.max.retries"]
+        pause_s = min(self.config["controlled.shutdown.retry.backoff.ms"] / 1000, HAND_OVER_SECONDS / (retries + 1))
+        clock = asyncio.get_running_loop().time
+        ends_s = clock() + HAND_OVER_SECONDS
+        for last in range(retries, -1, -1):
             # Each time as it is registered now: where ZooKeeper was away, that is another epoch when it is back.
             request = m.ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self._epoch)
             try:
-                answer = await self._unless_away(
-                    self._link.ask(request, CONTROLLED_SHUTDOWN, CONTROLLED_SHUTDOWN_SECONDS)
-                )
+                left_s = round(ends_s - clock(), 1)
+                answer = await self._unless_away(self._link.ask(request, CONTROLLED_SHUTDOWN, left_s))
                 left = len(answer.remaining_partitions)
                 if not answer.error_code and not left:
                     return True
@@ -397,10 +403,11 @@ class ClusterBroker(Broker):
                 return False
             except KafkaError as problem:
                 reason = problem.message
-            if not last or self.metadata.image.brokers.keys() <= {self.broker_id}:
+            alone = self.metadata.image.brokers.keys() <= {self.broker_id}
+            if not last or alone or clock() + pause_s >= ends_s:
                 event(log, logging.WARNING, "controlled shutdown not done", reason=reason)
                 return False
-            await asyncio.sleep(self.config["controlled.shutdown.retry.backoff.ms"] / 1000)
+            await asyncio.sleep(pause_s)
         return False
 
     async def _unless_away(self, asking: Coroutine[Any, Any, Any]) -> Any:
@@ -460,11 +467,19 @@ class ClusterBroker(Broker):
 
 
 def _look_for_own_user(config: BrokerConfig, credentials: Credentials) -> None:
-    """Warn where this broker is to log in at others as a user who has no password."""
+    """Warn where this broker is to log in at others as a user who has no password, or another one."""
     own = config.account
-    if own is not None and own.mechanism in HASHES and credentials.look_up(own.mechanism, own.user) is None:
-        why = "ZooKeeper has no such user: pybroker users set, with a broker's file by --config, gives a password"
-        event(log, logging.WARNING, "brokers cannot log in", user=own.user, mechanism=own.mechanism, reason=why)
+    if own is None or own.mechanism not in HASHES:
+        return
+    held = credentials.look_up(own.mechanism, own.user)
+    if held is None:
+        why = "ZooKeeper has no such user"
+    elif not held.is_of(own.mechanism, own.password):
+        why = "its password in this broker's file is not the one that ZooKeeper has"
+    else:
+        return
+    why += ": pybroker users set, with a broker's file by --config, gives a password"
+    event(log, logging.WARNING, "brokers cannot log in", user=own.user, mechanism=own.mechanism, reason=why)
 
 
 def _look_at_own_certificates(config: BrokerConfig) -> None:

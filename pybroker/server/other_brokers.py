@@ -1,18 +1,35 @@
 """How a broker reaches the others of its cluster: at their inter-broker listeners, by TLS and a login where needed."""
 
 import contextlib
+import logging
 import ssl
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from pybroker import core
 from pybroker.client.link import Dialled, Link, dial
+from pybroker.client.requests import Pauses
 from pybroker.cluster.image import LiveBroker
 from pybroker.config import BrokerConfig, ConfigError
+from pybroker.logs import event
 from pybroker.model import HostPort
 from pybroker.security.login import Account
 from pybroker.security.tls import inter_broker_context
 
+log = logging.getLogger(__name__)
+
 CONNECT_SECONDS = 5.0
+LOGIN_PAUSES = Pauses(0.1, 8.0)
+"""Between logins at one broker that refuses them, for all who want a connection to it."""
+
+
+class _Refusal(NamedTuple):
+    """A broker refused our login, so often in a row; it is not asked again before this time of the monotonic clock."""
+
+    times: int
+    not_before_s: float
+    why: str
 
 
 class OtherBrokers:
@@ -34,6 +51,7 @@ class OtherBrokers:
         self._listener = config.listeners.inter_broker
         self._account: Account | None = None
         self._tls: ssl.SSLContext | None = None
+        self._refusals: dict[HostPort, _Refusal] = {}
 
     def begin(self) -> None:
         """Go by the settings, all of which are read now: whom to log in as stays so. Certificates that cannot be used
@@ -56,6 +74,11 @@ class OtherBrokers:
         with contextlib.suppress(ConfigError):
             self._tls = inter_broker_context(self._config)
 
+    def try_again(self) -> None:
+        """What users' passwords are may have changed: who refused our login is asked at once."""
+        for at, refused in self._refusals.items():
+            self._refusals[at] = refused._replace(times=0, not_before_s=0)
+
     async def connect(self, broker_id: int) -> Link:
         """A link to a broker, as the metadata has it. Raises OSError."""
         return await self.connect_to(self._known(broker_id))
@@ -63,16 +86,40 @@ class OtherBrokers:
     async def connect_to(self, broker: LiveBroker) -> Link:
         """A link to the inter-broker listener of a broker. Raises OSError."""
         at, client_id = self._address(broker), self._client_id()
-        return await Link.open(
-            at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account, tls=self._tls
-        )
+        with self._logging_in(broker.id, at):
+            return await Link.open(
+                at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account, tls=self._tls
+            )
 
     async def dial(self, broker_id: int) -> Dialled:
         """A socket that is connected to a broker, and does not block. Raises OSError."""
         at, client_id = self._address(self._known(broker_id)), self._client_id()
-        return await dial(
-            at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account, tls=self._tls
-        )
+        with self._logging_in(broker_id, at):
+            return await dial(
+                at.host, at.port, client_id=client_id, timeout_s=CONNECT_SECONDS, account=self._account, tls=self._tls
+            )
+
+    @contextlib.contextmanager
+    def _logging_in(self, broker_id: int, at: HostPort) -> Iterator[None]:
+        """Around an attempt to connect: PermissionError, and no attempt, soon after the login was refused."""
+        refused, now_s = self._refusals.get(at), time.monotonic()
+        times = 1 if refused is None else refused.times + 1
+        next_s = now_s + LOGIN_PAUSES.after(times)
+        if refused is not None:
+            if now_s < refused.not_before_s:
+                raise PermissionError(refused.why)
+            self._refusals[at] = refused._replace(not_before_s=next_s)  # one at a time, of all who want a connection
+        try:
+            yield
+        except PermissionError as problem:
+            if at not in self._refusals:
+                event(log, logging.WARNING, "broker refused the login", broker=broker_id, reason=problem)
+            self._refusals[at] = _Refusal(times, next_s, str(problem))
+            raise
+        except OSError:
+            self._refusals.pop(at, None)
+            raise
+        self._refusals.pop(at, None)
 
     def _known(self, broker_id: int) -> LiveBroker:
         broker = self._alive().get(broker_id)
