@@ -112,9 +112,9 @@ def confirmed(question: str) -> bool:
 
 def delete_each(
     kind: str, names: Sequence[str], delete: Callable[[str], None], absent: int | None, as_json: bool
-) -> None:
-    """Delete one after the other and tell which went, and which were not there: `absent` is the code that says so, None
-    where it is a failure like any other. A failure tells what was deleted before it."""
+) -> list[str]:
+    """Delete one after the other, and tell which went and which were not there: `absent` is the code that says so, None
+    where it is a failure like any other. A failure tells what was deleted before it. Those that went."""
     deleted, missing = [], []
     for name in names:
         try:
@@ -128,6 +128,7 @@ def delete_each(
     words = [f"Deleted {kind} {name}." for name in deleted]
     words += [f"{kind.capitalize()} {name} does not exist." for name in missing]
     say(as_json, {"deleted": deleted, "missing": missing}, "\n".join(words))
+    return deleted
 
 
 def name_value(text: str, option: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pybroker.cli.zookeeper_users import ZooKeeperUsers
 
 PASSWORD_VARIABLE = "PYBROKER_USER_PASSWORD"
+STAYS = "connections that are open go on until their login ends; ACLs and quotas stay, if there are any"
 
 
 @click.group(name="users")
@@ -46,7 +47,9 @@ def _admin(bootstrap: str, timeout_s: float, zookeeper: str | None, file: str | 
     with importing():
         from pybroker.cli.zookeeper_users import ZooKeeperUsers
 
-    return ZooKeeperUsers(config_of(zookeeper, file))
+    is_given = click.get_current_context().get_parameter_source("timeout_s") is not ParameterSource.DEFAULT
+    within = {"zookeeper.connection.timeout.ms": str(round(timeout_s * 1000))} if is_given else {}
+    return ZooKeeperUsers(config_of(zookeeper, file, within))
 
 
 @command.command(name="list")
@@ -121,6 +124,8 @@ def remove(
     zookeeper: str | None,
     file: str | None,
 ) -> None:
-    """Let USERs log in by SCRAM no more. Who is logged in stays so until the connection ends."""
+    """Let USERs log in by SCRAM no more. Who is logged in stays so until the login or the connection ends."""
     with _admin(bootstrap_server, timeout_s, zookeeper, file) as admin:
-        delete_each("user", users, admin.remove_password, RESOURCE_NOT_FOUND if if_exists else None, as_json)
+        deleted = delete_each("user", users, admin.remove_password, RESOURCE_NOT_FOUND if if_exists else None, as_json)
+    if deleted:
+        click.echo(f"pybroker: {STAYS}", err=True)

@@ -6,27 +6,33 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import click
+
 from pybroker import errors
 from pybroker.cli.main import Failure
 from pybroker.client.admin import ScramUser
 from pybroker.config import BrokerConfig
-from pybroker.controller import users
+from pybroker.controller import nodes, users
+from pybroker.coordination.commit import until_answered
 from pybroker.coordination.store import Session, StoreError
 from pybroker.coordination.zookeeper import store_of
 from pybroker.errors import KafkaError
 from pybroker.security.scram import HASHES, Credential
 
 T = TypeVar("T")
+Work = Callable[[Session], Coroutine[Any, Any, T]]
 
 SESSION_MS: Final = 18_000
 
 
 class ZooKeeperUsers:
-    """Each call has a session of its own, and raises Failure, KafkaError."""
+    """Each call has a session of its own, and raises Failure, KafkaError. Only `set_password` makes what is missing."""
 
     def __init__(self, config: BrokerConfig) -> None:
         """`config` says how ZooKeeper is reached, and whether nodes are made for the brokers alone."""
         self._config = config
+        hosts, _, chroot = config["zookeeper.connect"].partition("/")
+        self._no_cluster = f"there is no cluster at /{chroot.rstrip('/')} of the ZooKeeper at {hosts}"
 
     def __enter__(self) -> ZooKeeperUsers:
         return self
@@ -36,12 +42,20 @@ class ZooKeeperUsers:
 
     def users(self) -> list[ScramUser]:
         """All who can log in."""
-        return [ScramUser(name, iterations) for name, iterations in self._run(users.users).items()]
+        found = self._run(self._there(users.users))
+        return [ScramUser(name, iterations) for name, iterations in found.items()]
 
     def set_password(self, user: str, password: str, mechanisms: Sequence[str], iterations: int) -> None:
-        """Let a user log in by these mechanisms with this password from now on."""
+        """Let a user log in by these mechanisms with this password from now on. Says so where no broker has been."""
         made = {each: Credential.of_password(each, password, iterations).text() for each in mechanisms}
-        self._run(lambda session: users.alter(session, user, lambda held: {**held, **made}))
+
+        async def give(session: Session) -> bool:
+            await users.alter(session, user, lambda held: {**held, **made})
+            return await until_answered(lambda: session.exists(nodes.CLUSTER_ID)) is not None
+
+        if not self._run(give, makes_chroot=True):
+            who = f"user {user} is for brokers with zookeeper.connect={self._config['zookeeper.connect']}"
+            click.echo(f"pybroker: {self._no_cluster} yet: {who}", err=True)
 
     def remove_password(self, user: str) -> None:
         """Let a user log in no more. KafkaError(RESOURCE_NOT_FOUND) for one who cannot."""
@@ -51,13 +65,24 @@ class ZooKeeperUsers:
                 raise KafkaError(errors.RESOURCE_NOT_FOUND, f"the user {user!r} has no SCRAM credential")
             return {name: text for name, text in held.items() if name not in HASHES}
 
-        self._run(lambda session: users.alter(session, user, change))
+        self._run(self._there(lambda session: users.alter(session, user, change)))
 
-    def _run(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+    def _there(self, work: Work[T]) -> Work[T]:
+        """The same where users can be; otherwise a Failure, with nothing done."""
+
+        async def look_first(session: Session) -> T:
+            if await until_answered(lambda: session.exists(nodes.USER_CONFIGS)) is None:
+                raise Failure(self._no_cluster)
+            return await work(session)
+
+        return look_first
+
+    def _run(self, work: Work[T], *, makes_chroot: bool = False) -> T:
         async def in_session() -> T:
             store = store_of(self._config)
             try:
-                await store.open()
+                if makes_chroot:
+                    await store.open()
                 return await work(await store.session(SESSION_MS))
             finally:
                 await store.close()
