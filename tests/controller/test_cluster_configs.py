@@ -18,7 +18,7 @@ from pybroker.cluster.image import PartitionState
 from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
 from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig, Source
-from pybroker.controller import nodes
+from pybroker.controller import cluster_configs, nodes
 from pybroker.controller.cluster_configs import ClusterConfigs
 from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.controller.config_watch import UNKNOWN, ConfigWatch
@@ -294,6 +294,26 @@ async def test_a_change_while_the_connection_was_broken(members: tuple[Member, M
     await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
     other.session.reconnect()
     await eventually("the other has it", lambda: other.topics.topic("t").get("retention.ms") == "7000")
+
+
+async def test_a_change_while_the_store_is_away(
+    members: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks is told why it takes so long, and that it may come; it comes once the store is back."""
+    one, _ = members
+    monkeypatch.setattr(cluster_configs, "WAIT_S", 0.01)
+    one.session.disconnect()
+    for alter in (
+        one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False),
+        one.configs.alter_entity(((USER, "ann"),), lambda held: {**held, PRODUCER: "7"}),
+    ):
+        with pytest.raises(KafkaError) as told:
+            await alter
+        assert told.value.code == errors.REQUEST_TIMED_OUT
+        assert told.value.message == "not done in time (ZooKeeper does not answer); it may be done later"
+    one.session.reconnect()
+    await eventually("the topic has it", lambda: one.topics.topic("t").get("retention.ms") == "7000")
+    await eventually("the user has it", lambda: ((USER, "ann"),) in one.entities.quotas.all())
 
 
 async def test_a_damaged_node_and_a_damaged_notice_are_passed_by(

@@ -5,7 +5,6 @@ REQUEST_TIMED_OUT. A client that asks for less than a second is given one: librd
 """
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,13 +18,11 @@ from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller.planning import NewTopic
 from pybroker.controller.topics import TopicAdmin
 from pybroker.errors import KafkaError
-from pybroker.logs import event
 from pybroker.protocol import messages as m
+from pybroker.tasks import tell_late
 
 if TYPE_CHECKING:
     from pybroker.controller.cluster_topics import ClusterTopics
-
-log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS_MIN = 1.0
 TOPICS_MAX = 10_000
@@ -59,7 +56,7 @@ async def _all(
     outcomes: list[T | KafkaError] = []
     for task in tasks:
         if not task.done():
-            task.add_done_callback(_tell_late)
+            task.add_done_callback(tell_late)
             why = f" ({admin.waits_for})" if admin.waits_for else ""
             outcomes.append(KafkaError(errors.REQUEST_TIMED_OUT, f"not done in time{why}; it may be done later"))
         elif isinstance(failure := task.exception(), KafkaError):
@@ -67,12 +64,6 @@ async def _all(
         else:
             outcomes.append(task.result())
     return outcomes
-
-
-def _tell_late(task: "asyncio.Task[Any]") -> None:
-    """What nobody waits for any more is told in the log, if it failed."""
-    if not task.cancelled() and (problem := task.exception()) is not None:
-        event(log, logging.WARNING, "request failed after it timed out", reason=problem)
 
 
 class CreateTopics:
