@@ -277,10 +277,15 @@ class IsrKeeper:
         if answer.error_code:
             raise KafkaError(answer.error_code, f"the controller answered {errors.lookup(answer.error_code).name}")
         names = {led.replica.topic_id: key.topic for key, led in asked.items()}
+        refused: dict[tuple[int, str], list[TopicPartition]] = {}
         for topic in answer.topics:
             for p in topic.partitions:
                 key = TopicPartition(names[topic.topic_id], p.partition_index)
-                self._settle(asked.pop(key), p, wanted[key])
+                if self._settle(asked.pop(key), p, wanted[key]):
+                    refused.setdefault((p.error_code, _names(sorted(wanted[key].isr))), []).append(key)
+        for (code, isr), keys in refused.items():
+            error = errors.lookup(code).name
+            event(log, logging.INFO, "ISR not changed", partitions=len(keys), first=keys[0], error=error, asked=isr)
         if asked:  # they are asked for again
             words = f"the controller's answer says nothing of {next(iter(asked))}"
             raise KafkaError(errors.UNKNOWN_SERVER_ERROR, words)
@@ -307,18 +312,16 @@ class IsrKeeper:
             led.isr, led.partition_epoch = told.isr, told.partition_epoch
         return led.isr, led.partition_epoch
 
-    def _settle(self, led: Led, answer: Any, wanted: Wanted) -> None:
-        """Go by what the controller answered for one partition, unless it has another role by now."""
+    def _settle(self, led: Led, answer: Any, wanted: Wanted) -> bool:
+        """Go by what the controller answered for one partition, unless it has another role by now. True if refused."""
         if self._led.get(led.replica.key) is not led:
-            return
+            return False
         key = led.replica.key
         led.asked = None
         if answer.error_code in AGAIN:
             self._await(led, wanted)
-            return
+            return False
         if answer.error_code:
-            name = errors.lookup(answer.error_code).name
-            event(log, logging.INFO, "ISR not changed", partition=key, error=name, asked=_names(wanted.isr))
             led.not_before_ms = self._now_ms() + REFUSED_MS
             known = led.partition_epoch
             isr, epoch = self._known(led)
@@ -326,14 +329,14 @@ class IsrKeeper:
                 # An earlier answer may have been lost, of a change that was made: who may be a member, is waited for.
                 led.doubtful |= set(wanted.isr)
                 self._watch_later(led)
-                return
+                return True
         else:
             isr, epoch = tuple(answer.isr), answer.partition_epoch
         led.doubtful = set()
         try:
             led.replica.partition().set_isr(isr, led.leader_epoch, epoch)
         except (core.LogError, KafkaError):
-            return
+            return bool(answer.error_code)
         if not answer.error_code:
             shrunk = len(isr) < len(led.isr)
             what, cause = SHRUNK if shrunk else EXPANDED, wanted.why
@@ -349,7 +352,8 @@ class IsrKeeper:
             led.isr, led.partition_epoch = isr, epoch
         led.replica.tell()
         self._watch(led)
+        return bool(answer.error_code)
 
 
-def _names(brokers: tuple[int, ...]) -> str:
+def _names(brokers: Iterable[int]) -> str:
     return ",".join(map(str, brokers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -51,8 +52,8 @@ class Controller:
         self.settled = asyncio.Event()
 
     async def ask(self, request: Any, version: int) -> Any:
-        (partition,) = request.topics[0].partitions
-        self.asked.append({member.broker_id: member.broker_epoch for member in partition.new_isr_with_epochs})
+        partitions = request.topics[0].partitions
+        self.asked.append({member.broker_id: member.broker_epoch for member in partitions[0].new_isr_with_epochs})
         self.before()
         code = self.codes.pop(0)
         if not self.codes:
@@ -60,16 +61,16 @@ class Controller:
         kind = m.AlterPartitionResponse.Topics
         if code == SILENT:
             return m.AlterPartitionResponse()
-        told = kind.Partitions(
-            partition_index=0, error_code=code, leader_id=1, leader_epoch=5, isr=[1, 2, 3], partition_epoch=8
-        )
-        return m.AlterPartitionResponse(topics=[kind(topic_id=ID, partitions=[told])])
+        how = {"error_code": code, "leader_id": 1, "leader_epoch": 5, "isr": [1, 2, 3], "partition_epoch": 8}
+        told = [kind.Partitions(partition_index=each.partition_index, **how) for each in partitions]
+        return m.AlterPartitionResponse(topics=[kind(topic_id=ID, partitions=told)])
 
 
-def replica_of(log: Log) -> Any:
+def replica_of(log: Log, index: int = 0) -> Any:
     return SimpleNamespace(
-        key=KEY, topic_id=ID, offline=False, partition=lambda: log, watch_joining=lambda: None, tell=lambda: None
-    )
+        key=KEY._replace(partition=index), topic_id=ID, offline=False, partition=lambda: log,
+        watch_joining=lambda: None, tell=lambda: None,
+    )  # fmt: skip
 
 
 def keeper_of(metadata: MetadataCache, controller: Controller) -> IsrKeeper:
@@ -79,17 +80,26 @@ def keeper_of(metadata: MetadataCache, controller: Controller) -> IsrKeeper:
     )  # type: ignore[arg-type]  # fmt: skip
 
 
-async def grown(controller: Controller) -> None:
+async def grown(controller: Controller, partitions: int = 1) -> None:
     """A keeper leads without broker 3, which has caught up, and asks until the controller has answered for the last
     time."""
     metadata = MetadataCache("c")
     metadata.update(UpdateMetadata(1, 1, [LiveBroker(n, {}, {}) for n in (1, 2, 3)]))
     keeper = keeper_of(metadata, controller)
     keeper.start()
-    keeper.lead(replica_of(Log()), 5, 7, (1, 2))
+    for index in range(partitions):
+        keeper.lead(replica_of(Log(), index), 5, 7, (1, 2))
     async with asyncio.timeout(10):
         await controller.settled.wait()
     await keeper.stop()
+
+
+async def test_partitions_that_are_refused_together_share_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that stops is in no ISR any more, of hundreds of partitions perhaps."""
+    caplog.set_level(logging.INFO)
+    await grown(Controller(errors.INELIGIBLE_REPLICA), partitions=3)
+    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("ISR not changed")]
+    assert said == [f"ISR not changed partitions=3 first={KEY} error=INELIGIBLE_REPLICA asked=1,2,3"]
 
 
 async def test_what_the_controller_leaves_out_is_asked_for_again() -> None:
