@@ -34,6 +34,11 @@ EPOCH_MAX: Final = 0x7FFF
 _OUT_OF_SEQUENCE: Final = frozenset(
     {errors.OUT_OF_ORDER_SEQUENCE_NUMBER, errors.UNKNOWN_PRODUCER_ID, errors.INVALID_PRODUCER_EPOCH}
 )
+_NO_ID: Final = {
+    errors.CLUSTER_AUTHORIZATION_FAILED: "the principal may write to no topic: it needs Write on one, or"
+    " IdempotentWrite on the cluster"
+}
+"""Why there is no producer id, where the code alone misleads: what is asked of a principal is KIP-679's."""
 _log = logging.getLogger(__name__)
 
 
@@ -335,7 +340,7 @@ class Sender:
 
     def _learn_id(self, answer: Any, error: KafkaError | None) -> None:
         if error is None and answer.error_code:
-            error = KafkaError(answer.error_code)
+            error = KafkaError(answer.error_code, _NO_ID.get(answer.error_code, ""))
         if error is None:
             self._asking_id, self._id_failures = False, 0
             self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
@@ -343,7 +348,6 @@ class Sender:
             return
         self._id_failures += 1
         if not error.retriable:
-            _log.error("no producer id: %s", error)
             for queue in list(self.accumulator.busy):
                 while queue.ready:
                     self._give_up(queue, queue.ready.popleft(), error)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Done, run
-from tests.harness import BrokerProcess, Server
+from pybroker.client.admin import Admin
+from tests.cli.conftest import Done, run, run_process
+from tests.cli.test_users import Secured, config
+from tests.harness import HOST, BrokerProcess, Server
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    made = BrokerProcess(tmp_path_factory.mktemp("guarded"), sets={
-        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS",
-    })  # fmt: skip
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    made = Secured(tmp_path_factory.mktemp("guarded"))
+    made.sets = {
+        **made.sets, "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }  # fmt: skip
     made.start()
     yield made
     made.close()
@@ -96,3 +101,20 @@ def test_a_host_is_an_address_in_the_form_that_brokers_compare(guarded: BrokerPr
         done = acls(guarded, "add", "--allow", "User:ann", "-o", "read", "-t", "hosts", "--host", host)
         assert done.code == 2 and f"--host {host} would match nobody" in done.err
     assert acls(guarded, "remove", "--allow", "User:ann", "-o", "read", "-t", "hosts", "--host", "a/b", "-y").code == 0
+
+
+def test_who_may_write_to_no_topic_is_told_what_is_needed(guarded: Secured, tmp_path: Path) -> None:
+    """In one line: the producer id that is refused is a matter of topics, whatever the code says."""
+    with Admin(guarded.bootstrap) as admin:
+        admin.create_topic("unwritten")
+        admin.set_password("bob", "of bob")
+    assert acls(guarded, "add", "--allow", "User:bob", "-o", "read", "-t", "unwritten").code == 0
+    login = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nsasl.username=bob\nsasl.password=of bob\n"
+    source = config(tmp_path / "records", "spring\n")
+    done = run_process(
+        "produce", "unwritten", "--file", source, "-b", f"{HOST}:{guarded.sasl_port}",
+        "--command-config", config(tmp_path / "bob", login),
+    )  # fmt: skip
+    assert done.code == 1 and done.sentence.endswith(
+        "line 1: the principal may write to no topic: it needs Write on one, or IdempotentWrite on the cluster"
+    )
