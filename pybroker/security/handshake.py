@@ -39,11 +39,13 @@ Mechanisms = Mapping[str, Offer]
 
 class Step(NamedTuple):
     """What is to be done after a frame: send the answer, if there is one; then end the connection if it `failed`, or
-    hand it over if a `user` is logged in, for `lifetime_ms`; 0 for good. `until`: bring the same frame again then."""
+    hand it over if a `user` is logged in, for `lifetime_ms`; 0 for good. `until`: bring the same frame again then.
+    `claimed` is the user whom a client that failed gave."""
 
     answer: bytes | None = None
     failed: str | None = None
     user: str | None = None
+    claimed: str = ""
     by_token: bool = False
     mechanism: str = ""
     lifetime_ms: int = 0
@@ -184,7 +186,7 @@ class Handshake:
 
     def _end(self, why: str, answer: bytes | None = None) -> Step:
         self._state = _State.OVER
-        return Step(answer, failed=why)
+        return Step(answer, failed=why, claimed="" if self._exchange is None else self._exchange.claimed)
 
     def _read(self, header: codec.RequestHeader, frame: bytes) -> tuple[Any, int]:
         api, version = KNOWN[header.api_key], header.api_version

@@ -36,6 +36,8 @@ class ServerMechanism(Protocol):
     user: str | None
     expires_ms: int | None
     by_token: bool
+    claimed: str
+    """The name that the client has given, whoever it is: for the log. Empty where it gave none."""
 
     def step(self, token: bytes) -> bytes:
         """The answer to one message of the client. Raises BadCredentials, NotYet."""
@@ -63,6 +65,7 @@ class PlainServer:
     def __init__(self, look_up: Callable[[str], str | None]) -> None:
         self.user: str | None = None
         self.expires_ms: int | None = None
+        self.claimed = ""
         self._look_up = look_up
 
     def step(self, token: bytes) -> bytes:
@@ -74,6 +77,7 @@ class PlainServer:
         if len(parts) != 3:
             raise BadCredentials("Authentication failed: Invalid SASL/PLAIN response")
         authzid, user, password = parts
+        self.claimed = user
         if not user:
             raise BadCredentials("Authentication failed: username not specified")
         if not password:

@@ -34,6 +34,7 @@ class OAuthBearerServer:
 
     mechanism = NAME
     by_token = False  # it is its owner's own
+    claimed = ""  # it is what the token says, which nobody has to believe
 
     def __init__(self, validator: Validator) -> None:
         self.user: str | None = None

@@ -140,6 +140,7 @@ class ScramServer:
         self.user: str | None = None
         self.expires_ms: int | None = None
         self.by_token = False
+        self.claimed = ""
         self._look_up_token = look_up_token
         self._hash = HASHES[mechanism]
         self._look_up = look_up
@@ -177,7 +178,7 @@ class ScramServer:
         found = _CLIENT_FIRST.fullmatch(text)
         if found is None:
             raise BadCredentials(self.refusal)
-        user = _plain(found["user"])
+        self.claimed = user = _plain(found["user"])
         if found["authzid"] is not None and _plain(found["authzid"]) != user:
             raise BadCredentials(self.refusal)
         self._first = found

@@ -1,12 +1,15 @@
 """What the log says of connections that had to be closed, or requests denied: a client that comes back again and again
-fills no disk.
+fills no disk, and hides no other trouble of its own.
 
-    first of a client          one line at once
-    others within the minute   counted, one line with the number and the last reason when the minute is over
+    first of a client, for a reason     one line at once
+    the same within the minute          counted, one line with the number when the minute is over
+    more reasons than REASONS_MAX       of one client: counted together, with the last of them
 """
 
 import logging
+from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pybroker.cluster.caller import Caller
 from pybroker.logs import event
@@ -15,15 +18,26 @@ log = logging.getLogger(__name__)
 
 SILENT_SECONDS = 60.0
 CLIENTS_MAX = 1000
-"""So many are told apart; those beyond share a line."""
+"""So many are told apart; those beyond share lines."""
+REASONS_MAX = 10
+"""Of one client: it fills no more lines a minute, nor more memory, whatever it makes up."""
 OTHERS = "others"
+REASON_CHARS_MAX, USER_CHARS_MAX = 1000, 100
+
+
+class _What(NamedTuple):
+    """What one line is about; no `reason` where it is about several."""
+
+    client: str
+    user: str | None
+    reason: str | None
 
 
 @dataclass(slots=True)
 class _Minute:
     until: float
     count: int = 0
-    reason: str = ""
+    last: str = ""
 
 
 class Closings:
@@ -32,39 +46,69 @@ class Closings:
     def __init__(self, summary: str = "connections closed") -> None:
         """`summary` is what the line with a number is called."""
         self._summary = summary
-        self._minutes: dict[str, _Minute] = {}
+        self._minutes: dict[_What, _Minute] = {}
+        self._reasons: Counter[str] = Counter()  # by client
 
-    def tell(self, name: str, caller: Caller, reason: str, now: float) -> None:
-        """A connection was closed or refused, as `name` says. A caller without a port is shown as a host."""
+    def tell(self, name: str, caller: Caller, reason: str, now: float, user: str = "") -> None:
+        """A connection was closed or refused, as `name` says. A caller without a port is shown as a host. `user` is who
+        the client said that it is, if it did."""
         self.tend(now)
-        key = caller.host if caller.host in self._minutes or len(self._minutes) < CLIENTS_MAX else OTHERS
-        minute = self._minutes.get(key)
+        reason, shown = _cut(reason, REASON_CHARS_MAX), _cut(user, USER_CHARS_MAX) or None
+        what = self._line(_What(caller.host, shown, reason))
+        minute = self._minutes.get(what)
         if minute is None:
-            self._minutes[key] = _Minute(now + SILENT_SECONDS)
-            event(log, logging.WARNING, name, client=caller.address if caller.port else caller.host, reason=reason)
+            self._begin(what, now)
+            client = caller.address if caller.port else caller.host
+            event(log, logging.WARNING, name, client=client, user=shown, reason=reason)
         else:
             minute.count += 1
-            minute.reason = reason
+            minute.last = reason
 
     def tend(self, now: float) -> None:
         """Tell what was counted in the minutes that are over; they are kept in the order of their ends."""
-        for key, minute in list(self._minutes.items()):
+        over = []
+        for what, minute in self._minutes.items():
             if now < minute.until:
-                return
-            self._end(key, minute)
+                break
+            over.append((what, minute))
+        for what, minute in over:
+            self._end(what, minute)
             if minute.count:  # it goes on: the next line is due a minute from now
-                self._minutes[key] = _Minute(now + SILENT_SECONDS)
+                self._begin(what, now)
 
     def __len__(self) -> int:
-        """Clients that were told of, or counted, within the last minute."""
+        """What was told, or counted, within the last minute."""
         return len(self._minutes)
 
     def close(self) -> None:
         """Tell the rest."""
-        for key, minute in list(self._minutes.items()):
-            self._end(key, minute)
+        for what, minute in list(self._minutes.items()):
+            self._end(what, minute)
 
-    def _end(self, key: str, minute: _Minute) -> None:
-        del self._minutes[key]
+    def _line(self, what: _What) -> _What:
+        """What a closing is counted as: itself, where there is room for its client and for its reason."""
+        if what.client not in self._reasons and len(self._reasons) >= CLIENTS_MAX:
+            what = what._replace(client=OTHERS)
+        if what in self._minutes or self._reasons[what.client] < REASONS_MAX:
+            return what
+        return _What(what.client, None, None)
+
+    def _begin(self, what: _What, now: float) -> None:
+        self._minutes[what] = _Minute(now + SILENT_SECONDS)
+        self._reasons[what.client] += 1
+
+    def _end(self, what: _What, minute: _Minute) -> None:
+        del self._minutes[what]
+        self._reasons[what.client] -= 1
+        if not self._reasons[what.client]:
+            del self._reasons[what.client]
         if minute.count:
-            event(log, logging.WARNING, self._summary, client=key, count=minute.count, last=minute.reason)
+            last = minute.last if what.reason is None else None
+            event(
+                log, logging.WARNING, self._summary, client=what.client, user=what.user, count=minute.count,
+                reason=what.reason, last=last,
+            )  # fmt: skip
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + "..."

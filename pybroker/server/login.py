@@ -67,6 +67,7 @@ class Login:
     """One client's socket. Everything happens on the event loop's thread."""
 
     __slots__ = (
+        "_claimed",
         "_deadline",
         "_fd",
         "_frame",
@@ -106,6 +107,7 @@ class Login:
         self._frame = bytearray()
         self._need = SIZE_BYTES
         self._out = b""
+        self._claimed = ""  # the user whom the client gave, if it was refused
         self._then: Callable[[], None] | None = None  # once the answer is sent
         self._deadline = owner.loop.call_later(LOGIN_SECONDS, self.close, f"no login within {LOGIN_SECONDS:g} s")
         self._listen()
@@ -233,6 +235,7 @@ class Login:
     def _refuse(self, step: Step) -> None:
         """Say no, and hang up, a while from now: guessing is slow."""
         self._logins.failed += 1
+        self._claimed = step.claimed
         owner = self._owner
         owner.loop.remove_reader(self._fd)
         self._reading = False
@@ -252,7 +255,7 @@ class Login:
             self.close(step.failed)
             return
         owner = self._owner
-        owner.closings.tell("login refused", self.caller, step.failed, owner.loop.time())
+        owner.closings.tell("login refused", self.caller, step.failed, owner.loop.time(), self._claimed)
         self._deadline.cancel()
         self._deadline = owner.loop.call_later(HEARD_MS / 1000, self.close, None)
 
@@ -290,6 +293,7 @@ class Login:
         if reason is not None and level < logging.WARNING:
             event(log, level, "connection closed", client=self.caller.address, reason=reason)
         elif reason is not None:
-            self._owner.closings.tell("login refused", self.caller, reason, self._owner.loop.time())
+            owner = self._owner
+            owner.closings.tell("login refused", self.caller, reason, owner.loop.time(), self._claimed)
         self._leave()
         forks.hang_up(self._sock)

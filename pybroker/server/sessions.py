@@ -80,5 +80,5 @@ class Sessions:
         assert step.failed is not None
         if step.answer is None:
             raise Disconnect(step.failed)
-        self._closings.tell("login refused", caller, step.failed, self._loop.time())
+        self._closings.tell("login refused", caller, step.failed, self._loop.time(), step.claimed)
         return Last([step.answer])

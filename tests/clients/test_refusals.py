@@ -20,6 +20,7 @@ import pytest
 
 import pybroker
 from pybroker.client.admin import Admin
+from pybroker.server.closings import REASONS_MAX
 from tests.certificates import Identity
 from tests.clients.adapters.java import Handle
 from tests.clients.adapters.neutral import Refused
@@ -98,7 +99,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     )  # fmt: skip
     broker.stop()
     told = [line for line in broker.log if "server.closings" in line]
-    assert len(LISTENERS) <= len(told) <= 5 * len(LISTENERS), told
+    assert len(told) <= 2 * (REASONS_MAX + 1) * len(LISTENERS), told
+    for mistake in ("user=ann .*Authentication failed", "mechanism 'PLAIN' is not offered"):
+        assert [line for line in told if re.search(mistake, line)], (mistake, told)
     assert all(re.search('reason=".+"|count=.* last=".+"', line) for line in told), told
     assert not [line for line in broker.log if "ERROR" in line or "Traceback" in line]
     broker.close()

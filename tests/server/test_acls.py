@@ -336,10 +336,10 @@ async def test_the_number_of_denials_is_told_when_their_minute_is_over(
     await eventually("their number is told", lambda: len(said()) == 2)
     why = "\"User:ann may not Read Topic 't'\""
     assert said() == [
-        f"request denied client=127.0.0.1 reason={why}", f"requests denied client=127.0.0.1 count=2 last={why}"
+        f"request denied client=127.0.0.1 reason={why}", f"requests denied client=127.0.0.1 count=2 reason={why}"
     ]  # fmt: skip
     monkeypatch.undo()
     await cast.ann.fetch("t", 0)
     await cast.ann.fetch("t", 0)
     await cast.live.stop()
-    assert said()[-1] == f"requests denied client=127.0.0.1 count=1 last={why}" or len(said()) == 3
+    assert said()[-1] == f"requests denied client=127.0.0.1 count=1 reason={why}" or len(said()) == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pybroker.cluster.caller import Caller
-from pybroker.server.closings import CLIENTS_MAX, SILENT_SECONDS, Closings
+from pybroker.server.closings import CLIENTS_MAX, REASONS_MAX, SILENT_SECONDS, Closings
 from tests.server.live import Live
 
 
@@ -15,8 +15,8 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return lines
 
 
-def close(closings: Closings, host: str, now: float, reason: str = "bad") -> None:
-    closings.tell("connection closed", Caller(host, 7, "PLAINTEXT"), reason, now)
+def close(closings: Closings, host: str, now: float, reason: str = "bad", user: str = "") -> None:
+    closings.tell("connection closed", Caller(host, 7, "PLAINTEXT"), reason, now, user)
 
 
 def test_the_first_is_told_at_once_and_the_others_as_a_number(caplog: pytest.LogCaptureFixture) -> None:
@@ -25,17 +25,17 @@ def test_the_first_is_told_at_once_and_the_others_as_a_number(caplog: pytest.Log
     close(closings, "a", 0)
     close(closings, "b", 1)
     for n in range(3):
-        close(closings, "a", 2 + n, f"bad {n}")
+        close(closings, "a", 2 + n)
     assert said(caplog) == [f"connection closed client={host}:7 reason=bad" for host in "ab"]
     closings.tend(SILENT_SECONDS - 0.1)
     assert said(caplog) == []
     closings.tend(SILENT_SECONDS + 1)
-    assert said(caplog) == ['connections closed client=a count=3 last="bad 2"']
+    assert said(caplog) == ['connections closed client=a count=3 reason=bad']
     close(closings, "a", SILENT_SECONDS + 2)
     close(closings, "b", SILENT_SECONDS + 2)
     assert said(caplog) == ["connection closed client=b:7 reason=bad"]
     closings.close()
-    assert said(caplog) == ["connections closed client=a count=1 last=bad"]
+    assert said(caplog) == ["connections closed client=a count=1 reason=bad"]
 
 
 def test_a_client_that_was_quiet_for_a_minute_is_told_of_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -51,7 +51,35 @@ def test_clients_beyond_the_limit_share_a_line(caplog: pytest.LogCaptureFixture)
         close(closings, f"h{n}", 0)
     assert len(said(caplog)) == CLIENTS_MAX + 1
     closings.close()
-    assert said(caplog) == ["connections closed client=others count=1 last=bad"]
+    assert said(caplog) == ["connections closed client=others count=1 reason=bad"]
+
+
+def test_reasons_and_users_of_a_client_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
+    """Up to a number of them: those beyond share a line, which shows the last."""
+    closings = Closings()
+    for _ in range(2):
+        close(closings, "a", 0)
+        close(closings, "a", 0, user="ann")
+        close(closings, "a", 0, user='b"\n' + "o" * 200)
+        for n in range(3, REASONS_MAX + 1):
+            close(closings, "a", 0, f"bad {n}")
+    bob = rf'user="b\"\n{"o" * 97}..."'
+    more = [f"client=a:7 reason=\"bad {n}\"" for n in range(3, REASONS_MAX)]
+    assert said(caplog) == [f"connection closed {words}" for words in [
+        "client=a:7 reason=bad", "client=a:7 user=ann reason=bad", f"client=a:7 {bob} reason=bad", *more,
+        f'client=a:7 reason="bad {REASONS_MAX}"',
+    ]]  # fmt: skip
+    close(closings, "a", 1, "another")
+    close(closings, "b", 1, "another")
+    assert said(caplog) == ["connection closed client=b:7 reason=another"]
+    closings.close()
+    summed = [words.replace("a:7", "a").replace("reason", "count=1 reason") for words in more]
+    assert said(caplog) == [f"connections closed {words}" for words in [
+        "client=a count=1 reason=bad", "client=a user=ann count=1 reason=bad", f"client=a {bob} count=1 reason=bad",
+        *summed, "client=a count=2 last=another",
+    ]]  # fmt: skip
+    close(closings, "a", 2, "another")
+    assert said(caplog) == ["connection closed client=a:7 reason=another"]
 
 
 async def test_a_client_that_comes_back_again_and_again(live: Live, caplog: pytest.LogCaptureFixture) -> None:

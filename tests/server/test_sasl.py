@@ -389,15 +389,17 @@ async def test_no_secret_is_shown(native: Live, caplog: pytest.LogCaptureFixture
     admin = await native.connect("OPEN")
     await give(admin, "carol", "pw-of-carol")
     await log_in(await native.connect("CLIENTS"), ALICE)
-    with pytest.raises(errors.KafkaError):
-        await log_in(await native.connect("CLIENTS"), Account("PLAIN", "alice", "alice-mistake"))
+    for mistaken in (Account("PLAIN", "alice", "alice-mistake"), Account("SCRAM-SHA-256", "dora", "alice-mistake")):
+        with pytest.raises(errors.KafkaError):
+            await log_in(await native.connect("CLIENTS"), mistaken)
     kind = m.DescribeConfigsRequest.Resources
     shown = await admin.call("DescribeConfigs", 4, resources=[kind(resource_type=4, resource_name="1001")])
     assert shown.results[0].error_code == 0
     text = caplog.text + repr(shown) + repr(ALICE)
     for secret in ("alice-secret", "alice-mistake", "pw-of-carol", "stored_key", 'b;"o=b'):
         assert secret not in text
-    assert "Invalid username or password" in caplog.text
+    assert 'user=dora reason="Authentication failed' in caplog.text
+    assert 'user=alice reason="Authentication failed: Invalid username or password"' in caplog.text
 
 
 # -- who may change whom -----------------------------------------------------------------------------------------------
