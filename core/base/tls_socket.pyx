@@ -101,7 +101,7 @@ cdef class TlsSocket:
 
     cdef int fail(self, str doing) except -1:
         said = self.words()
-        raise ConnectionAbortedError(EPROTO, f"{doing}: {said}")
+        raise ConnectionAbortedError(f"{doing}: {said}")
 
     def handshake(self) -> str | None:
         """Go on with the handshake: "read" or "write" is what the socket has to be ready for first, None the end.

@@ -22,7 +22,15 @@ from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
 from pybroker.security.login import Account, Login
-from pybroker.security.tls_errors import HANDSHAKE_FAILED, HUNG_UP, handshake_failed
+from pybroker.security.tls_errors import (
+    FAILED,
+    HANDSHAKE_FAILED,
+    HUNG_UP,
+    for_a_client,
+    handshake_failed,
+    is_of_certificates,
+    ssl_words,
+)
 
 FRAME_BYTES_MAX: Final = 256 << 20
 """The largest answer that is read: what a broker may send in one Fetch, and far less than any text protocol's first
@@ -258,12 +266,16 @@ def lost(error: OSError, doing: str, host: str, port: int, timeout_s: float) -> 
     address = HostPort(host, port)
     if isinstance(error, TimeoutError):
         return KafkaError(errors.REQUEST_TIMED_OUT, f"could not {doing} {address} in {timeout_s:g} s")
-    if isinstance(error, ConnectionResetError | BrokenPipeError | ssl.SSLEOFError):
+    if isinstance(error, ConnectionResetError | BrokenPipeError | ssl.SSLEOFError | ssl.SSLZeroReturnError):
         why = "it closed the connection" + _PERHAPS.get(doing, "")
     elif isinstance(error, socket.gaierror):
         why = f"the name {host} is not known"
     elif (system_words(error)).startswith(_REFUSED_BY_TLS):
         return _refused(error, doing, address)
+    elif isinstance(error, ssl.SSLError) or str(error).startswith(FAILED):
+        why = ssl_words(error) if isinstance(error, ssl.SSLError) else str(error).removeprefix(FAILED)
+        code = errors.SASL_AUTHENTICATION_FAILED if is_of_certificates(why) else errors.NETWORK_EXCEPTION
+        return KafkaError(code, f"could not {doing} {address}: {FAILED}{for_a_client(why)}")
     else:
         why = system_words(error)
     return KafkaError(errors.NETWORK_EXCEPTION, f"could not {doing} {address}: {why}")
@@ -280,7 +292,8 @@ def _refused(error: OSError, doing: str, address: HostPort) -> KafkaError:
         return KafkaError(errors.NETWORK_EXCEPTION, f"could not {doing} {address}: {why}{perhaps}")
     if "wrong version number" in why:
         why += perhaps
-    return KafkaError(errors.SASL_AUTHENTICATION_FAILED, f"could not {doing} {address}: {why}")
+    words = HANDSHAKE_FAILED + for_a_client(why.removeprefix(HANDSHAKE_FAILED))
+    return KafkaError(errors.SASL_AUTHENTICATION_FAILED, f"could not {doing} {address}: {words}")
 
 
 def no_address(host: str, port: int) -> KafkaError:

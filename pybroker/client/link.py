@@ -28,7 +28,7 @@ from pybroker.protocol import apis, codec
 from pybroker.protocol.apis import Api
 from pybroker.security.login import AUTHENTICATE_VERSION, HANDSHAKE_VERSION, Account, Login
 from pybroker.security.tls import NativeStream
-from pybroker.security.tls_errors import handshake_failed
+from pybroker.security.tls_errors import FAILED, for_a_client, handshake_failed, ssl_words
 
 TIMEOUT_S: Final = 30.0
 Dialled = socket.socket | NativeStream
@@ -175,7 +175,8 @@ class Link(asyncio.Protocol):
             self._end(problem.message)
 
     def connection_lost(self, problem: Exception | None) -> None:
-        self._end(str(problem) if problem is not None else f"{self.address} closed the connection")
+        why = f"{self.address} closed the connection" if problem is None else str(problem)
+        self._end(FAILED + for_a_client(ssl_words(problem)) if isinstance(problem, ssl.SSLError) else why)
 
     def _end(self, why: str) -> None:
         if self.closed.done():

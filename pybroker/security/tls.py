@@ -19,7 +19,7 @@ from pybroker.config.broker import BrokerConfig
 from pybroker.config.settings import ConfigError, shown
 from pybroker.config.ssl_settings import CLIENT_AUTH, NONE, REQUIRED, Ssl
 from pybroker.security.keystores import KeyPair, key_store, trust_store
-from pybroker.security.tls_errors import HANDSHAKE_FAILED, handshake_failed, ssl_words
+from pybroker.security.tls_errors import FAILED, HANDSHAKE_FAILED, handshake_failed, ssl_words
 
 Bytes = bytes | bytearray | memoryview
 Wanted = Literal["read", "write"] | None
@@ -96,7 +96,7 @@ def check_believed(config: BrokerConfig) -> None:
         while ends:
             ends = [end for end in ends if not _has_shaken_hands(end)]
     except ssl.SSLError as problem:
-        words = str(handshake_failed(problem).args[1]).removeprefix(HANDSHAKE_FAILED)
+        words = str(handshake_failed(problem)).removeprefix(HANDSHAKE_FAILED)
         raise ConfigError(f"no broker would connect to the listener {name} any more: {words}") from None
 
 
@@ -286,7 +286,7 @@ class _as_a_socket(contextlib.AbstractContextManager[None]):
         if isinstance(problem, ssl.SSLWantReadError | ssl.SSLWantWriteError):
             raise BlockingIOError from None
         if isinstance(problem, ssl.SSLError):
-            raise ConnectionAbortedError(f"TLS failed: {ssl_words(problem)}") from None
+            raise ConnectionAbortedError(f"{FAILED}{ssl_words(problem)}") from None
 
 
 Stream = NativeStream | SslStream

@@ -26,7 +26,7 @@ from pybroker.config.ssl_settings import PRINCIPAL_RULES, Ssl
 from pybroker.logs import event
 from pybroker.security.ssl_principal_mapper import Rule, parse_rules, principal_name, subject_of
 from pybroker.security.tls import Stream, Wanted, secure, server_context
-from pybroker.security.tls_errors import HANDSHAKE_FAILED
+from pybroker.security.tls_errors import HANDSHAKE_FAILED, OF_CERTIFICATES, alert_of
 from pybroker.server.closings import Closings
 from pybroker.server.login import LOGIN_SECONDS, Logins
 
@@ -36,18 +36,12 @@ ALERT_SECONDS = 0.1
 """That a client has to read why it is turned away."""
 NO_TLS = dict.fromkeys(("wrong version number", "http request"), "it does not speak TLS, which this listener asks for")
 """OpenSSL's words for it."""
-OF_CERTIFICATES = frozenset({
-    "bad certificate", "unsupported certificate", "certificate revoked", "certificate expired", "certificate unknown",
-    "unknown ca",
-})  # fmt: skip
-"""What alerts say of a certificate (RFC 8446, 6.2)."""
 
 
 def _explained(why: str) -> str:
     """What OpenSSL says of a handshake, for who reads the log."""
-    _, alert, what = why.partition(" alert ")
-    if alert and what in OF_CERTIFICATES:
-        return f"the client does not take this broker's certificate: {what}"
+    if (alert := alert_of(why)) in OF_CERTIFICATES:
+        return f"the client does not take this broker's certificate: {alert}"
     return NO_TLS.get(why, why)
 
 

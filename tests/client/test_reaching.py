@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -42,9 +42,9 @@ def hang_up(connection: socket.socket) -> None:
     connection.recv(1 << 16)
 
 
-@pytest.fixture(params=[shake_hands, alert, hang_up], ids=lambda server: server.__name__)
-def tls_port(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The port of a server that speaks TLS and nothing else."""
+@contextlib.contextmanager
+def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
+    """The port of a server that does this with each connection."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -52,7 +52,7 @@ def tls_port(request: pytest.FixtureRequest) -> Iterator[int]:
             while True:
                 connection, _ = listener.accept()
                 with connection, contextlib.suppress(OSError):
-                    request.param(connection)
+                    answer(connection)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -60,6 +60,27 @@ def tls_port(request: pytest.FixtureRequest) -> Iterator[int]:
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
     thread.join(5)
+
+
+@pytest.fixture(params=[shake_hands, alert, hang_up], ids=lambda server: server.__name__)
+def tls_port(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The port of a server that speaks TLS and nothing else."""
+    with serving(request.param) as port:
+        yield port
+
+
+def test_a_port_without_tls(shared_broker: Server) -> None:
+    """Of a broker, and of what hangs up on others, as ZooKeeper does."""
+    perhaps = "TLS handshake failed: .* without TLS"
+    with serving(hang_up) as port:
+        for at in (shared_broker.bootstrap, f"127.0.0.1:{port}"):
+            with pytest.raises(KafkaError, match=perhaps) as caught:
+                Admin(at, security_protocol="SSL").topics()
+            assert "ssl.c" not in caught.value.message
+            with Producer(bootstrap_servers=at, security_protocol="SSL", max_block_ms=100) as producer:
+                find_nobody(producer._network)
+                with pytest.raises(KafkaError, match=perhaps):
+                    producer.send("t", b"")
 
 
 def test_a_port_that_speaks_tls(tls_port: int) -> None:

@@ -241,6 +241,7 @@ BY_PYTHON = OF_LOGINS | {
     "authority": "self-signed certificate", "host": "mismatch", "expired": "certificate has expired",
     "mechanism": "PLAIN|UnsupportedSaslMechanism",
 }  # fmt: skip
+BY_OURS = BY_PYTHON | {"authority": "set ssl.truststore.location", "host": "is for other names"}
 BY_LIBRDKAFKA = OF_LOGINS | dict.fromkeys(("authority", "host", "expired"), "certificate verify failed") | {
     "mechanism": f"supported mechanisms: {MECHANISM}",
 }  # fmt: skip
@@ -251,7 +252,7 @@ CLIENTS: dict[str, tuple[Client, Mapping[str, str]]] = {
     "librdkafka": (librdkafka, BY_LIBRDKAFKA), "kafka-python": (beside("kafka", KAFKA_PYTHON), BY_PYTHON),
     "aiokafka": (beside("aiokafka", AIOKAFKA), BY_PYTHON),
     "kcat": (kcat, BY_LIBRDKAFKA | {"deleted": "brokers are down|Broker transport failure"}),  # it renews no login
-    "ours": (ours, BY_PYTHON),
+    "ours": (ours, BY_OURS),
 }  # fmt: skip
 
 

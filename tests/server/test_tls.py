@@ -235,6 +235,7 @@ async def test_a_certificate_is_required(
     try:
         await turned_away(live, "TLS", context(None if who is None else store(tmp_path, "own", who)))
         await eventually("it is told", lambda: said in reasons(caplog))
+        assert "Errno" not in caplog.text
         told = next(r.getMessage() for r in caplog.records if said in r.getMessage())
         assert "TLS handshake failed" in told and "client=127.0.0.1:" in told and "\n" not in told
         assert broker._sockets is not None and broker._sockets.logins.failed == 1
