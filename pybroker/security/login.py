@@ -9,6 +9,7 @@ import random
 from typing import Any, Final, NamedTuple
 
 from pybroker import errors
+from pybroker.config.oauth_settings import OAUTHBEARER
 from pybroker.config.security_settings import OwnAccount
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
@@ -86,6 +87,8 @@ class Login:
             return self._shaken(answer)
         if answer.error_code:
             what = answer.error_message or errors.lookup(answer.error_code).meaning
+            if self._account.mechanism == OAUTHBEARER and what.startswith("{"):  # RFC 7628: JSON with a status
+                what = "the token is not taken; the broker's log says why"
             raise KafkaError(answer.error_code, f"the broker at {self._address} refused the login: {what}")
         self.lifetime_ms = answer.session_lifetime_ms
         try:

@@ -161,6 +161,8 @@ def test_every_command_logs_in(secured: Secured, alice: Path, topic: str) -> Non
     ):  # fmt: skip
         done = run(*words, *where)
         assert done.code == 0, (words, done.err)
+    done = run("tokens", "create", *where)
+    assert (done.code, "need delegation.token.secret.key at the brokers" in done.sentence) == (1, True)
 
 
 def test_a_profile_logs_in(secured: Secured, alice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
