@@ -87,7 +87,7 @@ def _bench(bootstrap: str, timeout_s: float, read_bytes: int) -> Bench:
     try:
         return Bench(bootstrap, timeout_s=timeout_s, read_bytes=read_bytes, **profiles.security())
     except ConfigError as error:
-        raise Misuse(error.message) from error
+        raise Misuse(profiles.dotted(error.message)) from error
 
 
 def tell(outcomes: Sequence[Outcome]) -> None:

@@ -119,7 +119,7 @@ def _consumer(bootstrap_server: str, start: Start, timeout_s: float, how: Mappin
     try:
         return Consumer(**{**profiles.merged(settings, BY_OPTION, CONSUMER), **from_x})
     except ConfigError as error:
-        raise Misuse(error.message) from error
+        raise Misuse(profiles.dotted(error.message)) from error
 
 
 def _read(

@@ -81,7 +81,7 @@ def admin_of(bootstrap: str, timeout_s: float) -> Admin:
     try:
         return Admin(bootstrap, timeout_s=timeout_s, **profiles.security())
     except ConfigError as error:
-        raise Misuse(error.message) from error
+        raise Misuse(profiles.dotted(error.message)) from error
 
 
 def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -194,9 +194,15 @@ def command(
         )
         done = run(job, Progress(metrics_port))
     except KafkaError as error:
-        raise (Misuse if error.code == INVALID_CONFIG else Failure)(error.message) from error
+        raise _failure(error) from error
     if as_json:
         output.as_json(done)
+
+
+def _failure(error: KafkaError) -> Exception:
+    if error.code == INVALID_CONFIG:
+        return Misuse(profiles.dotted(error.message))
+    return Failure(error.message)
 
 
 def _options(texts: Sequence[str]) -> dict[str, str]:

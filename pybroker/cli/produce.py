@@ -97,7 +97,7 @@ def command(topic: str, source: BinaryIO, bootstrap_server: str, timeout_s: floa
     try:
         producer = Producer(**{**profiles.merged(settings, BY_OPTION, PRODUCER), **from_x})
     except ConfigError as error:
-        raise Misuse(error.message) from error
+        raise Misuse(profiles.dotted(error.message)) from error
     with producer:
         if not how["create"]:
             with admin_of(bootstrap_server, timeout_s) as admin:

@@ -122,7 +122,7 @@ def _check_settings(profile: Profile) -> None:
         where = profile.file if profile.name == COMMAND_CONFIG else f"profile {profile.name} ({profile.file})"
         found = known.get(name.replace(".", "_"))
         if found is None:
-            raise Misuse(f"{where}: {unknown('client', known, name)}")
+            raise Misuse(f"{where}: {dotted(unknown('client', known, name))}")
         try:
             found._replace(name=name).parse(text, where)
         except KafkaError as error:
@@ -151,6 +151,18 @@ def take_file(ctx: click.Context, _: click.Parameter, file: str | None) -> None:
     made = made._replace(settings=_without_jaas(told, file))
     _check_settings(made)
     ctx.meta[_FILE] = made
+
+
+def dotted(sentence: str) -> str:
+    """A client's sentence about settings, whose names Python has with underscores, as they stand in files."""
+    from pybroker.client.settings import CONSUMER, PRODUCER
+    from pybroker.client.token_settings import PROVIDER
+
+    def written(name: re.Match[str]) -> str:
+        known = name[0] in PRODUCER or name[0] in CONSUMER
+        return name[0].replace("_", ".") if known and name[0] != PROVIDER else name[0]
+
+    return re.sub(r"\b[a-z_]+\b", written, sentence)
 
 
 def _told(ctx: click.Context | None) -> Profile | None:

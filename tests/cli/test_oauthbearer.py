@@ -55,7 +55,7 @@ def test_a_token_of_an_endpoint(clients: str, tmp_path: Path, monkeypatch: pytes
         file.chmod(0o644)
         assert "chmod 600" in run("topics", "list", *where).sentence
         config(file, f"{at}sasl.oauthbearer.client.credentials.client.id=svc\n")
-        assert "client_secret is not given" in run("topics", "list", *where).sentence
+        assert "client.secret is not given" in run("topics", "list", *where).sentence
         monkeypatch.setenv("PYBROKER_SASL_PASSWORD", "of svc")
         assert run("topics", "list", *where).code == 0
         monkeypatch.setenv("PYBROKER_SASL_PASSWORD", "a guess")

@@ -76,7 +76,7 @@ def test_a_profile_has_settings(write: Write, shared_broker: Server, topic: str)
         ("[profiles.q]\n[profiles.a]\n", "has no profile 'p': it has a, q"),
         ("[profiles\n", "is not TOML: "),
         ("profiles = 3\n", "has 'profiles' that are not tables such as [profiles.production]"),
-        ("[profiles.p]\nfetch.max.byte = 1\n", "'fetch.max.byte' is no setting of a client; did you mean fetch_max"),
+        ("[profiles.p]\nfetch.max.byte = 1\n", "'fetch.max.byte' is no setting of a client; did you mean fetch.max"),
         ("[profiles.p]\nfetch.max.bytes = 'many'\n", "fetch.max.bytes = 'many' (profile p ("),
         ("[profiles.p]\nfetch.max.bytes = 1979-05-27\n", "fetch.max.bytes is neither text nor a number"),
         ("[profiles.p]\nsecurity.protocol = 'MAGIC'\n", "takes one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
@@ -114,4 +114,4 @@ def test_a_secret_is_its_owners_alone(write: Write, mode: int) -> None:
         f"{file} holds sasl.password, and other users can read it: keep it to yourself with chmod 600 {file}"
     )
     write(text)
-    assert "security_protocol is PLAINTEXT" in run("topics", "list", "--profile", "p").sentence
+    assert "security.protocol is PLAINTEXT" in run("topics", "list", "--profile", "p").sentence

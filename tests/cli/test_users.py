@@ -147,7 +147,7 @@ def test_where_a_password_comes_from(secured: Secured, monkeypatch: pytest.Monke
     assert run("topics", "list", "-b", at, "--command-config", file).code == 0
     monkeypatch.delenv("PYBROKER_SASL_PASSWORD")
     done = run("topics", "list", "-b", at, "--command-config", file)
-    assert (done.code, done.sentence) == (2, "security_protocol is SASL_PLAINTEXT, and sasl_password is not given")
+    assert (done.code, done.sentence) == (2, "security.protocol is SASL_PLAINTEXT, and sasl.password is not given")
 
 
 def test_every_command_logs_in(secured: Secured, alice: Path, topic: str) -> None:
@@ -197,9 +197,11 @@ def test_a_listener_of_another_kind_is_told_of(secured: Secured, alice: Path) ->
         ("sasl.jaas.config=x y z;\nsecurity.protocol=SASL_PLAINTEXT\n", "of login modules there are"),
         (f"sasl.jaas.config={MODULE} required;\nsecurity.protocol=SASL_PLAINTEXT\n", "has no username and password"),
         ("security.protocol=MAGIC\n", "takes one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
-        ("sasl.username=alice\nsasl.password=hidden\n", "but security_protocol is PLAINTEXT"),
-        ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.password=hidden\n", "sasl_username is not"),
-        ("ssl.truststore.location=/x\n", "with it nothing is encrypted"),
+        ("sasl.username=alice\nsasl.password=hidden\n", "sasl.username is given, but security.protocol is PLAINTEXT"),
+        ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.password=hidden\n", "sasl.username is not"),
+        ("ssl.truststore.location=/x\n", "ssl.truststore.location is given, but security.protocol is PLAIN"),
+        ("sasl.mechanisms=PLAIN\n", "did you mean sasl.mechanism?"),
+        ("security.protocol=SSL\nssl.cafile=/nowhere\n", "ssl.cafile = /nowhere cannot be read"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused(secured: Secured, tmp_path: Path, text: str, words: str) -> None:
