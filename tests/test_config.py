@@ -87,6 +87,11 @@ def test_values_are_typed() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
+        (
+            "authorizer.class.name=x",
+            "authorizer.class.name = 'x' (--set) is not allowed: it takes kafka.security.authorizer.AclAuthorizer, or "
+            "nothing",
+        ),
         ("num.partitions=0", "num.partitions = '0' (--set) is not allowed: it takes an integer from 1 to 2147483647"),
         ("log.roll.ms=0", "log.roll.ms = '0' (--set) is not allowed: it takes an integer of at least 1"),
         ("log.retention.bytes=a", "log.retention.bytes = 'a' (--set) is not allowed: it takes an integer of 64 bits"),

@@ -128,6 +128,8 @@ def _configuration(
             from_options.append(f"zookeeper.connect={zookeeper}")
         config = BrokerConfig.load(file, [*from_options, *sets], defaults)
     except ConfigError as error:
+        for warning in error.warnings:
+            click.echo(f"pybroker: warning: {warning}", err=True)
         raise Misuse(error.message) from error
     if not config.is_set("log.dirs") and not config.is_set("log.dir"):
         raise Misuse("no place for the data is given: say --data-dir DIR, or set log.dirs")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pybroker.cli.main import Misuse
-from pybroker.config.cluster_settings import CLUSTER
 
 if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
@@ -24,14 +23,15 @@ def zookeeper_options(function: F) -> F:
 
 
 def config_of(zookeeper: str | None, file: str | None, program: Mapping[str, str] | None = None) -> BrokerConfig:
-    """A broker's configuration, which names a ZooKeeper; `program`: what the command itself sets. Raises Misuse."""
+    """A broker's configuration, which names a ZooKeeper; `program`: what the command itself sets, of which it is told
+    by its name. Raises Misuse."""
     from pybroker.config import BrokerConfig, ConfigError
 
+    options = {name: (value, click.get_current_context().command_path) for name, value in (program or {}).items()}
     try:
         if zookeeper is not None:
-            CLUSTER["zookeeper.connect"].parse(zookeeper, "--zookeeper")
-        sets = {**(program or {}), **({} if zookeeper is None else {"zookeeper.connect": zookeeper})}
-        config = BrokerConfig.load(file, [f"{name}={value}" for name, value in sets.items()])
+            options["zookeeper.connect"] = (zookeeper, "--zookeeper")
+        config = BrokerConfig.load(file, options=options)
     except ConfigError as problem:
         raise Misuse(problem.message) from None
     if config["zookeeper.connect"] is None:

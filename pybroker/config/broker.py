@@ -80,8 +80,12 @@ class BrokerConfig:
             elif changes_of_listener(name) is not None:
                 self._of_listeners[name] = _Given(text, where)
             else:
-                self.warnings.append(f"{name} ({where}) is not a setting of this broker and is ignored{_nearest(name)}")
-        self._evaluate()
+                self.warnings.append(f"{name} ({where}) is not a setting of this broker and is ignored{nearest(name)}")
+        try:
+            self._evaluate()
+        except ConfigError as problem:
+            problem.warnings = self.warnings
+            raise
         for name, held in {**self._given, **self._of_listeners}.items():
             if (why := self.stray(name)) is not None:
                 self.warnings.append(f"{name} ({held.where}) is ignored: {why}")
@@ -107,9 +111,14 @@ class BrokerConfig:
 
     @classmethod
     def load(
-        cls, file: str | None = None, sets: Sequence[str] = (), defaults: Mapping[str, str] | None = None
+        cls,
+        file: str | None = None,
+        sets: Sequence[str] = (),
+        defaults: Mapping[str, str] | None = None,
+        options: Mapping[str, tuple[str, str]] | None = None,
     ) -> "BrokerConfig":
-        """Read a .properties file and name=value pairs; pairs win over the file, both over the program's `defaults`.
+        """Read a .properties file and name=value pairs; pairs win over the file, both over the program's `defaults`,
+        and its `options` over all: each has a text, and the words by which it was given.
 
         ConfigError says in one sentence which setting, which value, what is allowed and where it was set."""
         given = {name: (text, BY_PROGRAM) for name, text in (defaults or {}).items()}
@@ -124,7 +133,7 @@ class BrokerConfig:
             if not equals or not name.strip():
                 raise ConfigError(f"--set {pair} is not name=value")
             given[name.strip()] = (text.strip(), "--set")
-        return cls(given, warnings)
+        return cls({**given, **(options or {})}, warnings)
 
     def __getitem__(self, name: str) -> Any:
         """The value: bool, int, float, str, tuple of str for lists, None for what is not set. KeyError if unknown."""
@@ -362,7 +371,8 @@ def default_of(setting: Setting) -> Value:
     return None if setting.default is None else setting.parse(setting.default, "default")
 
 
-def _nearest(name: str) -> str:
+def nearest(name: str) -> str:
+    """What may have been meant by a name that is none of a broker's, as the end of a sentence; empty for nothing."""
     import difflib  # who names a setting that there is needs no time for it
 
     near = difflib.get_close_matches(name, BROKER, n=1, cutoff=0.8)

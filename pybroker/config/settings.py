@@ -4,7 +4,7 @@ Names, types, defaults and numbers of types and sources are Kafka's (those of De
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -60,6 +60,8 @@ class ConfigError(KafkaError):
     def __init__(self, message: str) -> None:
         super().__init__(INVALID_CONFIG, message)
         self.args = (message,)
+        self.warnings: Sequence[str] = ()
+        """What was said of other settings before this one, such as names that are none."""
 
 
 class Range(NamedTuple):
@@ -108,8 +110,11 @@ class Setting(NamedTuple):
         if isinstance(valid, Shape):
             return valid.text
         if isinstance(valid, Choice):
-            lead = f"{noun} out of " if self.type is Type.LIST else "one of " if len(valid.words) > 1 else "only "
-            return lead + ", ".join(valid.words)
+            words = [word for word in valid.words if word]
+            lead = f"{noun} out of " if self.type is Type.LIST else "one of " if len(words) > 1 else "only "
+            if "" in valid.words:
+                return ", ".join(words) + ", or nothing"
+            return lead + ", ".join(words)
         low, high = self.bounds()
         if low is None or (valid is None and high == LONG_MAX):
             return noun if low is None else f"{noun} of 64 bits"

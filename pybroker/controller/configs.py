@@ -19,6 +19,7 @@ from pybroker import errors
 from pybroker.cluster.config_changes import Change, altered
 from pybroker.cluster.topics import Topic, check_name
 from pybroker.config import BROKER, TOPIC, BrokerConfig, ConfigError, Source, TopicConfig, Type, setting_of
+from pybroker.config.broker import nearest
 from pybroker.config.listener_changes import check_listeners
 from pybroker.config.listener_settings import changes_of_listener
 from pybroker.config.listeners import ADVERTISED, LISTENERS, PROTOCOLS
@@ -320,7 +321,7 @@ def _check_names(names: Iterable[str]) -> None:
             continue
         setting = setting_of(name)
         if setting is None:
-            raise ConfigError(f"{shown(name)} is no setting of a broker")
+            raise ConfigError(f"{shown(name)} is no setting of a broker{nearest(name)}")
         if not setting.dynamic:
             raise ConfigError(f"{name} cannot change while the broker runs: set it where the broker is started")
 

@@ -89,6 +89,15 @@ def test_settings_come_from_everywhere(tmp_path: Path) -> None:
     assert "hunter2" not in ended.err
 
 
+def test_a_name_that_is_mistyped_is_told_before_what_is_missing(tmp_path: Path) -> None:
+    sets = ("listeners=C://:0,P://:0", "listener.security.protocol.map=C:SASL_PLAINTEXT,P:PLAINTEXT",
+            "inter.broker.listener.name=P", "sasl.enabled.mechanism=PLAIN")  # fmt: skip
+    done = run("serve", "--data-dir", tmp_path, *(word for pair in sets for word in ("--set", pair)))
+    warning, problem = done.err.splitlines()
+    assert done.code == 2 and warning.endswith("; did you mean sasl.enabled.mechanisms?")
+    assert problem.startswith("pybroker: the listener C has SASL_PLAINTEXT, but no mechanism to log in by")
+
+
 def test_it_is_quiet(tmp_path: Path) -> None:
     """Nothing but the ready line on standard output; on standard error one line an event, few at INFO."""
     serving = Serving("--data-dir", tmp_path, "--port", 0)

@@ -79,6 +79,11 @@ def test_what_names_no_zookeeper(tmp_path: Path, connect: str) -> None:
         assert done.err == f"pybroker: zookeeper.connect = {connect!r} (--zookeeper) is not allowed: {takes}\n"
 
 
+def test_what_a_command_sets_itself_is_told_by_its_name() -> None:
+    done = run("zookeeper-acls", "secure", "--zookeeper", "zk:2181")
+    assert done.code == 2 and done.sentence.startswith("zookeeper.set.acl = 'true' (pybroker zookeeper-acls) is not")
+
+
 @pytest.mark.parametrize("connect", ["zk", "zk:2181", "10.0.0.1:1,[::1]:65535/a/b", "zk1:2181, zk2:2181/kafka/"])
 def test_what_names_a_zookeeper(connect: str) -> None:
     check_connect(connect)

@@ -228,6 +228,14 @@ async def test_what_a_running_broker_cannot_change_is_refused(wire: Wire, name: 
     assert answer.error_code == errors.INVALID_CONFIG and name in answer.error_message
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"), [("num.partition", "; did you mean num.partitions?"), ("no.such.setting", "")]
+)
+async def test_what_is_no_setting_of_a_broker_is_told_with_the_nearest(wire: Wire, name: str, hint: str) -> None:
+    answer = await alter(wire, BROKER, "", (name, SET, "1"))
+    assert answer.error_message == f"{name!r} is no setting of a broker{hint}"
+
+
 async def test_a_broker_default_that_a_topic_cannot_go_with_is_refused(wire: Wire) -> None:
     await wire.create("t", max_compaction_lag_ms="10")
     answer = await alter(wire, BROKER, "", ("log.cleaner.min.compaction.lag.ms", SET, "20"))
