@@ -8,6 +8,7 @@ import click
 from pybroker.cli import output
 from pybroker.cli.options import admin_of, cluster_options, confirmed, say
 from pybroker.errors import KafkaError
+from pybroker.security import operations
 from pybroker.security.acls import (
     CLUSTER_NAME,
     WILDCARD,
@@ -66,6 +67,8 @@ def list_acls(
     principal: str | None, bootstrap_server: str, timeout_s: float, as_json: bool, **how: Any
 ) -> None:
     """List ACLs: all, or those that apply to the resources that are named."""
+    if principal is not None:
+        _check_principal(principal)
     with admin_of(bootstrap_server, timeout_s) as admin:
         found = sorted({binding for wanted in _filters(how, principal) for binding in admin.acls(wanted)})
     if as_json:
@@ -119,6 +122,22 @@ def _host(text: str, *, strict: bool) -> str:
         raise click.UsageError(f"--host {text} {words}") from problem
 
 
+def _check_principal(name: str) -> None:
+    if ":" not in name:
+        raise click.UsageError(f"{name!r} is no principal: write its type and its name, like User:{name}")
+
+
+def _check_operations(resources: Sequence[ResourcePattern], names: Sequence[str]) -> None:
+    """UsageError for what nobody can do to a resource, as kafka-acls has it: such an ACL would allow nothing."""
+    for kind in dict.fromkeys(at.type for at in resources):
+        of_kind = [each for each in Operation if operations.OPERATIONS[kind] >> each & 1]
+        for name in names:
+            wanted = OPERATIONS[name.lower()]
+            if wanted not in (Operation.ALL, *of_kind):
+                takes = ", ".join(each.text for each in of_kind)
+                raise click.UsageError(f"{wanted.text} is no operation on a {kind.text}: it takes {takes} or All")
+
+
 def _bindings(how: dict[str, Any], *, strict: bool = True) -> list[AclBinding]:
     """`strict` False: ACLs that are there already, for hosts that others gave."""
     resources = _resources(how)
@@ -129,8 +148,9 @@ def _bindings(how: dict[str, Any], *, strict: bool = True) -> list[AclBinding]:
     if not principals:
         raise click.UsageError("say whom it is for: --allow User:NAME or --deny User:NAME")
     for name, _ in principals:
-        if ":" not in name:
-            raise click.UsageError(f"{name!r} is no principal: write its type and its name, like User:{name}")
+        _check_principal(name)
+    if strict:
+        _check_operations(resources, how["operations"])
     return [
         AclBinding(at, Acl(principal, _host(host, strict=strict), OPERATIONS[operation.lower()], permission))
         for at in resources

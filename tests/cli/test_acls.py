@@ -69,10 +69,14 @@ def test_acls_are_added_listed_and_removed(guarded: BrokerProcess) -> None:
         (["add", "--allow", "User:ann", "-o", "read"], "say what it is about"),
         (["add", "-o", "read", "-t", "t"], "say whom it is for"),
         (["add", "--allow", "ann", "-o", "read", "-t", "t"], "'ann' is no principal: write its type and its name"),
+        (["list", "--principal", "ann"], "'ann' is no principal: write its type and its name, like User:ann"),
+        (["add", "--allow", "User:ann", "-o", "all", "-o", "write", "-t", "t", "-g", "g"],
+         "Write is no operation on a Group: it takes Read, Delete, Describe or All"),
+        (["add", "--allow", "User:ann", "-o", "idempotent-write", "-t", "t"], "no operation on a Topic: it takes Read"),
         (["add", "--allow", "User:ann", "-t", "t"], "Missing option '--operation'"),
         (["add", "--allow", "User:ann", "-o", "reed", "-t", "t"], "'reed' is not one of"),
     ],
-)
+)  # fmt: skip
 def test_what_makes_no_acl_is_refused(guarded: BrokerProcess, words: list[str], sentence: str) -> None:
     done = acls(guarded, *words)
     assert done.code == 2 and sentence in done.err
