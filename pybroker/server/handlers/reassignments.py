@@ -49,7 +49,7 @@ def _check(image: Image, topic: str, index: int, replicas: Sequence[int] | None)
     if state is None:
         raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
     if tuple(replicas) != tuple(state.replicas):
-        raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "partitions stay at the brokers that they were given")
+        raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "this broker does not reassign replicas yet")
 
 
 def alter_failed(request: Any, code: int, message: str) -> Any:
