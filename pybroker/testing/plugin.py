@@ -64,10 +64,19 @@ def pybroker_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterHandle]:
     __tracebackhide__ = True
     marker = request.node.get_closest_marker("pybroker_cluster")
     count, how = ((), {}) if marker is None else (marker.args, dict(marker.kwargs))
+    _check(how)
     if how.get("store") != "memory":  # which says that the brokers are in this process
         how.setdefault("mode", request.config.getoption("--pybroker-mode"))
     with ClusterHandle(*count, **how) as handle:
         yield handle
+
+
+def _check(how: dict[str, Any]) -> None:
+    """The end of a test whose marker `pybroker_cluster` says what no cluster has."""
+    for name in how.keys() - {"brokers", "mode", "store", "settings"}:
+        lone = ": a lone broker has, with @pytest.mark.pybroker" if name in ("sasl", "acls", "tls") else ""
+        words = f"@pytest.mark.pybroker_cluster takes brokers, mode, store and settings, and no {name}{lone}"
+        pytest.fail(words, pytrace=False)
 
 
 @pytest.fixture(scope="session")

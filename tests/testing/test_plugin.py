@@ -122,6 +122,10 @@ def test_the_marker_says_how_the_cluster_is_started(pytester: pytest.Pytester, o
         def test_zookeeper(pybroker_cluster):
             assert pybroker_cluster.zookeeper.connect.startswith("127.0.0.1:")
 
+        @pytest.mark.pybroker_cluster(sasl=True)
+        def test_logins(pybroker_cluster):
+            pass
+
         def test_fails(pybroker_cluster):
             assert (pybroker_cluster.mode, pybroker_cluster.store) == ("subprocess", "zookeeper")
             pybroker_cluster.kill(1)
@@ -130,7 +134,8 @@ def test_the_marker_says_how_the_cluster_is_started(pytester: pytest.Pytester, o
         """
     )
     result = pytester.runpytest_subprocess(*STRICT, SUBPROCESS)
-    result.assert_outcomes(passed=2, failed=1)
+    result.assert_outcomes(passed=2, failed=1, errors=1)
+    result.stdout.fnmatch_lines(["*pybroker_cluster takes brokers, mode, store and settings, and no sasl: a lone*"])
     result.stdout.fnmatch_lines(["*log of broker 2*", "*broker registered broker=2 *"])
     assert left(own_temporary_directory) == []
 
