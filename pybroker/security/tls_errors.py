@@ -58,5 +58,5 @@ def for_a_client(why: str) -> str:
     if _UNTRUSTED.search(why):
         return f"{why}; set ssl.truststore.location to who signed the broker's certificate"
     if _OTHER_NAMES.search(why):
-        return f"{why.rstrip('.')}; the broker's certificate is for other names"
+        return f"{why.rstrip('.')}; the broker's certificate is for other names: connect by one of them"
     return why
