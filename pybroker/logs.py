@@ -4,7 +4,12 @@ import logging
 import re
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+
+_log = logging.getLogger(__name__)
 
 _PLAIN = re.compile(r"[^\s\"=\\]+")
 
@@ -34,6 +39,12 @@ def event(logger: logging.Logger, level: int, name: str, **fields: Any) -> None:
     exc_info = fields.pop("exc_info", None)
     words = [name, *(f"{key}={_quote(value)}" for key, value in fields.items() if value is not None)]
     logger.log(level, "%s", " ".join(words), exc_info=exc_info, stacklevel=2)
+
+
+def tell_late(task: "asyncio.Task[Any]") -> None:
+    """A callback of a task: what nobody waits for any more is told in the log, if it failed."""
+    if not task.cancelled() and (problem := task.exception()) is not None:
+        event(_log, logging.WARNING, "request failed after it timed out", reason=problem)
 
 
 class Logfmt(logging.Formatter):

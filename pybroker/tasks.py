@@ -1,13 +1,8 @@
-"""Tasks that are ended, cancelled and waited for, and those that nobody waits for any more."""
+"""Tasks that are ended: cancelled, waited for, and let go of."""
 
 import asyncio
 import contextlib
-import logging
 from typing import Any
-
-from pybroker.logs import event
-
-log = logging.getLogger(__name__)
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
@@ -23,9 +18,3 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         with contextlib.suppress(asyncio.CancelledError):
             task.exception()  # raises that error, which nobody has afterwards
-
-
-def tell_late(task: asyncio.Task[Any]) -> None:
-    """A callback of a task: what nobody waits for any more is told in the log, if it failed."""
-    if not task.cancelled() and (problem := task.exception()) is not None:
-        event(log, logging.WARNING, "request failed after it timed out", reason=problem)

@@ -41,9 +41,9 @@ from pybroker.controller.stored_passwords import decoded, encoded
 from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Op, Session, Set, StoreError
 from pybroker.errors import KafkaError
+from pybroker.logs import tell_late
 from pybroker.security.quotas import Entity
 from pybroker.security.tls import check_believed
-from pybroker.tasks import tell_late
 
 P = ParamSpec("P")
 Alter = Callable[Concatenate["ClusterConfigs", P], Coroutine[Any, Any, None]]

@@ -18,8 +18,8 @@ from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller.planning import NewTopic
 from pybroker.controller.topics import TopicAdmin
 from pybroker.errors import KafkaError
+from pybroker.logs import tell_late
 from pybroker.protocol import messages as m
-from pybroker.tasks import tell_late
 
 if TYPE_CHECKING:
     from pybroker.controller.cluster_topics import ClusterTopics
