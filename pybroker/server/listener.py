@@ -204,13 +204,17 @@ class Listener:
                 reason="anyone who can connect to it can read, write and delete every topic",
             )
 
-    async def close(self, timeout_seconds: float, reason: str = "the broker stops") -> None:
-        """Accept no more, let the running requests end within the time, close every connection."""
+    def finish(self) -> None:
+        """Accept no more, hang up on who is not logged in yet, and let the others end once they are owed nothing."""
         self.stop_accepting()
         self.closing = True
-        self._empty = self.loop.create_future()
         for connection in list(self._connections):
             connection.finish()
+
+    async def close(self, timeout_seconds: float, reason: str = "the broker stops") -> None:
+        """Accept no more, let the running requests end within the time, close every connection."""
+        self.finish()
+        self._empty = self.loop.create_future()
         if self._connections and not self._hurried:
             await asyncio.wait([self._empty], timeout=timeout_seconds)
         for connection in list(self._connections):

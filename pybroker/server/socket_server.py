@@ -231,7 +231,7 @@ class SocketServer:
 
     def _remove(self, listener: Listener) -> None:
         self._listeners.remove(listener)
-        listener.stop_accepting()
+        listener.finish()  # before the plane forgets it: who logged in after that, it would not close any more
         number = None if self._bridge is None else self._bridge.remove_listener(listener.name)
         task = asyncio.get_running_loop().create_task(self._leave(listener, number))
         self._leaving.add(task)
@@ -243,7 +243,7 @@ class SocketServer:
         await listener.close(FAREWELL_SECONDS, "its listener was removed")
         if self._bridge is not None and number is not None:
             self._bridge.cut(number)
-        if listener.name not in {each.name for each in self._listeners}:
+        if listener.name not in {*self._prepared, *(each.name for each in self._listeners)}:
             self._security.drop(listener.name)
 
     def disconnect(self) -> None:

@@ -17,8 +17,9 @@ from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigReso
 from pybroker.controller import nodes
 from pybroker.model import HostPort
 from pybroker.protocol import messages as m
-from pybroker.security.login import Account
+from pybroker.security.login import Account, Login
 from pybroker.server import bridge
+from pybroker.server.listener import Listener
 from tests.harness import free_port, until
 from tests.server.live import Live, Wire, batch, fetch_fields, values
 from tests.server.test_alter_configs import BROKER, DELETE, SET, alter
@@ -205,6 +206,51 @@ async def test_a_listener_comes_and_goes_while_others_serve(several: Live, tmp_p
     await log_in(await several.connect("NEW", context()), Account("SCRAM-SHA-256", "ann", "secret"))
     await several.restart()
     await log_in(await several.connect("NEW", context()), Account("SCRAM-SHA-256", "ann", "secret"))
+
+
+async def test_who_logs_in_while_a_listener_goes_is_closed(several: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last word of the login is read right after the removal. And where the next listener of that name is prepared
+    while the first one still says goodbye, clients can log in by the next."""
+    assert several.broker is not None and several.broker._sockets is not None and several.broker.replicas is not None
+    inside, sockets, replicas = await several.connect("INSIDE"), several.broker._sockets, several.broker.replicas
+    await give(inside, "ann", "secret")
+    mapped = {"listener_security_protocol_map": f"{MAP},NEW:SASL_PLAINTEXT",
+              "listener.name.new.sasl.enabled.mechanisms": "SCRAM-SHA-256"}  # fmt: skip
+    more, account = f"{THREE},NEW://127.0.0.1:0", Account("SCRAM-SHA-256", "ann", "secret")
+    assert (await altered(inside, listeners=more, **mapped)).error_code == 0
+    ann, steps = await several.connect("NEW"), Login(account, "the broker")
+    steps.start()
+    first = steps.step(await ann.call("SaslHandshake", 1, mechanism="SCRAM-SHA-256"))
+    last = steps.step(await ann.call("SaslAuthenticate", 2, auth_bytes=first.auth_bytes))
+    follow, close, configure, farewell = sockets.follow, Listener.close, replicas.configure, asyncio.Event()
+
+    def follow_next() -> None:
+        """In the next turn of the event loop, in which the login goes on as well, but later."""
+        ann.send("SaslAuthenticate", 2, auth_bytes=last.auth_bytes)
+        asyncio.get_running_loop().call_soon(follow)
+
+    async def close_later(self: Listener, *how: Any) -> None:
+        await farewell.wait()
+        await close(self, *how)
+
+    async def configure_later(topics: Any) -> None:
+        """The next one is prepared, and is to be opened."""
+        farewell.set()
+        await asyncio.gather(*sockets._leaving)
+        await configure(topics)
+
+    monkeypatch.setattr(Listener, "close", close_later)
+    with monkeypatch.context() as patched:
+        patched.setattr(sockets, "follow", follow_next)
+        assert (await altered(inside, listeners=THREE)).error_code == 0
+    assert await ann.closed()
+    assert (await altered(inside, listeners=more)).error_code == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(Listener, "close", close_later)
+        assert (await altered(inside, listeners=THREE)).error_code == 0
+        patched.setattr(replicas, "configure", configure_later)
+        assert (await altered(inside, listeners=more)).error_code == 0
+    await log_in(await several.connect("NEW"), account)
 
 
 async def test_a_listener_takes_the_port_of_one_that_goes(several: Live) -> None:
