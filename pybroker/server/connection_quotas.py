@@ -30,17 +30,16 @@ CLOSING_SECONDS = 1.0
 class Quotas:
     """The connections of one broker, in all, of each listener and from each host: its listeners count together."""
 
-    def __init__(self, spared: str | None = None) -> None:
-        """`spared`: the listener that brokers use among themselves, where it is not the only one."""
-        self.spared = spared
+    def __init__(self) -> None:
+        self.spared: str | None = None
+        """The listener that brokers use among themselves, where it is not the only one."""
         self.connections_max = UNLIMITED
         self.creation_rate_max: float = UNLIMITED
         self.count = 0
         self.per_host: Counter[str] = Counter()
         self.per_listener: Counter[str] = Counter()
         self.addresses = AddressRates()
-        self.spared_logins: Sized = ()
-        """Who is at the spared listener and not logged in yet: for a stranger nobody is closed, and nobody waits."""
+        self._spared_logins: Sized = ()
         self.close_longest_silent: Callable[[int], int] = lambda _: 0
         """Asked to close so many connections of listeners that are not spared; how many will be."""
         self._created = Rate()
@@ -48,6 +47,11 @@ class Quotas:
         self._waiting: dict[Callable[[], object], None] = {}
         self._closing = 0
         self._closing_since = 0.0
+
+    def spare(self, listener: str | None, logins: Sized) -> None:
+        """Close nobody of this listener, None: there is none. `logins`: who is there and not logged in yet; for a
+        stranger nobody is closed, and nobody waits."""
+        self.spared, self._spared_logins = listener, logins
 
     def add(self, host: str, listener: str = "") -> None:
         self.count += 1
@@ -82,7 +86,7 @@ class Quotas:
     @property
     def _weight(self) -> int:
         """The connections that max.connections is about."""
-        return self.count - len(self.spared_logins)
+        return self.count - len(self._spared_logins)
 
     def make_room(self, now: float) -> None:
         """Have those closed that are too many: the spared listener has accepted more, or the limit is another one."""

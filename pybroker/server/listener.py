@@ -137,8 +137,6 @@ class Listener:
         self._logins = logins
         self.tls = tls
         self._pending = PendingLogins()
-        if name == self._quotas.spared:
-            self._quotas.spared_logins = self._pending
         self._held = Held(self.loop)
         self._rests_until = 0.0  # connections came too fast
         self._accepting = False
@@ -150,6 +148,11 @@ class Listener:
 
     def __len__(self) -> int:
         return len(self._connections)
+
+    @property
+    def pending(self) -> PendingLogins:
+        """Who is there and not logged in yet."""
+        return self._pending
 
     # -- life ------------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class SocketServer:
         self._security = ListenerSecurity(config, credentials)
         self.logins = self._security.logins
         self._pool = Pool(pool_bytes(config))
-        self._quotas = Quotas(self._spared())
+        self._quotas = Quotas()
         self._quotas.close_longest_silent = self._close_longest_silent
         self._bridge: Bridge | None = None
         self._metadata: MetadataCache | None = None
@@ -55,11 +55,6 @@ class SocketServer:
         self._listeners: list[Listener] = []
         self._prepared: dict[str, Listener] = {}  # bound, or to be bound in the place of one that goes
         self._leaving: set[asyncio.Task[None]] = set()
-
-    def _spared(self) -> str | None:
-        """The listener that brokers use among themselves, where it is not the only one."""
-        listeners = self._config.listeners
-        return listeners.inter_broker if len(listeners.endpoints) > 1 else None
 
     def __len__(self) -> int:
         """Connections."""
@@ -77,6 +72,7 @@ class SocketServer:
                 self.stop_accepting()
                 raise
             self._listeners.append(listener)
+        self._spare()
 
     def _listener(self, config: BrokerConfig, name: str) -> Listener:
         """One whose security is known."""
@@ -152,6 +148,15 @@ class SocketServer:
             listener.limit(Limits.of(self._config, listener.name))
         self._quotas.make_room(asyncio.get_running_loop().time())
 
+    def _spare(self) -> None:
+        """Spare the listener that brokers use among themselves, where it is not the only one."""
+        listeners = self._config.listeners
+        for each in self._listeners:
+            if each.name == listeners.inter_broker and len(listeners.endpoints) > 1:
+                self._quotas.spare(each.name, each.pending)
+                return
+        self._quotas.spare(None, ())
+
     def _close_longest_silent(self, count: int) -> int:
         """Close so many connections, none of the listener that brokers use; how many are closed, or will be."""
         closed = 0
@@ -198,7 +203,7 @@ class SocketServer:
         wanted = {endpoint.listener: endpoint for endpoint in self._config.listeners.endpoints}
         for listener in [each for each in self._listeners if each.name not in wanted]:
             self._remove(listener)
-        self._quotas.spared = self._spared()
+        self._spare()
         for name in wanted.keys() - {each.name for each in self._listeners}:
             try:
                 self._add(wanted[name])

@@ -128,26 +128,42 @@ async def test_strangers_who_begin_no_tls_leave_room(
         await wire.writer.wait_closed()
 
 
-async def test_for_strangers_at_the_listener_of_brokers_nobody_is_closed(make: Make) -> None:
-    """It has a login, too: only who comes in by it makes others go."""
+@pytest.mark.parametrize("listeners", [PAIR[0], "listeners=OPEN://127.0.0.1:0"], ids=["both", "one is added"])
+async def test_for_strangers_at_the_listener_of_brokers_nobody_is_closed(make: Make, listeners: str) -> None:
+    """It has a login, too: only who comes in by it makes others go. So if the listener of clients came at run time, and
+    not any more when that is gone: strangers count then as everybody does."""
     jaas = f'{MODULE} required user_ann="a";'
     live = await make(
         PAIR, "listener.security.protocol.map=OPEN:SASL_PLAINTEXT,CLIENTS:PLAINTEXT", "sasl.enabled.mechanisms=PLAIN",
-        f"listener.name.open.plain.sasl.jaas.config={jaas}", "max.connections=3",
+        f"listener.name.open.plain.sasl.jaas.config={jaas}", "max.connections=3", listeners,
     )  # fmt: skip
+    admin = await live.connect("OPEN")
+    await log_in(admin, ANN)
+    both = ("listeners", SET, PAIR[0].removeprefix("listeners="))
+    assert (await alter(admin, BROKER, "1001", both)).error_code == 0
+    admin.writer.close()
+    assert live.broker is not None and live.broker._sockets is not None
+    sockets = live.broker._sockets
+    await eventually("it is gone", lambda: len(sockets) == 0)
     clients = [await live.connect("CLIENTS") for _ in range(3)]
     for wire in clients:
         assert await served(wire)
     stranger = await live.connect("OPEN")
     await stranger.call("SaslHandshake", 1, mechanism="PLAIN")
-    assert live.broker is not None and live.broker._sockets is not None
-    live.broker._sockets.limit()
+    sockets.limit()
     for wire in clients:
         assert await served(wire)
     ann = await live.connect("OPEN")
     await log_in(ann, ANN)
     assert await served(ann)
     assert await clients[0].closed() and await served(clients[1])
+    one = ("listeners", SET, "OPEN://127.0.0.1:0")
+    assert (await alter(ann, BROKER, "1001", one)).error_code == 0
+    await eventually("those of clients are gone", lambda: len(sockets) == 1)
+    another = await live.connect("OPEN")
+    await another.call("SaslHandshake", 1, mechanism="PLAIN")
+    assert (await alter(ann, BROKER, "1001", ("max.connections", SET, "1"))).error_code == 0
+    assert await another.closed() and await served(ann)
 
 
 async def test_a_listener_has_a_limit_of_its_own(make: Make) -> None:
