@@ -109,7 +109,9 @@ class Jwks:
         self.keys = parse(web.read(self.url))
 
     def start(self) -> None:
-        """Read them, and again from time to time."""
+        """Read them, and again from time to time. Again does nothing."""
+        if self._thread is not None:
+            return
         self._thread = threading.Thread(target=self._run, name="pybroker-jwks", daemon=True)
         self._thread.start()
 

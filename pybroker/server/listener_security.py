@@ -43,7 +43,7 @@ class ListenerSecurity:
             event(log, logging.WARNING, "TLS is slow", listeners=",".join(self._tls), reason=why)
 
     def start(self) -> None:
-        """Begin to read keys."""
+        """Begin to read keys, those that are not read yet."""
         self._tokens.start()
 
     def close(self) -> None:
@@ -79,6 +79,7 @@ class ListenerSecurity:
 
     def drop(self, listener: str) -> None:
         """Nobody comes by it any more."""
+        self._tokens.drop(listener)
         for held in (self._ssl, self._tls, self._sasl, self.logins.mechanisms):
             held.pop(listener, None)
 

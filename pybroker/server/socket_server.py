@@ -230,6 +230,7 @@ class SocketServer:
             assert self._metadata is not None
             self._bridge.show(self._metadata.image)
         listener.free = self._free
+        self._security.start()
         self._listeners.append(listener)
         listener.open(self._responder)
         event(log, logging.INFO, "listener opened", listener=name, address=endpoint.host, port=listener.port)

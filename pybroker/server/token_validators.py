@@ -22,22 +22,40 @@ class TokenValidators:
     def __init__(self) -> None:
         self._keys: dict[tuple[str, float, float, float], Jwks] = {}
         self._made: dict[str, Validator] = {}
-        self._started = False
+        self._uses: dict[str, Jwks] = {}  # by listener
 
     def add(self, listener: str, sasl: Sasl) -> "Validator | None":
         """That of a listener, which comes; None without OAUTHBEARER. Raises StartError where keys in a file cannot be
-        read."""
-        if sasl.oauth is not None:
+        read. No keys are read from a web server before start()."""
+        if sasl.oauth is None:
+            self.drop(listener)
+            return None
+        self._uses.pop(listener, None)  # those of before, where it had others
+        try:
             self._made[listener] = self._of(listener, sasl.oauth)
-        return self._made.get(listener) if sasl.oauth is not None else None
+        finally:
+            self._close_unused()
+        return self._made[listener]
+
+    def drop(self, listener: str) -> None:
+        """It is gone: keys that no other listener needs are not read any more."""
+        self._made.pop(listener, None)
+        self._uses.pop(listener, None)
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        used = list(self._uses.values())
+        for key, keys in list(self._keys.items()):
+            if keys not in used:
+                del self._keys[key]
+                keys.close()
 
     def get(self, listener: str) -> "Validator | None":
         """None without OAUTHBEARER."""
         return self._made.get(listener)
 
     def start(self) -> None:
-        """Begin to read keys."""
-        self._started = True
+        """Begin to read keys, those that are not read yet."""
         for keys in self._keys.values():
             keys.start()
 
@@ -57,7 +75,8 @@ class TokenValidators:
         for value, setting in ((settings.audience, ANY_AUDIENCE), (settings.issuer, ANY_ISSUER)):
             if value is None:
                 _warn(listener, f"tokens that are not meant for this broker are taken: {setting}")
-        return SignedTokens(settings, self._shared(settings))
+        keys = self._uses[listener] = self._shared(settings)
+        return SignedTokens(settings, keys)
 
     def _shared(self, settings: OAuth) -> "Jwks":
         from pybroker.security.jwks import Jwks
@@ -66,15 +85,13 @@ class TokenValidators:
         key = settings.jwks_url, settings.refresh_s, settings.backoff_s, settings.backoff_max_s
         found = self._keys.get(key)
         if found is None:
-            found = self._keys[key] = Jwks(*key)
+            found = Jwks(*key)
             if settings.jwks_url.startswith("file:"):
                 try:
                     found.load()
                 except (WebError, ValueError) as problem:
-                    del self._keys[key]
                     raise StartError(f"{JWKS_URL} = {settings.jwks_url!r} is of no use: {problem}") from None
-            if self._started:
-                found.start()
+            self._keys[key] = found
         return found
 
 

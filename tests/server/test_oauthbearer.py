@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 import struct
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from http.server import BaseHTTPRequestHandler
@@ -23,6 +25,7 @@ from pybroker.security import web
 from pybroker.server import login
 from tests.harness import eventually
 from tests.server.live import KEYS, Live, Wire, batch, values
+from tests.server.test_alter_configs import BROKER, DELETE, SET, alter
 from tests.server.test_tls import AUTHORITY, context, store
 from tests.tokens import AUDIENCE, ISSUER, Signer, Web, by_hand, claims, jwks, say
 
@@ -260,6 +263,38 @@ async def test_strangers_who_hold_the_memory_for_logins_keep_no_token_out(start:
     await log_in(live, token)
     for wire in wires:
         wire.writer.close()
+
+
+async def test_keys_of_a_listener_that_goes_are_not_read_any_more(start: Start) -> None:
+    """A listener that does not come does not ask for its keys at all, whether it is refused or only tried."""
+
+    def readers() -> int:
+        return sum(thread.name == "pybroker-jwks" for thread in threading.enumerate())
+
+    with Web(jwks(SIGNER)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        live = await start(*of(server.url))
+        await log_in(live, SIGNER.token())
+        wire, own, (before, asked) = await live.connect("OPEN"), "listener.name.new.sasl.", (readers(), server.asked)
+
+        async def add(port: int, **how: bool) -> int:
+            told = {
+                "listeners": f"{LISTENERS[0].partition('=')[2]},NEW://127.0.0.1:{port}",
+                "listener.security.protocol.map": f"{LISTENERS[1].partition('=')[2]},NEW:SASL_PLAINTEXT",
+                f"{own}oauthbearer.jwks.endpoint.url": server.url, f"{own}oauthbearer.expected.audience": AUDIENCE,
+                f"{own}oauthbearer.expected.issuer": ISSUER, f"{own}oauthbearer.jwks.endpoint.refresh.ms": "4321",
+            }  # fmt: skip
+            changes = [(name, SET, text) for name, text in told.items()]
+            code: int = (await alter(wire, BROKER, "1001", *changes, **how)).error_code
+            return code
+
+        assert await add(other.getsockname()[1]) == errors.INVALID_CONFIG
+        assert await add(0, validate_only=True) == 0
+        assert (readers(), server.asked) == (before, asked)
+        assert await add(0) == 0
+        assert readers() == before + 1
+        assert (await alter(wire, BROKER, "1001", ("listeners", DELETE, None))).error_code == 0
+        await eventually("its keys are not read", lambda: readers() == before)
+        await log_in(live, SIGNER.token())
 
 
 async def test_keys_of_a_file_and_their_rotation(start: Start, file: Path) -> None:
