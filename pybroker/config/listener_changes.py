@@ -2,8 +2,8 @@
 
 One may come, with settings of its own, and one may go that brokers do not use. What is there stays as it is, but for
 its certificates, the users of its logins, its limits, and the address that clients are told. Kafka takes another
-address in `listeners` without a word, and has it at its next start; here that is refused. The refusals have Kafka's
-words.
+address in `listeners` without a word, and has it at its next start; here that is refused, but for the address that
+the broker was started with: what was altered can be taken back. The refusals have Kafka's words.
 """
 
 from .broker import BrokerConfig
@@ -17,11 +17,12 @@ def check_listeners(now: BrokerConfig, after: BrokerConfig) -> None:
     """Raises ConfigError where a running broker cannot go from one to the other."""
     before, then = now.listeners, after.listeners
     there = {endpoint.listener: endpoint for endpoint in before.endpoints}
+    started = now.as_started().listeners.endpoints
     for endpoint in then.endpoints:
         name = endpoint.listener
         if name not in there:
             continue
-        if endpoint != there[name]:
+        if endpoint != there[name] and endpoint not in started:
             why = f"listener {name} is at {there[name]} while the broker runs: give the one at {endpoint} another name"
             raise ConfigError(f"{LISTENERS} is not allowed: {why}")
         if before.protocols[name] != then.protocols[name]:

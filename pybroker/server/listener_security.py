@@ -25,7 +25,7 @@ class ListenerSecurity:
     """Of all listeners of one broker, which may come and go."""
 
     def __init__(self, config: BrokerConfig, credentials: Credentials) -> None:
-        """Raises ConfigError, and StartError where keys of tokens cannot be read."""
+        """No listener is known yet."""
         self._config = config
         self._credentials = credentials
         self._tokens = TokenValidators()
@@ -36,8 +36,9 @@ class ListenerSecurity:
         self._sasl: dict[str, Sasl] = {}
         self._ssl: dict[str, Ssl] = {}
         self._tls: dict[str, Tls] = {}
-        for endpoint in config.listeners.endpoints:
-            self.add(config, endpoint.listener)
+
+    def tell_if_slow(self) -> None:
+        """Say so where TLS is not spoken in core."""
         if self._tls and not core.tls_available():
             why = "the OpenSSL of this Python cannot be used by core: its ssl module serves TLS, on the event loop"
             event(log, logging.WARNING, "TLS is slow", listeners=",".join(self._tls), reason=why)

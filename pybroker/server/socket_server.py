@@ -35,12 +35,16 @@ POOL_BYTES = 512 << 20
 FAREWELL_SECONDS = 1.0
 """How long connections of a listener that is removed have for the answers that they are owed."""
 
+STORED = (
+    "an alteration of listeners that is stored: have the address free and alter any setting of this broker, or take it "
+    "back with pybroker configs alter --broker ID --delete listeners"
+)
+
 
 class SocketServer:
     """The listeners of one broker, in the order of `listeners`."""
 
     def __init__(self, config: BrokerConfig, credentials: Credentials) -> None:
-        """Raises StartError."""
         self._config = config
         self._security = ListenerSecurity(config, credentials)
         self.logins = self._security.logins
@@ -63,16 +67,52 @@ class SocketServer:
     # -- addresses -------------------------------------------------------------------------------------------------
 
     def bind(self) -> None:
-        """Bind every listener, without accepting yet. Raises StartError, and then none is bound."""
-        for endpoint in self._config.listeners.endpoints:
-            listener = self._listener(self._config, endpoint.listener)
-            try:
-                _bind(listener, endpoint)
-            except StartError:
-                self.stop_accepting()
-                raise
-            self._listeners.append(listener)
+        """Bind every listener, without accepting yet. Of one that was altered in an earlier life and cannot be had the
+        log tells: whoever is to take it back needs a broker that runs. Raises StartError and ConfigError, and then none
+        is bound."""
+        try:
+            for endpoint in self._config.listeners.endpoints:
+                try:
+                    self._listeners.append(self._bound(self._config, endpoint))
+                except (StartError, ConfigError) as problem:
+                    self._listeners += self._instead(endpoint, problem)
+        except (StartError, ConfigError):
+            self.stop_accepting()
+            raise
+        self._security.tell_if_slow()
         self._spare()
+
+    def _bound(self, config: BrokerConfig, endpoint: Endpoint) -> Listener:
+        """A listener that comes. Raises StartError and ConfigError, and then nothing is known of it."""
+        self._security.add(config, endpoint.listener)
+        listener = self._listener(config, endpoint.listener)
+        try:
+            _bind(listener, endpoint)
+        except StartError:
+            self._security.drop(endpoint.listener)
+            raise
+        return listener
+
+    def _instead(self, stored: Endpoint, problem: StartError | ConfigError) -> list[Listener]:
+        """What there is in the place of a listener that was altered in an earlier life and cannot be had: nothing, or
+        for the listener of brokers the address that the broker was started with. No other: that may have been taken
+        back because it was open to all. Raises `problem` where the broker was started with this listener."""
+        name = stored.listener
+        there = {each.listener: each for each in self._config.as_started().listeners.endpoints}
+        found, until_then = [], "the broker does without it"
+        if there.get(name) == stored:
+            raise problem
+        if name == self._config.listeners.inter_broker:
+            if name not in there:
+                raise problem
+            try:
+                found = [self._bound(self._config, there[name])]
+            except (StartError, ConfigError):
+                raise problem from None
+            until_then = f"it is at {HostPort(found[0].host, found[0].port)}, as the broker was started with"
+        event(log, logging.ERROR, "listener not opened", listener=name, address=HostPort(stored.host, stored.port),
+              reason=problem.message, set_by=STORED, until_then=until_then)  # fmt: skip
+        return found
 
     def _listener(self, config: BrokerConfig, name: str) -> Listener:
         """One whose security is known."""
@@ -177,10 +217,11 @@ class SocketServer:
         """Bind the listeners that come by this configuration, without accepting yet. Raises ConfigError, and then none
         is bound. A port that a listener has which goes is bound when that is gone."""
         there = {listener.name: listener for listener in self._listeners}
+        missing = {each.listener for each in self._config.listeners.endpoints} - there.keys()  # for no change to fail
         wanted = {endpoint.listener: endpoint for endpoint in config.listeners.endpoints}
         going = {(each.host, each.port) for name, each in there.items() if name not in wanted}
         try:
-            for name in wanted.keys() - there.keys():
+            for name in wanted.keys() - there.keys() - missing:
                 self._security.add(config, name)
                 self._prepared[name] = listener = self._listener(config, name)
                 if (wanted[name].host, wanted[name].port) not in going:
@@ -215,15 +256,14 @@ class SocketServer:
         """Open a listener. Raises StartError, ConfigError."""
         name = endpoint.listener
         listener = self._prepared.pop(name, None)
-        if listener is None:  # somebody else wrote the settings
-            self._security.add(self._config, name)
-            listener = self._listener(self._config, name)
-        try:
-            if not listener.is_bound:
+        if listener is None:  # somebody else wrote the settings, or it could not be had before
+            listener = self._bound(self._config, endpoint)
+        elif not listener.is_bound:
+            try:
                 _bind(listener, endpoint)
-        except StartError:
-            self._security.drop(name)
-            raise
+            except StartError:
+                self._security.drop(name)
+                raise
         assert self._responder is not None
         if self._bridge is not None and self._bridge.add_listener(name):
             listener.bridge = self._bridge

@@ -384,3 +384,44 @@ async def test_a_listener_that_cannot_be_bound_ends_the_start(several: Live, tmp
     other.sets[0] = SETS[0]
     await other.start()
     await other.stop()
+
+
+async def test_a_listener_of_an_earlier_life_that_cannot_be_had_is_left_out(
+    several: Live, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its port is taken, or the file of its certificate is gone: whoever is to take it back needs a broker that runs.
+    Other settings change all the same, and the next change opens what can be had by then. The listener of brokers is
+    where the broker was started with."""
+    inside_port, new_port = free_port(), free_port()
+    inside = f"INSIDE://127.0.0.1:{inside_port}"
+    await several.restart(f"listeners={inside}", "advertised.listeners=INSIDE://i.example:0")
+    wire = await several.connect("INSIDE")
+    await wire.create("t")
+    broker = AUTHORITY.sign("localhost")
+    (tmp_path / "broker.pem").write_bytes(broker.key + broker.chain)
+    answer = await altered(
+        wire, listeners=f"{inside},NEW://127.0.0.1:{new_port},SAFE://127.0.0.1:0",
+        listener_security_protocol_map=f"{MAP},NEW:PLAINTEXT,SAFE:SSL", advertised_listeners="INSIDE://i.example:0",
+        **{"listener.name.safe.ssl.keystore.type": "PEM",
+           "listener.name.safe.ssl.keystore.location": str(tmp_path / "broker.pem")},
+    )  # fmt: skip
+    assert answer.error_code == 0, answer.error_message
+    await several.stop()
+    (tmp_path / "broker.pem").unlink()
+    with socket.create_server(("127.0.0.1", inside_port)), socket.create_server(("127.0.0.1", new_port)):
+        started = await several.start()
+        assert set(started.addresses) == {"INSIDE"} and started.addresses["INSIDE"].port != inside_port
+        told = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+        for listener, why in (("INSIDE", "the port is in use"), ("NEW", "the port is in use"), ("SAFE", "broker.pem")):
+            [line] = [line for line in told if f"listener={listener} " in line]
+            assert why in line and "stored" in line and "--delete listeners" in line, line
+        wire = await several.connect("INSIDE")
+        assert (await wire.produce("t", batch(b"x"))).error_code == 0
+        assert (await altered(wire, background_threads="3")).error_code == 0
+        assert set(started.addresses) == {"INSIDE"}
+    assert (await altered(wire, background_threads="4")).error_code == 0
+    assert set(started.addresses) == {"INSIDE", "NEW"}
+    assert (await wire.produce("t", batch(b"x"))).error_code == 0
+    assert (await (await several.connect("NEW")).produce("t", batch(b"x"))).error_code == 0
+    assert (await altered(wire, listeners=None, advertised_listeners=None)).error_code == 0
+    assert set(started.addresses) == {"INSIDE", "OUTSIDE", "HIDDEN"}
