@@ -142,7 +142,8 @@ class ClusterConfigs:
                 if any(each.startswith(of_peers) and is_reconfigurable(each) for each in asked or after):
                     await asyncio.to_thread(check_believed, tried)
                 if validate_only:
-                    return
+                    with prepared(self.sockets, tried):
+                        return
                 stored = await encoded(self._config, after, held, before, asked)
                 with prepared(self.sockets, tried):
                     if await self._written(path, version, stored, entity):

@@ -193,7 +193,8 @@ class ConfigAdmin:
             altered_names = [change.name for change in changes]
             tried = await asyncio.to_thread(rehearse, self._config, source, used, topics, altered_names)
             if validate_only:
-                return
+                with prepared(self.sockets, tried):
+                    return
             node = nodes.dump_config(await encoded(self._config, after, held, before, asked))
             change: Op = Create(path, node) if version is None else Set(path, node, version)
             with prepared(self.sockets, tried):

@@ -146,10 +146,10 @@ THREE, MAP, ADVERTISED, INTER_BROKER = (text.partition("=")[2] for text in SETS)
 ME = "1001"
 
 
-async def altered(wire: Wire, **settings: str | None) -> Any:
+async def altered(wire: Wire, *, validate_only: bool = False, **settings: str | None) -> Any:
     """The answer to an alteration of this broker; a setting without a value is taken back."""
     changes = [(n.replace("_", "."), DELETE if v is None else SET, v) for n, v in settings.items()]
-    return await alter(wire, BROKER, ME, *changes)
+    return await alter(wire, BROKER, ME, *changes, validate_only=validate_only)
 
 
 def at(live: Live, listener: str, host: str = "127.0.0.1") -> str:
@@ -293,7 +293,8 @@ async def test_more_listeners_than_the_plane_tells_apart(several: Live, monkeypa
 
 @pytest.mark.parametrize("several", ["native"], indirect=True)
 async def test_what_cannot_become_of_listeners(several: Live) -> None:
-    """In one sentence, as Kafka's DynamicListenerConfig judges; nothing changes, nothing is bound."""
+    """In one sentence, as Kafka's DynamicListenerConfig judges; nothing changes, nothing is bound. Who only asks
+    whether it would be taken hears the same."""
     wire = await several.connect("INSIDE")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -321,15 +322,16 @@ async def test_what_cannot_become_of_listeners(several: Live) -> None:
         ]  # fmt: skip
         before = several.broker and several.broker.addresses
         for settings, said in asked:
-            answer = await altered(wire, **settings)
+            answer, dry = await altered(wire, **settings), await altered(wire, validate_only=True, **settings)
             assert answer.error_code == errors.INVALID_CONFIG and said in answer.error_message, answer.error_message
+            assert (dry.error_code, dry.error_message) == (answer.error_code, answer.error_message)
             assert "\n" not in answer.error_message and (several.broker and several.broker.addresses) == before
         refused = await alter(wire, BROKER, "", ("listeners", SET, two))
         assert refused.error_code == errors.INVALID_REQUEST and "each broker's own" in refused.error_message
-        dry = {"listeners": f"{THREE},NEW://127.0.0.1:0", "listener.security.protocol.map": f"{MAP},NEW:PLAINTEXT"}
-        changes = [(name, SET, text) for name, text in dry.items()]
-        assert (await alter(wire, BROKER, ME, *changes, validate_only=True)).error_code == 0
-        assert (several.broker and several.broker.addresses) == before
+    new = {"listeners": f"{THREE},NEW://127.0.0.1:{port}", "listener.security.protocol.map": f"{MAP},NEW:PLAINTEXT"}
+    for dry in (True, True, False):
+        assert (await altered(wire, validate_only=dry, **new)).error_code == 0
+        assert (several.broker and several.broker.addresses == before) == dry
 
 
 def test_brokers_of_a_cluster_show_each_others_listeners() -> None:
