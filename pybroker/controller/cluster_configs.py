@@ -36,6 +36,7 @@ from pybroker.controller.configs import (
     tell_altered,
     topic_after,
 )
+from pybroker.controller.election import unwritable
 from pybroker.controller.entities import Change, written
 from pybroker.controller.stored_passwords import decoded, encoded
 from pybroker.coordination.commit import commit, read
@@ -164,7 +165,7 @@ class ClusterConfigs:
                 try:
                     changes = await written(self._session(), entity, version, after)
                 except StoreError as problem:
-                    raise _unwritable(problem) from problem
+                    raise unwritable(problem) from problem
                 if await self._committed(changes, path):
                     break
         tell_altered(path, shown_of(after))
@@ -179,7 +180,7 @@ class ClusterConfigs:
         except NoNode:
             return {}, None
         except StoreError as problem:
-            raise _unwritable(problem) from problem
+            raise unwritable(problem) from problem
 
     async def _written(self, path: str, version: int | None, after: dict[str, str], entity: str) -> bool:
         """Write an entity with its notice, and go by it; False where another was quicker. Raises KafkaError."""
@@ -197,14 +198,10 @@ class ClusterConfigs:
             return False
         except NoNode as problem:
             if problem.path != node.path or isinstance(node, Create):  # a parent is gone: until it is back, no writes
-                raise _unwritable(problem) from problem
+                raise unwritable(problem) from problem
             return False
         except StoreError as problem:
-            raise _unwritable(problem) from problem
+            raise unwritable(problem) from problem
         with contextlib.suppress(StoreError):  # the change is made; what is not removed now, the next one removes
             await purge(session, self._wall_ms() - CHANGES_KEPT_MS)
         return True
-
-
-def _unwritable(problem: StoreError) -> KafkaError:
-    return KafkaError(errors.KAFKA_STORAGE_ERROR, f"the coordination store cannot be written to: {problem}")

@@ -23,7 +23,7 @@ from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.controller import Controller
-from pybroker.controller.election import write
+from pybroker.controller.election import unwritable, write
 from pybroker.controller.planning import NewTopic, Planned, Planner
 from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import (
@@ -91,7 +91,7 @@ class ClusterTopics:
                     raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {new.name} exists already") from None
             except NoNode as problem:
                 if not (isinstance(config, Set) and problem.path == config.path):  # a parent is gone
-                    raise _unwritable(problem) from problem
+                    raise unwritable(problem) from problem
         count = len(planned.assignment)
         await self._shown(lambda image: _led(image.topic(new.name), planned.id, count), f"the topic {new.name} is made")
         return topic
@@ -126,7 +126,7 @@ class ClusterTopics:
                 continue
             except NoNode as problem:
                 if problem.path == wish.path:  # the parent is gone
-                    raise _unwritable(problem) from problem
+                    raise unwritable(problem) from problem
         await self._shown(lambda image: not _is(image.topic(name), topic_id), f"the topic {name} is being deleted")
         return Topic(name, topic_id, topic.partitions)
 
@@ -142,7 +142,7 @@ class ClusterTopics:
         try:
             await controller.ask(lambda: self._grow(controller, topic, count, given, validate_only))
         except StoreError as problem:
-            raise _unwritable(problem) from problem
+            raise unwritable(problem) from problem
         if not validate_only:
             made = f"the partitions of {name} are made"
             await self._shown(lambda image: _led(image.topic(name), topic.id, count), made)
@@ -200,7 +200,7 @@ class ClusterTopics:
         except NoNode:
             return None
         except StoreError as problem:
-            raise _unwritable(problem) from problem
+            raise unwritable(problem) from problem
         return data, stat.version
 
     async def _write(self, ops: list[Op]) -> None:
@@ -210,7 +210,7 @@ class ClusterTopics:
         except (NodeExists, NoNode, BadVersion):
             raise
         except StoreError as problem:
-            raise _unwritable(problem) from problem
+            raise unwritable(problem) from problem
 
     async def _shown(self, so: Callable[[Image], bool], what: str) -> None:
         """Wait until this broker was told. Raises REQUEST_TIMED_OUT."""
@@ -245,7 +245,3 @@ def _led(topic: TopicImage | None, topic_id: bytes, count: int) -> bool:
 def _unmade(planned: Planned) -> tuple[PartitionState, ...]:
     """The partitions before the controller has seen them."""
     return tuple(PartitionState(tuple(replicas), -1, -1, (), -1, -1) for replicas in planned.assignment)
-
-
-def _unwritable(problem: StoreError) -> KafkaError:
-    return KafkaError(errors.KAFKA_STORAGE_ERROR, f"the coordination store cannot be written to: {problem}")

@@ -11,6 +11,7 @@ from pybroker import errors
 from pybroker.controller import nodes
 from pybroker.coordination.commit import commit, until_answered
 from pybroker.coordination.store import (
+    BadArguments,
     BadVersion,
     Check,
     ConnectionLoss,
@@ -67,6 +68,13 @@ async def elect(session: Session, broker_id: int, now_ms: int) -> Fence | None:
         return Fence(epoch, stat.version + 1)
 
 
+def unwritable(problem: StoreError) -> KafkaError:
+    """INVALID_REQUEST for what the store never takes, which nobody need try again."""
+    code = errors.INVALID_REQUEST if isinstance(problem, BadArguments) else errors.KAFKA_STORAGE_ERROR
+    return KafkaError(code, f"the coordination store cannot be written to: {problem}")
+
+
+
 async def write(session: Session, fence: Fence, ops: list[Op]) -> None:
     """All of the operations, once, or none, as this controller. Raises NodeExists, NoNode, BadVersion, NotEmpty,
     NOT_CONTROLLER once another controller was elected or the session has ended, KAFKA_STORAGE_ERROR where the store
@@ -80,7 +88,7 @@ async def write(session: Session, fence: Fence, ops: list[Op]) -> None:
             raise KafkaError(errors.NOT_CONTROLLER, f"this broker is the controller no more: {problem}") from problem
         if isinstance(problem, NodeExists | NoNode | BadVersion | NotEmpty):
             raise
-        raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"the coordination store cannot write: {problem}") from problem
+        raise unwritable(problem) from problem
 
 
 async def check_reign(session: Session, fence: Fence) -> None:
