@@ -1,6 +1,7 @@
 """The listening socket of the Python path: accepts within limits, keeps its connections, closes the idle ones."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -14,6 +15,7 @@ from typing import Protocol
 from pybroker import forks
 from pybroker.cluster.caller import Caller
 from pybroker.config import BrokerConfig
+from pybroker.config.listeners import EVERY_INTERFACE as EVERY_ADDRESS
 from pybroker.config.listeners import parse_per_ip
 from pybroker.logs import event
 from pybroker.security.tls import SslStream, Stream
@@ -183,6 +185,17 @@ class Listener:
             self._sock = None
             raise
         self.host, self.port = host, sock.getsockname()[1]
+
+    def is_in_the_way(self, host: str, port: int) -> bool:
+        """Can nobody listen at this address as long as it is bound?"""
+        if self._sock is None or port != self.port:
+            return False
+        mine = self._sock.getsockname()[0]
+        if host in EVERY_ADDRESS or mine in EVERY_ADDRESS:
+            return True
+        with contextlib.suppress(OSError, UnicodeError):  # whoever binds is told
+            return mine in {found[4][0] for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        return False
 
     def open(self, responder: Responder) -> None:
         """Begin to accept, and have requests executed by `responder`."""

@@ -219,12 +219,12 @@ class SocketServer:
         there = {listener.name: listener for listener in self._listeners}
         missing = {each.listener for each in self._config.listeners.endpoints} - there.keys()  # for no change to fail
         wanted = {endpoint.listener: endpoint for endpoint in config.listeners.endpoints}
-        going = {(each.host, each.port) for name, each in there.items() if name not in wanted}
+        going = [each for name, each in there.items() if name not in wanted]
         try:
             for name in wanted.keys() - there.keys() - missing:
                 self._security.add(config, name)
                 self._prepared[name] = listener = self._listener(config, name)
-                if (wanted[name].host, wanted[name].port) not in going:
+                if not any(each.is_in_the_way(wanted[name].host, wanted[name].port) for each in going):
                     _bind(listener, wanted[name])
         except (StartError, ConfigError) as problem:
             self.give_up()

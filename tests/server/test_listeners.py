@@ -271,6 +271,12 @@ async def test_a_listener_takes_the_port_of_one_that_goes(several: Live) -> None
     assert await hidden.closed()
     wire = await several.connect("NEXT")
     assert (await wire.create("t")).error_code == 0 and several.broker.addresses["NEXT"].port == port
+    for name, host in (("OPEN", ""), ("LOCAL", "localhost"), ("AGAIN", "127.0.0.1")):
+        told = {"listeners": f"{first},{second},{name}://{host}:{port}",
+                "listener_security_protocol_map": f"{MAP},{name}:PLAINTEXT"}  # fmt: skip
+        taken = await altered(again, **told)
+        assert taken.error_code == 0, taken.error_message
+        assert (await (await several.connect(name)).call("ApiVersions", 0)).error_code == 0
 
 
 @pytest.mark.parametrize("several", ["native"], indirect=True)
