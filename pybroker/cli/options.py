@@ -33,10 +33,18 @@ class Seconds(click.FloatRange):
     """The type of an option that is a time: nan, which lies in no range and out of none, is no time."""
 
     name = "seconds"
+    unit = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
-        return self.fail(f"{value} is no number of seconds.", param, ctx) if math.isnan(number) else number
+        return self.fail(f"{value} is no number of {self.unit}.", param, ctx) if math.isnan(number) else number
+
+
+class Hours(Seconds):
+    """The same in hours."""
+
+    name = "hours"
+    unit = "hours"
 
 
 def _addresses(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pybroker.cli import output
-from pybroker.cli.options import admin_of, cluster_options, say
+from pybroker.cli.options import Hours, admin_of, cluster_options, say
 from pybroker.errors import DELEGATION_TOKEN_NOT_FOUND, KafkaError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def command() -> None:
 @command.command(name="create")
 @click.option("--owner", metavar="PRINCIPAL", help="In whose name, like User:ann; yours, if not given.")
 @click.option("--renewer", "renewers", multiple=True, metavar="PRINCIPAL", help="Who else may renew it; repeatable.")
-@click.option("--max-lifetime", type=click.FloatRange(0, HOURS_MAX, min_open=True), metavar="HOURS",
+@click.option("--max-lifetime", type=Hours(0, HOURS_MAX, min_open=True), metavar="HOURS",
               help="How long it may live, renewed or not; as long as the broker lets it, if not given.")  # fmt: skip
 @cluster_options
 def create(
@@ -66,7 +66,7 @@ def list_tokens(owners: Sequence[str], bootstrap_server: str, timeout_s: float, 
 
 @command.command(name="renew")
 @click.argument("token_id", metavar="ID")
-@click.option("--for", "hours", type=click.FloatRange(0, HOURS_MAX), metavar="HOURS",
+@click.option("--for", "hours", type=Hours(0, HOURS_MAX), metavar="HOURS",
               help="From now on; for the broker's own time, if not given.")  # fmt: skip
 @cluster_options
 def renew(token_id: str, hours: float | None, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
@@ -79,7 +79,7 @@ def renew(token_id: str, hours: float | None, bootstrap_server: str, timeout_s: 
 
 @command.command(name="expire")
 @click.argument("token_id", metavar="ID")
-@click.option("--in", "hours", type=click.FloatRange(0, HOURS_MAX), metavar="HOURS", help="Then, and not at once.")
+@click.option("--in", "hours", type=Hours(0, HOURS_MAX), metavar="HOURS", help="Then, and not at once.")
 @cluster_options
 def expire(token_id: str, hours: float | None, bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     """End the token ID. Connections that were opened by it go on until the end that it had then."""

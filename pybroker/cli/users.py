@@ -99,7 +99,10 @@ def set_password(
 
 def _password(file: TextIO | None) -> str:
     if file is not None:
-        password = file.readline().rstrip("\r\n")
+        try:
+            password = file.readline().rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise Misuse("the password of --password-file is no UTF-8") from None
     elif PASSWORD_VARIABLE in os.environ:
         password = os.environ[PASSWORD_VARIABLE]
     elif sys.stdin.isatty():

@@ -120,6 +120,8 @@ class Bridge:
     def add_listener(self, name: str) -> bool:
         """Take connections of one more; false where there were too many already, so that the plane can have none."""
         if self._told_apart == LISTENERS_MAX:
+            why = f"{LISTENERS_MAX} listeners came in this life: the native plane tells no more apart; a restart helps"
+            event(log, logging.WARNING, "listener is slow", listener=name, reason=why)
             return False
         self._listeners[name] = self._told_apart
         self._told_apart += 1

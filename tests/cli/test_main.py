@@ -220,6 +220,10 @@ def test_no_time_to_wait_for(seconds: str) -> None:
         if command[-1] != "--warm" or seconds != "0":
             done = run(*command, seconds)
             assert done.code == 2 and "Error: Invalid value for '--" in done.err
+    for command in (("create", "--max-lifetime"), ("renew", "x", "--for"), ("expire", "x", "--in")):
+        if seconds in ("nan", "inf", "1e300"):
+            done = run("tokens", *command, seconds)
+            assert done.code == 2 and "Error: Invalid value for '--" in done.err
 
 
 def test_what_others_said_is_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,8 @@ def test_where_a_password_comes_from(secured: Secured, monkeypatch: pytest.Monke
         2, "no password is given: say --password-file FILE, or set PYBROKER_USER_PASSWORD"
     )  # fmt: skip
     assert run("users", "set", "bob", "-b", secured.bootstrap, "--password-file", "-", stdin="\n").code == 2
+    done = run("users", "set", "bob", "-b", secured.bootstrap, "--password-file", "-", stdin=b"b\xe9b\n")
+    assert (done.code, done.sentence) == (2, "the password of --password-file is no UTF-8")
     monkeypatch.setenv("PYBROKER_USER_PASSWORD", "of bob")
     assert run("users", "set", "bob", "-b", secured.bootstrap).code == 0
     monkeypatch.setenv("PYBROKER_SASL_PASSWORD", "of bob")

@@ -280,8 +280,10 @@ async def test_a_listener_takes_the_port_of_one_that_goes(several: Live) -> None
 
 
 @pytest.mark.parametrize("several", ["native"], indirect=True)
-async def test_more_listeners_than_the_plane_tells_apart(several: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop serves the connections of those that come after."""
+async def test_more_listeners_than_the_plane_tells_apart(
+    several: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The event loop serves the connections of those that come after, which the log says."""
     assert several.broker is not None
     monkeypatch.setattr(bridge, "LISTENERS_MAX", 4)
     inside = await several.connect("INSIDE")
@@ -293,6 +295,7 @@ async def test_more_listeners_than_the_plane_tells_apart(several: Live, monkeypa
         assert (await wire.produce("t", batch(b"x"))).base_offset == number
         [plane] = several.broker.replicas.plane_stats()[:1]  # type: ignore[union-attr]
         assert plane["connections"] == (2 if number == 0 else 1)
+        assert ("listener is slow listener=NEW" in caplog.text) == (number > 0)
         assert (await altered(inside, listeners=None)).error_code == 0
         assert await wire.closed()
 
