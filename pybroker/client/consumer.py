@@ -107,6 +107,7 @@ class Consumer:
                 self._group.leave("the consumer was closed", deadline_s)
         finally:
             self._network.close()
+            self._reader.close()
 
     def _check_open(self) -> None:
         """KafkaError once the thread has ended that would ask brokers; until then listeners may still commit. And in a

@@ -27,6 +27,12 @@ class Reader:
         self._check_crcs = check_crcs
         self._open: tuple[Chunk, PartitionBatches] | None = None
 
+    def close(self) -> None:
+        """Let go of what was fetched. The garbage collector may take it apart in any order later, and complain of a
+        memoryview that something still reads."""
+        self._open = None
+        self._fetcher.chunks.clear()
+
     def records(self, most: int) -> list[Record]:
         """Up to so many records of what is there."""
         taken: list[Record] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ import pybroker
 from pybroker import errors
 from pybroker.client import list_offsets
 from pybroker.client.consumer import Consumer, OffsetAndTimestamp
+from pybroker.client.fetcher import Chunk
 from pybroker.client.network import View
 from pybroker.config import ConfigError
 from pybroker.errors import KafkaError
@@ -36,6 +38,22 @@ def test_assigned_partitions_are_read_in_order(target: Server, topic: str) -> No
         assert consumer.poll(0) == []
         assert {consumer.position((topic, p)) for p in (0, 1)} == {700, 300}
         assert consumer.lag() == {TopicPartition(topic, 0): 0, TopicPartition(topic, 1): 0}
+
+
+def test_one_that_is_closed_keeps_nothing_that_it_fetched(shared_broker: Server, topic: str) -> None:
+    """Batches that are half read, and those behind them: else the garbage collector complains of memory in use."""
+    create(shared_broker, topic)
+    fill(shared_broker, topic, 0, [b"%d" % n for n in range(10)])
+
+    def kept() -> list[Chunk]:
+        chunks = [each for each in gc.get_objects() if isinstance(each, Chunk)]
+        return [each for each in chunks if each.asked.place.tp.topic == topic]
+
+    consumer = consumer_of(shared_broker, topic)
+    read(consumer, 3, max_records=3)
+    assert kept()
+    consumer.close()
+    assert kept() == []
 
 
 def test_the_end_is_where_it_begins_by_default(target: Server, topic: str) -> None:
