@@ -17,7 +17,7 @@ from pybroker.cluster.config_changes import Change as ConfigChange
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import check_name
-from pybroker.config import BrokerConfig, Source
+from pybroker.config import BrokerConfig
 from pybroker.config.listener_settings import own_name
 from pybroker.config.settings import shown
 from pybroker.config.ssl_settings import is_reconfigurable
@@ -26,19 +26,15 @@ from pybroker.controller.config_watch import ConfigWatch
 from pybroker.controller.configs import (
     CHANGES_KEPT_MS,
     Sockets,
-    broker_after,
-    gone_by,
-    named,
+    judge_broker,
     prepared,
     purge,
-    rehearse,
     shown_of,
     tell_altered,
     topic_after,
 )
 from pybroker.controller.election import unwritable
 from pybroker.controller.entities import Change, written
-from pybroker.controller.stored_passwords import decoded, encoded
 from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Op, Session, Set, StoreError
 from pybroker.errors import KafkaError
@@ -127,29 +123,23 @@ class ClusterConfigs:
         """The same for this broker, or with an empty name for all brokers. Raises KafkaError: 40, 42, 56."""
         if name not in ("", str(self._broker_id)):
             raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._broker_id}, not {shown(name)}")
-        source = Source.DYNAMIC_BROKER if name else Source.DYNAMIC_DEFAULT_BROKER
         path = nodes.broker_config(int(name) if name else None)
         entity = f"brokers/{name or '<default>'}"
         async with self._one:
             while True:
                 held, version = await self._read(path)
-                before, _ = await decoded(self._config, held)
-                after = broker_after(self._config, name, before, changes, replace=replace)
-                asked = named(changes, replace=replace)
-                used = gone_by(self._config.dynamic(source), before, after, asked)
-                topics, altered_names = dict(self._topics.all()), [change.name for change in changes]
-                tried = await asyncio.to_thread(rehearse, self._config, source, used, topics, altered_names)
-                of_peers = own_name(tried.listeners.inter_broker, "")
-                if any(each.startswith(of_peers) and is_reconfigurable(each) for each in asked or after):
-                    await asyncio.to_thread(check_believed, tried)
-                if validate_only:
-                    with prepared(self.sockets, tried):
+                topics = dict(self._topics.all())  # as they are now
+                judged = await judge_broker(self._config, name, held, changes, topics, replace=replace)
+                of_peers = own_name(judged.tried.listeners.inter_broker, "")
+                names = [change.name for change in changes]
+                if any(each.startswith(of_peers) and is_reconfigurable(each) for each in names):
+                    await asyncio.to_thread(check_believed, judged.tried)
+                with prepared(self.sockets, judged.tried):
+                    if validate_only:
                         return
-                stored = await encoded(self._config, after, held, before, asked)
-                with prepared(self.sockets, tried):
-                    if await self._written(path, version, stored, entity):
+                    if await self._written(path, version, judged.stored, entity):
                         break
-        tell_altered(entity, after)
+        tell_altered(entity, judged.after)
 
     @_in_time
     async def alter_entity(self, entity: Entity, change: Change, *, validate_only: bool = False) -> None:

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pybroker import errors
 from pybroker.cluster.config_changes import Change, altered
@@ -21,7 +21,7 @@ from pybroker.cluster.topics import Topic, check_name
 from pybroker.config import BROKER, TOPIC, BrokerConfig, ConfigError, Source, TopicConfig, Type, setting_of
 from pybroker.config.broker import nearest
 from pybroker.config.listener_changes import check_listeners
-from pybroker.config.listener_settings import changes_of_listener
+from pybroker.config.listener_settings import changes_of_listener, own_name
 from pybroker.config.listeners import ADVERTISED, LISTENERS, PROTOCOLS
 from pybroker.config.settings import as_text, shown
 from pybroker.config.ssl_settings import is_reconfigurable
@@ -178,32 +178,25 @@ class ConfigAdmin:
         """The same for this broker, or with an empty name for all brokers. Raises KafkaError: 40, 41, 42, 56."""
         if name not in ("", str(self._context.broker_id)):
             raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._context.broker_id}, not {shown(name)}")
-        source = Source.DYNAMIC_BROKER if name else Source.DYNAMIC_DEFAULT_BROKER
         async with self._one:
             path = nodes.broker_config(int(name) if name else None)
             held, version = dict[str, str](), None
             with contextlib.suppress(NoNode):
                 data, stat = await read(self._session, path)
                 held, version = nodes.load_config(data), stat.version
-            asked = named(changes, replace=replace)
-            before, _ = await decoded(self._config, held)
-            after = broker_after(self._config, name, before, changes, replace=replace)
-            used = gone_by(self._config.dynamic(source), before, after, asked)
             topics = {topic.name: topic.config for topic in self._context.topics.values()}
-            altered_names = [change.name for change in changes]
-            tried = await asyncio.to_thread(rehearse, self._config, source, used, topics, altered_names)
-            if validate_only:
-                with prepared(self.sockets, tried):
+            judged = await judge_broker(self._config, name, held, changes, topics, replace=replace)
+            with prepared(self.sockets, judged.tried):
+                if validate_only:
                     return
-            node = nodes.dump_config(await encoded(self._config, after, held, before, asked))
-            change: Op = Create(path, node) if version is None else Set(path, node, version)
-            with prepared(self.sockets, tried):
+                node = nodes.dump_config(judged.stored)
+                change: Op = Create(path, node) if version is None else Set(path, node, version)
                 await self._write([change], f"brokers/{name or '<default>'}")
-                self._config.overlay(source, used)
+                self._config.overlay(_source(name), judged.used)
                 await self._holders.configure(list(self._context.topics.values()))
                 for tell in self.on_broker_altered:
                     await tell()
-        tell_altered(f"brokers/{name or '<default>'}", after)
+        tell_altered(f"brokers/{name or '<default>'}", judged.after)
 
     # -- users, client ids, addresses --------------------------------------------------------------------------------
 
@@ -248,10 +241,41 @@ def topic_after(
     return after
 
 
-def broker_after(
+class Judged(NamedTuple):
+    """A broker's settings, or those of all brokers, as an alteration leaves them."""
+
+    after: dict[str, str]
+    """All, passwords in plain."""
+    used: dict[str, str]
+    """What the broker will go by: not what it cannot go by as it is, and what nobody asked for. That stays stored."""
+    tried: BrokerConfig
+    stored: dict[str, str]
+    """All, as the node has them."""
+
+
+async def judge_broker(
+    config: BrokerConfig, name: str, held: Mapping[str, str], changes: list[Change],
+    topics: Mapping[str, Mapping[str, str]], *, replace: bool,
+) -> Judged:  # fmt: skip
+    """The settings of the broker of that name, or with an empty one of all, whose node holds `held`, with these
+    changes, or with `replace` no others. Raises KafkaError: 40, 42."""
+    before, _ = await decoded(config, held)
+    after = _broker_after(config, name, before, changes, replace=replace)
+    names, source = {change.name for change in changes}, _source(name)
+    going = config.dynamic(source)
+    used = {n: text for n, text in after.items() if n in names or going.get(n) == before.get(n)}
+    tried = await asyncio.to_thread(rehearse, config, source, used, topics, names)
+    stored = await encoded(config, after, held, before, None if replace else names)
+    return Judged(after, used, tried, stored)
+
+
+def _source(name: str) -> Source:
+    return Source.DYNAMIC_BROKER if name else Source.DYNAMIC_DEFAULT_BROKER
+
+
+def _broker_after(
     config: BrokerConfig, name: str, held: Mapping[str, str], changes: list[Change], *, replace: bool
 ) -> dict[str, str]:
-    """The same for the broker of that name, or with an empty one for all. Raises KafkaError: 40, 42."""
     own = {} if replace else held
     after = altered(own, changes, BROKER_LISTS, lambda setting: as_text(config[setting]) or "")
     given = [change.name for change in changes if change.name in after]
@@ -260,19 +284,6 @@ def broker_after(
         raise KafkaError(errors.INVALID_REQUEST, f"{setting} is each broker's own: alter it by the broker's id")
     check_can_be_kept(config, after, held)
     return after
-
-
-def named(changes: Iterable[Change], *, replace: bool) -> set[str] | None:
-    """The settings that changes are about; None for all."""
-    return None if replace else {change.name for change in changes}
-
-
-def gone_by(
-    going: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str], asked: Collection[str] | None
-) -> dict[str, str]:
-    """What of a broker's stored settings it will go by after an alteration: not what it cannot go by as it is, and what
-    nobody asks for (None: all is asked for). That stays stored."""
-    return {n: text for n, text in after.items() if asked is None or n in asked or going.get(n) == before.get(n)}
 
 
 def rehearse(
@@ -291,7 +302,7 @@ def rehearse(
             raise ConfigError(f"{name} cannot be set: {why}")
     now = config.ssl
     for listener, ssl in tried.ssl.items():
-        of_it = [name for name in asked if name.startswith(f"listener.name.{listener.lower()}.")]
+        of_it = [name for name in asked if name.startswith(own_name(listener, ""))]
         if any(map(is_reconfigurable, of_it)) or listener not in now or ssl.values != now[listener].values:
             server_context(ssl, listener)
     for name, own in topics.items():

@@ -74,11 +74,10 @@ def unwritable(problem: StoreError) -> KafkaError:
     return KafkaError(code, f"the coordination store cannot be written to: {problem}")
 
 
-
 async def write(session: Session, fence: Fence, ops: list[Op]) -> None:
     """All of the operations, once, or none, as this controller. Raises NodeExists, NoNode, BadVersion, NotEmpty,
-    NOT_CONTROLLER once another controller was elected or the session has ended, KAFKA_STORAGE_ERROR where the store
-    cannot write."""
+    NOT_CONTROLLER once another controller was elected or the session has ended, and what `unwritable` makes of a store
+    that cannot write."""
     try:
         await commit(session, [fence.check, *ops])
     except StoreError as problem:
