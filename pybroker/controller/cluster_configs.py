@@ -130,9 +130,7 @@ class ClusterConfigs:
                 held, version = await self._read(path)
                 topics = dict(self._topics.all())  # as they are now
                 judged = await judge_broker(self._config, name, held, changes, topics, replace=replace)
-                of_peers = own_name(judged.tried.listeners.inter_broker, "")
-                names = [change.name for change in changes]
-                if any(each.startswith(of_peers) and is_reconfigurable(each) for each in names):
+                if self._is_about_peers(judged.tried, changes):
                     await asyncio.to_thread(check_believed, judged.tried)
                 with prepared(self.sockets, judged.tried):
                     if validate_only:
@@ -140,6 +138,16 @@ class ClusterConfigs:
                     if await self._written(path, version, judged.stored, entity):
                         break
         tell_altered(entity, judged.after)
+
+    def _is_about_peers(self, tried: BrokerConfig, changes: list[ConfigChange]) -> bool:
+        """Is a change about how other brokers connect to this one by TLS? Stores may be others under the same name."""
+        name = tried.listeners.inter_broker
+        now, then = self._config.ssl.get(name), tried.ssl.get(name)
+        if now is None or then is None:
+            return False
+        moved = tried.listeners.advertised != self._config.listeners.advertised
+        named = [each.name for each in changes if each.name.startswith(own_name(name, ""))]
+        return moved or now.values != then.values or any(map(is_reconfigurable, named))
 
     @_in_time
     async def alter_entity(self, entity: Entity, change: Change, *, validate_only: bool = False) -> None:

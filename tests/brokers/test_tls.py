@@ -96,8 +96,10 @@ def test_no_broker_cuts_itself_off(cluster: Encrypted, tmp_path: Path) -> None:
 
     def altered(setting: str, content: bytes) -> str:
         (tmp_path / "new.pem").write_bytes(content)
-        change = kind.Configs(name=f"listener.name.peers.ssl.{setting}.location", value=str(tmp_path / "new.pem"))
-        resources = [kind(resource_type=4, resource_name="1", configs=[change])]
+        return set_to(f"listener.name.peers.ssl.{setting}.location", str(tmp_path / "new.pem"))
+
+    def set_to(name: str, value: str) -> str:
+        resources = [kind(resource_type=4, resource_name="1", configs=[kind.Configs(name=name, value=value)])]
         [answer] = ask(cluster.brokers[1].port, "IncrementalAlterConfigs", 1, resources=resources).responses
         assert answer.error_code in (0, 40)
         return answer.error_message or ""
@@ -106,6 +108,8 @@ def test_no_broker_cuts_itself_off(cluster: Encrypted, tmp_path: Path) -> None:
     assert "no broker would connect to the listener PEERS any more" in altered("keystore", made.key + made.chain)
     assert "mismatch" in altered("keystore", other_host.key + other_host.chain)
     assert "no broker would connect" in altered("truststore", stranger.certificate)
+    at = f"PLAINTEXT://{HOST}:{cluster.brokers[1].port},PEERS://elsewhere.example:{cluster.peers[1]}"
+    assert "mismatch" in set_to("advertised.listeners", at)
     made = cluster.authority.sign("broker-1")
     assert altered("keystore", made.key + made.chain) == ""
     assert not cluster.brokers[1].count("brokers cannot connect")
