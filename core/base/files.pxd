@@ -22,7 +22,10 @@ cdef extern from "<sys/mman.h>" nogil:
     void* mmap(void* at, size_t n, int protection, int flags, int fd, off_t position)
     void* mremap(void* old, size_t old_n, size_t n, int flags)
     int munmap(void* at, size_t n)
-    int PROT_READ, PROT_WRITE, MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MREMAP_MAYMOVE
+    int madvise(void* at, size_t n, int advice)
+    int PROT_NONE, PROT_READ, PROT_WRITE
+    int MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MREMAP_MAYMOVE
+    int MADV_DONTNEED, MADV_HUGEPAGE, MADV_RANDOM, MADV_SEQUENTIAL
     void* MAP_FAILED
 
 cdef extern from "<dirent.h>" nogil:

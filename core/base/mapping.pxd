@@ -27,6 +27,9 @@ cdef void map_free(map_t* m) noexcept nogil
 cdef void map_sequential(map_t* m) noexcept nogil
 cdef void map_random(map_t* m) noexcept nogil
 
+# Have none of its pages from `start` to `end`, counted from its first byte, until they are read again.
+cdef void map_let_go(const map_t* m, int64_t start, int64_t end) noexcept nogil
+
 # Are there so few maps that one may be had that only saves time?
 cdef bint map_is_cheap() noexcept nogil
 

@@ -14,7 +14,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
 from pybroker.core.base.atomic cimport load_i32
-from pybroker.core.base.files cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
+from pybroker.core.base.files cimport (
+    MADV_DONTNEED, MADV_RANDOM, MADV_SEQUENTIAL, MAP_FAILED, MAP_SHARED, PROT_READ, madvise, mmap, munmap,
+)
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.vfs cimport vfs_close
 
@@ -27,10 +29,6 @@ cdef extern from "mapping_impl.h" nogil:
     int GUARDED_MAX
     int file_state(int fd, int64_t* size, int64_t* changed_ns)
     int64_t now_ns()
-
-cdef extern from "<sys/mman.h>" nogil:
-    int madvise(void* at, size_t n, int advice)
-    int MADV_RANDOM, MADV_SEQUENTIAL
 
 cdef extern from "<fcntl.h>" nogil:
     int fcntl(int fd, int command, ...)
@@ -96,6 +94,13 @@ cdef void map_sequential(map_t* m) noexcept nogil:
 
 cdef void map_random(map_t* m) noexcept nogil:
     madvise(m.base, <size_t>m.mapped, MADV_RANDOM)
+
+
+cdef void map_let_go(const map_t* m, int64_t start, int64_t end) noexcept nogil:
+    start = max(<int64_t>0, start) // <int64_t>page_bytes * <int64_t>page_bytes
+    end = min(end, m.mapped) // <int64_t>page_bytes * <int64_t>page_bytes
+    if start < end:
+        madvise(<char*>m.base + start, <size_t>(end - start), MADV_DONTNEED)
 
 
 cdef bint map_is_cheap() noexcept nogil:

@@ -113,7 +113,7 @@ cdef int fill(round_t* c, int64_t position, int64_t n) noexcept nogil:
     c.read.length = got
     if c.cold and c.fresh != NULL:  # what is learnt from is read again
         passed_add(&c.passed, position, <int64_t>got)
-        passed_forget(&c.passed, c.source.files.fd, position)
+        passed_forget(&c.passed, c.source.files.fd, position, NULL)
     position += <int64_t>got
     vfs_ask_for(c.source.files.fd, position, min(<int64_t>BUFFER_BYTES, c.source.size - position))
     status = account(c, got)

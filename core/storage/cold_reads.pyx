@@ -14,11 +14,12 @@ from libc.errno cimport EMFILE
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, malloc
 
-from pybroker.core.base.atomic cimport load_ptr
+from pybroker.core.base.atomic cimport load_i64, load_ptr, store_i64
 from pybroker.core.base.budget cimport budget_wait
-from pybroker.core.base.page_cache cimport is_cached, passed_add, passed_forget, passed_t, was_cached
+from pybroker.core.base.mapping cimport map_t
+from pybroker.core.base.page_cache cimport is_cached, passed_bring, passed_forget
 from pybroker.core.base.reclamation cimport pin, unpin
-from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_ask_for, vfs_pread
+from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_ask_for, vfs_pass_file, vfs_pread
 from pybroker.core.base.worker cimport task_t, worker_put
 from pybroker.core.storage.index cimport entry_t, index_floor
 from pybroker.core.storage.log cimport (
@@ -32,7 +33,7 @@ cdef enum:
     SLACK_BYTES = 64 << 10       # from an index entry to the batch that it is for
     SEEN_BYTES = 1 << 20         # that are looked at in one go
     CHUNK_BYTES = 64 << 10
-    AHEAD_BYTES = 4 << 20        # that the kernel is asked for while the reader has what it waited for
+    AHEAD_BYTES = 2 << 20        # that are read while the reader has what it waited for
     KEPT_BYTES = 16 << 20        # behind a reader
 
 cdef struct place_t:             # of an offset: where in which file reading begins
@@ -76,12 +77,18 @@ cdef bint reader_is_open(log_t* l, int64_t offset) noexcept nogil:
     return s == NULL or load_ptr(<void**>&s.files) != NULL
 
 
+cdef bint follows(files_t* f, int64_t position, int64_t* brought_to) noexcept nogil:
+    """Does a reader at `position` read behind the thread?"""
+    brought_to[0] = load_i64(&f.brought_to)
+    return brought_to[0] - KEPT_BYTES <= position <= brought_to[0] and brought_to[0] > 0
+
+
 cdef bint reader_is_cold(log_t* l, int64_t offset, int64_t most, warm_t* warm) noexcept nogil:
     """Would a reader of `most` bytes from `offset` on wait for the disk? The caller is pinned."""
     cdef view_t v
     cdef segment_t* s
     cdef files_t* f
-    cdef int64_t limit = 0, position, n
+    cdef int64_t limit = 0, position, n, look, brought_to
     log_view(l, &v)
     s = find_segment(l, offset, &v, &limit)
     if s == NULL:
@@ -95,10 +102,15 @@ cdef bint reader_is_cold(log_t* l, int64_t offset, int64_t most, warm_t* warm) n
     n = min(most + SLACK_BYTES, limit - position)
     if warm.files == f and position >= warm.start and position + n <= warm.end:
         return False
-    if is_cached(f.fd, position, min(max(n, <int64_t>SEEN_BYTES), limit - position)):
+    look = max(n, <int64_t>SEEN_BYTES)
+    if follows(f, position, &brought_to):
+        if position + n > brought_to:
+            return True          # beyond, the kernel would read ahead for whoever looks
+        look = min(look, brought_to - position)
+    if is_cached(f.fd, position, min(look, limit - position)):
         warm.files = f
         warm.start = position
-        warm.end = position + max(n, <int64_t>SEEN_BYTES)
+        warm.end = position + look
         return False
     return not is_cached(f.fd, position, n)
 
@@ -129,42 +141,47 @@ cdef bint find_place(const wish_t* w, place_t* out) noexcept nogil:
     return out.files != NULL
 
 
-cdef void bring(const place_t* p, int64_t position, int64_t end) noexcept nogil:
-    """Ask for a range, and note what of it was not in the cache."""
-    cdef passed_t* passed = &p.files.passed
-    cdef int64_t start = position
-    if not p.is_own:
-        return
-    if passed.start <= position <= passed.end:
-        start = passed.end
-    if start < end and not was_cached(p.files.fd, start, end - start):
-        passed_add(passed, start, end - start)
-    vfs_ask_for(p.files.fd, position, end - position)
+cdef bint bring(const place_t* p, int64_t position, int64_t end) noexcept nogil:
+    """Bring a range into the cache, and note what of it was not there. False if it may not all be there yet."""
+    cdef files_t* f = p.files
+    cdef int64_t brought_to = 0
+    cdef bint done = p.is_own and passed_bring(&f.passed, f.fd, position, end)
+    if done and f.passed.start <= position <= f.passed.end:
+        brought_to = max(end, brought_to) if follows(f, position, &brought_to) else end
+    store_i64(&f.brought_to, brought_to)
+    if p.is_own and not done:
+        vfs_ask_for(f.fd, position, end - position)
+    return done
 
 
-cdef void read_range(log_t* l, const place_t* p, int64_t position, int64_t n, void* scratch) noexcept nogil:
-    """Bring a range into the cache."""
-    cdef int status
-    cdef int64_t end = min(position + n, p.limit)
+cdef int read_range(log_t* l, const place_t* p, int64_t position, int64_t end, void* scratch) noexcept nogil:
+    """Wait until a range is in the cache."""
     cdef size_t got = 0
-    bring(p, position, end)
-    while position < end:
+    cdef int64_t n
+    cdef int status = vfs_pass_file(l.context.fs, P_SEGMENT_READ, p.files.fd)
+    if status < 0 or position >= end or bring(p, position, end):
+        return status
+    while status == 0 and position < end:
         n = min(<int64_t>CHUNK_BYTES, end - position)
         status = vfs_pread(l.context.fs, P_SEGMENT_READ, p.files.fd, scratch, n, position, &got)
-        if status < 0 or got == 0:
-            log_note_unread(l, status if status < 0 else -ENODATA)
-            return
+        if status == 0 and got == 0:
+            return -ENODATA
         position += got
+    return status
 
 
 cdef void ask_ahead(const place_t* p, int64_t position) noexcept nogil:
-    """A reader goes on here, in a moment: it is not waited for what comes."""
-    bring(p, position, min(position + AHEAD_BYTES, p.limit))
+    """A reader goes on here, in a moment."""
+    cdef int64_t end = min(position + AHEAD_BYTES, p.limit)
+    if position < end:
+        bring(p, position, end)
 
 
 cdef void forget_behind(const place_t* p) noexcept nogil:
+    cdef const map_t* m
     if p.is_own and p.position <= p.files.passed.end:  # else it is another reader
-        passed_forget(&p.files.passed, p.files.fd, p.position - KEPT_BYTES)
+        m = <const map_t*>load_ptr(<void**>&p.files.map)
+        passed_forget(&p.files.passed, p.files.fd, p.position - KEPT_BYTES, m)
 
 
 cdef void work(task_t* task) noexcept nogil:
@@ -172,12 +189,16 @@ cdef void work(task_t* task) noexcept nogil:
     cdef cold_t* c = <cold_t*>task
     cdef place_t places[COLD_MAX]
     cdef void* scratch = malloc(CHUNK_BYTES)
-    cdef int i
+    cdef int64_t end
+    cdef int i, status
     for i in range(c.count):
         places[i].files = NULL
         places[i].is_own = c.wishes[i].log.log_dir == c.wishes[0].log.log_dir
         if scratch != NULL and find_place(&c.wishes[i], &places[i]):
-            read_range(c.wishes[i].log, &places[i], places[i].position, c.wishes[i].most + SLACK_BYTES, scratch)
+            end = min(places[i].position + c.wishes[i].most + SLACK_BYTES, places[i].limit)
+            status = read_range(c.wishes[i].log, &places[i], places[i].position, end, scratch)
+            if status < 0:
+                log_note_unread(c.wishes[i].log, status)
             forget_behind(&places[i])
     c.done(c.owner)
     for i in range(c.count):

@@ -21,6 +21,7 @@ cdef struct files_t:
     int32_t fd
     int32_t used                 # read from since somebody looked
     passed_t passed              # by the thread that reads what is not in the page cache, alone
+    int64_t brought_to           # so far it has brought in what a reader wants; 0: nothing
     int32_t look_ups             # so far, as long as there is no map; -1: it was time for one
     map_t* map                   # of the data file of a sealed segment that is looked into again and again; else NULL
     indexes_t* indexes

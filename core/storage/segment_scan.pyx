@@ -123,7 +123,7 @@ cdef int map_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
 
 cdef void ask_from(scan_t* c, int64_t position) noexcept nogil:
     """Have the kernel read what is not in its cache, much at once, and forget what it read for us before."""
-    passed_forget(&c.passed, c.fd, position)
+    passed_forget(&c.passed, c.fd, position, NULL)
     c.asked_from = position
     c.asked_to = min(position + SCAN_ASK_BYTES, c.size)
     c.asked = not was_cached(c.fd, position, c.asked_to - position)
@@ -141,7 +141,7 @@ cdef int copy_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
         c.buffer = <uint8_t*>malloc(SCAN_BYTES)
         if c.buffer == NULL:
             return -ENOMEM
-    passed_forget(&c.passed, c.fd, position)
+    passed_forget(&c.passed, c.fd, position, NULL)
     c.brought = not was_cached(c.fd, position, min(<int64_t>SCAN_BYTES, c.size - position))
     c.data = c.buffer
     status = vfs_pread(c.fs, P_SEGMENT_READ, c.fd, c.buffer, SCAN_BYTES, position, &c.length)

@@ -22,9 +22,17 @@ LEFT_BYTES = 18 << 20
 """What may be left of a file that was read: what a reader keeps behind it, and a folio that was cut in two."""
 
 
+GONE_BYTES = 4 << 20
+"""What may be missing of a file that nobody had the kernel forget: a virtual machine loses single pages by itself."""
+
+
+def is_warm(path: Path) -> bool:
+    return cached_bytes(path) >= path.stat().st_size - GONE_BYTES
+
+
 def warm(path: Path) -> None:
     path.read_bytes()
-    assert cached_bytes(path) >= path.stat().st_size
+    assert is_warm(path)
 
 
 @pytest.fixture
@@ -48,8 +56,8 @@ def test_recovery(home: Home) -> None:
     warm(second)
     home.open()
     assert cached_bytes(first) <= LEFT_BYTES
-    assert cached_bytes(second) >= second.stat().st_size
-    assert cached_bytes(last) >= last.stat().st_size
+    assert is_warm(second)
+    assert is_warm(last)
 
 
 def test_a_scrub(home: Home) -> None:
@@ -61,7 +69,7 @@ def test_a_scrub(home: Home) -> None:
         scan = SegmentScan(str(path))
         assert scan.step() == [] and scan.done
         assert cached_bytes(first) <= LEFT_BYTES
-    assert cached_bytes(second) >= second.stat().st_size
+    assert is_warm(second)
     del scan
     assert cached_bytes(first) <= BATCH_BYTES
 
@@ -81,7 +89,7 @@ def test_compaction(tmp_path_factory: pytest.TempPathFactory, cold: bool) -> Non
     one_round(partition, 0, map_bytes=1 << 20)
     cleaned = home.files(".log")[0]
     assert cleaned.stat().st_size >= 28 * BATCH_BYTES
-    assert cached_bytes(cleaned) <= BATCH_BYTES if cold else cached_bytes(cleaned) >= cleaned.stat().st_size
+    assert cached_bytes(cleaned) <= BATCH_BYTES if cold else is_warm(cleaned)
     home.crash()
 
 
@@ -120,7 +128,7 @@ def test_a_consumer_that_catches_up(stage: Stage) -> None:
 
     read_all(stage, client, seen)
     assert 16 << 20 <= max(most) <= 64 << 20
-    assert cached_bytes(second) >= second.stat().st_size
+    assert is_warm(second)
 
     def closed() -> bool:
         stage.broker.close_idle_files()
