@@ -65,7 +65,7 @@ class MetricsServer:
                 async with asyncio.timeout(REQUEST_SECONDS_MAX):
                     await self._serve(reader, writer)
         except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # nobody is there who could be told; cancelled: the broker stops
+            writer.transport.abort()  # nobody is there who could be told, or who reads; cancelled: the broker stops
         finally:
             self._open.discard(task)
             writer.close()
