@@ -208,7 +208,7 @@ class Plane:
     def start(self) -> None: ...
     def step(self, reactor: int = 0, timeout_ms: int = 0) -> None:
         """One turn of one reactor by hand, for tests that decide who runs when. Not while start()ed."""
-    def finish(self) -> None:
+    def finish(self, stall_ms: int = 2000) -> None:
         """Answer what runs, park nothing, close each connection once it is owed nothing."""
     def stop(self) -> None: ...
     def divert(self, on: bool) -> None:

@@ -195,8 +195,10 @@ cdef class Plane:
         with nogil:
             reactor_step(self.reactors[reactor], timeout_ms)
 
-    def finish(self) -> None:
-        """Answer what runs, park nothing, close each connection once it is owed nothing."""
+    def finish(self, int64_t stall_ms=2000) -> None:
+        """Answer what runs, park nothing, close each connection once it is owed nothing, or has taken nothing of it for
+        so long."""
+        store_i64(&self.state.stall_ms, stall_ms)
         store_i32(&self.state.finishing, 1)
         self._wake()
 

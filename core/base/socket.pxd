@@ -23,3 +23,9 @@ cdef extern from "<sys/socket.h>" nogil:
     int accept4(int fd, void* address, void* size, int flags)
     int setsockopt(int fd, int level, int name, const void* value, unsigned int n)
     int AF_INET, AF_INET6, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_PEEK, SHUT_RDWR, SOCK_NONBLOCK
+
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int fd, unsigned long request, ...)
+
+cdef extern from "<linux/sockios.h>" nogil:
+    unsigned long SIOCOUTQ       # tcp(7): bytes that the peer has not acknowledged, as an int

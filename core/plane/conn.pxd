@@ -97,6 +97,8 @@ cdef struct conn_t:
     const char* refused          # why nothing more of it is read: it ends as with close_after; NULL: it goes on
     int32_t ended                # its peer sends nothing more: a short read is not the last
     int64_t bytes_out            # sent since it came
+    int64_t taken                # of them by its peer, when it was last looked at while the plane finishes,
+    int64_t taken_ms             # and since when it is no more; 0: it was not owed anything
     pool_t* pool                 # what it holds is accounted for there,
     address_t* address           # and there
     int64_t loan                 # of the pool beyond its limit, for the request that it receives; and since when
@@ -168,6 +170,7 @@ cdef int conn_add_file(conn_t* c, log_t* l, const found_t* found, int64_t genera
 cdef bint conn_copy_file(
     conn_t* c, log_t* l, const found_t* found, int64_t generation, uint8_t* to) noexcept nogil
 cdef int conn_flush(conn_t* c) noexcept nogil
+cdef int64_t conn_taken(const conn_t* c) noexcept nogil
 cdef ssize_t conn_recv(conn_t* c, uint8_t* into, int64_t n) noexcept nogil
 cdef ssize_t conn_peek(conn_t* c, uint8_t* into, int64_t n) noexcept nogil
 cdef int conn_keep(conn_t* c, const uint8_t* data, int64_t n) noexcept nogil
@@ -194,6 +197,11 @@ cdef inline int64_t conn_sendable(const conn_t* c) noexcept nogil:
 cdef inline bint conn_is_sent(const conn_t* c) noexcept nogil:
     """Has all of its output left?"""
     return c.first == NULL and (c.tls == NULL or tls_unsent(c.tls) == 0)
+
+
+cdef inline bint conn_is_owed(const conn_t* c) noexcept nogil:
+    """Does its peer have to take something, and not an answer to come?"""
+    return conn_sendable(c) > 0 or (c.tls != NULL and tls_unsent(c.tls) > 0)
 
 
 cdef inline void conn_hold(conn_t* c, int64_t n) noexcept nogil:

@@ -16,7 +16,7 @@ from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.files cimport (
     MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MREMAP_MAYMOVE, PROT_READ, PROT_WRITE, iovec, mmap, mremap, munmap,
 )
-from pybroker.core.base.socket cimport MSG_MORE, MSG_NOSIGNAL, MSG_PEEK, msghdr, recv, sendmsg
+from pybroker.core.base.socket cimport MSG_MORE, MSG_NOSIGNAL, MSG_PEEK, SIOCOUTQ, ioctl, msghdr, recv, sendmsg
 from pybroker.core.base.tls cimport PIECE_BYTES, tls_flush, tls_free, tls_peek, tls_recv, tls_send, tls_unsent
 from pybroker.core.base.vfs cimport P_SEGMENT_SEND, vfs_pread, vfs_sendfile
 from pybroker.core.plane.memory_pool cimport pool_leave
@@ -312,6 +312,13 @@ cdef int conn_flush(conn_t* c) noexcept nogil:
         elif sent != -EINTR:
             return <int>sent
     return 0
+
+
+cdef int64_t conn_taken(const conn_t* c) noexcept nogil:
+    """How much its peer took since it came: bytes that wait in the kernel are not taken."""
+    cdef int waits = 0
+    ioctl(c.fd, SIOCOUTQ, &waits)
+    return c.bytes_out - waits - (tls_unsent(c.tls) if c.tls != NULL else 0)
 
 
 # -- receiving ---------------------------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ from pybroker.core.base.pthread cimport pthread_mutex_destroy, pthread_mutex_ini
 from pybroker.core.base.reclamation cimport collect, pin, unpin
 from pybroker.core.base.socket cimport SHUT_RDWR, shutdown
 from pybroker.core.plane.conn cimport (
-    AWAY, CLOSING, OPEN, conn_account, conn_flush, conn_free_own, conn_is_sent, conn_sendable, conn_t, note_t,
-    operation_t,
+    AWAY, CLOSING, OPEN, conn_account, conn_flush, conn_free_own, conn_is_owed, conn_is_sent, conn_sendable,
+    conn_t, conn_taken, note_t, operation_t,
 )
 from pybroker.core.plane.disconnect cimport close_conn, close_longest_silent, end, forget, stop_acks, stop_waiting
 from pybroker.core.plane.fetch cimport fetcher_free
@@ -47,6 +47,7 @@ from pybroker.core.plane.timer cimport timer_stop
 cdef enum:
     SWEEP_MS = 1000
     TOLD_LOOK_US = 200           # between two looks at an inbox that is about to go
+    FINISH_MS = 100              # between two looks at whether peers take what they are owed
     LINE_MS = 5                  # between two looks at whether those in line may go on
     AWAKE_NS = 60000             # waited without sleep, if the wait before this was no longer
     REST_TURNS = 200             # as short, before one that was awake in vain is tried again
@@ -200,12 +201,29 @@ cdef void wind_up(reactor_t* r, conn_t* c) noexcept nogil:
         make_ready(r, c)
 
 
+cdef bint is_stalled(reactor_t* r, conn_t* c) noexcept nogil:
+    """Has its peer taken nothing for too long of what it is owed? Whoever waits for an answer waits for us."""
+    cdef int64_t taken
+    if c.fd < 0 or c.fetcher != NULL or not conn_is_owed(c):
+        c.taken_ms = 0
+        return False
+    taken = conn_taken(c)
+    if c.taken_ms == 0 or taken != c.taken:
+        c.taken = taken
+        c.taken_ms = r.now_ms
+    return r.now_ms - c.taken_ms >= load_i64(&r.plane.stall_ms)
+
+
 cdef void finish_all(reactor_t* r) noexcept nogil:
     """The broker stops."""
     cdef link_t* link = r.listed.first
+    cdef conn_t* c
     while link != NULL:
-        wind_up(r, <conn_t*>link.owner)
+        c = <conn_t*>link.owner
         link = link.next
+        wind_up(r, c)
+        if is_stalled(r, c):
+            close_conn(r, c, "the broker stops, and it did not read its answers")
 
 
 cdef inline bint came_by(const conn_t* c, int64_t listeners) noexcept nogil:
@@ -266,6 +284,8 @@ cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
         most_ms = min(most_ms, <int64_t>LOOK_MS)
     if r.due.first != NULL:
         return 0
+    if load_i32(&r.plane.finishing) and r.listed.first != NULL:
+        most_ms = min(most_ms, <int64_t>FINISH_MS)
     if r.timers.count > 0:
         most_ms = min(most_ms, max(<int64_t>0, r.timers.heap[0].deadline_ms - monotonic_ms()))
     if r.muted.first != NULL:

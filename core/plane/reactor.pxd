@@ -39,7 +39,8 @@ cdef struct plane_t:             # what all reactors of a broker share
     uint8_t rack[<int>NODE_TEXT_MAX]
     int32_t replica_listener     # that other brokers come by, whose Fetch is a follower's; -1 none
     int64_t idle_ms              # connections.max.idle.ms
-    int32_t finishing            # answer what runs, read nothing more, close what is quiet
+    int32_t finishing            # answer what runs, read nothing more, close what is quiet,
+    int64_t stall_ms             # and whose peer takes nothing for so long
     int32_t stopping
     int32_t diverted             # Python executes Produce and Fetch too: a test's faults are there
     int64_t cut                  # connections with an id up to this one are to be closed,

@@ -138,11 +138,11 @@ class Bridge:
             self._plane.close_listener(number, owed=True)
         return number
 
-    def finish(self) -> None:
-        """Let every connection end once it is owed nothing."""
+    def finish(self, stall_seconds: float) -> None:
+        """Let every connection end once it is owed nothing, or has taken nothing of that for so long."""
         if not self._finishing:
             self._finishing = True
-            self._plane.finish()
+            self._plane.finish(int(stall_seconds * 1000))
 
     def cut(self, listener: int | None = None) -> None:
         """Close every connection; clients may come back at once. Or those of a listener that was removed."""

@@ -13,8 +13,10 @@ A cut frame is held as received: memory never grows by a length that was only de
 """
 
 import asyncio
+import fcntl
 import logging
 import socket
+import termios
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from typing import Any, NamedTuple, Protocol
@@ -107,6 +109,7 @@ class Connection:
         "_sent",
         "_sock",
         "_stuck",
+        "_taken",
         "_task",
         "_throttle",
         "caller",
@@ -131,6 +134,7 @@ class Connection:
         self._out: deque[Part] | None = None
         self._sent = 0  # bytes of _out[0] that are sent
         self._stuck = False  # the socket takes no more at the moment
+        self._taken: tuple[object, float] | None = None  # how much of _out the peer had, and since when
         self._paused = False
         self._ended = False
         self._is_last = False  # nothing behind what was answered last is executed
@@ -398,6 +402,17 @@ class Connection:
         """The listener closes: end what runs, send its answer, then close."""
         self._pause()
         self._advance()
+
+    def stalls(self, seconds: float) -> bool:
+        """Has its peer taken nothing for so long of what it is owed? To be asked again and again."""
+        if self._out is None or self._fd < 0:
+            self._taken = None
+            return False
+        in_kernel = fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(4))  # what the peer has not acknowledged
+        left, now = (len(self._out), self._sent, in_kernel), self._owner.loop.time()
+        if self._taken is None or self._taken[0] != left:
+            self._taken = left, now
+        return now - self._taken[1] >= seconds
 
     def close(self, reason: str | None, level: int = logging.WARNING) -> None:
         """Close the socket and give everything back; a request that runs goes on unless nobody needs its effects."""

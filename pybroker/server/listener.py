@@ -36,6 +36,9 @@ ACCEPT_PAUSE_SECONDS = 0.5
 ACCEPT_RETRY_SECONDS = 0.05
 """When the listener looks again for a descriptor that another's connection was asked to give back."""
 HOLDER_PATIENCE_SECONDS = 10.0
+STALL_SECONDS = 2.0
+"""How long a stop waits for a client that takes nothing of the answers that it is owed."""
+STALL_LOOK_SECONDS = 0.1
 DESCRIPTORS_KEPT = 128
 """File descriptors that stay for the logs when connections have taken the others."""
 DESCRIPTORS_MIN = 256
@@ -231,8 +234,12 @@ class Listener:
         """Accept no more, let the running requests end within the time, close every connection."""
         self.finish()
         self._empty = self.loop.create_future()
-        if self._connections and not self._hurried:
-            await asyncio.wait([self._empty], timeout=timeout_seconds)
+        ends = self.loop.time() + timeout_seconds
+        while self._connections and not self._hurried and (left := ends - self.loop.time()) > 0:
+            await asyncio.wait([self._empty], timeout=min(left, STALL_LOOK_SECONDS))
+            for peer in list(self._connections):
+                if isinstance(peer, Connection) and peer.stalls(STALL_SECONDS):
+                    peer.close(f"{reason}, and it did not read its answers")
         for connection in list(self._connections):
             connection.close(reason, logging.INFO)
         self._held.close()

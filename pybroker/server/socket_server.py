@@ -22,7 +22,7 @@ from pybroker.server.authorization import Authorization
 from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Responder
 from pybroker.server.connection_quotas import Quotas
-from pybroker.server.listener import Limits, Listener, why_not
+from pybroker.server.listener import STALL_SECONDS, Limits, Listener, why_not
 from pybroker.server.listener_security import ListenerSecurity
 from pybroker.server.pool import Pool
 from pybroker.server.quotas import QuotaManager
@@ -314,7 +314,7 @@ class SocketServer:
         """Accept no more, let the running requests end within the time, close every connection."""
         self.stop_accepting()
         if self._bridge is not None:
-            self._bridge.finish()
+            self._bridge.finish(STALL_SECONDS)
         await asyncio.gather(*(listener.close(timeout_seconds) for listener in self._listeners), *self._leaving)
         self._close_bridge()
 

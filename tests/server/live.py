@@ -179,10 +179,12 @@ class Live:
         await self.stop()
         return await self.start(*sets)
 
-    async def connect(self, listener: str | None = None, tls: ssl.SSLContext | None = None) -> Wire:
-        """A connection to the first listener, or to the one of a name."""
+    async def connect(
+        self, listener: str | None = None, tls: ssl.SSLContext | None = None, limit: int = 1 << 27
+    ) -> Wire:
+        """A connection to the first listener, or to the one of a name; it reads about `limit` bytes ahead."""
         assert self.broker is not None
         port = self.broker.port if listener is None else self.broker.addresses[listener].port
-        wire = Wire(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 27, ssl=tls))
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", port, limit=limit, ssl=tls))
         self._wires.append(wire)
         return wire
