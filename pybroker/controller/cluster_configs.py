@@ -27,6 +27,7 @@ from pybroker.controller.configs import (
     CHANGES_KEPT_MS,
     Sockets,
     judge_broker,
+    moves_peers,
     prepared,
     purge,
     shown_of,
@@ -142,12 +143,8 @@ class ClusterConfigs:
     def _is_about_peers(self, tried: BrokerConfig, changes: list[ConfigChange]) -> bool:
         """Is a change about how other brokers connect to this one by TLS? Stores may be others under the same name."""
         name = tried.listeners.inter_broker
-        now, then = self._config.ssl.get(name), tried.ssl.get(name)
-        if now is None or then is None:
-            return False
-        moved = tried.listeners.advertised != self._config.listeners.advertised
         named = [each.name for each in changes if each.name.startswith(own_name(name, ""))]
-        return moved or now.values != then.values or any(map(is_reconfigurable, named))
+        return moves_peers(self._config, tried) or (name in tried.ssl and any(map(is_reconfigurable, named)))
 
     @_in_time
     async def alter_entity(self, entity: Entity, change: Change, *, validate_only: bool = False) -> None:

@@ -38,7 +38,7 @@ from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreD
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.security.quotas import OF_CLIENTS, OF_IPS, Entity
-from pybroker.security.tls import server_context
+from pybroker.security.tls import check_believed, server_context
 
 log = logging.getLogger(__name__)
 
@@ -80,33 +80,80 @@ async def load(session: Session, config: BrokerConfig, broker_id: int, *, runnin
         told, untold = await decoded(config, held)
         for setting, reason in untold.items():
             event(log, logging.ERROR, "setting ignored", setting=setting, reason=reason)
-        for setting, reason in take(config, source, told).items():
+        unbelieved = await _unbelieved(config, source, told) if running else {}
+        going = config.dynamic(source)
+        told = {n: text for n, text in told.items() if n not in unbelieved}
+        told |= {n: text for n, text in going.items() if n in unbelieved}
+        for setting, reason in {**unbelieved, **take(config, source, told, running=running)}.items():
             event(log, logging.WARNING, "setting ignored", setting=setting, reason=reason)
 
 
-def take(config: BrokerConfig, source: Source, told: Mapping[str, str]) -> dict[str, str]:
-    """Go by settings, as many as go together: all, or one after the other as long as another one is allowed with those
-    before it. {setting: why} of those that are not."""
+async def _unbelieved(config: BrokerConfig, source: Source, told: Mapping[str, str]) -> dict[str, str]:
+    """{setting: why} of those by which other brokers would not connect to this one any more."""
+    tried, going = config.copy(), config.dynamic(source)
+    take(tried, source, told, running=True)
+    if not moves_peers(config, tried):
+        return {}
     try:
-        _check_names(told)
-        config.overlay(source, told)
+        await asyncio.to_thread(check_believed, tried)
+    except ConfigError as problem:
+        of_peers = (ADVERTISED, own_name(tried.listeners.inter_broker, ""))
+        names = {n for n in {**going, **told} if n.startswith(of_peers) and going.get(n) != told.get(n)}
+        return dict.fromkeys(sorted(names), problem.message)
+    return {}
+
+
+def moves_peers(now: BrokerConfig, then: BrokerConfig) -> bool:
+    """Does it change how other brokers connect to this one by TLS?"""
+    name = then.listeners.inter_broker
+    before, after = now.ssl.get(name), then.ssl.get(name)
+    if before is None or after is None:
+        return False
+    return before.values != after.values or now.listeners.advertised != then.listeners.advertised
+
+
+def take(config: BrokerConfig, source: Source, told: Mapping[str, str], *, running: bool = False) -> dict[str, str]:
+    """Go by settings, as many as go together: all, or one after the other as long as another one is allowed with those
+    before it. {setting: why} of those that are not. A broker that is `running` keeps what it goes by in their place,
+    and allows what an alteration might make of its listeners: whoever stored them may have asked nobody."""
+    now = config.copy()
+
+    def go_by(names: Iterable[str], values: Mapping[str, str]) -> None:
+        _check_names(names)
+        tried = now.copy()
+        tried.overlay(source, values)
+        if running:
+            _check_listeners(now, tried)
+        config.overlay(source, values)
+
+    try:
+        go_by(told, told)
         return {}
     except ConfigError:
-        kept: dict[str, str] = {}
-        refused = dict.fromkeys(told, "")
+        kept = dict(now.dynamic(source)) if running else {}
     config.overlay(source, kept)
+    refused = {name: "" for name in {**kept, **told} if kept.get(name) != told.get(name)}
     while True:
         left = list(refused)
         for setting in left:
+            wanted = {n: text for n, text in kept.items() if n != setting}
+            if setting in told:
+                wanted[setting] = told[setting]
             try:
-                _check_names([setting])
-                config.overlay(source, kept | {setting: told[setting]})
-                kept[setting] = told[setting]
+                go_by([setting], wanted)
+                kept = wanted
                 del refused[setting]
             except ConfigError as problem:
                 refused[setting] = problem.message
         if len(refused) in (0, len(left)):
             return refused
+
+
+def _check_listeners(now: BrokerConfig, tried: BrokerConfig) -> None:
+    try:
+        check_listeners(now, tried)
+    except ConfigError as problem:
+        raise ConfigError(f"{problem.message}; it is stored all the same, and the next start goes by it") from None
 
 
 class Sockets(Protocol):
@@ -262,8 +309,8 @@ async def judge_broker(
     before, _ = await decoded(config, held)
     after = _broker_after(config, name, before, changes, replace=replace)
     names, source = {change.name for change in changes}, _source(name)
-    going = config.dynamic(source)
-    used = {n: text for n, text in after.items() if n in names or going.get(n) == before.get(n)}
+    going = {} if replace else config.dynamic(source)
+    used = {n: text for n, text in going.items() if n not in names} | {n: after[n] for n in names & after.keys()}
     tried = await asyncio.to_thread(rehearse, config, source, used, topics, names)
     stored = await encoded(config, after, held, before, None if replace else names)
     return Judged(after, used, tried, stored)

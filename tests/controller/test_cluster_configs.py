@@ -3,96 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
 from random import Random
 
 import pytest
 
 from pybroker import errors
-from pybroker.clock import wall_ms
 from pybroker.cluster.config_changes import Change, Operation
-from pybroker.cluster.config_repository import ConfigRepository
-from pybroker.cluster.image import PartitionState
-from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
-from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig, Source
 from pybroker.controller import cluster_configs, nodes
-from pybroker.controller.cluster_configs import ClusterConfigs
 from pybroker.controller.cluster_topics import ClusterTopics
-from pybroker.controller.config_watch import UNKNOWN, ConfigWatch
+from pybroker.controller.config_watch import UNKNOWN
 from pybroker.controller.configs import take
-from pybroker.controller.entities import EntityConfigs
-from pybroker.controller.loading import prepare
 from pybroker.controller.planning import NewTopic
-from pybroker.coordination.memory import MemorySession, MemoryStore
 from pybroker.coordination.store import Create, Delete, Op, Set, StoreDamaged
 from pybroker.errors import KafkaError
-from pybroker.security.credentials import Credentials
-from pybroker.security.quotas import CLIENT_ID, CONSUMER, PRODUCER, USER, ClientQuotas, Entity
-from tests.controller.stage import live_broker
+from pybroker.security.quotas import CLIENT_ID, CONSUMER, PRODUCER, USER, Entity
+from tests.controller.member import T_ID, Member
 from tests.harness import eventually, looked
 
-T_ID = b"t" * 16
 KEEP = Change("retention.ms", Operation.SET, "7000")
 SMALL = Change("segment.bytes", Operation.SET, "1048576")
-
-
-class Held:
-    """The replicas of a broker, as far as they go by settings."""
-
-    def __init__(self) -> None:
-        self.configured: list[dict[str, str]] = []
-
-    async def configure(self, topics: Sequence[Topic]) -> None:
-        self.configured += [dict(topic.config) for topic in topics]
-
-
-class Member:
-    """One broker of a cluster, as far as its settings go."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.config = BrokerConfig.load(None, ["password.encoder.secret=in winter"])
-        self.topics = ConfigRepository()
-        self.metadata = MetadataCache("cluster")
-        state = PartitionState((1, 2), 1, 0, (1, 2), 1, 0)
-        told = TopicStates("t", b"t" * 16, {0: state})
-        self.metadata.update(UpdateMetadata(1, 1, [live_broker(1), live_broker(2)], [told]))
-        self.held = Held()
-        self.entities = EntityConfigs(Credentials(), ClientQuotas())
-        self.credentials = self.entities.credentials
-        self.watch = ConfigWatch(number, self.config, self.topics, self.held, self.entities)
-
-    async def join(self, store: MemoryStore) -> None:
-        self.store = store
-        self.session: MemorySession = await store.session(60_000)
-        present = lambda: self.session  # noqa: E731
-        self.configs = ClusterConfigs(
-            present, self.number, self.config, self.topics, self.metadata, self.watch, wall_ms
-        )
-        self.following = asyncio.create_task(self.watch.follow(self.session))
-        await eventually("it has read all", lambda: self.topics.topic("t") or self.following.done())
-
-
-@pytest.fixture
-async def members() -> AsyncIterator[tuple[Member, Member]]:
-    store = MemoryStore()
-    await store.open()
-    session = await store.session(60_000)
-    await prepare(session, nodes.OF_A_CLUSTER)
-    await session.create(nodes.topic_config("t"), nodes.dump_config({"max.message.bytes": "1000"}))
-    await session.create(nodes.topic("t"), nodes.dump_assignment(T_ID, [(1, 2)]))
-    two = Member(1), Member(2)
-    for member in two:
-        await member.join(store)
-    yield two
-    for member in two:
-        member.following.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await member.following
-    await store.close()
 
 
 async def test_all_brokers_go_by_what_one_wrote(members: tuple[Member, Member]) -> None:

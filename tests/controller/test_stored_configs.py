@@ -1,0 +1,92 @@
+"""Settings that another program stored, which asked no broker: what of them can be used, and what the log says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pybroker.cluster.config_changes import Change, Operation
+from pybroker.config import Source
+from pybroker.controller import nodes
+from pybroker.coordination.store import Create, Set
+from pybroker.testing.certificates import Authority
+from tests.controller.member import Member
+from tests.harness import eventually
+
+
+async def store(member: Member, held: dict[str, str]) -> None:
+    """Write a broker's settings with a notice, as kafka-configs does by ZooKeeper."""
+    node, path = nodes.dump_config(held), nodes.broker_config(member.number)
+    there = await member.session.exists(path) is not None
+    notice = nodes.dump_config_change(f"brokers/{member.number}")
+    await member.session.multi([
+        Set(path, node) if there else Create(path, node), Create(nodes.CONFIG_CHANGE, notice, sequential=True)
+    ])  # fmt: skip
+
+
+NEW = {"listeners": "PLAINTEXT://:9092,CLIENTS://:9093,NEW://:9094",
+       "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT,NEW:PLAINTEXT"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ({"listener.security.protocol.map": "PLAINTEXT:SSL,CLIENTS:PLAINTEXT,NEW:PLAINTEXT"},
+         "cannot be updated for existing listener PLAINTEXT; it is stored all the same, and the next start goes by it"),
+        ({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT,NEW:SSL"},
+         "Security protocol cannot be updated for existing listener NEW"),
+        ({"listener.security.protocol.map": "CLIENTS:PLAINTEXT"},
+         "No security protocol defined for listener PLAINTEXT"),
+        ({"listeners": "CLIENTS://:9093"}, "it must be a listener name defined in advertised.listeners"),
+        ({"listeners": "PLAINTEXT://:9092,CLIENTS://:9095,NEW://:9094"},
+         "give the one at CLIENTS://:9095 another name"),
+        ({"listener.name.new.ssl.client.auth": "required"}, "cannot be updated dynamically for existing listener NEW"),
+    ],
+)  # fmt: skip
+async def test_what_is_stored_is_judged_as_what_is_asked(
+    members: tuple[Member, Member], caplog: pytest.LogCaptureFixture, stored: dict[str, str], said: str
+) -> None:
+    """Another program stored what a running broker does not do with its listeners. It says so, and its listeners stay
+    as they are; what stands beside it is gone by, and later alterations are made."""
+    one = members[0]
+    changes = [Change(name, Operation.SET, text) for name, text in NEW.items()]
+    await one.configs.alter_broker("1", changes, replace=False, validate_only=False)
+    before = one.config.listeners
+    held = {**NEW, **stored, "log.retention.ms": "8000"}
+    await store(one, held)
+    await eventually("the rest is gone by", lambda: one.config["log.retention.ms"] == 8000)
+    [line] = {record.getMessage() for record in caplog.records if "setting ignored" in record.getMessage()}
+    assert said in line and one.config.listeners == before
+    more = Change("log.segment.bytes", Operation.SET, "1048576")
+    await one.configs.alter_broker("1", [more], replace=False, validate_only=False)
+    assert one.config["log.segment.bytes"] == 1 << 20 and one.config.listeners == before
+    assert nodes.load_config((await one.session.get(nodes.broker_config(1)))[0]) == {**held, more.name: more.value}
+    await one.configs.alter_broker("1", [*changes, more], replace=True, validate_only=False)
+    assert nodes.load_config((await one.session.get(nodes.broker_config(1)))[0]) == {**NEW, more.name: more.value}
+
+
+async def test_a_stored_certificate_that_no_broker_would_believe(
+    members: tuple[Member, Member], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On the listener of brokers it is not taken, as it would not be if it were asked for; the next one is."""
+    authority, name = Authority(), "listener.name.ssl.ssl.keystore.location"
+    (tmp_path / "ca.pem").write_bytes(authority.certificate)
+    signed = {"first": authority, "strange": Authority("another"), "next": authority}
+    paths = {each: str(tmp_path / f"{each}.pem") for each in signed}
+    for each, signer in signed.items():
+        certificate = signer.sign("localhost")
+        Path(paths[each]).write_bytes(certificate.key + certificate.chain)
+    one = Member(3, [
+        "listeners=SSL://localhost:9092", "inter.broker.listener.name=SSL", "ssl.keystore.type=PEM",
+        f"ssl.keystore.location={paths['first']}", "ssl.truststore.type=PEM",
+        f"ssl.truststore.location={tmp_path / 'ca.pem'}",
+    ])  # fmt: skip
+    await one.join(members[0].store)
+    await store(one, {name: paths["strange"], "log.retention.ms": "8000"})
+    await eventually("the rest is gone by", lambda: one.config["log.retention.ms"] == 8000)
+    assert f"setting ignored setting={name} reason=\"no broker would connect to the listener SSL" in caplog.text
+    assert one.config.dynamic(Source.DYNAMIC_BROKER) == {"log.retention.ms": "8000"}
+    await store(one, {name: paths["next"]})
+    await eventually("the next is gone by", lambda: one.config.dynamic(Source.DYNAMIC_BROKER) == {name: paths["next"]})
+    one.following.cancel()
