@@ -34,10 +34,20 @@ from pybroker.controller.configs import (
     tell_altered,
     topic_after,
 )
-from pybroker.controller.election import unwritable
+from pybroker.controller.election import damaged, unwritable
 from pybroker.controller.entities import Change, written
 from pybroker.coordination.commit import commit, read
-from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Op, Session, Set, StoreError
+from pybroker.coordination.store import (
+    BadVersion,
+    Create,
+    NodeExists,
+    NoNode,
+    Op,
+    Session,
+    Set,
+    StoreDamaged,
+    StoreError,
+)
 from pybroker.errors import KafkaError
 from pybroker.logs import tell_late
 from pybroker.security.quotas import Entity
@@ -174,6 +184,8 @@ class ClusterConfigs:
             return load(data), stat.version
         except NoNode:
             return {}, None
+        except StoreDamaged as problem:
+            raise damaged(path, problem) from problem
         except StoreError as problem:
             raise unwritable(problem) from problem
 

@@ -23,6 +23,7 @@ from pybroker.coordination.store import (
     Session,
     SessionExpired,
     Set,
+    StoreDamaged,
     StoreError,
 )
 from pybroker.errors import KafkaError
@@ -72,6 +73,14 @@ def unwritable(problem: StoreError) -> KafkaError:
     """INVALID_REQUEST for what the store never takes, which nobody need try again."""
     code = errors.INVALID_REQUEST if isinstance(problem, BadArguments) else errors.KAFKA_STORAGE_ERROR
     return KafkaError(code, f"the coordination store cannot be written to: {problem}")
+
+
+def damaged(path: str, problem: StoreDamaged) -> KafkaError:
+    """KAFKA_STORAGE_ERROR for what an alteration would have to keep, and cannot read. (Kafka takes it for nothing, and
+    writes over it.)"""
+    what = problem.detail.removeprefix(nodes.DAMAGED)
+    why = f"{path} is damaged in the coordination store ({what}), and is not written over: correct or delete it there"
+    return KafkaError(errors.KAFKA_STORAGE_ERROR, why)
 
 
 async def write(session: Session, fence: Fence, ops: list[Op]) -> None:

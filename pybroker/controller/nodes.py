@@ -23,6 +23,7 @@ from pybroker.security.quotas import CLIENT_ID, IP, USER, Entity
 P = ParamSpec("P")
 T = TypeVar("T")
 
+DAMAGED = "a node of the coordination store is damaged: "
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CLUSTER_ID = "/cluster/id"
@@ -155,7 +156,7 @@ def _sound(load: Callable[P, T]) -> Callable[P, T]:
             return load(*arguments, **named)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
             what = f"it has no {problem}" if isinstance(problem, KeyError) else problem
-            raise StoreDamaged(detail=f"a node of the coordination store is damaged: {what}") from None
+            raise StoreDamaged(detail=f"{DAMAGED}{what}") from None
 
     return checked
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from pybroker.controller import loading, nodes
+from pybroker.controller.election import damaged
 from pybroker.controller.entities import Change, EntityConfigs, written
 from pybroker.coordination.commit import commit, read
-from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Session
+from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Session, StoreDamaged
 from pybroker.security.credentials import Credentials, check_user
 from pybroker.security.quotas import USER, ClientQuotas
 
@@ -28,7 +29,7 @@ async def users(session: Session) -> Mapping[str, Mapping[str, int]]:
 
 async def alter(session: Session, user: str, change: Change) -> None:
     """Give a user what `change` makes of what there is. Raises what `change` does, UNACCEPTABLE_CREDENTIAL for a name
-    that nobody can have, StoreError."""
+    that nobody can have, KAFKA_STORAGE_ERROR where that is damaged, StoreError."""
     check_user(user)
     entity = ((USER, user),)
     path = nodes.entity_path(entity)
@@ -41,6 +42,8 @@ async def alter(session: Session, user: str, change: Change) -> None:
             held, version = nodes.load_entity_config(data), stat.version
         except NoNode:
             pass
+        except StoreDamaged as problem:
+            raise damaged(f"{nodes.CONFIGS}/{path}", problem) from problem
         changes = await written(session, entity, version, change(held))
         try:
             return await commit(session, [*changes, notice])

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from pybroker import errors
 from pybroker.cluster.config_changes import Change, Operation
 from pybroker.config import Source
-from pybroker.controller import nodes
+from pybroker.controller import nodes, users
 from pybroker.coordination.store import Create, Set
+from pybroker.errors import KafkaError
+from pybroker.security.quotas import PRODUCER
 from pybroker.testing.certificates import Authority
 from tests.controller.member import Member
+from tests.controller.stage import Stage
 from tests.harness import eventually
 
 
@@ -90,3 +94,39 @@ async def test_a_stored_certificate_that_no_broker_would_believe(
     await store(one, {name: paths["next"]})
     await eventually("the next is gone by", lambda: one.config.dynamic(Source.DYNAMIC_BROKER) == {name: paths["next"]})
     one.following.cancel()
+
+
+@pytest.mark.parametrize(
+    ("alone", "path"),
+    [
+        (False, "brokers/1"), (False, "brokers/<default>"), (False, "topics/t"), (False, "users/ann"),
+        (False, "clients/c"), (True, "brokers/1"), (True, "users/ann"),
+    ],
+)  # fmt: skip
+async def test_what_is_damaged_is_told_with_its_path(
+    members: tuple[Member, Member], stage: Stage, alone: bool, path: str
+) -> None:
+    """An alteration says which node is damaged, and how, and writes nothing over it; so does who asks no broker."""
+    session, configs = (stage.session, stage.configs) if alone else (members[0].session, members[0].configs)
+    node, (kind, name) = f"{nodes.CONFIGS}/{path}", path.split("/")
+    if await session.exists(node) is not None:
+        await session.delete(node)
+    await session.create(node, b"{")
+    change = Change("retention.ms" if kind == "topics" else "log.retention.ms", Operation.SET, "9000")
+    with pytest.raises(KafkaError) as told:
+        if kind == "brokers":
+            name = name.replace("<default>", "")
+            await configs.alter_broker(name, [change], replace=False, validate_only=False)
+        elif kind == "topics":
+            await configs.alter_topic(name, [change], replace=False, validate_only=False)
+        else:
+            await configs.alter_entity(nodes.entity_of_path(path) or (), lambda held: {**held, PRODUCER: "1"})
+    said = [told.value]
+    if kind == "users":
+        with pytest.raises(KafkaError) as told:
+            await users.alter(session, name, lambda held: {**held, PRODUCER: "1"})
+        said.append(told.value)
+    for problem in said:
+        assert problem.code == errors.KAFKA_STORAGE_ERROR
+        assert problem.message.startswith(f"{node} is damaged in the coordination store (Expecting property name")
+    assert (await session.get(node))[0] == b"{"
