@@ -1,6 +1,8 @@
 """Small values that several rooms share."""
 
+import contextlib
 import re
+from socket import AF_INET6, inet_aton, inet_ntoa, inet_ntop, inet_pton
 from typing import NamedTuple, SupportsIndex
 
 _ENDPOINT = re.compile(
@@ -17,6 +19,13 @@ def check_told(text: str) -> None:
     """ValueError for the name of a host or of a rack that is too long to be told to clients."""
     if len(text.encode()) > TEXT_BYTES_MAX:
         raise ValueError(f"{text[:50]!r}... is longer than {TEXT_BYTES_MAX} bytes")
+
+
+def usual(host: str) -> str:
+    """An address as the system writes it: 0.0.0.0 for 0, 127.0.0.1 for 127.1, :: for 0::0. A name as it is."""
+    with contextlib.suppress(OSError):  # it is no such address
+        return inet_ntop(AF_INET6, inet_pton(AF_INET6, host)) if ":" in host else inet_ntoa(inet_aton(host))
+    return host
 
 
 class TopicPartition(NamedTuple):
@@ -53,7 +62,8 @@ class HostPort(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where a listener is: its name in capitals, host (IPv6 without brackets, empty for every interface), port."""
+    """Where a listener is: its name in capitals, host (IPv6 without brackets, empty for every interface; an address as
+    the system writes it), port."""
 
     listener: str
     host: str
@@ -71,7 +81,7 @@ class Endpoint(NamedTuple):
             host.encode("idna")
         except UnicodeError:
             raise ValueError(f"{text!r} has no name of a host: a label of it is empty, or too long") from None
-        return cls(found["listener"].upper(), host, int(found["port"]))
+        return cls(found["listener"].upper(), usual(host), int(found["port"]))
 
     def __str__(self) -> str:
         return f"{self.listener}://{HostPort(self.host, self.port)}"

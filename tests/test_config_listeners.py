@@ -50,6 +50,19 @@ def test_one_may_be_told_to_nobody() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "host"),
+    [
+        ("0", "0.0.0.0"), ("127.1", "127.0.0.1"), ("2130706433", "127.0.0.1"), ("[0::0]", "::"), ("[0::1]", "::1"),
+        ("[FE80::1%25]", "FE80::1%25"), ("1.example", "1.example"), ("LocalHost", "LocalHost"),
+    ],
+)  # fmt: skip
+def test_an_address_is_the_same_however_it_is_written(written: str, host: str) -> None:
+    """As where it is bound: who listens at every interface is told from who does not."""
+    found = listeners(f"listeners=A://{written}:1,B://127.0.0.2:2", MAP, "inter.broker.listener.name=A")
+    assert found.endpoints[0] == ("A", host, 1)
+
+
+@pytest.mark.parametrize(
     "text",
     ["A://127.0.0.1:7,B://[::1]:7", "A://:0,B://:0", "A://127.0.0.1:0,B://127.0.0.1:0"],
 )
@@ -106,7 +119,7 @@ def test_what_does_not_go_together_is_refused_in_kafkas_words(sets: list[str], s
 def test_what_is_advertised_later_is_held_to_the_same_rules() -> None:
     """A change while the broker runs that does not go with the rest is refused, and changes nothing."""
     config = BrokerConfig.load(None, [TWO, MAP, "inter.broker.listener.name=A"])
-    for text in ("C://c:1", "B://b:1", "A://0.0.0.0:1"):
+    for text in ("C://c:1", "B://b:1", "A://0.0.0.0:1", "A://0:1", "A://[0::0]:1"):
         with pytest.raises(ConfigError):
             config.overlay(Source.DYNAMIC_BROKER, {"advertised.listeners": text})
     assert config.listeners.advertised is None

@@ -143,7 +143,7 @@ class ClusterConfigs:
                 judged = await judge_broker(self._config, name, held, changes, topics, replace=replace)
                 if self._is_about_peers(judged.tried, changes):
                     await asyncio.to_thread(check_believed, judged.tried)
-                with prepared(self.sockets, judged.tried):
+                async with prepared(self.sockets, judged.tried):
                     if validate_only:
                         return
                     if await self._written(path, version, judged.stored, entity):

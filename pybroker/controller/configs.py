@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from pybroker import errors
@@ -159,20 +159,20 @@ def _check_listeners(now: BrokerConfig, tried: BrokerConfig) -> None:
 class Sockets(Protocol):
     """The listeners of this broker."""
 
-    def prepare(self, config: BrokerConfig) -> None:
+    async def prepare(self, config: BrokerConfig) -> None:
         """Bind those that come by a configuration. Raises ConfigError."""
 
     def give_up(self) -> None:
         """Those that are not there by now do not come."""
 
 
-@contextlib.contextmanager
-def prepared(sockets: Sockets | None, tried: BrokerConfig) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def prepared(sockets: Sockets | None, tried: BrokerConfig) -> AsyncIterator[None]:
     """Have listeners bound before it is written that they come. Raises ConfigError."""
     if sockets is None:
         yield
         return
-    sockets.prepare(tried)
+    await sockets.prepare(tried)
     try:
         yield
     finally:
@@ -230,7 +230,7 @@ class ConfigAdmin:
             held, version = await self._read(path, nodes.load_config)
             topics = {topic.name: topic.config for topic in self._context.topics.values()}
             judged = await judge_broker(self._config, name, held, changes, topics, replace=replace)
-            with prepared(self.sockets, judged.tried):
+            async with prepared(self.sockets, judged.tried):
                 if validate_only:
                     return
                 node = nodes.dump_config(judged.stored)

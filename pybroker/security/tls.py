@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from pybroker import core
 from pybroker.config.broker import BrokerConfig
+from pybroker.config.listeners import EVERY_INTERFACE
 from pybroker.config.settings import ConfigError, shown
 from pybroker.config.ssl_settings import CLIENT_AUTH, NONE, REQUIRED, Ssl
 from pybroker.security.keystores import KeyPair, key_store, trust_store
@@ -87,7 +88,7 @@ def check_believed(config: BrokerConfig) -> None:
     if settings is None:
         return
     told = config.listeners.advertised or config.listeners.endpoints
-    host = next((each.host for each in told if each.listener == name), "")
+    host = next((each.host for each in told if each.listener == name and each.host not in EVERY_INTERFACE), "")
     server, client = server_context(settings, name), client_context(settings)
     client.check_hostname = client.check_hostname and bool(host)  # none: it is this machine's, whatever that is called
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -219,7 +219,7 @@ class Broker:
     async def _bind(self) -> SocketServer:
         """Take the addresses of clients and of metrics; nobody is accepted yet. Raises StartError."""
         sockets = self._sockets = SocketServer(self.config, self.entities.credentials)
-        sockets.bind()
+        await sockets.bind()
         self.host, self.port = next(iter(sockets.addresses.values()))
         if self.config.metrics is not None:
             self._exporter = await self._show_metrics(sockets, self.config.metrics)
@@ -380,6 +380,7 @@ class Broker:
         """Do as the settings say now: connections, threads, and the address that clients are told."""
         assert self._workers is not None and self.replicas is not None
         assert self._sockets is not None
+        await self._sockets.look_up()
         self._sockets.follow()
         self._sockets.limit()
         self._sockets.reload()

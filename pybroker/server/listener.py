@@ -98,6 +98,17 @@ def descriptors_for_logs() -> int:
     return max(allowed - allowed // CONNECTIONS_SHARE - DESCRIPTORS_KEPT, DESCRIPTORS_MIN // CONNECTIONS_SHARE)
 
 
+async def address_of(host: str) -> str:
+    """The address of a host, IPv4 if it has one: one that is none yet is looked up on a thread, for whoever is asked
+    may take his time. Raises OSError, ValueError."""
+    if host in EVERY_ADDRESS or ":" in host:
+        return host
+    with contextlib.suppress(OSError):
+        return socket.inet_ntoa(socket.inet_aton(host))
+    found = await asyncio.to_thread(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
+    return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])
+
+
 class Peer(Protocol):
     """A live connection, as its listener sees it."""
 
@@ -165,12 +176,12 @@ class Listener:
     def is_bound(self) -> bool:
         return self._sock is not None
 
-    def bind(self, host: str, port: int) -> None:
-        """Bind and listen, without accepting yet; an empty host is every interface. Raises OSError."""
-        family, address = socket.AF_INET, host
-        if host and ":" in host:
-            family = socket.AF_INET6
-        elif not host:
+    def bind(self, host: str, port: int, address: str | None = None) -> None:
+        """Bind and listen, without accepting yet; an empty host is every interface. `address` is that of a host that is
+        a name. Raises OSError."""
+        address = host if address is None else address
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        if not host:
             family, address = (socket.AF_INET6, "::") if socket.has_dualstack_ipv6() else (socket.AF_INET, "")
         self._sock = sock = socket.socket(family, socket.SOCK_STREAM)
         forks.tell(self)
@@ -189,16 +200,12 @@ class Listener:
             raise
         self.host, self.port = host, sock.getsockname()[1]
 
-    def is_in_the_way(self, host: str, port: int) -> bool:
+    def is_in_the_way(self, address: str, port: int) -> bool:
         """Can nobody listen at this address as long as it is bound?"""
         if self._sock is None or port != self.port:
             return False
         mine = self._sock.getsockname()[0]
-        if host in EVERY_ADDRESS or mine in EVERY_ADDRESS:
-            return True
-        with contextlib.suppress(OSError, UnicodeError):  # whoever binds is told
-            return mine in {found[4][0] for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-        return False
+        return address in EVERY_ADDRESS or mine in EVERY_ADDRESS or address == mine
 
     def open(self, responder: Responder) -> None:
         """Begin to accept, and have requests executed by `responder`."""

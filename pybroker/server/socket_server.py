@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig, ConfigError
-from pybroker.config.listeners import EVERY_INTERFACE, LISTENERS
+from pybroker.config.listeners import EVERY_INTERFACE, LISTENERS, Listeners
 from pybroker.logs import event
 from pybroker.model import Endpoint, HostPort
 from pybroker.replication.logdirs import StartError
@@ -22,7 +22,7 @@ from pybroker.server.authorization import Authorization
 from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Responder
 from pybroker.server.connection_quotas import Quotas
-from pybroker.server.listener import STALL_SECONDS, Limits, Listener, why_not
+from pybroker.server.listener import STALL_SECONDS, Limits, Listener, address_of, why_not
 from pybroker.server.listener_security import ListenerSecurity
 from pybroker.server.pool import Pool
 from pybroker.server.quotas import QuotaManager
@@ -57,6 +57,7 @@ class SocketServer:
         self._responder: Responder | None = None
         self._free: Callable[[str], bool] | None = None
         self._listeners: list[Listener] = []
+        self._addresses: dict[str, str | BaseException] = {}  # of hosts, or why there is none, as they were last found
         self._prepared: dict[str, Listener] = {}  # bound, or to be bound in the place of one that goes
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -66,10 +67,11 @@ class SocketServer:
 
     # -- addresses -------------------------------------------------------------------------------------------------
 
-    def bind(self) -> None:
+    async def bind(self) -> None:
         """Bind every listener, without accepting yet. Of one that was altered in an earlier life and cannot be had the
         log tells: whoever is to take it back needs a broker that runs. Raises StartError and ConfigError, and then none
         is bound."""
+        await self.look_up(self._config.listeners, self._config.as_started().listeners)
         try:
             for endpoint in self._config.listeners.endpoints:
                 try:
@@ -87,11 +89,37 @@ class SocketServer:
         self._security.add(config, endpoint.listener)
         listener = self._listener(config, endpoint.listener)
         try:
-            _bind(listener, endpoint)
+            self._bind(listener, endpoint)
         except StartError:
             self._security.drop(endpoint.listener)
             raise
         return listener
+
+    async def look_up(self, *wanted: Listeners) -> None:
+        """Know the addresses of the hosts where these listeners are to be bound, or those of the settings, which
+        `follow` binds; not of those that are bound."""
+        there = {listener.name for listener in self._listeners}
+        every = [each for listeners in wanted or [self._config.listeners] for each in listeners.endpoints]
+        hosts = {each.host for each in every if each.listener not in there}
+        found = await asyncio.gather(*map(address_of, hosts), return_exceptions=True)
+        self._addresses |= dict(zip(hosts, found, strict=True))
+
+    def _address(self, endpoint: Endpoint) -> str:
+        """Raises StartError."""
+        found = self._addresses.get(endpoint.host, endpoint.host)
+        if isinstance(found, OSError | ValueError):
+            raise _no_place(endpoint, found)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _bind(self, listener: Listener, endpoint: Endpoint) -> None:
+        """Raises StartError."""
+        address = self._address(endpoint)
+        try:
+            listener.bind(endpoint.host, endpoint.port, address)
+        except (OSError, ValueError) as problem:
+            raise _no_place(endpoint, problem) from problem
 
     def _instead(self, stored: Endpoint, problem: StartError | ConfigError) -> list[Listener]:
         """What there is in the place of a listener that was altered in an earlier life and cannot be had: nothing, or
@@ -213,9 +241,10 @@ class SocketServer:
 
     # -- listeners that come and go ----------------------------------------------------------------------------------
 
-    def prepare(self, config: BrokerConfig) -> None:
+    async def prepare(self, config: BrokerConfig) -> None:
         """Bind the listeners that come by this configuration, without accepting yet. Raises ConfigError, and then none
         is bound. A port that a listener has which goes is bound when that is gone."""
+        await self.look_up(config.listeners)
         there = {listener.name: listener for listener in self._listeners}
         missing = {each.listener for each in self._config.listeners.endpoints} - there.keys()  # for no change to fail
         wanted = {endpoint.listener: endpoint for endpoint in config.listeners.endpoints}
@@ -224,8 +253,9 @@ class SocketServer:
             for name in wanted.keys() - there.keys() - missing:
                 self._security.add(config, name)
                 self._prepared[name] = listener = self._listener(config, name)
-                if not any(each.is_in_the_way(wanted[name].host, wanted[name].port) for each in going):
-                    _bind(listener, wanted[name])
+                address, port = self._address(wanted[name]), wanted[name].port
+                if not any(each.is_in_the_way(address, port) for each in going):
+                    self._bind(listener, wanted[name])
         except (StartError, ConfigError) as problem:
             self.give_up()
             refused = isinstance(problem, ConfigError)
@@ -260,7 +290,7 @@ class SocketServer:
             listener = self._bound(self._config, endpoint)
         elif not listener.is_bound:
             try:
-                _bind(listener, endpoint)
+                self._bind(listener, endpoint)
             except StartError:
                 self._security.drop(name)
                 raise
@@ -343,10 +373,6 @@ def pool_bytes(config: BrokerConfig) -> int:
     return most if most > 0 else POOL_BYTES
 
 
-def _bind(listener: Listener, endpoint: Endpoint) -> None:
-    """Raises StartError."""
-    try:
-        listener.bind(endpoint.host, endpoint.port)
-    except (OSError, ValueError) as problem:
-        at = HostPort(endpoint.host, endpoint.port)
-        raise StartError(f"could not listen on {at}: {why_not(problem)}") from problem
+def _no_place(endpoint: Endpoint, problem: OSError | ValueError) -> StartError:
+    at = HostPort(endpoint.host, endpoint.port)
+    return StartError(f"could not listen on {at}: {why_not(problem)}")

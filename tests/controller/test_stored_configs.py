@@ -82,7 +82,7 @@ async def test_a_stored_certificate_that_no_broker_would_believe(
         certificate = signer.sign("localhost")
         Path(paths[each]).write_bytes(certificate.key + certificate.chain)
     one = Member(3, [
-        "listeners=SSL://localhost:9092", "inter.broker.listener.name=SSL", "ssl.keystore.type=PEM",
+        "listeners=SSL://0.0.0.0:9092", "inter.broker.listener.name=SSL", "ssl.keystore.type=PEM",
         f"ssl.keystore.location={paths['first']}", "ssl.truststore.type=PEM",
         f"ssl.truststore.location={tmp_path / 'ca.pem'}",
     ])  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -95,14 +96,15 @@ async def test_an_older_directory_is_told(tmp_path: Path, caplog: pytest.LogCapt
 
 @pytest.mark.parametrize(
     ("host", "told"),
-    [("", "every interface"), ("0.0.0.0", "every interface"), ("127.0.0.1", None), ("127.9.9.9", None)],
+    [("", "every interface"), ("0.0.0.0", "every interface"), ("0", "every interface"), ("127.9.9.9", None)],
 )
 async def test_a_listener_that_others_reach_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str, told: str | None
 ) -> None:
-    """One WARNING at the start says who may connect and that nobody is asked for a password; loopback needs none."""
+    """One WARNING at the start says who may connect and that nobody is asked for a password; loopback needs none.
+    Clients are told the machine's name where every interface is listened at."""
     live = Live(tmp_path, [f"listeners=PLAINTEXT://{host}:0"])
-    await live.start()
+    assert (await live.start()).host == (socket.gethostname() if told else host)
     await live.stop()
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     if told is None:

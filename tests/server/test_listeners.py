@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,44 @@ async def test_a_listener_takes_the_port_of_one_that_goes(several: Live) -> None
         taken = await altered(again, **told)
         assert taken.error_code == 0, taken.error_message
         assert (await (await several.connect(name)).call("ApiVersions", 0)).error_code == 0
+
+
+@pytest.mark.parametrize("several", ["native"], indirect=True)
+async def test_names_of_hosts_are_looked_up_beside_the_event_loop(
+    several: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients are served while a server of names takes its time: for an alteration, and for a start. What it does not
+    know is refused."""
+    found, asked, answer = socket.getaddrinfo, threading.Event(), threading.Event()
+
+    def look_up(host: Any, *args: Any, **how: Any) -> Any:
+        if host == "slow.example":
+            asked.set()
+            assert answer.wait(30)
+            host = "127.0.0.1"
+        if host == "none.example":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return found(host, *args, **how)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    inside, asks = await several.connect("INSIDE"), await several.connect("INSIDE")
+    mapped = {"listener_security_protocol_map": f"{MAP},NEW:PLAINTEXT"}
+    unknown = await altered(asks, listeners=f"{THREE},NEW://none.example:0", **mapped)
+    assert unknown.error_message == "listeners: could not listen on none.example:0: the name is not known"
+    new = asyncio.create_task(altered(asks, listeners=f"{THREE},NEW://slow.example:0", **mapped))
+    assert await asyncio.to_thread(asked.wait, 30)
+    assert (await inside.create("t")).error_code == 0 and not new.done()
+    answer.set()
+    assert (await new).error_code == 0
+    assert (await (await several.connect("NEW")).produce("t", batch(b"x"))).error_code == 0
+
+    await several.stop()
+    asked.clear()
+    answer.clear()
+    start = asyncio.create_task(several.start())
+    assert await asyncio.to_thread(asked.wait, 30)
+    answer.set()
+    assert "NEW" in (await start).addresses
 
 
 @pytest.mark.parametrize("several", ["native"], indirect=True)
