@@ -66,6 +66,14 @@ class KeyPair(NamedTuple):
             os.close(fd)
 
 
+class Ending(NamedTuple):
+    """The certificate with whose end a store is of no use any more: what the store is called, and its subject."""
+
+    store: str
+    subject: str
+    ends: datetime
+
+
 class _Source(NamedTuple):
     """Where bytes come from: what an error calls it, and the bytes."""
 
@@ -131,6 +139,14 @@ def trust_store(
         return _anchors(source, _certificates(source))
     _, certificate, others = _pkcs12(source, password, f"{setting}.password")
     return _anchors(source, [each for each in (certificate, *others) if each is not None])
+
+
+def ending_of(store: str, pem: bytes, *, trusted: bool) -> Ending:
+    """Of certificates (PEM, as a store was read) that are shown together the first that ends, or of those that are
+    `trusted` the last."""
+    found = _certificates(_Source(store, pem))
+    each = (max if trusted else min)(found, key=lambda certificate: certificate.not_valid_after_utc)
+    return Ending(store, each.subject.rfc4514_string(), each.not_valid_after_utc)
 
 
 def is_pem(type: str | None, location: str) -> bool:

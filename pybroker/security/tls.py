@@ -19,7 +19,7 @@ from pybroker.config.broker import BrokerConfig
 from pybroker.config.listeners import EVERY_INTERFACE
 from pybroker.config.settings import ConfigError, shown
 from pybroker.config.ssl_settings import CLIENT_AUTH, NONE, REQUIRED, Ssl
-from pybroker.security.keystores import KeyPair, key_store, trust_store
+from pybroker.security.keystores import Ending, KeyPair, ending_of, key_store, trust_store
 from pybroker.security.tls_errors import FAILED, HANDSHAKE_FAILED, handshake_failed, ssl_words
 
 Bytes = bytes | bytearray | memoryview
@@ -45,9 +45,15 @@ SUITES_1_2: Final = {
 # -- contexts ----------------------------------------------------------------------------------------------------------
 
 
-def server_context(settings: Ssl, listener: str) -> ssl.SSLContext:
+class ListenerContext(ssl.SSLContext):
+    """What a listener speaks TLS by, and when its certificates, and those that it trusts, end."""
+
+    endings: tuple[Ending, ...] = ()
+
+
+def server_context(settings: Ssl, listener: str) -> ListenerContext:
     """What a listener speaks TLS by. Raises ConfigError, in one sentence."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
     pair = _key_store(settings)
     if pair is None:
         raise ConfigError(
@@ -55,8 +61,11 @@ def server_context(settings: Ssl, listener: str) -> ssl.SSLContext:
             f"{settings.prefix('ssl.key')}keystore.location and {settings.prefix('ssl.key')}keystore.key are not set"
         )
     pair.load_into(context)
+    context.endings = (ending_of(_called(settings, "keystore"), pair.chain, trusted=False),)
     if settings[CLIENT_AUTH] != NONE:
-        _trust(context, settings)
+        trusted = _trust(context, settings)
+        if trusted is not None:
+            context.endings += (ending_of(_called(settings, "truststore"), trusted, trusted=True),)
         context.verify_mode = ssl.CERT_REQUIRED if settings[CLIENT_AUTH] == REQUIRED else ssl.CERT_OPTIONAL
     _narrow(context, settings)
     return context
@@ -121,7 +130,13 @@ def _key_store(settings: Ssl) -> KeyPair | None:
     )
 
 
-def _trust(context: ssl.SSLContext, settings: Ssl) -> None:
+def _called(settings: Ssl, store: str) -> str:
+    """A store in the log: its file, or its settings."""
+    return settings[f"ssl.{store}.location"] or f"{settings.prefix(f'ssl.{store}')}{store}"
+
+
+def _trust(context: ssl.SSLContext, settings: Ssl) -> bytes | None:
+    """Have it trust whom the settings name; their certificates, or None for those of this machine."""
     trusted = trust_store(
         settings.prefix("ssl.truststore"),
         type=settings["ssl.truststore.type"],
@@ -130,6 +145,7 @@ def _trust(context: ssl.SSLContext, settings: Ssl) -> None:
         certificates=settings["ssl.truststore.certificates"],
     )
     believe(context, trusted)
+    return trusted
 
 
 def believe(context: ssl.SSLContext, trusted: bytes | None) -> None:

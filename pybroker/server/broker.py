@@ -367,7 +367,7 @@ class Broker:
         """Open the endpoint of metrics; what it needs is only imported here."""
         from pybroker.server.metrics_export import Exporter
 
-        exporter = Exporter(self.metadata, lambda: len(sockets), sockets.logins)
+        exporter = Exporter(self.metadata, lambda: len(sockets), sockets.logins, sockets.certificate_ends)
         await exporter.open(where)
         self.metrics_port = exporter.port
         return exporter

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pybroker import forks
+from pybroker.clock import wall_ms
 from pybroker.cluster.caller import Caller
 from pybroker.config import BrokerConfig
 from pybroker.config.listeners import EVERY_INTERFACE as EVERY_ADDRESS
@@ -24,6 +25,7 @@ from pybroker.server.closings import Closings
 from pybroker.server.connection import Connection, Responder
 from pybroker.server.connection_quotas import CONNECTIONS_SHARE, UNLIMITED, PendingLogins, Quotas
 from pybroker.server.connection_rates import Held
+from pybroker.server.endings import Endings
 from pybroker.server.login import Login, Logins
 from pybroker.server.pool import Pool
 from pybroker.server.tls_handshake import Tls, TlsHandshake
@@ -152,6 +154,7 @@ class Listener:
         self._quotas = quotas or Quotas()
         self._logins = logins
         self.tls = tls
+        self._endings = Endings(name)
         self._pending = PendingLogins()
         self._held = Held(self.loop)
         self._rests_until = 0.0  # connections came too fast
@@ -451,6 +454,8 @@ class Listener:
         """Close what is idle, and what holds the memory pool's last place without getting on."""
         now = self.loop.time()
         self.closings.tend(now)
+        if self.tls is not None:
+            self._endings.tell(self.tls.context, wall_ms())
         self._quotas.make_room(now)
         idle = self.limits.idle_seconds_max
         if idle is not None:

@@ -11,7 +11,7 @@ import platform
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -65,7 +65,11 @@ class Metered:
 class BrokerMetrics(Collector):
     """The metrics of one broker; its rooms are given as they come to be. Collected on any thread."""
 
-    def __init__(self, metadata: MetadataCache, connections: Callable[[], int], logins: Logins) -> None:
+    def __init__(
+        self, metadata: MetadataCache, connections: Callable[[], int], logins: Logins,
+        certificates: Callable[[], Mapping[str, float]],
+    ) -> None:  # fmt: skip
+        """`certificates`: the time at which those of each listener with TLS end, in seconds."""
         self.requests = Requests()
         self.replicas: Replicas | None = None
         self.groups: Coordinator | None = None
@@ -74,6 +78,7 @@ class BrokerMetrics(Collector):
         self._metadata = metadata
         self._connections = connections
         self._logins = logins
+        self._certificates = certificates
         self._collecting = threading.Lock()
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -132,6 +137,11 @@ class BrokerMetrics(Collector):
         failed, expired = "Logins that were refused.", "Connections closed as their login had ended."
         yield CounterMetricFamily("pybroker_failed_authentications", failed, self._logins.failed)
         yield CounterMetricFamily("pybroker_expired_connections_killed", expired, self._logins.expired)
+        what = "When the first certificate of a listener ends, or the last that it trusts, in seconds since 1970."
+        ends = GaugeMetricFamily("pybroker_certificate_end_timestamp_seconds", what, labels=["listener"])
+        for listener, seconds in self._certificates().items():
+            ends.add_metric([listener], seconds)
+        yield ends
         if self.quotas is not None:
             yield from _throttles(self.quotas)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.groups.coordinator import Coordinator
@@ -29,8 +29,11 @@ log = logging.getLogger(__name__)
 class Exporter:
     """What the broker holds of its metrics; `port` is where they are shown."""
 
-    def __init__(self, metadata: MetadataCache, connections: Callable[[], int], logins: Logins) -> None:
-        self._metrics = BrokerMetrics(metadata, connections, logins)
+    def __init__(
+        self, metadata: MetadataCache, connections: Callable[[], int], logins: Logins,
+        certificates: Callable[[], Mapping[str, float]],
+    ) -> None:  # fmt: skip
+        self._metrics = BrokerMetrics(metadata, connections, logins, certificates)
         self._server = MetricsServer(self._metrics.text, self._health, self._ready, self._changes, self._epochs)
         self._waits_for = "it is starting"
         self.port = 0

@@ -157,6 +157,11 @@ class SocketServer:
             for listener in self._listeners
         }
 
+    def certificate_ends(self) -> Mapping[str, float]:
+        """When the certificates of each listener with TLS end, in seconds since 1970; on any thread."""
+        told = [(each.name, each.tls.context.endings) for each in list(self._listeners) if each.tls is not None]
+        return {name: min(ending.ends.timestamp() for ending in endings) for name, endings in told}
+
     def advertised(self, broker_id: int) -> LiveBroker:
         """The broker as the settings say now that clients see it."""
         listeners, bound = self._config.listeners, self.addresses

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from pybroker.config.settings import ConfigError
 from pybroker.config.ssl_settings import PRINCIPAL_RULES, Ssl
 from pybroker.logs import event
 from pybroker.security.ssl_principal_mapper import Rule, parse_rules, principal_name, subject_of
-from pybroker.security.tls import Stream, Wanted, secure, server_context
+from pybroker.security.tls import ListenerContext, Stream, Wanted, secure, server_context
 from pybroker.security.tls_errors import HANDSHAKE_FAILED, OF_CERTIFICATES, alert_of
 from pybroker.server.closings import Closings
 from pybroker.server.login import LOGIN_SECONDS, Logins
@@ -49,7 +48,7 @@ def _explained(why: str) -> str:
 class Tls:
     """What a listener speaks TLS by; another context may be put in its place at any time."""
 
-    context: ssl.SSLContext
+    context: ListenerContext
     rules: Sequence[Rule]
     steps: Executor
     """Where steps are made."""

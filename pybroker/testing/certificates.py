@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 HERE: Final = ("localhost", "127.0.0.1", "::1")
-DAYS: Final = 7
+DAYS: Final = 365
 RSA_BITS: Final = 2048
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey

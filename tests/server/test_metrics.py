@@ -6,6 +6,7 @@ import asyncio
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -17,18 +18,25 @@ from pybroker.metrics import BUCKETS_SECONDS, Times
 from pybroker.model import TopicPartition
 from pybroker.replication.checkpoints import Spot
 from pybroker.replication.logdirs import StartError
+from pybroker.testing.certificates import Authority
 from tests.groups.members import Member, commit, stable
 from tests.harness import ROOT, BrokerProcess
 from tests.server.live import Live, Wire, batch
 
+DAYS = 100
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @pytest.fixture
 async def live(tmp_path: Path) -> AsyncIterator[Live]:
-    """A broker that shows its metrics."""
-    few = ["offsets.topic.num.partitions=2", "group.initial.rebalance.delay.ms=0"]
-    made = Live(tmp_path / "data", [*few, "metrics.listener=127.0.0.1:0"])
+    """A broker that shows its metrics, with a listener of each kind."""
+    signed, store = Authority().sign("broker", days=DAYS), tmp_path / "broker.pem"
+    store.write_bytes(signed.key + signed.chain)
+    made = Live(tmp_path / "data", [
+        "offsets.topic.num.partitions=2", "group.initial.rebalance.delay.ms=0", "metrics.listener=127.0.0.1:0",
+        "listeners=PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0", "ssl.keystore.type=PEM",
+        f"ssl.keystore.location={store}",
+    ])  # fmt: skip
     await made.start()
     yield made
     await made.stop()
@@ -80,6 +88,8 @@ async def test_traffic_sizes_and_lag(live: Live, wire: Wire) -> None:
     assert of(seen, "pybroker_partitions") == 4
     assert of(seen, "pybroker_partitions_offline") == 0
     assert of(seen, "pybroker_connections") == 1
+    left_s = of(seen, "pybroker_certificate_end_timestamp_seconds", listener="SSL") - time.time()
+    assert DAYS - 1 < left_s / 86_400 < DAYS
     assert of(seen, "pybroker_failed_authentications_total") == 0
     assert of(seen, "pybroker_requests_total", api="CreateTopics", plane="python") == 1
     assert of(seen, "pybroker_request_seconds_count", api="CreateTopics") == 1
