@@ -70,6 +70,7 @@ class BrokerConfig:
     def __init__(self, given: Mapping[str, tuple[str, str]], warnings: Sequence[str] = ()) -> None:
         """`given` maps names to (text, where it was set). ConfigError if a value is not allowed."""
         self.warnings = list(warnings)
+        self.not_open: frozenset[str] = frozenset()  # listeners that could not be had in the running broker
         self._given: dict[str, _Given] = {}
         self._of_listeners: dict[str, _Given] = {}
         self._dynamic: dict[Source, Mapping[str, str]] = {source: {} for source in DYNAMIC}

@@ -3,7 +3,8 @@
 One may come, with settings of its own, and one may go that brokers do not use. What is there stays as it is, but for
 its certificates, the users of its logins, its limits, and the address that clients are told. Kafka takes another
 address in `listeners` without a word, and has it at its next start; here that is refused, but for the address that
-the broker was started with: what was altered can be taken back. The refusals have Kafka's words.
+the broker was started with: what was altered can be taken back. One that could not be opened is not there, and may
+become anything. The refusals have Kafka's words.
 """
 
 from .broker import BrokerConfig
@@ -20,7 +21,7 @@ def check_listeners(now: BrokerConfig, after: BrokerConfig) -> None:
     started = now.as_started().listeners.endpoints
     for endpoint in then.endpoints:
         name = endpoint.listener
-        if name not in there:
+        if name not in there or name in now.not_open:
             continue
         if endpoint != there[name] and endpoint not in started:
             why = f"listener {name} is at {there[name]} while the broker runs: give the one at {endpoint} another name"

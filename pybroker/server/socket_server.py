@@ -83,6 +83,7 @@ class SocketServer:
             raise
         self._security.tell_if_slow()
         self._spare()
+        self._note_what_is_open()
 
     def _bound(self, config: BrokerConfig, endpoint: Endpoint) -> Listener:
         """A listener that comes. Raises StartError and ConfigError, and then nothing is known of it."""
@@ -248,11 +249,14 @@ class SocketServer:
 
     async def prepare(self, config: BrokerConfig) -> None:
         """Bind the listeners that come by this configuration, without accepting yet. Raises ConfigError, and then none
-        is bound. A port that a listener has which goes is bound when that is gone."""
+        is bound. A port that a listener has which goes is bound when that is gone. One that could not be had before
+        fails no change in which it stays as it was."""
         await self.look_up(config.listeners)
         there = {listener.name: listener for listener in self._listeners}
-        missing = {each.listener for each in self._config.listeners.endpoints} - there.keys()  # for no change to fail
-        wanted = {endpoint.listener: endpoint for endpoint in config.listeners.endpoints}
+        before, after = self._config.listeners, config.listeners
+        kept = {each.listener for each in before.endpoints if each in after.endpoints}
+        missing = {name for name in kept - there.keys() if before.protocols[name] == after.protocols[name]}
+        wanted = {endpoint.listener: endpoint for endpoint in after.endpoints}
         going = [each for name, each in there.items() if name not in wanted]
         try:
             for name in wanted.keys() - there.keys() - missing:
@@ -286,6 +290,12 @@ class SocketServer:
             except (StartError, ConfigError) as problem:
                 event(log, logging.ERROR, "listener not opened", listener=name, reason=problem.message)
         self._listeners.sort(key=lambda listener: list(wanted).index(listener.name))
+        self._note_what_is_open()
+
+    def _note_what_is_open(self) -> None:
+        """For whoever judges what may become of a listener."""
+        named = {endpoint.listener for endpoint in self._config.listeners.endpoints}
+        self._config.not_open = frozenset(named - {listener.name for listener in self._listeners})
 
     def _add(self, endpoint: Endpoint) -> None:
         """Open a listener. Raises StartError, ConfigError."""

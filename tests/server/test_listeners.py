@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import threading
@@ -440,9 +441,9 @@ async def test_a_listener_of_an_earlier_life_that_cannot_be_had_is_left_out(
     several: Live, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its port is taken, or the file of its certificate is gone: whoever is to take it back needs a broker that runs.
-    Other settings change all the same, and the next change opens what can be had by then. The listener of brokers is
-    where the broker was started with."""
-    inside_port, new_port = free_port(), free_port()
+    Other settings change all the same, and the next change opens what can be had by then; such a listener may have
+    another address. The listener of brokers is where the broker was started with."""
+    inside_port, new_port, moved_port = free_port(), free_port(), free_port()
     inside = f"INSIDE://127.0.0.1:{inside_port}"
     await several.restart(f"listeners={inside}", "advertised.listeners=INSIDE://i.example:0")
     wire = await several.connect("INSIDE")
@@ -450,15 +451,18 @@ async def test_a_listener_of_an_earlier_life_that_cannot_be_had_is_left_out(
     broker = AUTHORITY.sign("localhost")
     (tmp_path / "broker.pem").write_bytes(broker.key + broker.chain)
     answer = await altered(
-        wire, listeners=f"{inside},NEW://127.0.0.1:{new_port},SAFE://127.0.0.1:0",
-        listener_security_protocol_map=f"{MAP},NEW:PLAINTEXT,SAFE:SSL", advertised_listeners="INSIDE://i.example:0",
+        wire, listeners=f"{inside},NEW://127.0.0.1:{new_port},SAFE://127.0.0.1:0,MOVED://127.0.0.1:{moved_port}",
+        listener_security_protocol_map=f"{MAP},NEW:PLAINTEXT,SAFE:SSL,MOVED:PLAINTEXT",
+        advertised_listeners="INSIDE://i.example:0",
         **{"listener.name.safe.ssl.keystore.type": "PEM",
            "listener.name.safe.ssl.keystore.location": str(tmp_path / "broker.pem")},
     )  # fmt: skip
     assert answer.error_code == 0, answer.error_message
     await several.stop()
     (tmp_path / "broker.pem").unlink()
-    with socket.create_server(("127.0.0.1", inside_port)), socket.create_server(("127.0.0.1", new_port)):
+    with contextlib.ExitStack() as others:
+        for port in (inside_port, new_port, moved_port):
+            others.enter_context(socket.create_server(("127.0.0.1", port)))
         started = await several.start()
         assert set(started.addresses) == {"INSIDE"} and started.addresses["INSIDE"].port != inside_port
         told = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
@@ -469,8 +473,14 @@ async def test_a_listener_of_an_earlier_life_that_cannot_be_had_is_left_out(
         assert (await wire.produce("t", batch(b"x"))).error_code == 0
         assert (await altered(wire, background_threads="3")).error_code == 0
         assert set(started.addresses) == {"INSIDE"}
+        moved = f"{inside},NEW://127.0.0.1:{new_port},SAFE://127.0.0.1:0,MOVED://127.0.0.1"
+        taken = others.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+        assert "the port is in use" in (await altered(wire, listeners=f"{moved}:{taken}")).error_message
+        assert (await altered(wire, listeners=f"{moved}:0")).error_code == 0
+        assert set(started.addresses) == {"INSIDE", "MOVED"}
+        assert (await (await several.connect("MOVED")).produce("t", batch(b"x"))).error_code == 0
     assert (await altered(wire, background_threads="4")).error_code == 0
-    assert set(started.addresses) == {"INSIDE", "NEW"}
+    assert set(started.addresses) == {"INSIDE", "NEW", "MOVED"}
     assert (await wire.produce("t", batch(b"x"))).error_code == 0
     assert (await (await several.connect("NEW")).produce("t", batch(b"x"))).error_code == 0
     assert (await altered(wire, listeners=None, advertised_listeners=None)).error_code == 0
