@@ -72,19 +72,19 @@ async def load(session: Session, config: BrokerConfig, broker_id: int, *, runnin
         except NoNode:
             continue
         except StoreDamaged as problem:
-            if not running:
-                raise
             path = nodes.broker_config(name)
+            if not running:
+                raise StoreDamaged(path, problem.detail) from None
             event(log, logging.ERROR, "settings of a broker ignored", node=path, reason=problem)
             continue
         told, untold = await decoded(config, held)
         for setting, reason in untold.items():
             event(log, logging.ERROR, "setting ignored", setting=setting, reason=reason)
-        unbelieved = await _unbelieved(config, source, told) if running else {}
+        unusable = await (_unbelieved if running else _unspoken)(config, source, told)
         going = config.dynamic(source)
-        told = {n: text for n, text in told.items() if n not in unbelieved}
-        told |= {n: text for n, text in going.items() if n in unbelieved}
-        for setting, reason in {**unbelieved, **take(config, source, told, running=running)}.items():
+        told = {n: text for n, text in told.items() if n not in unusable}
+        told |= {n: text for n, text in going.items() if n in unusable}
+        for setting, reason in {**unusable, **take(config, source, told, running=running)}.items():
             event(log, logging.WARNING, "setting ignored", setting=setting, reason=reason)
 
 
@@ -100,6 +100,23 @@ async def _unbelieved(config: BrokerConfig, source: Source, told: Mapping[str, s
         of_peers = (ADVERTISED, own_name(tried.listeners.inter_broker, ""))
         names = {n for n in {**going, **told} if n.startswith(of_peers) and going.get(n) != told.get(n)}
         return dict.fromkeys(sorted(names), problem.message)
+    return {}
+
+
+async def _unspoken(config: BrokerConfig, source: Source, told: Mapping[str, str]) -> dict[str, str]:
+    """The protocols of listeners, and why, if one that the broker is started with could not be spoken in their place: a
+    broker that did not start for it could not be asked to take it back."""
+    if PROTOCOLS not in told:
+        return {}
+    tried = config.copy()
+    take(tried, source, told)
+    started, stored = tried.as_started().listeners.protocols, tried.listeners.protocols
+    for name, ssl in tried.ssl.items():
+        if started.get(name, stored[name]) != stored[name]:
+            try:
+                await asyncio.to_thread(server_context, ssl, name)
+            except ConfigError as problem:
+                return {PROTOCOLS: problem.message}
     return {}
 
 

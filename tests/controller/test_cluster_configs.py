@@ -294,7 +294,7 @@ async def test_settings_of_all_brokers_that_cannot_be_read(
     await eventually("the other has it", lambda: other.topics.topic("t").get("retention.ms") == "7000")
     assert other.config["log.retention.ms"] == 9000
     assert "settings of a broker ignored" in caplog.text
-    with pytest.raises(StoreDamaged):
+    with pytest.raises(StoreDamaged, match="/config/brokers/<default>: a node of the coordination store is damaged"):
         await other.watch.read_all(other.session)
 
 

@@ -8,13 +8,14 @@ import pytest
 
 from pybroker import errors
 from pybroker.cluster.config_changes import Change, Operation
-from pybroker.config import Source
+from pybroker.config import BrokerConfig, Source
 from pybroker.controller import nodes, users
+from pybroker.controller.configs import load
 from pybroker.coordination.store import Create, Set
 from pybroker.errors import KafkaError
 from pybroker.security.quotas import PRODUCER
 from pybroker.testing.certificates import Authority
-from tests.controller.member import Member
+from tests.controller.member import LISTENERS, Member
 from tests.controller.stage import Stage
 from tests.harness import eventually
 
@@ -130,3 +131,24 @@ async def test_what_is_damaged_is_told_with_its_path(
         assert problem.code == errors.KAFKA_STORAGE_ERROR
         assert problem.message.startswith(f"{node} is damaged in the coordination store (Expecting property name")
     assert (await session.get(node))[0] == b"{"
+
+
+async def test_a_stored_protocol_that_cannot_be_spoken_ends_no_start(
+    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody could mend it without the broker, which goes by the protocol that it was started with. One that can be
+    spoken is taken, as Kafka's brokers do."""
+    config = BrokerConfig.load(None, [*LISTENERS, "ssl.keystore.type=PEM"])
+    held = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SSL", "log.retention.ms": "8000"}
+    await stage.session.create(nodes.broker_config(1), nodes.dump_config(held))
+    await load(stage.session, config, 1)
+    assert config.listeners.protocols == {"PLAINTEXT": "PLAINTEXT", "CLIENTS": "PLAINTEXT"}
+    assert config["log.retention.ms"] == 8000
+    why = 'reason="the listener CLIENTS has TLS, but no certificate'
+    assert f"setting ignored setting=listener.security.protocol.map {why}" in caplog.text
+    signed, store = Authority().sign("localhost"), tmp_path / "broker.pem"
+    store.write_bytes(signed.key + signed.chain)
+    held["listener.name.clients.ssl.keystore.location"] = str(store)
+    await stage.session.set(nodes.broker_config(1), nodes.dump_config(held))
+    await load(stage.session, config, 1)
+    assert config.listeners.protocols == {"PLAINTEXT": "PLAINTEXT", "CLIENTS": "SSL"}
