@@ -137,6 +137,8 @@ def take(config: BrokerConfig, source: Source, told: Mapping[str, str], *, runni
 
     def go_by(names: Iterable[str], values: Mapping[str, str]) -> None:
         _check_names(names)
+        if (why := _not_of_all(source, names)) is not None:
+            raise ConfigError(why)
         tried = now.copy()
         tried.overlay(source, values)
         if running:
@@ -348,8 +350,8 @@ def _broker_after(
     after = altered(own, changes, BROKER_LISTS, lambda setting: as_text(config[setting]) or "")
     given = [change.name for change in changes if change.name in after]
     _check_names(given)
-    for setting in [s for s in given if s in PER_BROKER or changes_of_listener(s)] if not name else ():
-        raise KafkaError(errors.INVALID_REQUEST, f"{setting} is each broker's own: alter it by the broker's id")
+    if (why := _not_of_all(_source(name), given)) is not None:
+        raise KafkaError(errors.INVALID_REQUEST, why)
     check_can_be_kept(config, after, held)
     return after
 
@@ -392,6 +394,13 @@ async def purge(session: Session, before_ms: int) -> None:
         if stat is None or stat.ctime_ms >= before_ms:
             return  # they are in order: the others are younger
         await session.delete(path)
+
+
+def _not_of_all(source: Source, names: Iterable[str]) -> str | None:
+    """Why one of these cannot be set for all brokers, if it is to be."""
+    own = (name for name in names if name in PER_BROKER or changes_of_listener(name))
+    first = next(own, None) if source is Source.DYNAMIC_DEFAULT_BROKER else None
+    return None if first is None else f"{first} is each broker's own: alter it by the broker's id"
 
 
 def _check_names(names: Iterable[str]) -> None:

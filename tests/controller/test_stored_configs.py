@@ -98,6 +98,29 @@ async def test_a_stored_certificate_that_no_broker_would_believe(
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("listeners", "PLAINTEXT://:9092,CLIENTS://:9093,MORE://:0"), ("advertised.listeners", "PLAINTEXT://elsewhere:1"),
+        ("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT,MORE:SSL"),
+        ("listener.name.clients.ssl.keystore.location", "nowhere.pem"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("running", [True, False])
+async def test_what_is_each_brokers_own_is_not_taken_for_all(
+    stage: Stage, caplog: pytest.LogCaptureFixture, name: str, text: str, running: bool
+) -> None:
+    """Every broker would be at one address; Kafka's brokers ignore it there, too."""
+    config = BrokerConfig.load(None, LISTENERS)
+    before = config.listeners
+    held = nodes.dump_config({name: text, "log.retention.ms": "8000"})
+    await stage.session.create(nodes.broker_config(None), held)
+    await load(stage.session, config, 1, running=running)
+    assert config.dynamic(Source.DYNAMIC_DEFAULT_BROKER) == {"log.retention.ms": "8000"}
+    assert config.listeners == before
+    assert f"setting ignored setting={name} reason=\"{name} is each broker's own: alter it by the" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("alone", "path"),
     [
         (False, "brokers/1"), (False, "brokers/<default>"), (False, "topics/t"), (False, "users/ann"),
