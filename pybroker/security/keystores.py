@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pybroker.config.settings import ConfigError, shown
 from pybroker.errors import system_words
+from pybroker.security.tls_errors import ssl_words
 
 if TYPE_CHECKING:  # which takes as long to import as a start may take
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -339,8 +340,12 @@ def _pair(source: _Source, key: PrivateKeyTypes, chain: Sequence[Certificate]) -
         raise source.refuse(f"has a certificate that expired on {_day(until)}")
     if now < since:
         raise source.refuse(f"has a certificate that is not valid before {_day(since)}")
-    bare = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return KeyPair(_as_pem(chain), bare)
+    pair = KeyPair(_as_pem(chain), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    try:
+        pair.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    except ssl.SSLError as problem:  # a key is too short for it, or a signature too weak
+        raise source.refuse(f"has a key or a certificate that OpenSSL does not take: {ssl_words(problem)}") from None
+    return pair
 
 
 def _anchors(source: _Source, certificates: Sequence[Certificate]) -> bytes:

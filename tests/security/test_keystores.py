@@ -194,6 +194,17 @@ def test_what_is_wrong_with_a_pem_file(tmp_path: Path, content: bytes, why: str)
     assert message.startswith(f"{file} ({PREFIX}keystore.location) ") and why in message
 
 
+def test_a_key_that_openssl_does_not_take(tmp_path: Path) -> None:
+    """One is too short for it; of RSA-PSS it gets to see the key without its kind."""
+    file = tmp_path / "own.pem"
+    for kind in ("rsa:1024", "rsa-pss"):
+        made = ["openssl", "req", "-x509", "-newkey", kind, "-noenc", "-subj", "/CN=own", "-days", "3"]
+        done = subprocess.run([*made, "-keyout", "-", "-out", "-"], check=True, capture_output=True)
+        file.write_bytes(done.stdout)
+        message = refused(key_store, PREFIX, type="PEM", location=str(file))
+        assert message.startswith(f"{file} ({PREFIX}keystore.location) has a key or a certificate that OpenSSL")
+
+
 def test_time_has_passed_or_not_come(tmp_path: Path) -> None:
     """One's own certificate is looked at, and of those who are trusted that one of them is still valid."""
     late = Identity("late", ROOT_CA, hosts=["x"], days=(-9, -2))
