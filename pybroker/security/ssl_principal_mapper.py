@@ -5,6 +5,7 @@ that it knows are nine, a value behind another type is hexadecimal, and one of B
 """
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -114,21 +115,26 @@ class Rule(NamedTuple):
     def apply(self, name: str) -> str | None:
         if self.pattern is None:
             return name
-        found = self.pattern.fullmatch(name)
-        if found is None:
+        if self.pattern.fullmatch(name) is None:
             return None
-        text = _GROUP.sub(lambda group: _group(found, group), self.replacement)
+        text = self.pattern.sub(self._replaced, name)  # Java's replaceAll, which finds .* again at the end
         return text.lower() if self.case == "L" else text.upper() if self.case == "U" else text
 
+    def _replaced(self, found: re.Match[str]) -> str:
+        return _PART.sub(lambda part: part[1] or _group(found, part[2], part[0]), self.replacement)
 
-_GROUP: Final = re.compile(r"\$(\d)")
+
+_PART: Final = re.compile(r"\\(.)|\$(\d+)", re.DOTALL | re.ASCII)
+"""What is no text in a replacement: a character that is escaped, and a group."""
 _RULE: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\Z)", re.DOTALL)
 
 
-def _group(found: re.Match[str], group: re.Match[str]) -> str:
-    """$1 to $9; one that the pattern has not stays as it is."""
-    number = int(group[1])
-    return found[number] or "" if 0 < number <= found.re.groups else group[0]
+def _group(found: re.Match[str], digits: str, text: str) -> str:
+    """$0 for all, $1, $2 and so on, as many digits as there is a group for; one that the pattern has not stays text."""
+    for size in range(min(len(digits), 3), 0, -1):
+        if int(digits[:size]) <= found.re.groups:
+            return (found[int(digits[:size])] or "") + digits[size:]
+    return text
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
@@ -143,10 +149,11 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
             rules.append(Rule(None, "", ""))
         else:
             try:
-                pattern = re.compile(found[2].replace("\\/", "/"))
-            except re.error as problem:
+                with warnings.catch_warnings(action="error", category=FutureWarning):  # [a&&b], which Java reads
+                    pattern = re.compile(found[2].replace("\\/", "/"), re.ASCII)  # as Java's \\w and (?i) are
+            except (re.error, FutureWarning) as problem:
                 raise ValueError(f"the pattern {shown(found[2])} cannot be used: {problem}") from None
-            rules.append(Rule(pattern, found[3].replace("\\/", "/"), found[4]))
+            rules.append(Rule(pattern, found[3], found[4]))
         at = found.end()
     return tuple(rules) or (Rule(None, "", ""),)
 

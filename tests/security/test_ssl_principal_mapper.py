@@ -79,9 +79,14 @@ def test_a_value_cannot_pass_for_another_part(value: str) -> None:
         (r"RULE:^CN=a\/b$/x\/y/", "CN=a/b", "x/y"),
         ("RULE:CN=(a)|(b)/$1-$2/", "CN=a", "a-"),
         (" RULE:x/y/ , RULE:CN=.{1,3}/z/L", "CN=abc", "z"),
+        (r"RULE:CN=(.*)/$0 $01 $12 \$1 \\/", "CN=a", r"CN=a a a2 $1 \."[:-1]),
+        ("RULE:CN=(.)(.*)/$21-$3/", "CN=ab", "b1-$3"),
+        (r"RULE:CN=(\w*).*/<$1>/", "CN=\u00e9", "<>"),
+        ("RULE:.*/x/", "CN=a", "xx"),
     ],
 )
 def test_the_first_rule_that_matches_all_of_it_makes_the_name(rules: str, subject: str, name: str) -> None:
+    """As Kafka 3.9.1 makes it, odd as the last one is: it replaces what is found, and .* is found again at the end."""
     check_rules(rules)
     assert principal_name(parse_rules(rules), subject) == name
 
@@ -98,3 +103,9 @@ def test_what_is_no_rule(rules: str) -> None:
         parse_rules(rules)
     with pytest.raises(ValueError, match=r"."):
         check_rules(rules)
+
+
+@pytest.mark.parametrize("pattern", ["(", r"\p{Lu}", "[a&&b]"])
+def test_a_pattern_that_python_would_read_in_another_way_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="cannot be used"):
+        parse_rules(f"RULE:{pattern}/x/")
