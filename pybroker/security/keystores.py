@@ -323,10 +323,22 @@ def _look(source: _Source, certificates: Sequence[Certificate]) -> None:
 def _in_order(own: Certificate, others: Sequence[Certificate]) -> list[Certificate]:
     """One's own certificate, that of who has signed it, and so on: the order of a handshake."""
     chain, rest = [own], [each for each in others if each != own]
-    while signed_by := next((each for each in rest if each.subject == chain[-1].issuer), None):
+    while named := [each for each in rest if each.subject == chain[-1].issuer]:
+        signed_by = next((each for each in named if _has_signed(each, chain[-1])), named[0])
         rest.remove(signed_by)
         chain.append(signed_by)
     return chain
+
+
+def _has_signed(issuer: Certificate, certificate: Certificate) -> bool:
+    """An authority that has changed its key has two certificates of one name."""
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (InvalidSignature, UnsupportedAlgorithm, TypeError, ValueError):
+        return False
+    return True
 
 
 def _pair(source: _Source, key: PrivateKeyTypes, chain: Sequence[Certificate]) -> KeyPair:

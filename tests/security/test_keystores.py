@@ -61,7 +61,8 @@ def refused(call: Any, *arguments: Any, **named: Any) -> str:
 
 def test_a_pem_file_has_key_and_chain_in_any_order(tmp_path: Path) -> None:
     file = tmp_path / "own.pem"
-    parts = [each.certificate_pem for each in (ROOT_CA, OWN, BETWEEN)] + [OWN.key_pem()]
+    before = Identity("between", ROOT_CA)  # the key that this authority had before it took another
+    parts = [each.certificate_pem for each in (before, ROOT_CA, OWN, BETWEEN)] + [OWN.key_pem()]
     file.write_bytes(b"Bag Attributes\n    friendlyName: own\n" + b"".join(parts))
     assert is_own(key_store(PREFIX, type="PEM", location=str(file)))
     assert is_own(key_store(PREFIX, type=None, location=str(file))), "the file's name says what it is"
