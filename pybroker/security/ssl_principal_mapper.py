@@ -121,20 +121,26 @@ class Rule(NamedTuple):
         return text.lower() if self.case == "L" else text.upper() if self.case == "U" else text
 
     def _replaced(self, found: re.Match[str]) -> str:
-        return _PART.sub(lambda part: part[1] or _group(found, part[2], part[0]), self.replacement)
+        return _PART.sub(lambda part: part[1] or _group(found, part[2]), self.replacement)
 
 
-_PART: Final = re.compile(r"\\(.)|\$(\d+)", re.DOTALL | re.ASCII)
+_PART: Final = re.compile(r"\\(.)|\$(\d*)", re.DOTALL | re.ASCII)
 """What is no text in a replacement: a character that is escaped, and a group."""
 _RULE: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\Z)", re.DOTALL)
 
 
-def _group(found: re.Match[str], digits: str, text: str) -> str:
-    """$0 for all, $1, $2 and so on, as many digits as there is a group for; one that the pattern has not stays text."""
-    for size in range(min(len(digits), 3), 0, -1):
-        if int(digits[:size]) <= found.re.groups:
-            return (found[int(digits[:size])] or "") + digits[size:]
-    return text
+def _group(found: re.Match[str], digits: str) -> str:
+    """$0 for all, $1, $2 and so on, as many digits as there is a group for."""
+    size = max(size for size in (1, 2, 3) if int(digits[:size]) <= found.re.groups)
+    return (found[int(digits[:size])] or "") + digits[size:]
+
+
+def _check_groups(pattern: re.Pattern[str], replacement: str) -> None:
+    """ValueError for a group that the pattern has not: Kafka takes such a rule, and turns all away whom it matches."""
+    for part in _PART.finditer(replacement):
+        if part[1] is None and not (part[2] and int(part[2][0]) <= pattern.groups):
+            has = f"the pattern {shown(pattern.pattern)} has {pattern.groups} groups"
+            raise ValueError(f"{part[0]} in the replacement {shown(replacement)} names no group: {has}")
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
@@ -153,6 +159,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
                     pattern = re.compile(found[2].replace("\\/", "/"), re.ASCII)  # as Java's \\w and (?i) are
             except (re.error, FutureWarning) as problem:
                 raise ValueError(f"the pattern {shown(found[2])} cannot be used: {problem}") from None
+            _check_groups(pattern, found[3])
             rules.append(Rule(pattern, found[3], found[4]))
         at = found.end()
     return tuple(rules) or (Rule(None, "", ""),)

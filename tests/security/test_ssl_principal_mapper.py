@@ -75,12 +75,11 @@ def test_a_value_cannot_pass_for_another_part(value: str) -> None:
         ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/,DEFAULT", "CN=kafka,OU=Others,O=x", "CN=kafka,OU=Others,O=x"),
         ("RULE:^cn=(.*?),ou=(.*?),dc=(.*?),dc=(.*?)$/$1@$2/L", "cn=Adm,ou=Users,dc=a,dc=b", "adm@users"),
         ("RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/U", "CN=first.last,O=x", "FIRST.LAST"),
-        ("RULE:^CN=(.*)$/$1 $2/", "CN=a", "a $2"),
         (r"RULE:^CN=a\/b$/x\/y/", "CN=a/b", "x/y"),
         ("RULE:CN=(a)|(b)/$1-$2/", "CN=a", "a-"),
         (" RULE:x/y/ , RULE:CN=.{1,3}/z/L", "CN=abc", "z"),
         (r"RULE:CN=(.*)/$0 $01 $12 \$1 \\/", "CN=a", r"CN=a a a2 $1 \."[:-1]),
-        ("RULE:CN=(.)(.*)/$21-$3/", "CN=ab", "b1-$3"),
+        ("RULE:CN=(.)(.*)/$21-$2/", "CN=ab", "b1-b"),
         (r"RULE:CN=(\w*).*/<$1>/", "CN=\u00e9", "<>"),
         ("RULE:.*/x/", "CN=a", "xx"),
     ],
@@ -109,3 +108,10 @@ def test_what_is_no_rule(rules: str) -> None:
 def test_a_pattern_that_python_would_read_in_another_way_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="cannot be used"):
         parse_rules(f"RULE:{pattern}/x/")
+
+
+@pytest.mark.parametrize("rule", ["CN=.*/$1/", "CN=(.*)/$1 $2/", "CN=.*/a$/", "CN=(.*)/$x/"])
+def test_a_replacement_by_a_group_that_is_none_is_refused(rule: str) -> None:
+    """Kafka would turn away whomever it matches; taken for text, all of them would be one user."""
+    with pytest.raises(ValueError, match="in the replacement"):
+        parse_rules(f"RULE:{rule}")
