@@ -11,10 +11,10 @@ ZooKeeper. Each keeps its address and its data for as long as the cluster is use
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from pybroker import forks
-from pybroker.testing import clients, replicated
+from pybroker.testing import records, replicated
 from pybroker.testing.faults import Faults
 from pybroker.testing.frames import hidden
 from pybroker.testing.handle import DEFAULTS, LIVE, MODES, Mode
@@ -22,9 +22,12 @@ from pybroker.testing.life import HOST, BrokerFailed, as_text
 from pybroker.testing.members import STORES, Members, StoreKind
 from pybroker.testing.network import STORE
 from pybroker.testing.records import CLIENT_ID, TIMEOUT_S, Content, Record, StoredRecord
+from pybroker.testing.secured import Secured
+from pybroker.testing.security import Sasl, Security
 
 if TYPE_CHECKING:
     from pybroker.client.admin import Admin
+    from pybroker.client.connection import Connection
     from pybroker.server.zookeeper_server import ZooKeeper
 
 T = TypeVar("T")
@@ -47,7 +50,7 @@ CLUSTER_DEFAULTS: Final[Mapping[str, str]] = {
 """What a test expects of a cluster; `settings` win over it."""
 
 
-class ClusterHandle:
+class ClusterHandle(Secured):
     """A cluster, started when it is made; brokers are numbered from 1, as their ids are. Raises BrokerFailed."""
 
     @hidden
@@ -58,9 +61,13 @@ class ClusterHandle:
         mode: Mode = "inprocess",
         store: StoreKind | None = None,
         settings: Mapping[str, object] | None = None,
+        sasl: Sasl | None = None,
+        acls: bool = False,
+        tls: bool = False,
     ) -> None:
         """`settings` are those of each broker, by Kafka's names. Without a `store`, brokers in the process of the test
-        have one in memory; those in processes of their own always have a ZooKeeper."""
+        have one in memory; those in processes of their own always have a ZooKeeper. `sasl`, `acls` and `tls` are
+        BrokerHandle's: brokers log in at each other, too, and what they say is encrypted."""
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
         if mode not in MODES:
@@ -73,7 +80,8 @@ class ClusterHandle:
             raise ValueError("processes of their own share no memory: mode='subprocess' is with store='zookeeper'")
         few = {name: str(min(count, brokers)) for name, count in COUNTS.items()}
         given = {name: as_text(value) for name, value in (settings or {}).items()}
-        self._members = Members(brokers, mode, self.store, {**CLUSTER_DEFAULTS, **few, **given})
+        self._security = Security.of(sasl, acls, tls, given)
+        self._members = Members(brokers, mode, self.store, {**CLUSTER_DEFAULTS, **few, **given}, self._security)
         self._paused: set[int] = set()
         self._cuts: dict[int, set[int]] = {}
         self._told_s = 0.0
@@ -83,6 +91,7 @@ class ClusterHandle:
             self.start()
             self._told_s = 0.0  # there is no topic yet
             self._make_groups()
+            self._make_users()
         except BaseException:
             self.close()
             raise
@@ -108,7 +117,7 @@ class ClusterHandle:
     @property
     def bootstrap_servers(self) -> str:
         """The addresses of all, for clients."""
-        return self._addresses(self.brokers)
+        return ",".join(f"{HOST}:{port}" for port in self._members.ports.values())
 
     @property
     def zookeeper(self) -> "ZooKeeper | None":
@@ -288,20 +297,6 @@ class ClusterHandle:
         heard = self._addresses(self._heard())
         return self._told(lambda: replicated.read(heard, topic, partition, count, timeout_s))
 
-    # -- clients ---------------------------------------------------------------------------------------------------
-
-    def confluent_config(self, group_id: str | None = None, **overrides: Any) -> dict[str, Any]:
-        """For confluent-kafka, as a broker's."""
-        return clients.confluent(self.bootstrap_servers, group_id, overrides)
-
-    def kafka_python_config(self, group_id: str | None = None, **overrides: Any) -> dict[str, Any]:
-        """For kafka-python, as a broker's."""
-        return clients.kafka_python(self.bootstrap_servers, group_id, overrides)
-
-    def aiokafka_config(self, group_id: str | None = None, **overrides: Any) -> dict[str, Any]:
-        """For aiokafka, as a broker's."""
-        return clients.aiokafka(self.bootstrap_servers, group_id, overrides)
-
     # -- who is asked ----------------------------------------------------------------------------------------------
 
     def _chosen(self, numbers: Sequence[int]) -> Sequence[int]:
@@ -312,7 +307,11 @@ class ClusterHandle:
         return numbers or self.brokers
 
     def _addresses(self, numbers: Sequence[int]) -> str:
-        return ",".join(f"{HOST}:{self._members.ports[number]}" for number in numbers)
+        """Where the kit asks these, without a login."""
+        return ",".join(f"{HOST}:{self._members.own_ports[number]}" for number in numbers)
+
+    def _connect_all(self) -> "list[Connection]":
+        return [records.connect(self._members.own_ports[number]) for number in self._heard()]
 
     def _heard(self) -> Sequence[int]:
         """Those that know what is so: they run, and are neither paused nor cut off; in a forked child, all. Raises
@@ -371,7 +370,10 @@ def cluster(
     mode: Mode = "inprocess",
     store: StoreKind | None = None,
     settings: Mapping[str, object] | None = None,
+    sasl: Sasl | None = None,
+    acls: bool = False,
+    tls: bool = False,
 ) -> ClusterHandle:
     """A cluster for the length of a `with`; the arguments are ClusterHandle's."""
     __tracebackhide__ = True
-    return ClusterHandle(brokers, mode=mode, store=store, settings=settings)
+    return ClusterHandle(brokers, mode=mode, store=store, settings=settings, sasl=sasl, acls=acls, tls=tls)

@@ -13,10 +13,10 @@ import os
 import time
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 from pybroker import forks
-from pybroker.testing import clients, records, security
+from pybroker.testing import records
 from pybroker.testing.datadir import DataDir
 from pybroker.testing.faults import Faults
 from pybroker.testing.frames import hidden
@@ -24,11 +24,11 @@ from pybroker.testing.inprocess import InProcess
 from pybroker.testing.life import HOST, Inherited, Life, Plan, as_text, hold_port
 from pybroker.testing.process import Subprocess
 from pybroker.testing.records import Content, Record, StoredRecord
-from pybroker.testing.security import Login, Sasl, Security
+from pybroker.testing.secured import Secured
+from pybroker.testing.security import Sasl, Security
 
 if TYPE_CHECKING:
     from pybroker.client.connection import Connection
-    from pybroker.security.acls import Permission
 
 Mode = Literal["inprocess", "subprocess"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
@@ -47,7 +47,6 @@ DEFAULTS: Final[Mapping[str, str]] = {
 """What a test expects of a broker: nothing waits for company, and little is held in memory. `settings` win over it."""
 
 
-
 class Forgotten(Protocol):
     """What somebody may forget to close."""
 
@@ -59,7 +58,7 @@ LIVE: Final["weakref.WeakSet[Forgotten]"] = weakref.WeakSet()
 """The brokers and clusters of this process that are not closed."""
 
 
-class BrokerHandle:
+class BrokerHandle(Secured):
     """One broker, started when it is made.
 
     `settings` are broker settings by Kafka's names. `data_dir` is where the data lies and stays; without it the data
@@ -101,9 +100,7 @@ class BrokerHandle:
         forks.tell(self)
         try:
             self.start()
-            if self._security is not None:
-                with self._connect() as connection:
-                    self._security.make_users(connection)
+            self._make_users()
         except BaseException:
             self.close()
             raise
@@ -225,84 +222,10 @@ class BrokerHandle:
                 time.sleep(records.POLL_S)
 
     def _connect(self) -> "Connection":
-        from pybroker.client.connection import Connection
+        return records.connect(self._own_port)
 
-        return Connection(self.host, self._own_port, timeout_s=records.TIMEOUT_S, client_id=records.CLIENT_ID)
-
-    # -- users -----------------------------------------------------------------------------------------------------
-
-    @property
-    def ca_file(self) -> str | None:
-        """The file (PEM) of who signed the broker's certificate; None without `tls`."""
-        return None if self._security is None or not self._security.tls else security.certificates().authority
-
-    @property
-    def users(self) -> Mapping[str, str]:
-        """{name: password} of those who may log in; clients do as the first. Empty without `sasl`."""
-        return {} if self._security is None else self._security.users
-
-    @hidden
-    def allow(self, user: str, *operations: str, prefixed: bool = False, **about: str | Iterable[str]) -> None:
-        """Let a user do operations: allow("alice", "read", "write", topic="orders"). `about` is topic, group, cluster,
-        transactional_id, each a name or several. Raises ValueError, KafkaError."""
-        from pybroker.security.acls import Permission
-
-        self._create_acls(user, Permission.ALLOW, operations, about, prefixed)
-
-    @hidden
-    def deny(self, user: str, *operations: str, prefixed: bool = False, **about: str | Iterable[str]) -> None:
-        """The same the other way: who is denied something may not do it, whatever else is allowed."""
-        from pybroker.security.acls import Permission
-
-        self._create_acls(user, Permission.DENY, operations, about, prefixed)
-
-    def _create_acls(
-        self, user: str, permission: "Permission", operations: tuple[str, ...],
-        about: Mapping[str, str | Iterable[str]], prefixed: bool,
-    ) -> None:  # fmt: skip
-        if self._security is None or not self._security.acls:
-            raise ValueError("this broker has no ACLs, and everybody may do everything: make it with acls=True")
-        with self._connect() as connection:
-            security.create_acls(connection, user, permission, operations, about, prefixed)
-
-    # -- clients ---------------------------------------------------------------------------------------------------
-
-    def _login(self, user: str | None) -> Login | None:
-        if self._security is None and user is not None:
-            raise ValueError(f"this broker asks nobody to log in, {user!r} neither: make it with sasl=True")
-        return None if self._security is None else self._security.login(user)
-
-    def confluent_config(
-        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
-    ) -> dict[str, Any]:
-        """For confluent-kafka: a consumer's with a group, else a producer's or admin's; linger_ms=5 is linger.ms.
-
-        `user` of the broker's users logs in, here and below; None: the first of them."""
-        return clients.confluent(self.bootstrap_servers, group_id, overrides, self._login(user))
-
-    def kafka_python_config(
-        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
-    ) -> dict[str, Any]:
-        """For kafka-python: `KafkaProducer(**broker.kafka_python_config())`."""
-        return clients.kafka_python(self.bootstrap_servers, group_id, overrides, self._login(user))
-
-    def aiokafka_config(
-        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
-    ) -> dict[str, Any]:
-        """For aiokafka: `AIOKafkaConsumer("topic", **broker.aiokafka_config("group"))`."""
-        return clients.aiokafka(self.bootstrap_servers, group_id, overrides, self._login(user))
-
-    def pybroker_config(
-        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
-    ) -> dict[str, Any]:
-        """For pybroker's own clients: `Producer(**broker.pybroker_config())`."""
-        return clients.pybroker(self.bootstrap_servers, group_id, overrides, self._login(user))
-
-    def java_config(
-        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
-    ) -> dict[str, Any]:
-        """Properties for Java clients, Kafka's tools, and files for --command-config: {"security.protocol": ...}."""
-        return clients.java(self.bootstrap_servers, group_id, overrides, self._login(user))
+    def _connect_all(self) -> "list[Connection]":
+        return [self._connect()]
 
 
 class AsyncBroker:

@@ -6,6 +6,7 @@ brokers, which connect at once and are let through when it serves.
 
 import contextlib
 import os
+import socket
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final, Literal, get_args
@@ -15,6 +16,7 @@ from pybroker.testing.handle import Mode
 from pybroker.testing.life import HOST, START_S_MAX, BrokerFailed, Inherited, Life, Plan, hold_port
 from pybroker.testing.network import STORE, Network
 from pybroker.testing.process import Subprocess
+from pybroker.testing.security import Security
 
 if TYPE_CHECKING:
     from pybroker.server.zookeeper_server import ZooKeeper
@@ -27,22 +29,27 @@ AGAIN_S: Final = 0.1
 
 
 class Members:
-    """Made, they are down: `start` begins their lives. `lives` and `ports` are by number."""
+    """Made, they are down: `start` begins their lives. `lives` and ports are by number: clients come by `ports`, the
+    kit by `own_ports`."""
 
-    def __init__(self, count: int, mode: Mode, store: StoreKind, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, count: int, mode: Mode, store: StoreKind, settings: Mapping[str, str], security: Security | None = None
+    ) -> None:
         self.zookeeper: ZooKeeper | None = None
         self.network = Network()
         self.lives: dict[int, Life] = {}
         self.inherited = False  # by a forked child
         self._directory = DataDir()
-        self._held = {number: hold_port() for number in range(1, count + 1)}
-        self.ports: dict[int, int] = {number: held.getsockname()[1] for number, held in self._held.items()}
+        self._security = security
+        self._held: list[socket.socket] = []
+        self.ports = self._hold_ports(count)
+        self.own_ports = self.ports if security is None else self._hold_ports(count)
+        self._peer_ports = self.ports if security is None else self._hold_ports(count)
         self._together: Together | None = None
         self._starting: Future[ZooKeeper] | None = None
         self._store_port = 0
         if store == "zookeeper":
-            held = self._held[STORE] = hold_port()
-            self._store_port = held.getsockname()[1]
+            (self._store_port,) = self._hold_ports(1).values()
         if mode == "inprocess":
             from pybroker.testing import together
 
@@ -51,6 +58,12 @@ class Members:
             self.lives[number] = self._life(number, settings)
         if self._store_port:
             self._begin_zookeeper()
+
+    def _hold_ports(self, count: int) -> dict[int, int]:
+        """By number, from 1 on."""
+        held = [hold_port() for _ in range(count)]
+        self._held += held
+        return {number: each.getsockname()[1] for number, each in enumerate(held, 1)}
 
     @property
     def directory(self) -> str:
@@ -66,12 +79,16 @@ class Members:
         self._starting = self.network.thread.begin(lambda: ZooKeeper(port=self._store_port, data_dir=home))
 
     def _life(self, number: int, settings: Mapping[str, str]) -> Life:
-        ways = {str(to): self.network.way_to(to, port, number) for to, port in self.ports.items() if to != number}
+        ways = {str(to): self.network.way_to(to, port, number) for to, port in self._peer_ports.items() if to != number}
         own = {"broker.id": str(number)}
         if self._store_port:
             own["zookeeper.connect"] = f"{HOST}:{self.network.way_to(STORE, self._store_port, number)}"
         home = os.path.join(self.directory, f"broker-{number}")
-        plan = Plan(home, self.ports[number], {**settings, **own}, ways)
+        given = {**settings, **own}
+        if self._security is not None:
+            local, peers = self.own_ports[number], self._peer_ports[number]
+            given = self._security.settings(self.ports[number], local, given, peers)
+        plan = Plan(home, self.ports[number], given, ways)
         if self._together is not None:
             return self._together.life(number, plan)
         return Subprocess(plan, f"{home}.log", self.directory)
@@ -137,7 +154,7 @@ class Members:
             if self._together is not None:
                 self._together.close()
             self.network.close()
-            for held in self._held.values():
+            for held in self._held:
                 held.close()
             self._directory.remove()
 
@@ -147,7 +164,7 @@ class Members:
         self.lives = {number: Inherited(os.getppid()) for number in self.lives}
         self._together, self.zookeeper, self._starting = None, None, None
         self.network.forked()
-        for held in self._held.values():
+        for held in self._held:
             held.close()
         self._directory.forked()
 

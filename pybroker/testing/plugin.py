@@ -15,8 +15,11 @@ from pybroker.testing.shared import SharedBroker
 PREFIX_CHARACTERS_MAX: Final = 60
 MARKERS: Final = (
     "pybroker(mode=..., settings={...}, data_dir=..., sasl=..., acls=..., tls=...): how this test's broker is started",
-    "pybroker_cluster(brokers, mode=..., store=..., settings={...}): how the cluster of this test is started",
+    "pybroker_cluster(brokers, mode=..., store=..., settings={...}, sasl=..., acls=..., tls=...): how the cluster of "
+    "this test is started",
 )
+
+CLUSTER_TAKES: Final = ("brokers", "mode", "store", "settings", "sasl", "acls", "tls")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,10 +76,9 @@ def pybroker_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterHandle]:
 
 def _check(how: dict[str, Any]) -> None:
     """The end of a test whose marker `pybroker_cluster` says what no cluster has."""
-    for name in how.keys() - {"brokers", "mode", "store", "settings"}:
-        lone = ": a lone broker has, with @pytest.mark.pybroker" if name in ("sasl", "acls", "tls") else ""
-        words = f"@pytest.mark.pybroker_cluster takes brokers, mode, store and settings, and no {name}{lone}"
-        pytest.fail(words, pytrace=False)
+    for name in how.keys() - CLUSTER_TAKES:
+        words = f"{', '.join(CLUSTER_TAKES[:-1])} and {CLUSTER_TAKES[-1]}"
+        pytest.fail(f"@pytest.mark.pybroker_cluster takes {words}, and no {name}", pytrace=False)
 
 
 @pytest.fixture(scope="session")

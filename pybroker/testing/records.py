@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pybroker.clock import wall_ms
+from pybroker.testing.life import HOST
 
 if TYPE_CHECKING:
     from pybroker.client.connection import Connection
@@ -41,6 +42,13 @@ class StoredRecord(Record):
     key: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int
+
+
+def connect(port: int) -> "Connection":
+    """A connection of the kit's own to a broker, which meets no fault. Raises KafkaError."""
+    from pybroker.client.connection import Connection
+
+    return Connection(HOST, port, timeout_s=TIMEOUT_S, client_id=CLIENT_ID)
 
 
 def shown(found: Sequence[StoredRecord]) -> str:

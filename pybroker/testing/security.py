@@ -1,6 +1,7 @@
 """How a broker of a test is secured: who may log in, by what settings it is started, and how its clients reach it.
 
     CLIENTS    the listener that clients are sent to: they log in, or speak TLS, or both
+    BROKERS    of a cluster: brokers reach each other as clients do, and log in by PLAIN as one user of their own
     LOCAL      the kit's own, without either; with ACLs, whoever comes by it may do everything
 
 Users of PLAIN stand in the broker's settings. Those of SCRAM are made by the first start, and kept in its data. The
@@ -19,7 +20,7 @@ from pybroker.testing.life import HOST
 
 if TYPE_CHECKING:
     from pybroker.client.connection import Connection
-    from pybroker.security.acls import Permission
+    from pybroker.security.acls import AclBinding, Permission
 
 Sasl = bool | str | Mapping[str, object]
 """True, a mechanism, or {"mechanism": ..., "users": {name: password}}."""
@@ -31,6 +32,9 @@ USERS: Final[Mapping[str, str]] = {"alice": "alice-secret"}
 OWN: Final = ("listeners", "listener.security.protocol.map", "inter.broker.listener.name")
 """Settings that a secured broker of a test is given by the kit."""
 ANONYMOUS: Final = "User:ANONYMOUS"
+BROKER: Final = "pybroker-testing-broker"
+"""Whom the brokers of a cluster log in as, at each other alone."""
+BROKER_PASSWORD: Final = os.urandom(16).hex()
 SALT_BYTES: Final = 16
 
 
@@ -113,8 +117,14 @@ class Security(NamedTuple):
         """What the listener of clients speaks."""
         return ("SASL_" if self.mechanism else "") + ("SSL" if self.tls else "PLAINTEXT")
 
-    def settings(self, port: int, local: int, given: Mapping[str, str]) -> dict[str, str]:
-        """The broker's settings, with those that the test gave; clients come by `port`, the kit by `local`."""
+    @property
+    def is_scram(self) -> bool:
+        """Are users made, rather than set?"""
+        return self.mechanism not in ("", "PLAIN")
+
+    def settings(self, port: int, local: int, given: Mapping[str, str], brokers: int | None = None) -> dict[str, str]:
+        """The broker's settings, with those that the test gave; clients come by `port`, the kit by `local`, and other
+        brokers by `brokers`, if it is one of a cluster."""
         made = {
             "listeners": f"CLIENTS://{HOST}:{port},LOCAL://{HOST}:{local}",
             "listener.security.protocol.map": f"CLIENTS:{self.protocol},LOCAL:PLAINTEXT",
@@ -131,10 +141,25 @@ class Security(NamedTuple):
             )
         if self.acls:
             made["authorizer.class.name"] = "kafka.security.authorizer.AclAuthorizer"
+        if brokers is not None:
+            self._add_listener_of_brokers(made, brokers)
         made |= given
         if self.acls:
             made["super.users"] = ";".join(filter(None, [given.get("super.users"), ANONYMOUS]))
         return made
+
+    def _add_listener_of_brokers(self, made: dict[str, str], port: int) -> None:
+        made["listeners"] += f",BROKERS://{HOST}:{port}"
+        made["listener.security.protocol.map"] += f",BROKERS:{self.protocol}"
+        made["inter.broker.listener.name"] = "BROKERS"
+        if self.mechanism:
+            who = {"username": BROKER, "password": BROKER_PASSWORD, f"user_{BROKER}": BROKER_PASSWORD}
+            made["sasl.mechanism.inter.broker.protocol"] = "PLAIN"
+            made["listener.name.brokers.sasl.enabled.mechanisms"] = "PLAIN"
+            made["listener.name.brokers.plain.sasl.jaas.config"] = jaas("PLAIN", who)
+        if self.tls:
+            made["ssl.truststore.type"], made["ssl.truststore.location"] = "PEM", certificates().authority
+            made["listener.name.brokers.ssl.client.auth"] = "required"
 
     def login(self, user: str | None) -> Login:
         """How this user logs in, or with None the first one. ValueError for nobody."""
@@ -150,8 +175,6 @@ class Security(NamedTuple):
 
     def make_users(self, connection: "Connection") -> None:
         """Let the users of SCRAM log in. KafkaError."""
-        if self.mechanism in ("", "PLAIN"):
-            return
         from pybroker.client.admin.base import raise_for
         from pybroker.protocol import messages as m
         from pybroker.security.scram import HASHES, ITERATIONS_MIN, salted
@@ -166,6 +189,14 @@ class Security(NamedTuple):
             ))  # fmt: skip
         for result in connection.request(kind(deletions=[], upsertions=made)).results:
             raise_for(result.error_code, f"the user {result.user}", result.error_message)
+
+
+    def has_users(self, connection: "Connection") -> bool:
+        """Does a broker know of all users of SCRAM?"""
+        from pybroker.protocol import messages as m
+
+        told = connection.request(m.DescribeUserScramCredentialsRequest(users=None)).results
+        return self.users.keys() <= {result.user for result in told}
 
 
 def _is_text(*values: object) -> bool:
@@ -187,28 +218,65 @@ def _quoted(text: str) -> str:
 # -- who may do what --------------------------------------------------------------------------------------------------
 
 
-def create_acls(
-    connection: "Connection", user: str, permission: "Permission", operations: Sequence[str],
-    about: Mapping[str, str | Iterable[str]], prefixed: bool,
-) -> None:  # fmt: skip
-    """Let a user do operations, or not, with what `about` names by its type. ValueError; KafkaError."""
-    from pybroker.client.admin.base import raise_for
-    from pybroker.protocol import messages as m
-    from pybroker.security.acls import WILDCARD, Operation, PatternType, ResourceType
+def acls_of(
+    user: str, permission: "Permission", operations: Sequence[str], about: Mapping[str, str | Iterable[str]],
+    prefixed: bool,
+) -> "list[AclBinding]":  # fmt: skip
+    """The ACLs that let a user do operations, or not, with what `about` names by its type. ValueError."""
+    from pybroker.security.acls import (
+        WILDCARD,
+        Acl,
+        AclBinding,
+        Operation,
+        PatternType,
+        ResourcePattern,
+        ResourceType,
+    )
 
     if not operations or not about:
         raise ValueError("say what may be done, and with what: allow('alice', 'read', topic='orders')")
     done = [Operation.of(name.replace("-", "").replace("_", "")) for name in operations]
-    pattern, kind = PatternType.PREFIXED if prefixed else PatternType.LITERAL, m.CreateAclsRequest
-    made = [
-        kind.Creations(
-            resource_type=ResourceType.of(of_type.replace("_", "")), resource_name=name, resource_pattern_type=pattern,
-            principal=user if ":" in user else f"User:{user}", host=WILDCARD, operation=operation,
-            permission_type=permission,
+    pattern, who = PatternType.PREFIXED if prefixed else PatternType.LITERAL, user if ":" in user else f"User:{user}"
+    return [
+        AclBinding(
+            ResourcePattern(ResourceType.of(of_type.replace("_", "")), name, pattern),
+            Acl(who, WILDCARD, operation, permission),
         )
         for of_type, names in about.items()
         for name in ([names] if isinstance(names, str) else names)
         for operation in done
+    ]
+
+
+def create_acls(connection: "Connection", made: "Sequence[AclBinding]") -> None:
+    """Have a broker make ACLs. KafkaError."""
+    from pybroker.client.admin.base import raise_for
+    from pybroker.protocol import messages as m
+
+    kind = m.CreateAclsRequest
+    asked = [
+        kind.Creations(
+            resource_type=at.type, resource_name=at.name, resource_pattern_type=at.pattern, principal=acl.principal,
+            host=acl.host, operation=acl.operation, permission_type=acl.permission,
+        )
+        for at, acl in made
     ]  # fmt: skip
-    for asked, result in zip(made, connection.request(kind(creations=made)).results, strict=True):
-        raise_for(result.error_code, f"the ACL for {asked.resource_name}", result.error_message)
+    for (at, _), result in zip(made, connection.request(kind(creations=asked)).results, strict=True):
+        raise_for(result.error_code, f"the ACL for {at.name}", result.error_message)
+
+
+def has_acls(connection: "Connection", made: "Iterable[AclBinding]") -> bool:
+    """Does a broker know of all of these ACLs?"""
+    from pybroker.protocol import messages as m
+    from pybroker.security.acls import Operation, PatternType, Permission, ResourceType
+
+    told = connection.request(m.DescribeAclsRequest(
+        resource_type_filter=ResourceType.ANY, resource_name_filter=None, pattern_type_filter=PatternType.ANY,
+        principal_filter=None, host_filter=None, operation=Operation.ANY, permission_type=Permission.ANY,
+    ))  # fmt: skip
+    there = {
+        ((at.resource_type, at.resource_name, at.pattern_type), (a.principal, a.host, a.operation, a.permission_type))
+        for at in told.resources
+        for a in at.acls
+    }
+    return there.issuperset(made)

@@ -122,8 +122,14 @@ def test_the_marker_says_how_the_cluster_is_started(pytester: pytest.Pytester, o
         def test_zookeeper(pybroker_cluster):
             assert pybroker_cluster.zookeeper.connect.startswith("127.0.0.1:")
 
-        @pytest.mark.pybroker_cluster(sasl=True)
+        @pytest.mark.pybroker_cluster(2, sasl=True, tls=True)
         def test_logins(pybroker_cluster):
+            assert pybroker_cluster.java_config()["security.protocol"] == "SASL_SSL"
+            pybroker_cluster.produce("t", "a")
+            assert pybroker_cluster.in_sync("t") == [1, 2]
+
+        @pytest.mark.pybroker_cluster(data_dir="here")
+        def test_mistyped(pybroker_cluster):
             pass
 
         def test_fails(pybroker_cluster):
@@ -134,8 +140,9 @@ def test_the_marker_says_how_the_cluster_is_started(pytester: pytest.Pytester, o
         """
     )
     result = pytester.runpytest_subprocess(*STRICT, SUBPROCESS)
-    result.assert_outcomes(passed=2, failed=1, errors=1)
-    result.stdout.fnmatch_lines(["*pybroker_cluster takes brokers, mode, store and settings, and no sasl: a lone*"])
+    result.assert_outcomes(passed=3, failed=1, errors=1)
+    words = "brokers, mode, store, settings, sasl, acls and tls, and no data_dir"
+    result.stdout.fnmatch_lines([f"*pybroker_cluster takes {words}*"])
     result.stdout.fnmatch_lines(["*log of broker 2*", "*broker registered broker=2 *"])
     assert left(own_temporary_directory) == []
 

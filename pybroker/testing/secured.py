@@ -1,0 +1,126 @@
+"""What a lone broker and a cluster have in common where clients log in: who may, what each may do, and the settings."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pybroker.testing import clients, records, security
+from pybroker.testing.frames import hidden
+from pybroker.testing.security import Login, Security
+
+if TYPE_CHECKING:
+    from pybroker.client.connection import Connection
+    from pybroker.security.acls import Permission
+
+
+class Secured:
+    """Its clients log in, or speak TLS, or both, as `_security` says; None: they do neither."""
+
+    _security: Security | None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients come: host:port, of a cluster those of all its brokers."""
+        raise NotImplementedError
+
+    def _connect_all(self) -> "list[Connection]":
+        """A connection to each broker that is to know of users and ACLs, where the kit need not log in."""
+        raise NotImplementedError
+
+    @property
+    def ca_file(self) -> str | None:
+        """The file (PEM) of who signed the brokers' certificate; None without `tls`."""
+        return None if self._security is None or not self._security.tls else security.certificates().authority
+
+    # -- users -----------------------------------------------------------------------------------------------------
+
+    @property
+    def users(self) -> Mapping[str, str]:
+        """{name: password} of those who may log in; clients do as the first. Empty without `sasl`."""
+        return {} if self._security is None else self._security.users
+
+    @hidden
+    def allow(self, user: str, *operations: str, prefixed: bool = False, **about: str | Iterable[str]) -> None:
+        """Let a user do operations: allow("alice", "read", "write", topic="orders"). `about` is topic, group, cluster,
+        transactional_id, each a name or several. Raises ValueError, KafkaError."""
+        from pybroker.security.acls import Permission
+
+        self._create_acls(user, Permission.ALLOW, operations, about, prefixed)
+
+    @hidden
+    def deny(self, user: str, *operations: str, prefixed: bool = False, **about: str | Iterable[str]) -> None:
+        """The same the other way: who is denied something may not do it, whatever else is allowed."""
+        from pybroker.security.acls import Permission
+
+        self._create_acls(user, Permission.DENY, operations, about, prefixed)
+
+    def _create_acls(
+        self, user: str, permission: "Permission", operations: tuple[str, ...],
+        about: Mapping[str, str | Iterable[str]], prefixed: bool,
+    ) -> None:  # fmt: skip
+        if self._security is None or not self._security.acls:
+            raise ValueError("this broker has no ACLs, and everybody may do everything: make it with acls=True")
+        made = security.acls_of(user, permission, operations, about, prefixed)
+        with contextlib.ExitStack() as stack:
+            first, *others = map(stack.enter_context, self._connect_all())
+            security.create_acls(first, made)
+            _wait_for(others, lambda each: security.has_acls(each, made))
+
+    def _make_users(self) -> None:
+        """Let the users of SCRAM log in, at each broker. Raises KafkaError, TimeoutError."""
+        if (secured := self._security) is None or not secured.is_scram:
+            return
+        with contextlib.ExitStack() as stack:
+            first, *others = map(stack.enter_context, self._connect_all())
+            secured.make_users(first)
+            _wait_for(others, secured.has_users)
+
+    # -- clients ---------------------------------------------------------------------------------------------------
+
+    def _login(self, user: str | None) -> Login | None:
+        if self._security is None and user is not None:
+            raise ValueError(f"this broker asks nobody to log in, {user!r} neither: make it with sasl=True")
+        return None if self._security is None else self._security.login(user)
+
+    def confluent_config(
+        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
+    ) -> dict[str, Any]:
+        """For confluent-kafka: a consumer's with a group, else a producer's or admin's; linger_ms=5 is linger.ms.
+
+        `user` of the broker's users logs in, here and below; None: the first of them."""
+        return clients.confluent(self.bootstrap_servers, group_id, overrides, self._login(user))
+
+    def kafka_python_config(
+        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
+    ) -> dict[str, Any]:
+        """For kafka-python: `KafkaProducer(**broker.kafka_python_config())`."""
+        return clients.kafka_python(self.bootstrap_servers, group_id, overrides, self._login(user))
+
+    def aiokafka_config(
+        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
+    ) -> dict[str, Any]:
+        """For aiokafka: `AIOKafkaConsumer("topic", **broker.aiokafka_config("group"))`."""
+        return clients.aiokafka(self.bootstrap_servers, group_id, overrides, self._login(user))
+
+    def pybroker_config(
+        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
+    ) -> dict[str, Any]:
+        """For pybroker's own clients: `Producer(**broker.pybroker_config())`."""
+        return clients.pybroker(self.bootstrap_servers, group_id, overrides, self._login(user))
+
+    def java_config(
+        self, group_id: str | None = None, *, user: str | None = None, **overrides: Any
+    ) -> dict[str, Any]:
+        """Properties for Java clients, Kafka's tools, and files for --command-config: {"security.protocol": ...}."""
+        return clients.java(self.bootstrap_servers, group_id, overrides, self._login(user))
+
+
+def _wait_for(brokers: "Iterable[Connection]", knows: "Callable[[Connection], bool]") -> None:
+    """Return when each broker knows, as the store tells it. Raises TimeoutError."""
+    deadline_s = time.monotonic() + records.TIMEOUT_S
+    for broker in brokers:
+        while not knows(broker):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"a broker has not heard of the change after {records.TIMEOUT_S:g} s")
+            time.sleep(records.POLL_S)
