@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pybroker.cli import output
+from pybroker.cli import output, secrets
 from pybroker.cli.main import Misuse, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_topics, name_value, say
 from pybroker.client.admin import (
@@ -109,6 +109,7 @@ def alter(
     for option, given in (("set", sets), ("append", appends), ("subtract", subtracts)):
         pairs = [name_value(text, f"--{option}") for text in given]
         wanted += [Alteration(name, ConfigOperation[option.upper()], value) for name, value in pairs]
+        secrets.warn((name for name, _ in pairs), "a file for --set-file")
     if set_file is not None:
         wanted += _of_file("/dev/stdin" if set_file == "-" else set_file)
     if not wanted:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from pybroker.cli import output, profiles
+from pybroker.cli import output, profiles, secrets
 from pybroker.cli.lines import unescaped
 from pybroker.cli.main import Misuse
 from pybroker.client.admin import Admin
@@ -163,12 +163,6 @@ def header(text: str) -> tuple[str, bytes]:
     return name, os.fsencode(value)
 
 
-def secret_argument(name: str) -> Misuse:
-    """What is wrong with a password, or what has one in it, among the arguments of a command."""
-    words = f"everybody on this machine can read an argument: put {name} into a file for --command-config"
-    return Misuse(f"{words}, or a password into {profiles.PASSWORD_VARIABLE}")
-
-
 def client_settings(texts: Sequence[str], kind: str, known: Mapping[str, "Setting"]) -> dict[str, str]:
     """Settings of a client by Kafka's names, as its keyword arguments. Misuse with the name as it was typed."""
     given = {}
@@ -180,7 +174,7 @@ def client_settings(texts: Sequence[str], kind: str, known: Mapping[str, "Settin
             near = difflib.get_close_matches(name, [each.replace("_", ".") for each in known], n=1)
             raise Misuse(f"{name!r} is no setting of a {kind}" + (f"; did you mean {near[0]}?" if near else ""))
         if found.sensitive:
-            raise secret_argument(name)
+            raise secrets.refused(name)
         try:
             found._replace(name=name).parse(value, "--setting")
         except KafkaError as error:

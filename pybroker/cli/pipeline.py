@@ -7,10 +7,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from pybroker.cli import output, profiles
+from pybroker.cli import output, profiles, secrets
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure, Misuse, Whole
-from pybroker.cli.options import Seconds, bootstrap_option, complete_topics, name_value, secret_argument
+from pybroker.cli.options import Seconds, bootstrap_option, complete_topics, name_value
 from pybroker.errors import INVALID_CONFIG, KafkaError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -209,7 +209,7 @@ def _options(texts: Sequence[str]) -> dict[str, str]:
     """Misuse for a secret."""
     given = dict(name_value(text, "--option") for text in texts)
     for name in (name for name in given if name.lower() in SECRETS):
-        raise secret_argument(name.lower().removeprefix("kafka."))
+        raise secrets.refused(name.lower().removeprefix("kafka."))
     return given
 
 

@@ -3,11 +3,12 @@
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from pybroker.cli import secrets
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Misuse, Whole
 
@@ -83,21 +84,13 @@ def command(
 
     to_stderr(logging.getLevelName(log_level.upper()))
     config = _configuration(data_dir, host, port, metrics_port, zookeeper, file, sets)
-    for warning in [*config.warnings, *_secrets(sets)]:
+    for warning in config.warnings:
         click.echo(f"pybroker: warning: {warning}", err=True)
+    secrets.warn((pair.partition("=")[0].strip() for pair in sets), "the file of --config")
     with importing():
         from pybroker.server.process import run
 
     run(config, _say_ready, give_up)
-
-
-def _secrets(sets: Sequence[str]) -> Iterator[str]:
-    """A sentence for each setting with passwords in it that was given by --set."""
-    from pybroker.config.security_settings import JAAS
-
-    for name in (pair.partition("=")[0].strip() for pair in sets):
-        if name.endswith(JAAS):
-            yield f"everybody on this machine can read an argument: put {name} into the file of --config"
 
 
 def _configuration(

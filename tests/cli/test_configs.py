@@ -52,6 +52,17 @@ def test_configs_of_a_file(pybroker_: Command, topic: str, tmp_path: Path) -> No
     assert shown["value"] == "7000"
 
 
+def test_a_password_among_the_arguments_is_warned_of(pybroker_: Command, tmp_path: Path) -> None:
+    """Whatever the broker says of it, and of none that a file has."""
+    broker, name = broker_id(pybroker_), "listener.name.clients.ssl.keystore.password"
+    told = pybroker_("configs", "alter", "--broker", broker, "--set", f"{name}=hunter2", "--dry-run").err
+    words = f"everybody on this machine can read an argument: put {name} into a file for --set-file"
+    assert f"pybroker: warning: {words}\n" in told and "hunter2" not in told
+    file = tmp_path / "broker.properties"
+    file.write_text(f"{name}=hunter2\n")
+    assert "argument" not in pybroker_("configs", "alter", "--broker", broker, "--set-file", file, "--dry-run").err
+
+
 def test_brokers_and_their_default(pybroker_: Command) -> None:
     """One broker's own value wins over the default of all; deleted, each falls back."""
     broker = broker_id(pybroker_)

@@ -76,7 +76,9 @@ def test_settings_come_from_everywhere(tmp_path: Path) -> None:
     file = tmp_path / "broker.properties"
     file.write_text(f"log.dirs={tmp_path / 'from-file'}\nnum.partitions=3\nnum.partition=9\n")
     jaas = "listener.name.plaintext.plain.sasl.jaas.config"
-    serving = Serving("--config", file, "--port", 0, "--set", "num.partitions=5", "--set", f"{jaas}=hunter2")
+    key = "delegation.token.secret.key"
+    passwords = [word for name in (jaas, key) for word in ("--set", f"{name}=hunter2")]
+    serving = Serving("--config", file, "--port", 0, "--set", "num.partitions=5", *passwords)
     try:
         assert serving.ready["data"] == str(tmp_path / "from-file")
         made = run("topics", "create", "t", "--json", "-b", f"{HOST}:{serving.ready['port']}").json
@@ -85,7 +87,9 @@ def test_settings_come_from_everywhere(tmp_path: Path) -> None:
         ended = serving.end(signal.SIGTERM)
     assert f"pybroker: warning: num.partition ({file}:3) is not a setting" in ended.err
     assert "did you mean num.partitions?" in ended.err
-    assert f"warning: everybody on this machine can read an argument: put {jaas} into the file of --config" in ended.err
+    for name in (jaas, key):
+        words = f"warning: everybody on this machine can read an argument: put {name} into the file of --config\n"
+        assert words in ended.err
     assert "hunter2" not in ended.err
 
 
