@@ -7,7 +7,10 @@ import click
 
 from pybroker.cli import output
 from pybroker.cli.options import admin_of, cluster_options, confirmed, say
+from pybroker.cluster.topics import check_name
+from pybroker.config.settings import shown
 from pybroker.errors import KafkaError
+from pybroker.logs import printable
 from pybroker.security import operations
 from pybroker.security.acls import (
     CLUSTER_NAME,
@@ -24,6 +27,7 @@ from pybroker.security.acls import (
 from pybroker.security.principals import acl_host
 
 F = TypeVar("F", bound=Any)
+USER = "User"
 OPERATIONS = {each.name.lower().replace("_", "-"): each for each in Operation if each.concrete}
 
 
@@ -119,12 +123,34 @@ def _host(text: str, *, strict: bool) -> str:
         if not strict:
             return text
         words = "would match nobody: write an IPv4 or IPv6 address, no name and no network, or * for everywhere"
-        raise click.UsageError(f"--host {text} {words}") from problem
+        raise click.UsageError(f"--host {shown(text)} {words}") from problem
 
 
-def _check_principal(name: str) -> None:
-    if ":" not in name:
-        raise click.UsageError(f"{name!r} is no principal: write its type and its name, like User:{name}")
+def _check_principal(name: str, *, strict: bool = False) -> None:
+    """UsageError for what is no principal; where it is `strict`, also for one that nobody is."""
+    kind, colon, who = name.partition(":")
+    if not colon or (strict and not (kind and who)):
+        like = printable(who if colon else kind) or "ann"
+        raise click.UsageError(f"{shown(name)} is no principal: write its type and its name, like User:{like}")
+    if not strict:
+        return
+    if kind != USER and kind.strip().lower() == USER.lower():
+        raise click.UsageError(f"{shown(name)} would match nobody: write {USER}:{printable(who)}")
+    if not name.isprintable():
+        raise click.UsageError(f"{shown(name)} would match nobody: it has characters that cannot be seen")
+
+
+def _check_names(resources: Sequence[ResourcePattern]) -> None:
+    """UsageError for the name of a topic that none can have, where kafka-acls makes an ACL about nothing."""
+    for at in resources:
+        if at.type is not ResourceType.TOPIC or (at.name == WILDCARD and at.pattern is PatternType.LITERAL):
+            continue
+        try:
+            check_name(at.name)
+        except KafkaError as problem:
+            words = f"--topic {shown(at.name)} would match no topic: {problem.message}"
+            star = f"; all topics are {WILDCARD} without --prefixed, and --prefixed takes what names begin with"
+            raise click.UsageError(words + (star if WILDCARD in at.name else "")) from problem
 
 
 def _check_operations(resources: Sequence[ResourcePattern], names: Sequence[str]) -> None:
@@ -148,8 +174,9 @@ def _bindings(how: dict[str, Any], *, strict: bool = True) -> list[AclBinding]:
     if not principals:
         raise click.UsageError("say whom it is for: --allow User:NAME or --deny User:NAME")
     for name, _ in principals:
-        _check_principal(name)
+        _check_principal(name, strict=strict)
     if strict:
+        _check_names(resources)
         _check_operations(resources, how["operations"])
     return [
         AclBinding(at, Acl(principal, _host(host, strict=strict), OPERATIONS[operation.lower()], permission))
@@ -202,7 +229,8 @@ def _text(binding: AclBinding) -> str:
     at, acl = binding
     where = "" if acl.host == WILDCARD else f" from {acl.host}"
     kind = " (prefix)" if at.pattern is PatternType.PREFIXED else ""
-    return f"{acl.permission.text} {acl.principal}{where} to {acl.operation.text} {at.type.text} {at.name}{kind}"
+    what = f"{acl.operation.text} {at.type.text} {at.name}{kind}"
+    return printable(f"{acl.permission.text} {acl.principal}{where} to {what}")
 
 
 def _document(binding: AclBinding) -> dict[str, str]:

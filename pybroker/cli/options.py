@@ -15,6 +15,7 @@ from pybroker.client.admin import Admin
 from pybroker.client.metadata import parse_bootstrap
 from pybroker.config import ConfigError
 from pybroker.errors import KafkaError
+from pybroker.logs import printable
 
 if TYPE_CHECKING:
     from pybroker.config.settings import Setting
@@ -188,4 +189,4 @@ def say(as_json: bool, document: dict[str, Any], sentence: str) -> None:
     if as_json:
         output.as_json(document)
     else:
-        click.echo(sentence)
+        click.echo("\n".join(map(printable, sentence.split("\n"))))

@@ -9,9 +9,20 @@ from typing import Any
 import pytest
 
 from pybroker.client.admin import Admin
+from pybroker.security.acls import (
+    Acl,
+    AclBinding,
+    Operation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
 from tests.cli.conftest import Done, run, run_process
 from tests.cli.test_users import Secured, config
 from tests.harness import HOST, BrokerProcess, Server
+
+READ = ("add", "-o", "read", "--allow")
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +86,17 @@ def test_acls_are_added_listed_and_removed(guarded: BrokerProcess) -> None:
         (["add", "--allow", "User:ann", "-o", "idempotent-write", "-t", "t"], "no operation on a Topic: it takes Read"),
         (["add", "--allow", "User:ann", "-t", "t"], "Missing option '--operation'"),
         (["add", "--allow", "User:ann", "-o", "reed", "-t", "t"], "'reed' is not one of"),
+        ([*READ, "", "-t", "t"], "'' is no principal: write its type and its name, like User:ann"),
+        ([*READ, "User:", "-t", "t"], "'User:' is no principal: write its type and its name, like User:ann"),
+        ([*READ, ":ann", "-t", "t"], "':ann' is no principal: write its type and its name, like User:ann"),
+        ([*READ, "user:ann", "-t", "t"], "'user:ann' would match nobody: write User:ann"),
+        ([*READ, "User:a\nb", "-t", "t"], r"'User:a\nb' would match nobody: it has characters that cannot be seen"),
+        ([*READ, "User:ann", "-t", ""], "--topic '' would match no topic: a topic's name cannot be empty"),
+        ([*READ, "User:ann", "-t", "a\nb"], r"'a\nb' would match no topic: a topic's name has only letters"),
+        ([*READ, "User:ann", "-t", "t" * 300], "a topic's name has at most 249 characters, this one has 300"),
+        ([*READ, "User:ann", "-t", "ord*"], "all topics are * without --prefixed"),
+        ([*READ, "User:ann", "-t", "*", "--prefixed"], "all topics are * without --prefixed"),
+        ([*READ, "User:ann", "-t", "t", "--host", "a\nb"], r"--host 'a\nb' would match nobody"),
     ],
 )  # fmt: skip
 def test_what_makes_no_acl_is_refused(guarded: BrokerProcess, words: list[str], sentence: str) -> None:
@@ -82,9 +104,20 @@ def test_what_makes_no_acl_is_refused(guarded: BrokerProcess, words: list[str], 
     assert done.code == 2 and sentence in done.err
 
 
-def test_a_name_that_cannot_be_is_the_brokers_to_refuse(guarded: BrokerProcess) -> None:
-    done = acls(guarded, "add", "--allow", "User:ann", "-o", "read", "-t", "a/b")
-    assert done.code == 1 and "cannot be" in done.sentence
+@pytest.mark.parametrize(("name", "sentence"), [("a/b", "cannot be"), ("a\nb", "cannot be"), ("", "cannot be empty")])
+def test_a_name_that_cannot_be_is_the_brokers_to_refuse(guarded: BrokerProcess, name: str, sentence: str) -> None:
+    done = acls(guarded, *READ, "User:ann", "-g", name)
+    assert done.code == 1 and sentence in done.sentence
+
+
+def test_what_a_terminal_would_obey_is_written_out(guarded: Secured) -> None:
+    """Others make ACLs with whatever principal; they are told, and can be removed."""
+    principal, about = "User:\x1b[2J\nann", ResourcePattern(ResourceType.GROUP, "odd", PatternType.LITERAL)
+    with Admin(guarded.bootstrap) as admin:
+        admin.create_acls([AclBinding(about, Acl(principal, "*", Operation.READ, Permission.ALLOW))])
+    assert r"User:\x1b[2J\nann" in acls(guarded, "list", "-g", "odd").out
+    done = acls(guarded, "remove", "-o", "read", "--allow", principal, "-g", "odd", "--yes")
+    assert done.out == "Removed: Allow User:\\x1b[2J\\nann to Read Group odd\n"
 
 
 def test_a_broker_without_an_authorizer_says_so(shared_broker: BrokerProcess) -> None:
@@ -103,7 +136,7 @@ def test_a_host_is_an_address_in_the_form_that_brokers_compare(guarded: BrokerPr
     assert acls(guarded, "remove", "--allow", "User:ann", *short, "--yes").out.count("Removed: ") == 2
     for host in ("localhost", "10.0.0.0/8", "10.0.0", "::g", "fe80::1/64"):
         done = acls(guarded, "add", "--allow", "User:ann", "-o", "read", "-t", "hosts", "--host", host)
-        assert done.code == 2 and f"--host {host} would match nobody" in done.err
+        assert done.code == 2 and f"--host '{host}' would match nobody" in done.err
     assert acls(guarded, "remove", "--allow", "User:ann", "-o", "read", "-t", "hosts", "--host", "a/b", "-y").code == 0
 
 
