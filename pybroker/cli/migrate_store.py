@@ -22,14 +22,18 @@ if TYPE_CHECKING:
     from pybroker.coordination.store import Store
 
 SESSION_MS = 18_000
+ROOT = "/"
 
 
 @click.command(name="migrate-store")
 @click.option("--data-dir", "data_dirs", metavar="DIR", required=True, multiple=True, type=click.Path(),
               help="The broker's data directory; repeatable, for each of log.dirs.")  # fmt: skip
 @zookeeper_options
+@click.option("--create", is_flag=True, help="Make the chroot if it does not exist; without this, it may be mistyped.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-def command(data_dirs: tuple[str, ...], zookeeper: str | None, file: str | None, as_json: bool) -> None:
+def command(
+    data_dirs: tuple[str, ...], zookeeper: str | None, file: str | None, create: bool, as_json: bool
+) -> None:
     """Move a stopped broker's topics into a ZooKeeper that knows of no cluster yet.
 
     Kept are the cluster's id, topics with their ids, settings, leader epochs, producer ids and every record: the logs
@@ -46,7 +50,7 @@ def command(data_dirs: tuple[str, ...], zookeeper: str | None, file: str | None,
     config = config_of(zookeeper, file)
     connect = config["zookeeper.connect"]
     try:
-        moved = asyncio.run(_move(data_dirs, config))
+        moved = asyncio.run(_move(data_dirs, config, create))
     except (KafkaError, StartError) as problem:
         raise Failure(problem.message) from None
     except StoreError as problem:
@@ -61,10 +65,11 @@ def command(data_dirs: tuple[str, ...], zookeeper: str | None, file: str | None,
     say(as_json, facts, f"{sentence}. Start it with: {start}" + (f" --config {file}" if file is not None else ""))
 
 
-async def _move(data_dirs: tuple[str, ...], config: BrokerConfig) -> Moved:
+async def _move(data_dirs: tuple[str, ...], config: BrokerConfig, create: bool) -> Moved:
     """Under the locks of the log dirs, which a running broker holds."""
     with importing():
         from pybroker.controller.migration import migrate
+        from pybroker.coordination.commit import until_answered
         from pybroker.coordination.embedded import EmbeddedStore
         from pybroker.coordination.zookeeper import store_of
         from pybroker.replication.logdirs import StartError, open_log_dirs
@@ -83,8 +88,13 @@ async def _move(data_dirs: tuple[str, ...], config: BrokerConfig) -> Moved:
         stores.append(lone)
         await lone.open()
         stores.append(cluster)
-        await cluster.open()
+        if create:
+            await cluster.open()
         sessions = await lone.session(SESSION_MS), await cluster.session(SESSION_MS)
+        if await until_answered(lambda: sessions[1].exists(ROOT)) is None:
+            hosts, _, chroot = config["zookeeper.connect"].partition("/")
+            where = f"there is no /{chroot} in the ZooKeeper at {hosts}"
+            raise Failure(f"{where}, which may be mistyped; --create makes it")
         moved = await migrate(*sessions, config["zookeeper.connect"])
         claim(log_dirs, moved.cluster_id, moved.broker_id, None, SystemRandom())
         return moved
