@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from pybroker import errors
+from pybroker.controller.late import in_time
 from pybroker.controller.notices import Notices
 from pybroker.coordination.commit import commit, read, until_answered
 from pybroker.coordination.store import (
@@ -128,14 +129,16 @@ class AclStore:
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
+    @in_time
     async def add(self, bindings: Sequence[AclBinding]) -> None:
-        """Create ACLs of one resource. Raises KafkaError: 42 where those that there are cannot be read, 56."""
+        """Create ACLs of one resource. Raises KafkaError: 7, 42 where those that there are cannot be read, 56."""
         resource, new = bindings[0].resource, {binding.acl for binding in bindings}
         await self._change(resource, lambda held: held | new)
 
+    @in_time
     async def remove(self, wanted: Sequence[AclFilter]) -> list[dict[AclBinding, KafkaError | None]]:
         """Delete what filters match; for each filter, what it matched, of what those before it did none, and why it was
-        not deleted."""
+        not deleted. Raises KafkaError: 7."""
         told: list[dict[AclBinding, KafkaError | None]] = [{} for _ in wanted]
         resources = {binding.resource for each in wanted for binding in self._access.rules.acls(each)}
         for resource in sorted(resources):

@@ -8,9 +8,7 @@ Nothing here is fenced by the controller's epoch: settings are no decision of th
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec
+from collections.abc import Callable
 
 from pybroker import errors
 from pybroker.cluster.config_changes import Change as ConfigChange
@@ -36,6 +34,7 @@ from pybroker.controller.configs import (
 )
 from pybroker.controller.election import damaged, unwritable
 from pybroker.controller.entities import Change, written
+from pybroker.controller.late import in_time
 from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import (
     BadVersion,
@@ -49,37 +48,8 @@ from pybroker.coordination.store import (
     StoreError,
 )
 from pybroker.errors import KafkaError
-from pybroker.logs import tell_late
 from pybroker.security.quotas import Entity
 from pybroker.security.tls import check_believed
-
-P = ParamSpec("P")
-Alter = Callable[Concatenate["ClusterConfigs", P], Coroutine[Any, Any, None]]
-
-WAIT_S = 5.0
-"""How long a change waits while the store does not answer. No request says how long its client waits for the answer."""
-LOOK_S = 0.1
-
-
-def _in_time(alter: Alter[P]) -> Alter[P]:
-    """The same, but that REQUEST_TIMED_OUT tells of a store that does not answer. The change goes on, if it can."""
-
-    @functools.wraps(alter)
-    async def altered(self: "ClusterConfigs", /, *args: P.args, **how: P.kwargs) -> None:
-        task, wait_s = asyncio.get_running_loop().create_task(alter(self, *args, **how)), WAIT_S
-        try:
-            while not (await asyncio.wait({task}, timeout=wait_s))[0]:
-                if self.is_silent:
-                    task.add_done_callback(tell_late)
-                    why = "not done in time (ZooKeeper does not answer); it may be done later"
-                    raise KafkaError(errors.REQUEST_TIMED_OUT, why)
-                wait_s = LOOK_S
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        task.result()
-
-    return altered
 
 
 class ClusterConfigs:
@@ -106,12 +76,7 @@ class ClusterConfigs:
         self._one = asyncio.Lock()
         self.sockets: Sockets | None = None
 
-    @property
-    def is_silent(self) -> bool:
-        """Does the store not answer?"""
-        return self._session().silent
-
-    @_in_time
+    @in_time
     async def alter_topic(self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool) -> None:
         """Alter a topic's own settings, or `replace` all of them. Raises KafkaError: 3, 17, 40, 41, 42, 56."""
         check_name(name)
@@ -129,7 +94,7 @@ class ClusterConfigs:
                     break
         tell_altered(entity, after)
 
-    @_in_time
+    @in_time
     async def alter_broker(self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool) -> None:
         """The same for this broker, or with an empty name for all brokers. Raises KafkaError: 40, 42, 56."""
         if name not in ("", str(self._broker_id)):
@@ -156,7 +121,7 @@ class ClusterConfigs:
         named = [each.name for each in changes if each.name.startswith(own_name(name, ""))]
         return moves_peers(self._config, tried) or (name in tried.ssl and any(map(is_reconfigurable, named)))
 
-    @_in_time
+    @in_time
     async def alter_entity(self, entity: Entity, change: Change, *, validate_only: bool = False) -> None:
         """Give a user, a client id or an address the settings that `change` makes of those there are. Raises what
         `change` does, and 56."""

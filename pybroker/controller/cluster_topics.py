@@ -24,6 +24,7 @@ from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.controller import Controller
 from pybroker.controller.election import unwritable, write
+from pybroker.controller.late import SILENT
 from pybroker.controller.planning import NewTopic, Planned, Planner
 from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import (
@@ -172,7 +173,7 @@ class ClusterTopics:
     @property
     def waits_for(self) -> str:
         """Why a change may take long, if that is known."""
-        return "ZooKeeper does not answer" if self._session().silent else ""
+        return SILENT if self._session().silent else ""
 
     def _known(self, name: str) -> TopicImage:
         """Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER."""

@@ -20,6 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 import pybroker.testing
 from pybroker import errors
 from pybroker.client.admin import Admin
+from pybroker.controller import late as late_changes
+from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.server.zookeeper_server import ZooKeeper
 from pybroker.testing import ClusterHandle
@@ -197,8 +199,10 @@ def test_a_broker_waits_to_be_registered(tmp_path: Path, zookeeper: ZooKeeper) -
         assert told(port) == (200, "ok\n")
 
 
-def test_a_change_while_the_store_is_away(cluster: ClusterHandle) -> None:
-    """Whoever asks is told why it takes so long, and that it may come; it comes once the store is back."""
+def test_a_change_while_the_store_is_away(cluster: ClusterHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks is told why it takes so long, and that it may come; it comes once the store is back. Of a user it is
+    each mechanism that comes."""
+    monkeypatch.setattr(late_changes, "WAIT_S", 0.1)
     for number in cluster.brokers:
         cluster.cut_off(number, "store")
     port = int(cluster.bootstrap_servers.split(",")[0].rpartition(":")[2])
@@ -209,8 +213,12 @@ def test_a_change_while_the_store_is_away(cluster: ClusterHandle) -> None:
 
     why = "not done in time (ZooKeeper does not answer); it may be done later"
     until("it is told why", lambda: why in told(), timeout_s=30)
-    cluster.heal()
     with Admin(cluster.bootstrap_servers) as admin:
+        with pytest.raises(KafkaError) as refused:
+            admin.set_password("ann", "spring")
+        assert refused.value.message == why
+        cluster.heal()
+        until("she logs in by both", lambda: [len(user.iterations) for user in admin.users()] == [2], timeout_s=30)
         until("it is made", lambda: "late" in [topic.name for topic in admin.topics()], timeout_s=30)
 
 

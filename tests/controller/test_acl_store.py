@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pybroker.clock import wall_ms
-from pybroker.controller import loading
+from pybroker.controller import late, loading
 from pybroker.controller.acls import AclStore
 from pybroker.coordination.memory import MemorySession, MemoryStore
+from pybroker.errors import KafkaError
 from pybroker.security import acl_nodes
 from pybroker.security.access import Access
 from pybroker.security.acls import (
@@ -97,3 +98,17 @@ async def test_what_was_read_before_a_change_of_ours_does_not_undo_it(both: Any)
         await eventually("what comes later is heard of again", lambda: ours.may_read(FAST))
     finally:
         following.cancel()
+
+
+async def test_a_change_while_the_store_is_away(both: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks is told in time that it may come; it comes once the store is back."""
+    one, _, following = await both()
+    await one.acls.add([binding(SLOW)])
+    monkeypatch.setattr(late, "WAIT_S", 0.01)
+    one.session.disconnect()
+    for change in (one.acls.add([binding(FAST)]), one.acls.remove([named(SLOW)])):
+        with pytest.raises(KafkaError, match=r"not done in time \(ZooKeeper does not answer\); it may be done later"):
+            await change
+    one.session.reconnect()
+    await eventually("both are done", lambda: one.may_read(FAST) and not one.may_read(SLOW))
+    following.cancel()

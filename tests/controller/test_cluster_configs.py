@@ -11,7 +11,7 @@ import pytest
 from pybroker import errors
 from pybroker.cluster.config_changes import Change, Operation
 from pybroker.config import BrokerConfig, Source
-from pybroker.controller import cluster_configs, nodes
+from pybroker.controller import late, nodes
 from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.controller.config_watch import UNKNOWN
 from pybroker.controller.configs import take
@@ -232,7 +232,7 @@ async def test_a_change_while_the_store_is_away(
 ) -> None:
     """Whoever asks is told why it takes so long, and that it may come; it comes once the store is back."""
     one, _ = members
-    monkeypatch.setattr(cluster_configs, "WAIT_S", 0.01)
+    monkeypatch.setattr(late, "WAIT_S", 0.01)
     one.session.disconnect()
     for alter in (
         one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False),

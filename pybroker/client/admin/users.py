@@ -11,6 +11,7 @@ from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.security.scram import HASHES, ITERATIONS_MIN, SALT_BYTES, salted
 
+REQUEST: Final = m.AlterUserScramCredentialsRequest
 _NUMBERS: Final = {mechanism: number for number, mechanism in enumerate(HASHES, 1)}
 _NAMES: Final = {number: mechanism for mechanism, number in _NUMBERS.items()}
 
@@ -44,22 +45,33 @@ class UsersAdmin(AdminBase):
         """Let a user log in by these mechanisms with this password from now on. Raises KafkaError.
 
         The broker is sent the salted password, and not the password itself."""
-        kind = m.AlterUserScramCredentialsRequest
-        for mechanism in _known(mechanisms):  # one at a time: Kafka's KRaft brokers take no two of a user
+        made = []
+        for mechanism in _known(mechanisms):
             salt = secrets.token_bytes(SALT_BYTES)
-            key = salted(mechanism, password, salt, iterations)
-            number = _NUMBERS[mechanism]
-            made = kind.Upsertions(name=user, mechanism=number, iterations=iterations, salt=salt, salted_password=key)
-            self._alter(user, kind(upsertions=[made]))
+            key, number = salted(mechanism, password, salt, iterations), _NUMBERS[mechanism]
+            made.append(REQUEST.Upsertions(
+                name=user, mechanism=number, iterations=iterations, salt=salt, salted_password=key
+            ))  # fmt: skip
+        self._alter(user, [REQUEST(upsertions=[each]) for each in made], REQUEST(upsertions=made))
 
     def remove_password(self, user: str, mechanisms: Sequence[str] | None = None) -> None:
         """Let a user log in no more, by these mechanisms or by any. Raises KafkaError."""
         gone = list(self.users([user])[0].iterations) if mechanisms is None else _known(mechanisms)
-        kind = m.AlterUserScramCredentialsRequest
-        for mechanism in gone:
-            self._alter(user, kind(deletions=[kind.Deletions(name=user, mechanism=_NUMBERS[mechanism])]))
+        made = [REQUEST.Deletions(name=user, mechanism=_NUMBERS[mechanism]) for mechanism in gone]
+        self._alter(user, [REQUEST(deletions=[each]) for each in made], REQUEST(deletions=made))
 
-    def _alter(self, user: str, request: m.Message) -> None:
+    def _alter(self, user: str, singly: Sequence[m.Message], together: m.Message) -> None:
+        """All mechanisms of a user or none, also where it is done later; Kafka's KRaft brokers take no two of a user at
+        once."""
+        try:
+            self._request(user, together)
+        except KafkaError as problem:
+            if problem.code != errors.DUPLICATE_RESOURCE:
+                raise
+            for request in singly:
+                self._request(user, request)
+
+    def _request(self, user: str, request: m.Message) -> None:
         for result in self.cluster.controller().request(request).results:
             raise_for(result.error_code, f"user {user}", result.error_message)
 

@@ -5,7 +5,8 @@ An empty list would be no answer: librdkafka counts on a result for each ACL tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pybroker import errors
@@ -65,12 +66,7 @@ class Acls:
                 result.error_code, result.error_message = problem.code, problem.message
             else:
                 by_resource.setdefault(binding.resource, []).append((binding, result))
-        for pairs in by_resource.values():
-            try:
-                await self._store.add([binding for binding, _ in pairs])
-            except KafkaError as problem:
-                for _, result in pairs:
-                    result.error_code, result.error_message = problem.code, problem.message
+        await asyncio.gather(*(_add(self._store, pairs) for pairs in by_resource.values()))
         return m.CreateAclsResponse(results=results)
 
     async def delete(self, request: Any, call: Call) -> Any:
@@ -86,10 +82,22 @@ class Acls:
                 wanted.append((_filter(asked), result))
             except KafkaError as problem:
                 result.error_code, result.error_message = problem.code, problem.message
-        told = await self._store.remove([each for each, _ in wanted])
+        try:
+            told = await self._store.remove([each for each, _ in wanted])
+        except KafkaError as problem:
+            return delete_failed(request, problem.code, problem.message)
         for (_, result), matched in zip(wanted, told, strict=True):
             result.matching_acls = _told(kind, matched)
         return m.DeleteAclsResponse(filter_results=results)
+
+
+async def _add(store: AclStore, pairs: Sequence[tuple[AclBinding, Any]]) -> None:
+    """Create the ACLs of one resource, each with its result. A store that is silent holds up all resources once."""
+    try:
+        await store.add([binding for binding, _ in pairs])
+    except KafkaError as problem:
+        for _, result in pairs:
+            result.error_code, result.error_message = problem.code, problem.message
 
 
 def _told(kind: Any, matched: Mapping[AclBinding, KafkaError | None]) -> list[Any]:

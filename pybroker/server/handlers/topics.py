@@ -15,10 +15,10 @@ from pybroker.cluster.image import Image
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import PARTITIONS_MAX, Topic
 from pybroker.config import BrokerConfig, TopicConfig
+from pybroker.controller.late import not_done
 from pybroker.controller.planning import NewTopic
 from pybroker.controller.topics import TopicAdmin
 from pybroker.errors import KafkaError
-from pybroker.logs import tell_late
 from pybroker.protocol import messages as m
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ async def _all(
     outcomes: list[T | KafkaError] = []
     for task in tasks:
         if not task.done():
-            task.add_done_callback(tell_late)
-            why = f" ({admin.waits_for})" if admin.waits_for else ""
-            outcomes.append(KafkaError(errors.REQUEST_TIMED_OUT, f"not done in time{why}; it may be done later"))
+            outcomes.append(not_done(task, admin.waits_for))
         elif isinstance(failure := task.exception(), KafkaError):
             outcomes.append(failure)
         else:

@@ -5,6 +5,7 @@ A request has nobody's password: it brings the salted one, and the answers have 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -65,18 +66,19 @@ class AlterUsers:
         self._admin = admin
 
     async def __call__(self, request: Any, call: Call) -> Any:
-        kind = m.AlterUserScramCredentialsResponse.Results
         asked = Counter((each.name, each.mechanism) for each in (*request.deletions, *request.upsertions))
-        results = []
-        for name in dict.fromkeys(name for name, _ in asked):
-            result = kind(user=name, error_message=None)
-            try:
-                change = _change(name, request, asked)
-                await self._admin.alter_entity(((USER, name),), change)
-            except KafkaError as problem:
-                result.error_code, result.error_message = problem.code, problem.message
-            results.append(result)
+        names = dict.fromkeys(name for name, _ in asked)
+        # Beside each other: a store that is silent holds up all users once.
+        results = await asyncio.gather(*(self._alter(name, request, asked) for name in names))
         return m.AlterUserScramCredentialsResponse(results=results)
+
+    async def _alter(self, name: str, request: Any, asked: Counter[tuple[str, int]]) -> Any:
+        result = m.AlterUserScramCredentialsResponse.Results(user=name, error_message=None)
+        try:
+            await self._admin.alter_entity(((USER, name),), _change(name, request, asked))
+        except KafkaError as problem:
+            result.error_code, result.error_message = problem.code, problem.message
+        return result
 
 
 def _change(user: str, request: Any, asked: Counter[tuple[str, int]]) -> Change:
