@@ -16,6 +16,7 @@ from pybroker.core.client.load_generator import LoadGenerator
 from pybroker.core.codecs import undo
 from pybroker.core.compaction import Cleaned, clean
 from pybroker.core.data_plane import Plane
+from pybroker.core.plane.fetch_find import WITHHELD_MS_MIN
 from pybroker.core.scrub import SegmentScan, bad_spots, mark_damaged
 from pybroker.core.slices import Slice
 from pybroker.core.storage.index import read_index, read_timeindex
@@ -45,6 +46,7 @@ __all__ = [
     "NO_CHOICE",
     "NO_MEMORY",
     "NO_TOPIC",
+    "WITHHELD_MS_MIN",
     "Appended",
     "Appender",
     "BatchBuilder",

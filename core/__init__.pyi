@@ -131,6 +131,7 @@ def write_atomic(path: str, data: bytes) -> None:
     """Write path.tmp, fsync, rename over path, fsync the directory; OSError, and path as it was, on failure."""
 
 FAILPOINTS: Final[tuple[str, ...]]
+WITHHELD_MS_MIN: Final[int]
 """The names that `Broker.arm` takes."""
 
 # -- slices, compaction, the data plane -------------------------------------------------------------------------------

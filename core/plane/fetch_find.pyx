@@ -29,7 +29,9 @@ cdef enum:
     LATER = -2                   # of a partition: not in this answer
     ANSWER_BYTES = 40            # beside its partitions, which are of one topic mostly
     PARTITION_BYTES = 40         # beside its records
-    WITHHELD_MS_MIN = 10         # before who was withheld something is looked at again
+
+cpdef enum:
+    WITHHELD_MS_MIN = 10         # before who was withheld something is looked at again; the handlers' too
 
 
 # -- finding -----------------------------------------------------------------------------------------------------------

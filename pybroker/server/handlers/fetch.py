@@ -34,8 +34,6 @@ ZSTD_VERSION = 10
 READ_COMMITTED = 1
 ANSWER_BYTES, PARTITION_BYTES = 40, 40
 """About what an answer takes beside its partitions, and each of them beside its records: as the native plane has it."""
-WITHHELD_MS_MIN = 10
-"""Before a follower from whom something was withheld is looked at again."""
 MOVED = (errors.NOT_LEADER_OR_FOLLOWER, errors.FENCED_LEADER_EPOCH)
 
 
@@ -375,7 +373,7 @@ class Fetch:
         wait_ms = self._replicas.throttles.leader.wait(monotonic_ms()) if by.broker >= 0 else 0
         if wait_ms <= 0:
             return until
-        return min(until, asyncio.get_running_loop().time() + max(wait_ms, WITHHELD_MS_MIN) / 1000)
+        return min(until, asyncio.get_running_loop().time() + max(wait_ms, core.WITHHELD_MS_MIN) / 1000)
 
     # -- answering -------------------------------------------------------------------------------------------------
 
