@@ -95,7 +95,9 @@ REASSIGNMENT_IN_PROGRESS = _fatal(60, "the partition is being reassigned")
 DELEGATION_TOKEN_AUTH_DISABLED = _fatal(61, "delegation tokens need delegation.token.secret.key at the brokers")
 DELEGATION_TOKEN_NOT_FOUND = _fatal(62, "there is no such delegation token")
 DELEGATION_TOKEN_OWNER_MISMATCH = _fatal(63, "the delegation token belongs to another principal")
-DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = _fatal(64, "delegation tokens are not handed out on this connection")
+DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = _fatal(
+    64, "delegation tokens are not handed out on this connection: they are for who has logged in, and not by a token"
+)
 DELEGATION_TOKEN_AUTHORIZATION_FAILED = _fatal(65, "the principal may not do this with the delegation token")
 DELEGATION_TOKEN_EXPIRED = _fatal(66, "the delegation token has expired")
 INVALID_PRINCIPAL_TYPE = _fatal(67, "the type of the principal is not supported")

@@ -206,7 +206,7 @@ def add(bootstrap_server: str, timeout_s: float, as_json: bool, **how: Any) -> N
 def remove(yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool, **how: Any) -> None:
     """Remove ACLs: those that `add` with the same options adds. One that is not there is no failure."""
     bindings = _bindings(how, strict=False)
-    if not yes and not confirmed(f"Remove {len(bindings)} ACLs?"):
+    if not yes and not confirmed(f"Remove {'this ACL' if len(bindings) == 1 else f'these {len(bindings)} ACLs'}?"):
         click.echo("Nothing is removed.", err=True)
         raise click.exceptions.Exit(1)
     with admin_of(bootstrap_server, timeout_s) as admin:

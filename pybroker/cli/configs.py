@@ -112,6 +112,8 @@ def alter(
         secrets.warn((name for name, _ in pairs), "a file for --set-file")
     if set_file is not None:
         wanted += _of_file("/dev/stdin" if set_file == "-" else set_file)
+    if not wanted and set_file is not None:
+        raise Misuse(f"{'standard input' if set_file == '-' else set_file} sets nothing: it has no line NAME=VALUE")
     if not wanted:
         raise click.UsageError("nothing to alter: give --set, --set-file, --delete, --append or --subtract")
     with admin_of(bootstrap_server, timeout_s) as admin:

@@ -200,9 +200,11 @@ def security() -> dict[str, str]:
 
     profile = _told(click.get_current_context(silent=True))
     told = {} if profile is None else profile.of(SECURITY)
-    if told.get("security_protocol", PLAINTEXT).startswith("SASL") and PASSWORD_VARIABLE in os.environ:
-        secret = CLIENT_SECRET if told.get("sasl_mechanism") == OAUTHBEARER else "sasl_password"
-        told[secret] = os.environ[PASSWORD_VARIABLE]
+    password = os.environ.get(PASSWORD_VARIABLE)
+    if told.get("security_protocol", PLAINTEXT).startswith("SASL") and password is not None:
+        if not password:
+            raise Misuse(f"the password of {PASSWORD_VARIABLE} is empty: set it, or unset the variable")
+        told[CLIENT_SECRET if told.get("sasl_mechanism") == OAUTHBEARER else "sasl_password"] = password
     return told
 
 

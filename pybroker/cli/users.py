@@ -15,12 +15,15 @@ from pybroker.cli.options import F, admin_of, cluster_options, delete_each, say
 from pybroker.cli.zookeeper_options import config_of, zookeeper_options
 from pybroker.client.admin import Admin
 from pybroker.errors import RESOURCE_NOT_FOUND
+from pybroker.logs import printable
 from pybroker.security.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN
 
 if TYPE_CHECKING:
     from pybroker.cli.zookeeper_users import ZooKeeperUsers
 
 PASSWORD_VARIABLE = "PYBROKER_USER_PASSWORD"
+TYPE = "User:"
+"""Of a user's principal; it is no part of the name."""
 STAYS = "connections that are open go on until their login ends; ACLs and quotas stay, if there are any"
 
 
@@ -90,6 +93,9 @@ def set_password(
     It is no argument, which everybody on this machine could read. The broker is sent a salted hash of it, with which
     whoever listens on the way could log in.
     """
+    if user.startswith(TYPE):
+        words = f"users are named without {TYPE!r}: this one logs in as {user}, and is {TYPE}{user} in ACLs"
+        click.echo(f"pybroker: warning: {printable(words)}", err=True)
     password = _password(password_file)
     with _admin(bootstrap_server, timeout_s, zookeeper, file) as admin:
         admin.set_password(user, password, mechanisms or tuple(HASHES), iterations)
@@ -99,18 +105,20 @@ def set_password(
 
 def _password(file: TextIO | None) -> str:
     if file is not None:
+        place = "the first line of --password-file"
         try:
             password = file.readline().rstrip("\r\n")
         except UnicodeDecodeError:
             raise Misuse("the password of --password-file is no UTF-8") from None
     elif PASSWORD_VARIABLE in os.environ:
-        password = os.environ[PASSWORD_VARIABLE]
+        place, password = PASSWORD_VARIABLE, os.environ[PASSWORD_VARIABLE]
     elif sys.stdin.isatty():
+        place = "what was typed"
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
         raise Misuse(f"no password is given: say --password-file FILE, or set {PASSWORD_VARIABLE}")
     if not password:
-        raise Misuse("a password is not empty")
+        raise Misuse(f"a password is not empty, and {place} is")
     return password
 
 

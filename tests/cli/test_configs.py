@@ -50,6 +50,9 @@ def test_configs_of_a_file(pybroker_: Command, topic: str, tmp_path: Path) -> No
     assert done.out == f"Configs of topic {topic} altered: segment.ms, retention.ms.\n"
     (shown,) = pybroker_("configs", "describe", "retention.ms", "-t", topic, "--json").json
     assert shown["value"] == "7000"
+    file.write_text("# nothing\n")
+    done = pybroker_("configs", "alter", "-t", topic, "--set-file", file)
+    assert (done.code, done.sentence) == (2, f"{file} sets nothing: it has no line NAME=VALUE")
 
 
 def test_a_password_among_the_arguments_is_warned_of(pybroker_: Command, tmp_path: Path) -> None:

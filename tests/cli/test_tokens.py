@@ -52,7 +52,7 @@ def test_a_token_from_its_begin_to_its_end(at: Callable[[str], list[Any]], tmp_p
     where = [*at("alice")[:2], "--command-config", file]
     assert run("topics", "create", topic, *where).code == 0
     done = run("tokens", "create", *where)
-    assert done.code == 1 and "not handed out on this connection" in done.sentence
+    assert done.code == 1 and "on this connection: they are for who has logged in" in done.sentence
     for user in ("alice", "bob"):
         (told,) = run("tokens", "list", "--owner", "User:alice", "--json", *at(user)).json
         assert told == {key: value for key, value in made.items() if key != "secret"}

@@ -135,11 +135,14 @@ def test_where_a_password_comes_from(secured: Secured, monkeypatch: pytest.Monke
     assert (done.code, done.sentence) == (
         2, "no password is given: say --password-file FILE, or set PYBROKER_USER_PASSWORD"
     )  # fmt: skip
-    assert run("users", "set", "bob", "-b", secured.bootstrap, "--password-file", "-", stdin="\n").code == 2
+    done = run("users", "set", "bob", "-b", secured.bootstrap, "--password-file", "-", stdin="\n")
+    assert (done.code, done.sentence) == (2, "a password is not empty, and the first line of --password-file is")
     done = run("users", "set", "bob", "-b", secured.bootstrap, "--password-file", "-", stdin=b"b\xe9b\n")
     assert (done.code, done.sentence) == (2, "the password of --password-file is no UTF-8")
     monkeypatch.setenv("PYBROKER_USER_PASSWORD", "of bob")
-    assert run("users", "set", "bob", "-b", secured.bootstrap).code == 0
+    assert run("users", "set", "bob", "-b", secured.bootstrap).err == ""
+    words = "users are named without 'User:': this one logs in as User:bob, and is User:User:bob in ACLs"
+    assert run("users", "set", "User:bob", "-b", secured.bootstrap).err == f"pybroker: warning: {words}\n"
     monkeypatch.setenv("PYBROKER_SASL_PASSWORD", "of bob")
     file = config(
         tmp_path / "bob.properties",
@@ -147,6 +150,10 @@ def test_where_a_password_comes_from(secured: Secured, monkeypatch: pytest.Monke
     )
     at = f"{HOST}:{secured.sasl_port}"
     assert run("topics", "list", "-b", at, "--command-config", file).code == 0
+    monkeypatch.setenv("PYBROKER_SASL_PASSWORD", "")
+    done = run("topics", "list", "-b", at, "--command-config", file)
+    words = "the password of PYBROKER_SASL_PASSWORD is empty: set it, or unset the variable"
+    assert (done.code, done.sentence) == (2, words)
     monkeypatch.delenv("PYBROKER_SASL_PASSWORD")
     done = run("topics", "list", "-b", at, "--command-config", file)
     assert (done.code, done.sentence) == (2, "security.protocol is SASL_PLAINTEXT, and sasl.password is not given")
