@@ -25,6 +25,7 @@ BOOTSTRAP_VARIABLE: Final = "PYBROKER_BOOTSTRAP_SERVER"
 COMPLETION_S_MAX: Final = 1.0
 """How long somebody who pressed the tab key waits for a broker."""
 
+TYPE: Final = "User:"
 WAIT_S_MAX: Final = 86_400.0
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -146,6 +147,13 @@ def name_value(text: str, option: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
     return name.strip(), value.strip()
+
+
+def warn_of_type(user: str) -> None:
+    """Tell of a user who is named as ACLs name principals: the type is no part of the name."""
+    if user.startswith(TYPE):
+        words = f"users are named without {TYPE!r}: this one logs in as {user}, and is {TYPE}{user} in ACLs"
+        click.echo(f"pybroker: warning: {printable(words)}", err=True)
 
 
 def escaped(_: click.Context, __: click.Parameter, text: str | None) -> bytes | None:

@@ -7,7 +7,7 @@ import click
 
 from pybroker.cli import output
 from pybroker.cli.main import Misuse
-from pybroker.cli.options import admin_of, cluster_options, name_value, say
+from pybroker.cli.options import admin_of, cluster_options, name_value, say, warn_of_type
 from pybroker.errors import KafkaError
 from pybroker.security.quotas import (
     CLIENT_ID,
@@ -106,6 +106,7 @@ def set_quotas(quotas: Sequence[str], bootstrap_server: str, timeout_s: float, a
     broker by itself.
     """
     entity = _entity(how)
+    warn_of_type(how[OPTIONS[USER]] or "")
     changes = dict(_value(entity, *name_value(text, "QUOTA=VALUE")) for text in quotas)
     with admin_of(bootstrap_server, timeout_s) as admin:
         admin.alter_quotas(entity, changes)

@@ -11,19 +11,16 @@ from click.core import ParameterSource
 from pybroker.cli import output
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Misuse
-from pybroker.cli.options import F, admin_of, cluster_options, delete_each, say
+from pybroker.cli.options import F, admin_of, cluster_options, delete_each, say, warn_of_type
 from pybroker.cli.zookeeper_options import config_of, zookeeper_options
 from pybroker.client.admin import Admin
 from pybroker.errors import RESOURCE_NOT_FOUND
-from pybroker.logs import printable
 from pybroker.security.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN
 
 if TYPE_CHECKING:
     from pybroker.cli.zookeeper_users import ZooKeeperUsers
 
 PASSWORD_VARIABLE = "PYBROKER_USER_PASSWORD"
-TYPE = "User:"
-"""Of a user's principal; it is no part of the name."""
 STAYS = "connections that are open go on until their login ends; ACLs and quotas stay, if there are any"
 
 
@@ -93,9 +90,7 @@ def set_password(
     It is no argument, which everybody on this machine could read. The broker is sent a salted hash of it, with which
     whoever listens on the way could log in.
     """
-    if user.startswith(TYPE):
-        words = f"users are named without {TYPE!r}: this one logs in as {user}, and is {TYPE}{user} in ACLs"
-        click.echo(f"pybroker: warning: {printable(words)}", err=True)
+    warn_of_type(user)
     password = _password(password_file)
     with _admin(bootstrap_server, timeout_s, zookeeper, file) as admin:
         admin.set_password(user, password, mechanisms or tuple(HASHES), iterations)

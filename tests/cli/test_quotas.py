@@ -57,6 +57,7 @@ def test_quotas_are_set_listed_and_deleted(quotas) -> None:  # type: ignore[no-u
         (["set", "--user", "a", "producer_byte_rate"], "is not NAME=VALUE"),
         (["set", "--user", "a", "--ip", "::1", "producer_byte_rate=1"], "an ip is an entity by itself"),
         (["set", "--user", "", "producer_byte_rate=1"], "has no name"),
+        (["set", "--user", "User:a", "speed=1"], "users are named without 'User:': this one logs in as User:a"),
         (["delete", "--user", "a", "speed"], "'speed' is no quota"),
     ],
 )

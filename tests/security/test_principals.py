@@ -25,7 +25,10 @@ def test_super_users(text: str, found: set[str]) -> None:
     assert super_users(text) == found
 
 
-@pytest.mark.parametrize("text", ["ann", "User:ann,bob;carl", ";User:ann", "User:ann;;User:bob", " ", "User:ann; "])
+@pytest.mark.parametrize("text", [
+    "ann", "User:ann,bob;carl", ";User:ann", "User:ann;;User:bob", " ", "User:ann; ", "User:ann,User:bob",
+    "User:ann, User:bob;User:carl",
+])  # fmt: skip
 def test_what_is_no_principal_is_refused(text: str) -> None:
     """A broker that started without a super user would be locked for who runs it."""
     with pytest.raises(
