@@ -63,6 +63,7 @@ cdef enum:
     FOLIO_BYTES = 2 << 20
     GAP_BYTES = 1 << 20          # that may lie between what was brought and what comes next
     UNASKED_BYTES = 16 << 20     # beyond what it was asked for, that the kernel may read ahead
+    STRAY = 16                   # one page of so many may be there, and nobody reads them: one is mapped, or was left
     ALIGNED = 64 << 10           # a page is not larger anywhere
 
 
@@ -116,18 +117,26 @@ cdef bint bring_in(int fd, int64_t position, int64_t n) noexcept nogil:
     return done
 
 
+cdef int64_t absent(int fd, int64_t position) noexcept nogil:
+    """How many bytes from here on are not in the cache, as far as the kernel may read ahead."""
+    cdef int64_t n = 0, pages = 0
+    while n < UNASKED_BYTES and missing_pages(fd, position + n, FOLIO_BYTES, &pages) >= pages - pages // STRAY:
+        n += FOLIO_BYTES
+    return n
+
+
 cdef bint passed_bring(passed_t* p, int fd, int64_t position, int64_t end) noexcept nogil:
     """Bring in a range, and note what came into the cache by that; see bring_in."""
     cdef bint goes_on = p.start <= position <= p.end
-    cdef int64_t start = p.end if goes_on else position, edge = max(start, end), pages = 0, missing, left
-    cdef bint cold = start < end and not was_cached(fd, start, end - start), done
-    missing = missing_pages(fd, edge, UNASKED_BYTES, &pages)
-    done = bring_in(fd, position, end - position)
+    cdef int64_t start = p.end if goes_on else position, edge = max(start, end), pages = 0
+    cdef bint cold = start < end and not was_cached(fd, start, end - start)
+    cdef int64_t beyond = absent(fd, edge) if cold or goes_on else 0
+    cdef bint done = bring_in(fd, position, end - position)
     if cold:
         passed_add(p, start, end - start)
-    left = missing_pages(fd, edge, UNASKED_BYTES, &pages)
-    if (cold or goes_on) and missing == pages and left >= 0:
-        passed_add(p, edge, (pages - left) * PAGE)
+    if beyond > 0:
+        beyond -= missing_pages(fd, edge, beyond, &pages) * PAGE
+        passed_add(p, edge, max(<int64_t>0, beyond))
     return done
 
 

@@ -202,15 +202,16 @@ cdef ssize_t send_bytes(conn_t* c, int64_t most) noexcept nogil:
     return sent
 
 
-cdef ssize_t send_file(conn_t* c) noexcept nogil:
+cdef ssize_t send_file(conn_t* c, int64_t most) noexcept nogil:
     """Send from the range of a file at the front; what was sent, or -errno."""
     cdef chunk_t* k = c.first
+    cdef int64_t n = min(k.found.length, most)
     cdef ssize_t sent
     cdef int64_t began_ms
     if not log_lend(k.log, k.generation):
         return -EPIPE  # truncated meanwhile: these may be other bytes than the header promised
     began_ms = monotonic_ms()
-    sent = vfs_sendfile(k.log.context.fs, P_SEGMENT_SEND, c.fd, k.found.files.fd, k.found.position, k.found.length)
+    sent = vfs_sendfile(k.log.context.fs, P_SEGMENT_SEND, c.fd, k.found.files.fd, k.found.position, n)
     slow_note(&k.log.slow_reads, began_ms)
     log_take_back(k.log)
     if sent <= 0:
@@ -302,7 +303,7 @@ cdef int conn_flush(conn_t* c) noexcept nogil:
     while c.first != NULL and not c.first.is_slot and c.writable and total < FLUSH_BYTES_MAX:
         if conn_sendable(c) <= 0:
             break
-        sent = send_bytes(c, conn_sendable(c)) if c.first.log == NULL else send_file(c)
+        sent = send_bytes(c, conn_sendable(c)) if c.first.log == NULL else send_file(c, FLUSH_BYTES_MAX - total)
         if sent >= 0:
             total += sent
             c.bytes_out += sent

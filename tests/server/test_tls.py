@@ -176,7 +176,7 @@ AUTHORIZED = [
     [
         (None, r"CN=alice,O=Acme\, Inc."),
         (r"RULE:^CN=(.*?),O=.*$/$1@acme/U,DEFAULT", "ALICE@ACME"),
-        ("RULE:^OU=.*$/nobody/, RULE:^CN=(.*?),.*$/$1-$3/L", "alice-$3"),
+        ("RULE:^OU=.*$/nobody/, RULE:^CN=(.*?),.*$/$1-x/L", "alice-x"),
     ],
 )
 async def test_a_certificate_makes_a_principal(tmp_path: Path, rules: str | None, user: str) -> None:
