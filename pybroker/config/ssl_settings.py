@@ -69,7 +69,8 @@ SSL = table(
         Type.STRING,
         "DEFAULT",
         "How the subject of a client's certificate becomes the name of its principal: the first rule whose pattern "
-        "matches all of it. DEFAULT takes it as it is. A client that none matches is turned away.",
+        "matches all of it. DEFAULT takes it as it is. A client that none matches is turned away. "
+        "Patterns are those of Python's re, with ASCII classes.",
         Shape("rules like RULE:^CN=(.*?),.*$/$1/L,DEFAULT", lambda text: check_rules(text)),
     ),
 )
