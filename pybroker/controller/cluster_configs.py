@@ -32,10 +32,10 @@ from pybroker.controller.configs import (
     tell_altered,
     topic_after,
 )
-from pybroker.controller.election import damaged, unwritable
+from pybroker.controller.election import read_config, unwritable
 from pybroker.controller.entities import Change, written
 from pybroker.controller.late import in_time
-from pybroker.coordination.commit import commit, read
+from pybroker.coordination.commit import commit
 from pybroker.coordination.store import (
     BadVersion,
     Create,
@@ -44,7 +44,6 @@ from pybroker.coordination.store import (
     Op,
     Session,
     Set,
-    StoreDamaged,
     StoreError,
 )
 from pybroker.errors import KafkaError
@@ -145,12 +144,7 @@ class ClusterConfigs:
     ) -> tuple[dict[str, str], int | None]:
         """What an entity has, and the version of its node; None if it has none yet. Raises KafkaError."""
         try:
-            data, stat = await read(self._session(), path)
-            return load(data), stat.version
-        except NoNode:
-            return {}, None
-        except StoreDamaged as problem:
-            raise damaged(path, problem) from problem
+            return await read_config(self._session(), path, load)
         except StoreError as problem:
             raise unwritable(problem) from problem
 

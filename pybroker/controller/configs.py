@@ -28,7 +28,7 @@ from pybroker.config.ssl_settings import is_reconfigurable
 from pybroker.controller import nodes
 from pybroker.controller.channel import Channel
 from pybroker.controller.context import ControllerContext
-from pybroker.controller.election import damaged, write
+from pybroker.controller.election import read_config, write
 from pybroker.controller.entities import Change as EntityChange
 from pybroker.controller.entities import EntityConfigs, written
 from pybroker.controller.stored_passwords import check_can_be_kept, decoded, encode_anew, encoded, is_password
@@ -246,7 +246,7 @@ class ConfigAdmin:
             raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._context.broker_id}, not {shown(name)}")
         async with self._one:
             path = nodes.broker_config(int(name) if name else None)
-            held, version = await self._read(path, nodes.load_config)
+            held, version = await read_config(self._session, path)
             topics = {topic.name: topic.config for topic in self._context.topics.values()}
             judged = await judge_broker(self._config, name, held, changes, topics, replace=replace)
             async with prepared(self.sockets, judged.tried):
@@ -268,7 +268,7 @@ class ConfigAdmin:
         `change` does, and 56."""
         path = nodes.entity_path(entity)
         async with self._one:
-            held, version = await self._read(f"{nodes.CONFIGS}/{path}", nodes.load_entity_config)
+            held, version = await read_config(self._session, f"{nodes.CONFIGS}/{path}", nodes.load_entity_config)
             after = change(held)
             if validate_only:
                 return
@@ -277,16 +277,6 @@ class ConfigAdmin:
         tell_altered(path, shown_of(after))
 
     # -- the store ---------------------------------------------------------------------------------------------------
-
-    async def _read(self, path: str, load: Callable[[bytes], dict[str, str]]) -> tuple[dict[str, str], int | None]:
-        """What a node has, and its version; None if it is not there yet. Raises 56 where it is damaged."""
-        try:
-            data, stat = await read(self._session, path)
-            return load(data), stat.version
-        except NoNode:
-            return {}, None
-        except StoreDamaged as problem:
-            raise damaged(path, problem) from problem
 
     async def _write(self, changes: list[Op], entity: str) -> None:
         notice = Create(nodes.CONFIG_CHANGE, nodes.dump_config_change(entity), sequential=True)

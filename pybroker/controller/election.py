@@ -5,11 +5,12 @@
 """
 
 import contextlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pybroker import errors
 from pybroker.controller import nodes
-from pybroker.coordination.commit import commit, until_answered
+from pybroker.coordination.commit import commit, read, until_answered
 from pybroker.coordination.store import (
     BadArguments,
     BadVersion,
@@ -81,6 +82,20 @@ def damaged(path: str, problem: StoreDamaged) -> KafkaError:
     what = problem.detail.removeprefix(nodes.DAMAGED)
     why = f"{path} is damaged in the coordination store ({what}), and is not written over: correct or delete it there"
     return KafkaError(errors.KAFKA_STORAGE_ERROR, why)
+
+
+async def read_config(
+    session: Session, path: str, load: Callable[[bytes], dict[str, str]] = nodes.load_config
+) -> tuple[dict[str, str], int | None]:
+    """The settings of a node that are to be altered, and its version; None if it is not there yet. Raises `damaged`,
+    StoreError."""
+    try:
+        data, stat = await read(session, path)
+        return load(data), stat.version
+    except NoNode:
+        return {}, None
+    except StoreDamaged as problem:
+        raise damaged(path, problem) from problem
 
 
 async def write(session: Session, fence: Fence, ops: list[Op]) -> None:

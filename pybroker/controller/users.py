@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from pybroker.controller import loading, nodes
-from pybroker.controller.election import damaged
+from pybroker.controller.election import read_config
 from pybroker.controller.entities import Change, EntityConfigs, written
-from pybroker.coordination.commit import commit, read
-from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Session, StoreDamaged
+from pybroker.coordination.commit import commit
+from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Session
 from pybroker.security.credentials import Credentials, check_user
 from pybroker.security.quotas import USER, ClientQuotas
 
@@ -36,14 +36,7 @@ async def alter(session: Session, user: str, change: Change) -> None:
     notice = Create(nodes.CONFIG_CHANGE, nodes.dump_config_change(path), sequential=True)
     while True:
         await loading.prepare(session, ABOVE)
-        held, version = dict[str, str](), None
-        try:
-            data, stat = await read(session, f"{nodes.CONFIGS}/{path}")
-            held, version = nodes.load_entity_config(data), stat.version
-        except NoNode:
-            pass
-        except StoreDamaged as problem:
-            raise damaged(f"{nodes.CONFIGS}/{path}", problem) from problem
+        held, version = await read_config(session, f"{nodes.CONFIGS}/{path}", nodes.load_entity_config)
         changes = await written(session, entity, version, change(held))
         try:
             return await commit(session, [*changes, notice])
