@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -135,3 +136,17 @@ def test_a_consumer_that_catches_up(stage: Stage) -> None:
         return cached_bytes(first) <= 8 * BATCH_BYTES
 
     until("its file is idle, and closed", closed)
+
+
+def test_a_page_that_stays_keeps_no_others(stage: Stage) -> None:
+    """Somebody has a page of each eight megabytes mapped: what comes into the cache beside them goes all the same."""
+    first = min(Path(stage.log.directory).glob("*.log"))
+    chill(first)
+    with first.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        mapped.madvise(mmap.MADV_RANDOM)
+        assert sum(mapped[:: 8 << 20]) >= 0
+        assert 0 < cached_bytes(first) <= BATCH_BYTES
+        client, most = Client(stage), [0]
+        stage.plane.start()
+        read_all(stage, client, lambda: most.append(cached_bytes(first)))
+        assert max(most) <= 64 << 20
