@@ -179,6 +179,12 @@ _CONTEXT_BYTES_MAX: Final = 16 << 20
 """One of a high level has hundreds of MiB after a large batch."""
 
 
+_ZSTD_LEVEL: Final = 3
+_ZSTD_TABLES: Final = {"hash_log": 16, "chain_log": 14}
+"""Of that level, for what is larger than 16 KiB: 320 KiB, where the library takes 768 for a batch of 1 MiB. More of it
+is near the core, and fewer short matches hide a longer one: docs/performance.md has speeds and sizes."""
+
+
 LEVELS: Final = {"gzip": (-1, 9), "lz4": (-1, 17), "zstd": (-131072, 22)}
 """The lowest and the highest that the codecs have; -1 is the default of gzip and lz4."""
 
@@ -207,13 +213,15 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
 
 
 def _zstd(data: Buffer, level: int | None) -> bytes:
-    wanted = 3 if level is None else level
+    wanted = _ZSTD_LEVEL if level is None else level
     kept = _contexts.zstd
     compressor = kept.get(wanted)
     if compressor is None:
         import zstandard
 
-        compressor = zstandard.ZstdCompressor(level=wanted)
+        tables = _ZSTD_TABLES if wanted == _ZSTD_LEVEL else {}
+        settings = zstandard.ZstdCompressionParameters(compression_level=wanted, **tables)
+        compressor = zstandard.ZstdCompressor(compression_params=settings)
     made = bytes(compressor.compress(data))
     if compressor.memory_size() <= _CONTEXT_BYTES_MAX and (wanted in kept or len(kept) < _CONTEXTS_MAX):
         kept[wanted] = compressor

@@ -18,6 +18,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pybroker.client.load import text
 from pybroker.errors import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE, KafkaError
 from pybroker.protocol.compression import CODECS, compress, decompress
 from tests.protocol.oracle import kafka
@@ -132,6 +133,17 @@ def test_a_wrong_checksum_is_seen(codec: int) -> None:
 def test_a_level_is_heeded() -> None:
     for codec, low, high in ((GZIP, 1, 9), (LZ4, 1, 12), (ZSTD, 1, 19)):
         assert len(compress(codec, TEXT, high)) < len(compress(codec, TEXT, low))
+
+
+@pytest.mark.parametrize("size", [1000, 16 << 10, 128 << 10, 1 << 20])
+def test_smaller_tables_of_zstd_cost_little(size: int) -> None:
+    """Words, a few of them often: batches are no more than 2 % larger than by the library's own level 3."""
+    words = text(size)
+    own = len(zstandard.ZstdCompressor(level=3).compress(words))
+    packed = compress(ZSTD, words)
+    assert len(packed) <= own * 1.02
+    assert decompress(ZSTD, packed, size) == words
+    assert zstandard.frame_content_size(packed) == size  # readers make room by it
 
 
 BOMB_BYTES = 1 << 28
