@@ -3,7 +3,8 @@ from libc.stdint cimport INT64_MAX, int64_t
 
 from pybroker.core.base.mapping cimport map_t
 
-cdef bint is_cached(int fd, int64_t position, int64_t n) noexcept nogil
+# Is all of a range in the cache, or can that not be known? `was_read`: somebody waited for all of it, a moment ago.
+cdef bint is_cached(int fd, int64_t position, int64_t n, bint was_read) noexcept nogil
 
 cdef bint was_cached(int fd, int64_t position, int64_t n) noexcept nogil   # the most of it
 

@@ -89,6 +89,7 @@ cdef bint reader_is_cold(log_t* l, int64_t offset, int64_t most, warm_t* warm) n
     cdef segment_t* s
     cdef files_t* f
     cdef int64_t limit = 0, position, n, look, brought_to
+    cdef bint was_read
     log_view(l, &v)
     s = find_segment(l, offset, &v, &limit)
     if s == NULL:
@@ -103,16 +104,17 @@ cdef bint reader_is_cold(log_t* l, int64_t offset, int64_t most, warm_t* warm) n
     if warm.files == f and position >= warm.start and position + n <= warm.end:
         return False
     look = max(n, <int64_t>SEEN_BYTES)
-    if follows(f, position, &brought_to):
+    was_read = follows(f, position, &brought_to)
+    if was_read:
         if position + n > brought_to:
             return True          # beyond, the kernel would read ahead for whoever looks
         look = min(look, brought_to - position)
-    if is_cached(f.fd, position, min(look, limit - position)):
+    if is_cached(f.fd, position, min(look, limit - position), was_read):
         warm.files = f
         warm.start = position
         warm.end = position + look
         return False
-    return not is_cached(f.fd, position, n)
+    return not is_cached(f.fd, position, n, was_read)
 
 
 # -- the thread --------------------------------------------------------------------------------------------------------
