@@ -12,6 +12,8 @@ cdef enum:
     PATH_BYTES = 4096
     RESERVE_MIN = 64 << 10       # space reserved ahead: as much again as is written, within these bounds
     RESERVE_MAX = 64 << 20
+    RESERVE_UNIT = 2 << 20       # and if it is more than this, up to a multiple: ext4 reads a folio that lies in one
+                                 # extent in one go, and one with a border in it block by block, for a ms of a core
     BEHIND_MAX = 64 << 20        # bytes that may wait for the kernel to write them, in one segment
 
 cdef struct segment_t:

@@ -249,14 +249,17 @@ cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexce
 
 cdef int reserve(segment_t* s, files_t* f, int64_t end) noexcept nogil:
     """See that the disk has room up to `end`: as much again as is written, or just what is needed on a full disk."""
-    cdef int64_t step = s.size
+    cdef int64_t step = s.size, ahead
     cdef int status
     if end <= s.reserved:
         return 0
     step = RESERVE_MIN if step < RESERVE_MIN else RESERVE_MAX if step > RESERVE_MAX else step
-    status = vfs_reserve(s.fs, P_SEGMENT_RESERVE, f.fd, s.reserved, end + step - s.reserved)
+    ahead = end + step
+    if ahead > RESERVE_UNIT:
+        ahead = (ahead + RESERVE_UNIT - 1) // RESERVE_UNIT * RESERVE_UNIT
+    status = vfs_reserve(s.fs, P_SEGMENT_RESERVE, f.fd, s.reserved, ahead - s.reserved)
     if status == 0:
-        s.reserved = end + step
+        s.reserved = ahead
         return 0
     status = vfs_reserve(s.fs, P_SEGMENT_RESERVE, f.fd, s.reserved, end - s.reserved)
     if status == 0:

@@ -150,3 +150,15 @@ def test_a_page_that_stays_keeps_no_others(stage: Stage) -> None:
         stage.plane.start()
         read_all(stage, client, lambda: most.append(cached_bytes(first)))
         assert max(most) <= 64 << 20
+
+
+def test_space_is_reserved_in_whole_folios(tmp_path: Path) -> None:
+    """No extent of a large file ends within 2 MiB that the kernel reads at once, whatever size its batches have."""
+    home = Home(tmp_path, {"segment.bytes": 64 << 20})
+    partition = home.open()
+    for _ in range(9):
+        partition.append(batch_of(777_777), now_ms=NOW)
+        reserved = home.log_file().stat().st_blocks * 512
+        assert reserved < 2 << 20 or reserved % (2 << 20) == 0
+    assert reserved >= home.log_file().stat().st_size
+    home.crash()
