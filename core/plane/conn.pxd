@@ -17,7 +17,7 @@ cdef enum:
     CHUNK_BYTES = 4096 - 48      # of answers; a larger one gets a chunk of its own
     OWN_BYTES_MIN = 4096
     OWN_KEPT = 64 << 10          # a larger buffer is read into directly, and given back when the connection rests
-    FLUSH_BYTES_MAX = 256 << 10  # sent for one connection in one turn; the rest waits for its next
+    FLUSH_BYTES_MAX = 128 << 10  # sent for one connection in one turn; the rest waits for its next
 
 cdef enum state_t:
     OPEN                         # its next frame may be executed

@@ -4,9 +4,9 @@
 
 One turn: take what others left in the inbox; look at the operations that it tells of; read every socket that has
 something and execute its frames in their order; append the batches of all of them, a call a partition; look at the
-operations that waited for that; then send the answers. A connection that is away executes nothing further, so that no
-request overtakes another; behind a request whose answer waits it goes on (operation.pyx). Sockets are edge-triggered:
-interest is never changed.
+operations that waited for that; then send the answers, small ones first. A connection that is away executes nothing
+further, so that no request overtakes another; behind a request whose answer waits it goes on (operation.pyx). Sockets
+are edge-triggered: interest is never changed.
 The reactor is pinned for the length of its turn, and never while it waits.
 """
 
@@ -17,7 +17,7 @@ from libc.string cimport memset
 from posix.unistd cimport close, usleep
 
 from pybroker.core.base.atomic cimport load_i32, load_i64, poke_i64
-from pybroker.core.base.chain cimport chain_append, chain_remove, chain_take, link_t
+from pybroker.core.base.chain cimport chain_append, chain_remove, chain_t, chain_take, link_t
 from pybroker.core.base.clock cimport monotonic_ms, monotonic_ns
 from pybroker.core.base.counters cimport histogram_add, tally
 from pybroker.core.base.epoll cimport (
@@ -28,8 +28,8 @@ from pybroker.core.base.pthread cimport pthread_mutex_destroy, pthread_mutex_ini
 from pybroker.core.base.reclamation cimport collect, pin, unpin
 from pybroker.core.base.socket cimport SHUT_RDWR, shutdown
 from pybroker.core.plane.conn cimport (
-    AWAY, CLOSING, OPEN, conn_account, conn_flush, conn_free_own, conn_is_owed, conn_is_sent, conn_sendable,
-    conn_t, conn_taken, note_t, operation_t,
+    AWAY, CLOSING, FLUSH_BYTES_MAX, OPEN, conn_account, conn_flush, conn_free_own, conn_is_owed, conn_is_sent,
+    conn_sendable, conn_t, conn_taken, note_t, operation_t,
 )
 from pybroker.core.plane.disconnect cimport close_conn, close_longest_silent, end, forget, stop_acks, stop_waiting
 from pybroker.core.plane.fetch cimport fetcher_free
@@ -50,6 +50,7 @@ cdef enum:
     FINISH_MS = 100              # between two looks at whether peers take what they are owed
     LINE_MS = 5                  # between two looks at whether those in line may go on
     AWAKE_NS = 60000             # waited without sleep, if the wait before this was no longer
+    SMALL_BYTES = 64 << 10       # of output: it does not wait for the turn of larger
     REST_TURNS = 200             # as short, before one that was awake in vain is tried again
 
 
@@ -168,27 +169,50 @@ cdef bint is_over(const conn_t* c) noexcept nogil:
     return c.refused != NULL or (c.close_after and (c.ended or not c.lingers))
 
 
+cdef int64_t send_of(reactor_t* r, conn_t* c) noexcept nogil:
+    """Send what a connection has as far as it goes in one turn, and end it if that was all; bytes. One that has more to
+    do is ready again."""
+    cdef int64_t began_ns = charge_from(c), before = c.bytes_out, sent
+    if c.state != CLOSING and c.fd >= 0 and conn_flush(c) < 0:
+        close_conn(r, c, "")
+    sent = c.bytes_out - before
+    charge(r, c, began_ns)
+    conn_account(c)
+    if c.state != CLOSING and is_over(c) and conn_is_sent(c) and c.state != AWAY:
+        close_conn(r, c, c.refused)  # it got the answers that it was owed
+    if c.state == CLOSING:
+        forget(r, c)
+    elif has_work(c) or (c.writable and conn_sendable(c) > 0):
+        make_ready(r, c)
+    return sent
+
+
 cdef void finish(reactor_t* r) noexcept nogil:
-    """Send the answers of the turn; connections that have more to do are ready for the next."""
+    """Send the answers of the turn: the small ones first, then of the large ones as much as a turn has. So who asks for
+    little waits for one piece of what others get, however many read a log from its start."""
     cdef conn_t* c
-    cdef int64_t sent = 0, began_ns
-    cdef int32_t _i
-    for _i in range(r.ready.count):
+    cdef chain_t large
+    cdef int64_t sent = 0, of_large = 0
+    cdef int32_t _i, n = r.ready.count
+    memset(&large, 0, sizeof(chain_t))
+    for _i in range(n):
         c = <conn_t*>chain_take(&r.ready)
-        sent -= c.bytes_out
-        began_ns = charge_from(c)
-        if c.state != CLOSING and c.fd >= 0 and conn_flush(c) < 0:
-            close_conn(r, c, "")
-        sent += c.bytes_out
-        charge(r, c, began_ns)
-        conn_account(c)
-        if c.state != CLOSING and is_over(c) and conn_is_sent(c) and c.state != AWAY:
-            close_conn(r, c, c.refused)  # it got the answers that it was owed
-        if c.state == CLOSING:
-            forget(r, c)
-        elif has_work(c) or (c.writable and conn_sendable(c) > 0):
-            make_ready(r, c)
-    tally(&r.bytes_out, sent)
+        if c.queued_bytes > SMALL_BYTES and c.state != CLOSING:
+            chain_append(&large, &c.ready, c)
+        else:
+            sent += send_of(r, c)
+    while large.first != NULL:
+        c = <conn_t*>large.first.owner
+        if of_large >= FLUSH_BYTES_MAX and c.state != CLOSING:
+            break
+        chain_remove(&c.ready)
+        of_large += send_of(r, c)
+    n = r.ready.count if large.first != NULL else 0
+    while large.first != NULL:   # those whose turn it was not
+        make_ready(r, <conn_t*>chain_take(&large))
+    for _i in range(n):          # go before those whose it was
+        make_ready(r, <conn_t*>chain_take(&r.ready))
+    tally(&r.bytes_out, sent + of_large)
 
 
 cdef void wind_up(reactor_t* r, conn_t* c) noexcept nogil:

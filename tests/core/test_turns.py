@@ -1,0 +1,41 @@
+"""What a turn sends: whoever asks for little does not wait for those who ask for much."""
+
+from __future__ import annotations
+
+import fcntl
+import struct
+import termios
+
+from tests.core.stage import PRODUCE, Client, Stage, batch
+
+PIECE_BYTES = 128 << 10
+
+
+def test_a_turn_sends_what_is_small_first_and_of_what_is_large_one_piece(stage: Stage) -> None:
+    """Two read much and a third little, whose request is the last: it has its answer in the turn that brings the first
+    piece to one of the others. Each of those has its piece in turn."""
+    for _ in range(4):
+        stage.log.append(batch(bytes(250_000)), now_ms=1)
+    large = [Client(stage), Client(stage)]
+    little = Client(stage)
+    for client in large:
+        client.fetch(0)
+    little.produce(batch(b"a"))
+    stage.step(1)
+    assert little.receive(PRODUCE, 9)[1].responses[0].partition_responses[0].base_offset == 4
+    assert [came(client) > 0 for client in large] == [True, False]
+    taken = [0, 0]
+    order = []
+    while sum(taken) < 2_000_000:
+        before = [came(client) for client in large]
+        assert max(before) <= PIECE_BYTES
+        for i, client in enumerate(large):
+            taken[i] += len(client.sock.recv(PIECE_BYTES)) if before[i] else 0
+        order += [i for i in (0, 1) if before[i]]
+        stage.step(1)
+    assert order[:8] == [0, 1] * 4
+
+
+def came(client: Client) -> int:
+    """Bytes that wait for the client to read them."""
+    return struct.unpack("i", fcntl.ioctl(client.sock, termios.FIONREAD, bytes(4)))[0]
