@@ -10,6 +10,19 @@ cdef enum:
     BLOCK_SLACK = 64
     SPARE_BYTES_MIN = 64 << 10  # smaller blocks the allocator keeps by itself
 
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    /* Copy n bytes in steps of 32; the target has slack, the source where `room` says so. */
+    static inline void pyb_copy(uint8_t *to, const uint8_t *from, int64_t n, int64_t room) {
+        int64_t i = 0;
+        if (n > 512 || room < n + 31) { memcpy(to, from, (size_t)n); return; }
+        do { memcpy(to + i, from + i, 32); i += 32; } while (i < n);
+    }
+    """
+    void copy "pyb_copy" (uint8_t* to, const uint8_t* source, int64_t n, int64_t room) noexcept nogil
+
 cdef struct block_t:
     uint8_t* data  # NULL while capacity is 0
     int64_t size  # bytes that count

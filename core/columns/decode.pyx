@@ -11,7 +11,7 @@ from libc.string cimport memset
 from pybroker.core.base.cursor cimport OK, SHORT, cursor_left, cursor_t, short_varint
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, INVALID_RECORD
 from pybroker.core.batch.batch cimport LOG_APPEND_TIME, batch_check, batch_t
-from pybroker.core.batch.block cimport block_free, block_room, block_t
+from pybroker.core.batch.block cimport block_free, block_room, block_t, copy
 from pybroker.core.batch.record cimport header_next, record_next, record_t, span_t
 
 cdef enum:
@@ -22,17 +22,7 @@ cdef enum:
     FAST_BYTES = 32  # so many bytes ahead, four short varints and an attribute are read without a look at the end
 
 cdef extern from *:
-    """
-    #include <string.h>
-    /* Copy n bytes in steps of 32; the target has slack, the source where `room` says so. */
-    static inline void pyb_copy(uint8_t *to, const uint8_t *from, int64_t n, int64_t room) {
-        int64_t i = 0;
-        if (n > 512 || room < n + 31) { memcpy(to, from, (size_t)n); return; }
-        do { memcpy(to + i, from + i, 32); i += 32; } while (i < n);
-    }
-    """
     void prefetch "__builtin_prefetch" (const void* p) noexcept nogil
-    void copy "pyb_copy" (uint8_t* to, const uint8_t* source, int64_t n, int64_t room) noexcept nogil
 
 cdef struct out_t:
     # Where a batch's rows go: the ends of the columns, of bytes only the wanted ones.

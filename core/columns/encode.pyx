@@ -9,27 +9,32 @@ Python is needed for one call to `compress` a batch, after the rows are through.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport ENOMEM
-from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from pybroker.core.base.cursor cimport BAD, OK
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.batch.batch cimport CODEC_MASK, HEADER_BYTES
-from pybroker.core.batch.block cimport Block, block_free, block_init, block_room, block_t, block_take
+from pybroker.core.batch.block cimport Block, block_free, block_init, block_room, block_t, block_take, copy
 from pybroker.core.batch.builder cimport (
     builder_add, builder_init, builder_seal, builder_t, builder_undo, entry_body, field_bytes, new_record_t, put_field,
-    zigzag_size,
+    put_zigzag, zigzag_size,
 )
 from pybroker.core.batch.murmur2 cimport murmur2_partition
 from pybroker.core.columns.source cimport (
-    SOURCE_NULL, ByteColumn, HeaderColumn, field_t, source_bytes, source_get, source_t,
+    SOURCE_NULL, SOURCE_SPANS, ByteColumn, HeaderColumn, field_t, source_bytes, source_get, source_t,
 )
+
+cdef extern from *:
+    void prefetch "__builtin_prefetch" (const void* p) noexcept nogil
 
 cdef enum:
     NO_PARTITION = -1
     NOWHERE = -10030   # a status: the row names a partition that there is not
+    NO_KEY = 1         # its length, -1, zigzag
     RECORD_BYTES = 12  # about what a record takes beside its key and value
+    AHEAD_BYTES = 4096 # of the values: brought near before their turn, across the end of a page, too
 
 cdef struct rows_t:
     # What is added: columns of the same length. NULL: every row has what stands beside it.
@@ -120,6 +125,39 @@ cdef int _close(encoder_t* e, int32_t partition) noexcept nogil:
     return OK
 
 
+cdef int _add_values(encoder_t* e, const rows_t* r, int64_t* row, int64_t stop) noexcept nogil:
+    """Add rows to the batch that has begun, until it is full or they are at `stop`. They have a value and nothing else,
+    and one timestamp: what all of them have in common is looked at once."""
+    cdef builder_t* b = &e.open[NO_PARTITION + 1]
+    cdef int64_t delta = <int64_t>(<uint64_t>r.timestamp - <uint64_t>b.base_timestamp)
+    cdef int64_t same = 3 + zigzag_size(delta), body, total   # attributes, no key, no headers
+    cdef const uint8_t* end = r.values.data + r.values.data_size if r.values.kind != SOURCE_SPANS else NULL
+    cdef field_t value
+    cdef uint8_t* p
+    while row[0] < stop and b.count < e.records_max:
+        if source_get(&r.values, row[0], &value) != OK:
+            return BAD
+        prefetch(value.at + AHEAD_BYTES)
+        body = same + zigzag_size(b.count) + field_bytes(value.size)
+        total = zigzag_size(body) + body
+        if b.block.size + total > e.batch_size or total > b.block.capacity - b.block.size:
+            return OK            # it is full, or has to grow
+        p = put_zigzag(b.block.data + b.block.size, body)
+        p[0] = 0
+        p = put_zigzag(put_zigzag(p + 1, delta), b.count)
+        p[0] = NO_KEY
+        p = put_zigzag(p + 1, value.size)
+        if value.size > 0:
+            copy(p, value.at, value.size, end - value.at if end != NULL else 0)
+            p += value.size
+        p[0] = 0
+        b.block.size += total
+        b.count += 1
+        row[0] += 1
+        b.max_timestamp = max(b.max_timestamp, r.timestamp)
+    return OK
+
+
 cdef int _add(encoder_t* e, const rows_t* r, int64_t* row, int64_t stop) noexcept nogil:
     """Add rows up to `stop`; `row` is the one at fault if it answers other than OK: BAD, NOWHERE, 10 or -ENOMEM."""
     cdef new_record_t entry
@@ -127,8 +165,13 @@ cdef int _add(encoder_t* e, const rows_t* r, int64_t* row, int64_t stop) noexcep
     cdef int64_t body, first_header = 0
     cdef int32_t partition = NO_PARTITION
     cdef uint8_t* headers = NULL
+    cdef bint plain = r.keys.kind == SOURCE_NULL and r.lists == NULL and r.timestamps == NULL and r.partitions == NULL
     cdef int status = OK
     while row[0] < stop:
+        if plain and e.open[NO_PARTITION + 1].count > 0:
+            status = _add_values(e, r, row, stop)
+            if status != OK or row[0] == stop:
+                return status
         if r.partitions != NULL:
             memcpy(&partition, r.partitions + row[0] * 4, 4)
             if partition < NO_PARTITION or partition >= e.partitions:

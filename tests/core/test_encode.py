@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,13 @@ def arrow(fields: Sequence[bytes | None], *, large: bool = False, before: int = 
     valid = np.packbits(np.array([field is not None for field in found], bool), bitorder="little")
     data = b"".join(field or b"" for field in found)
     return ByteColumn.of_offsets(data, offsets, validity=valid, start=before, length=len(fields), large=large)
+
+
+def fixed(fields: Sequence[bytes | None]) -> ByteColumn:
+    """As NumPy has its S: a null is empty, and zeros at an end are none."""
+    width = max([1, *(len(field or b"") for field in fields)])
+    array = np.array([field or b"" for field in fields], f"S{width}")
+    return ByteColumn.of_fixed(array.view(np.uint8), array.itemsize, strip=True)
 
 
 def header_column(rows: Sequence[Sequence[tuple[str, bytes | None]]]) -> HeaderColumn:
@@ -119,12 +126,22 @@ def test_a_compressor_that_fails_loses_no_row() -> None:
     assert [records_of(batch)[0][2] for batch in encoder.finish()] == [b"0", b"1", b"2", b"3"]
 
 
-def test_one_timestamp_may_do_for_all_rows() -> None:
-    """And keys, headers and partitions may be left out."""
-    encoder = Encoder()
-    assert encoder.add(ByteColumn.of_list([b"a", None]), timestamps=77) == []
-    [batch] = encoder.finish()
-    assert (records_of(batch), batch.tag) == ([(77, None, b"a", []), (77, None, None, [])], -1)
+@given(
+    st.lists(st.tuples(times, st.lists(blobs | st.binary(min_size=500, max_size=600), max_size=20)), max_size=4),
+    st.integers(1, 900), st.integers(1, 8), st.sampled_from([arrow, ByteColumn.of_list, fixed]),
+)  # fmt: skip
+def test_one_timestamp_may_do_for_all_rows(
+    pieces: list[tuple[int, list[bytes | None]]], batch_size: int, most: int, column: Callable[..., ByteColumn]
+) -> None:
+    """And keys, headers and partitions may be left out; a batch goes on with the rows of the next call."""
+    encoder = Encoder(batch_size=batch_size, records_max=most)
+    batches: list[SealedBatch] = []
+    table = []
+    for at, values in pieces:
+        batches += encoder.add(column(values), timestamps=at)
+        table += [((at, None, (value or b"").rstrip(b"\0") if column is fixed else value, []), -1) for value in values]
+    batches += encoder.finish()
+    assert_holds(batches, table, batch_size, most)
 
 
 # -- sources ----------------------------------------------------------------------------------------------------------
