@@ -13,8 +13,10 @@ import confluent_kafka as ck
 import pytest
 
 import pybroker
+from pybroker import errors
 from pybroker.client.admin import Admin
 from tests.clients.adapters.java import Handle
+from tests.clients.adapters.neutral import Refused
 from tests.harness import HOST, BrokerProcess, free_port
 from tests.java.driver import Driver
 
@@ -36,6 +38,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": ",".join(MECHANISMS),
         "listener.name.clients.plain.sasl.jaas.config": f"{PLAIN} required {users};",
+        "delegation.token.secret.key": "of this test",
     })  # fmt: skip
     broker.start()
     with Admin(broker.bootstrap) as admin:
@@ -112,6 +115,37 @@ def test_java(
     record = {"partition": 0, "timestamp_ms": None, "key": None, "value": None, "headers": []}
     assert producer.ask("send", topic=topic, **record) is not None
     producer.close()
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+def test_java_with_a_delegation_token(secured: str, version: str, java_driver: Callable[[str], Driver]) -> None:
+    """Java's Admin gets a token, sees it and renews it; a client logs in by it, until it ends (KIP-48)."""
+
+    def admin(user: str, password: str, more: str = "") -> Handle:
+        login = f'{SCRAM} required username="{user}" password="{password}"{more};'
+        config = {"bootstrap.servers": secured, "security.protocol": "SASL_PLAINTEXT",
+                  "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": login}  # fmt: skip
+        return Handle(java_driver(version), "open_admin", config=config)
+
+    owner = admin(SIMPLE, PASSWORD)
+    made = owner.ask("create_token")
+    assert made["owner"] == f"User:{SIMPLE}"
+    assert owner.ask("tokens")[made["id"]] == made
+    by_token = admin(made["id"], made["hmac"], ' tokenauth="true"')
+    assert by_token.ask("topics") is not None
+    with pytest.raises(Refused) as refused:
+        by_token.ask("create_token")
+    assert refused.value.code == errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    assert owner.ask("renew_token", hmac=made["hmac"], ms=60_000)["until_ms"] < made["until_ms"]
+    owner.ask("expire_token", hmac=made["hmac"])
+    assert made["id"] not in owner.ask("tokens")
+    late = admin(made["id"], made["hmac"], ' tokenauth="true"')
+    with pytest.raises(Refused) as refused:
+        late.ask("topics")
+    assert refused.value.code == errors.SASL_AUTHENTICATION_FAILED
+    for handle in (owner, by_token, late):
+        handle.close()
 
 
 @pytest.mark.skipif(not shutil.which("kcat"), reason="kcat is not installed: apt-get install kcat")

@@ -25,6 +25,7 @@ import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.RenewDelegationTokenOptions;
 import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -39,6 +40,7 @@ import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.protocol.Errors;
+import org.apache.kafka.common.security.token.delegation.DelegationToken;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
@@ -216,6 +218,21 @@ public class Driver {
                 }
                 return result;
             }
+            case "create_token":
+                return token(wait(admin.createDelegationToken().delegationToken()));
+            case "tokens": {
+                for (DelegationToken found : wait(admin.describeDelegationToken().delegationTokens())) {
+                    result.set(found.tokenInfo().tokenId(), token(found));
+                }
+                return result;
+            }
+            case "renew_token": {
+                RenewDelegationTokenOptions by = new RenewDelegationTokenOptions().renewTimePeriodMs(c.get("ms").asLong());
+                return result.put("until_ms", wait(admin.renewDelegationToken(bytes(c.get("hmac")), by).expiryTimestamp()));
+            }
+            case "expire_token":
+                wait(admin.expireDelegationToken(bytes(c.get("hmac"))).expiryTimestamp());
+                return null;
             case "cluster": {
                 DescribeClusterResult cluster = admin.describeCluster();
                 result.put("id", wait(cluster.clusterId())).put("controller", wait(cluster.controller()).id());
@@ -227,6 +244,14 @@ public class Driver {
             default:
                 throw new IllegalArgumentException(c.get("op").asText());
         }
+    }
+
+    private static ObjectNode token(DelegationToken token) {
+        return JSON.createObjectNode()
+                .put("id", token.tokenInfo().tokenId())
+                .put("hmac", token.hmacAsBase64String())
+                .put("owner", token.tokenInfo().ownerAsString())
+                .put("until_ms", token.tokenInfo().expiryTimestamp());
     }
 
     private static OffsetSpec spec(long at) {
