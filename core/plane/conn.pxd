@@ -82,6 +82,7 @@ cdef struct operation_t:         # a request whose answer waits, and with it tho
 cdef struct conn_t:
     link_t listed                # in the chains of its reactor, which see
     link_t ready
+    link_t large
     link_t waiting
     inbox_t* inbox               # of its reactor
     int64_t id                   # that Python knows it by; never used again

@@ -74,6 +74,7 @@ cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
     operations_end(&r.timers, c)
     chain_remove(&c.listed)
     chain_remove(&c.ready)
+    chain_remove(&c.large)
     chain_remove(&c.waiting)
     chain_remove(&c.muted)
     if c.fetcher != NULL:

@@ -17,7 +17,7 @@ from libc.string cimport memset
 from posix.unistd cimport close, usleep
 
 from pybroker.core.base.atomic cimport load_i32, load_i64, poke_i64
-from pybroker.core.base.chain cimport chain_append, chain_remove, chain_t, chain_take, link_t
+from pybroker.core.base.chain cimport chain_append, chain_remove, chain_take, link_t
 from pybroker.core.base.clock cimport monotonic_ms, monotonic_ns
 from pybroker.core.base.counters cimport histogram_add, tally
 from pybroker.core.base.epoll cimport (
@@ -189,29 +189,22 @@ cdef int64_t send_of(reactor_t* r, conn_t* c) noexcept nogil:
 
 cdef void finish(reactor_t* r) noexcept nogil:
     """Send the answers of the turn: the small ones first, then of the large ones as much as a turn has. So who asks for
-    little waits for one piece of what others get, however many read a log from its start."""
+    little waits for one piece of what others get, however many read a log from its start. Those whose turn it is not
+    stay in line: a turn does not look at them."""
     cdef conn_t* c
-    cdef chain_t large
     cdef int64_t sent = 0, of_large = 0
-    cdef int32_t _i, n = r.ready.count
-    memset(&large, 0, sizeof(chain_t))
-    for _i in range(n):
+    cdef int32_t _i
+    for _i in range(r.ready.count):
         c = <conn_t*>chain_take(&r.ready)
-        if c.queued_bytes > SMALL_BYTES and c.state != CLOSING:
-            chain_append(&large, &c.ready, c)
+        if c.writable and conn_sendable(c) > SMALL_BYTES:
+            chain_append(&r.large, &c.large, c)
+            if has_work(c):
+                make_ready(r, c)
         else:
+            chain_remove(&c.large)
             sent += send_of(r, c)
-    while large.first != NULL:
-        c = <conn_t*>large.first.owner
-        if of_large >= FLUSH_BYTES_MAX and c.state != CLOSING:
-            break
-        chain_remove(&c.ready)
-        of_large += send_of(r, c)
-    n = r.ready.count if large.first != NULL else 0
-    while large.first != NULL:   # those whose turn it was not
-        make_ready(r, <conn_t*>chain_take(&large))
-    for _i in range(n):          # go before those whose it was
-        make_ready(r, <conn_t*>chain_take(&r.ready))
+    while r.large.first != NULL and of_large < FLUSH_BYTES_MAX:
+        of_large += send_of(r, <conn_t*>chain_take(&r.large))
     tally(&r.bytes_out, sent + of_large)
 
 
@@ -300,7 +293,7 @@ cdef void sweep(reactor_t* r) noexcept nogil:
 
 cdef int64_t patience(reactor_t* r, int64_t most_ms) noexcept nogil:
     """How long the wait may take."""
-    if r.ready.first != NULL or r.is_left:
+    if r.ready.first != NULL or r.large.first != NULL or r.is_left:
         return 0
     if r.waiting.first != NULL:
         most_ms = min(most_ms, <int64_t>LINE_MS)

@@ -59,6 +59,7 @@ cdef struct reactor_t:
     int32_t is_left              # something is in it for the next turn
     chain_t listed               # all connections, the one that was silent for longest first
     chain_t ready                # those that have something to do, in this turn or the next
+    chain_t large                # those with large answers, until it is their turn to be sent a piece
     chain_t waiting              # the line: for memory, or for a place in the mailbox
     chain_t muted                # connections that wait until they may do more,
     int64_t unmute_ms            # and when to look at them again

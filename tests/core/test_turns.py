@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import resource
+import statistics
 import struct
 import termios
+import time
+from collections.abc import Iterator
+
+import pytest
 
 from tests.core.stage import PRODUCE, Client, Stage, batch
 
@@ -34,6 +40,39 @@ def test_a_turn_sends_what_is_small_first_and_of_what_is_large_one_piece(stage: 
         order += [i for i in (0, 1) if before[i]]
         stage.step(1)
     assert order[:8] == [0, 1] * 4
+
+
+@pytest.fixture
+def descriptors() -> Iterator[int]:
+    """How many the process may have, which is as many as it may allow itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_turn_does_not_look_at_those_whose_turn_it_is_not(stage: Stage, descriptors: int) -> None:
+    """What it costs to send a piece of a log does not grow with the number of connections that are to get one."""
+    for _ in range(4):
+        stage.log.append(batch(bytes(250_000)), now_ms=1)
+
+    def turn_ns(readers: int) -> float:
+        clients = [Client(stage) for _ in range(readers)]
+        for client in clients:
+            client.fetch(0)
+        took = []
+        for _ in range(readers):
+            began_ns = time.thread_time_ns()
+            stage.step(1)
+            took.append(time.thread_time_ns() - began_ns)
+        assert all(came(client) for client in clients)
+        for client in clients:
+            client.sock.close()
+        stage.step(1)
+        return statistics.median(took)
+
+    many = min(2000, (descriptors - 200) // 2)
+    assert turn_ns(many) <= 3 * max(turn_ns(20), turn_ns(20))
 
 
 def came(client: Client) -> int:
