@@ -248,7 +248,8 @@ cdef const index_t* segment_times(segment_t* s, files_t* f, index_t* own) noexce
 
 
 cdef int reserve(segment_t* s, files_t* f, int64_t end) noexcept nogil:
-    """See that the disk has room up to `end`: as much again as is written, or just what is needed on a full disk."""
+    """See that the disk has room up to `end`: as much again as is written, or just what is needed on a full disk. What
+    ext4 found before it was full stays with the file: that is given back first, for others to have."""
     cdef int64_t step = s.size, ahead
     cdef int status
     if end <= s.reserved:
@@ -261,6 +262,8 @@ cdef int reserve(segment_t* s, files_t* f, int64_t end) noexcept nogil:
     if status == 0:
         s.reserved = ahead
         return 0
+    if vfs_truncate(s.fs, P_NONE, f.fd, s.size) == 0:
+        s.reserved = s.size
     status = vfs_reserve(s.fs, P_SEGMENT_RESERVE, f.fd, s.reserved, end - s.reserved)
     if status == 0:
         s.reserved = end
