@@ -39,8 +39,13 @@ cdef extern from *:
       struct stat s;
       return fstat(fd, &s) ? 0 : (int64_t)s.st_mtim.tv_sec * 1000 + s.st_mtim.tv_nsec / 1000000;
     }
+    static int64_t disk_bytes(int fd) {
+      struct stat s;
+      return fstat(fd, &s) ? 0 : (int64_t)s.st_blocks * 512;
+    }
     """
     int64_t modified_ms(int fd) nogil
+    int64_t disk_bytes(int fd) nogil
 
 
 cdef void segment_path(const segment_t* s, const char* suffix, char* out) noexcept nogil:
@@ -144,6 +149,8 @@ cdef int segment_open(segment_t* s, const char* suffix, bint active) noexcept no
     if not active:
         return 0
     fd = open_counted(s, P_NONE, path, O_RDWR, True)
+    if fd >= 0 and disk_bytes(fd) > s.size + RESERVE_MIN:
+        vfs_truncate(s.fs, P_NONE, fd, s.size)  # reserved before a crash; if it fails, some disk is lost until it grows
     return fd if fd < 0 else files_begin(s, fd)
 
 

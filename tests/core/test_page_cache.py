@@ -162,3 +162,19 @@ def test_space_is_reserved_in_whole_folios(tmp_path: Path) -> None:
         assert reserved < 2 << 20 or reserved % (2 << 20) == 0
     assert reserved >= home.log_file().stat().st_size
     home.crash()
+
+
+def test_space_that_was_reserved_before_a_crash_is_given_back(tmp_path: Path) -> None:
+    home = Home(tmp_path, {"segment.bytes": 64 << 20})
+    partition = home.open()
+    partition.append(batch_of(BATCH_BYTES), now_ms=NOW)
+    partition.append(batch_of(BATCH_BYTES), now_ms=NOW)
+
+    def unused_bytes() -> int:
+        found = home.log_file().stat()
+        return found.st_blocks * 512 - found.st_size
+
+    assert unused_bytes() >= BATCH_BYTES
+    home.reopen(clean=False)
+    assert unused_bytes() <= 64 << 10
+    home.crash()
