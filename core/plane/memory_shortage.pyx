@@ -101,7 +101,7 @@ cdef const char* must_go(reactor_t* r, conn_t* c, bint claimed) noexcept nogil:
         return "its address holds more than its share of the memory for requests"
     if c.loan != 0 and r.now_ms - c.loan_ms > r.plane.holder_ms:
         return "it was too slow with a request while memory is short"
-    if c.muted_until_ms != 0:
+    if c.muted_until_ms != 0 or c.large.chain != NULL:
         c.mark_ms = 0            # it waits for us
     if c.waiting.chain != NULL or c.muted_until_ms != 0:
         return NULL

@@ -198,6 +198,7 @@ cdef void finish(reactor_t* r) noexcept nogil:
         c = <conn_t*>chain_take(&r.ready)
         if c.writable and conn_sendable(c) > SMALL_BYTES:
             chain_append(&r.large, &c.large, c)
+            conn_account(c)
             if has_work(c):
                 make_ready(r, c)
         else:
@@ -221,7 +222,7 @@ cdef void wind_up(reactor_t* r, conn_t* c) noexcept nogil:
 cdef bint is_stalled(reactor_t* r, conn_t* c) noexcept nogil:
     """Has its peer taken nothing for too long of what it is owed? Whoever waits for an answer waits for us."""
     cdef int64_t taken
-    if c.fd < 0 or c.fetcher != NULL or not conn_is_owed(c):
+    if c.fd < 0 or c.fetcher != NULL or c.large.chain != NULL or not conn_is_owed(c):
         c.taken_ms = 0
         return False
     taken = conn_taken(c)

@@ -9,10 +9,13 @@ import struct
 import termios
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.core.stage import PRODUCE, Client, Stage, batch
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
+from tests.core.stage import METADATA, PRODUCE, Client, Stage, batch
 
 PIECE_BYTES = 128 << 10
 
@@ -73,6 +76,38 @@ def test_a_turn_does_not_look_at_those_whose_turn_it_is_not(stage: Stage, descri
 
     many = min(2000, (descriptors - 200) // 2)
     assert turn_ns(many) <= 3 * max(turn_ns(20), turn_ns(20))
+
+
+def test_answers_count_before_it_is_their_turn(stage: Stage) -> None:
+    clients = [Client(stage) for _ in range(10)]
+    for client in clients:
+        client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
+    stage.step()
+    for _, _, token, _ in stage.plane.take():
+        stage.plane.reply(token, [bytes(400_000)])
+    stage.step(1)
+    assert sum(came(client) > 0 for client in clients) == 1
+    assert stage.plane.held_bytes >= 9 * 400_000
+
+
+def test_who_waits_for_its_turn_is_not_closed_for_it(tmp_path: Path) -> None:
+    """Memory is short, and turns are slow: who had no piece for a second is not who took none."""
+    stage = Stage(tmp_path, pool_bytes=64 << 10)
+    for _ in range(4):
+        stage.log.append(batch(bytes(250_000)), now_ms=1)
+    clients = [Client(stage) for _ in range(60)]
+    for client in clients:
+        client.fetch(0)
+    for _ in range(20):
+        stage.step(1)
+        time.sleep(0.08)
+    waiting = [client for client in clients if not came(client)]
+    assert len(waiting) == 40
+    for client in waiting:
+        client.sock.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.sock.recv(1)
+    stage.close()
 
 
 def came(client: Client) -> int:
