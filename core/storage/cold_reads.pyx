@@ -40,6 +40,7 @@ cdef struct place_t:             # of an offset: where in which file reading beg
     files_t* files
     int64_t position
     int64_t limit                # of the file's bytes that count
+    int64_t generation           # of the log when that was found
     bint is_own                  # it lies in the log dir of this thread, which alone notes what it brought in there
 
 
@@ -123,6 +124,7 @@ cdef int look_for_place(const wish_t* w, place_t* out) noexcept nogil:
     cdef int status = 0, slot = pin(&w.log.context.reclaim)
     cdef view_t v
     cdef segment_t* s
+    out.generation = load_i64(&w.log.generation)
     log_view(w.log, &v)
     s = find_segment(w.log, w.offset, &v, &out.limit)
     out.files = NULL
@@ -172,6 +174,11 @@ cdef int read_range(log_t* l, const place_t* p, int64_t position, int64_t end, v
     return status
 
 
+cdef bint is_uncut(const log_t* l, const place_t* p) noexcept nogil:
+    """Was nothing cut off the log since the place was found, and is it not about to be?"""
+    return p.generation & 1 == 0 and load_i64(&l.generation) == p.generation
+
+
 cdef void ask_ahead(const place_t* p, int64_t position) noexcept nogil:
     """A reader goes on here, in a moment."""
     cdef int64_t end = min(position + AHEAD_BYTES, p.limit)
@@ -199,7 +206,7 @@ cdef void work(task_t* task) noexcept nogil:
         if scratch != NULL and find_place(&c.wishes[i], &places[i]):
             end = min(places[i].position + c.wishes[i].most + SLACK_BYTES, places[i].limit)
             status = read_range(c.wishes[i].log, &places[i], places[i].position, end, scratch)
-            if status < 0:
+            if status < 0 and is_uncut(c.wishes[i].log, &places[i]):
                 log_note_unread(c.wishes[i].log, status)
             forget_behind(&places[i])
     c.done(c.owner)

@@ -154,3 +154,18 @@ def test_a_full_wait_begins_when_the_pages_are_there(disk: Stage) -> None:
     client.fetch(60, max_wait_ms=100, min_bytes=1 << 30)
     disk.plane.start()
     assert values(client) == [60, 61, 62, 63]
+
+
+def test_a_log_that_is_cut_while_a_reader_reads_has_no_failed_disk(disk: Stage) -> None:
+    """Its file ends before what the reader was to read, and that is all."""
+    reader = Client(disk)
+    disk.broker.arm("segment.read", "sleep", STUCK_MS, times=1)
+    reader.fetch(0)
+    disk.step()
+    assert reader.quiet()
+    disk.log.become_follower(1, 1, 1)
+    disk.log.truncate(1)
+    disk.broker.disarm()
+    disk.plane.start()
+    reader.receive(FETCH, 12)
+    assert not disk.broker.unread(str(Path(disk.log.directory).parent))
