@@ -196,7 +196,7 @@ cdef void finish(reactor_t* r) noexcept nogil:
     cdef int32_t _i
     for _i in range(r.ready.count):
         c = <conn_t*>chain_take(&r.ready)
-        if c.writable and conn_sendable(c) > SMALL_BYTES:
+        if c.state != CLOSING and c.writable and conn_sendable(c) > SMALL_BYTES:
             chain_append(&r.large, &c.large, c)
             conn_account(c)
             if has_work(c):
