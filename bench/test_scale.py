@@ -46,12 +46,14 @@ SESSION_US_MAX = 40
 @pytest.fixture
 def broker(log_dir: Path) -> Iterator[BrokerProcess]:
     """A broker, and as many open files for it and for this process as there may be."""
+    cores = os.sched_getaffinity(0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, hard), hard))
     sets = {"socket.listen.backlog.size": 4096}
     with BrokerProcess(log_dir / "data", free_port(), sets=sets) as started:
         yield started
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    os.sched_setaffinity(0, cores)  # `peer` has narrowed them, and the next broker would inherit that
 
 
 def peer(broker: BrokerProcess) -> Peer:
