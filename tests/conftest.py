@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import resource
 import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -222,3 +223,12 @@ def target(request: pytest.FixtureRequest) -> Server:
     """A broker that other tests use as well."""
     server: Server = request.getfixturevalue("shared_broker" if request.param == "pybroker" else request.param)
     return server
+
+
+@pytest.fixture
+def descriptors() -> Iterator[int]:
+    """How many this process and its children may have, which is as many as they may allow themselves."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

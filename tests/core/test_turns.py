@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import resource
 import statistics
 import struct
 import termios
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,15 +41,6 @@ def test_a_turn_sends_what_is_small_first_and_of_what_is_large_one_piece(stage: 
         order += [i for i in (0, 1) if before[i]]
         stage.step(1)
     assert order[:8] == [0, 1] * 4
-
-
-@pytest.fixture
-def descriptors() -> Iterator[int]:
-    """How many the process may have, which is as many as it may allow itself."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    yield hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_turn_does_not_look_at_those_whose_turn_it_is_not(stage: Stage, descriptors: int) -> None:

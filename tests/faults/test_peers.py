@@ -9,7 +9,7 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
@@ -20,15 +20,6 @@ from tests.wire import API_VERSIONS, FETCH, Wire, array, batch, string
 
 Start = Callable[..., BrokerProcess]
 MIB = 1 << 20
-
-
-@pytest.fixture
-def descriptors() -> Iterator[int]:
-    """As many as this process and its children may have open."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    yield hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def open_files(broker: BrokerProcess) -> int:
