@@ -378,6 +378,7 @@ class Group:
         assigned = set(subscriptions.read_assignment(answer.assignment))
         owned = set(self._positions.places)
         self.stage = Stage.STABLE
+        self._view_version = -1  # a topic may have come since it was shared out, while nothing could be done about it
         self._failures, self._prepared = 0, False
         revoked = owned - assigned
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import confluent_kafka as ck
@@ -228,6 +229,34 @@ def test_a_pattern_finds_topics_that_come(target: Server, topic: str) -> None:
         create(target, f"{topic}-c")
         until("the second too", lambda: consumer.poll(10) == [] and len(consumer.assignment()) == 2, WAIT_S)
         assert consumer.subscription() == {f"{topic}-a", f"{topic}-b"}
+
+
+def test_a_topic_that_comes_while_it_is_shared_out(
+    target: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer with nothing in it is on its way when metadata has the topic: it is read all the same, and soon."""
+    held: list[tuple[Future[Any], Future[Any]]] = []
+    settings = {**QUICK, "allow_auto_create_topics": False}
+    with Consumer(bootstrap_servers=target.bootstrap, group_id=topic, **settings) as consumer:
+        assert consumer._group is not None
+        call, network = consumer._group._coordinator.call, consumer._network
+
+        def hold(message: Any, **how: Any) -> Future[Any]:
+            answer = call(message, **how)
+            if not isinstance(message, m.SyncGroupRequest) or held:
+                return answer
+            held.append((answer, Future()))
+            return held[0][1]
+
+        monkeypatch.setattr(consumer._group._coordinator, "call", hold)
+        consumer.subscribe([topic])
+        until("its share is asked for", lambda: consumer.poll(10) == [] and held, WAIT_S)
+        fill(target, topic, 0, [b"x"])
+        until("the topic is known", lambda: network.view.leader(topic, 0) >= 0, WAIT_S)
+        assert consumer.poll(10) == []
+        answer, passed_on = held[0]
+        passed_on.set_result(answer.result(WAIT_S))
+        assert read(consumer, 1)[0].value == b"x"
 
 
 def test_who_does_not_poll_is_out(target: Server, topic: str, join: Callable[..., Worker]) -> None:
