@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import uuid
 from collections.abc import Callable
-
-from kazoo.client import KazooClient
 
 from pybroker.coordination.memory import Fate
 from pybroker.coordination.zookeeper import ZooKeeperSession, ZooKeeperStore
 from tests.coordination.zookeeper_proxy import ZooKeeperProxy
 
+CLOSE_SESSION = -11
+TIMEOUT_MS = 10_000
+
 
 def close_from_elsewhere(address: str, credentials: tuple[int, bytes]) -> None:
-    """End a session: whoever knows its id and password may take it over, and close it."""
-    other = KazooClient(address, client_id=credentials)
-    other.start()
-    other.stop()
-    other.close()
+    """End a session: whoever knows its id and password may take it over, and close it.
+
+    Both in one write: between two the session's own client is back, takes it over again, and this connection ends.
+    """
+    session_id, password = credentials
+    opening = struct.pack(">iqiqi", 0, 0, TIMEOUT_MS, session_id, len(password)) + password
+    closing = struct.pack(">ii", 1, CLOSE_SESSION)
+    host, port = address.split(",")[0].rsplit(":", 1)
+    with socket.create_connection((host, int(port)), TIMEOUT_MS / 1000) as connection:
+        connection.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in (opening, closing)))
+        while connection.recv(1024):
+            pass
 
 
 class ProxiedSession(ZooKeeperSession):
