@@ -216,7 +216,7 @@ def test_a_start_that_ends(
     tmp_path: Path, server: Secured, changed: dict[str, str | None], code: int, why: str
 ) -> None:
     """With one sentence, which names what is wrong."""
-    said = {**settings(server, "/start"), "zookeeper.connection.timeout.ms": 1500}
+    said = {**settings(server, "/start"), "zookeeper.connection.timeout.ms": 4000}
     said |= {f"zookeeper.{name}": value for name, value in changed.items()}
     sets = {name: value for name, value in said.items() if value is not None}
     broker = BrokerProcess(tmp_path, free_port(), sets)
