@@ -10,6 +10,7 @@ from pybroker.core.base.crc32c import checksum as crc32c
 from pybroker.core.base.status import LogError, MissingFiles
 from pybroker.core.base.vfs import FAILPOINTS, write_atomic
 from pybroker.core.batch.batch import BatchHeader, check_batch, iter_batches, rebuild_batch
+from pybroker.core.batch.lz4_compress import Lz4Compressor
 from pybroker.core.batch.record import check_records, walk_records
 from pybroker.core.batch.zstd_frame import zstd_frames_are_strict
 from pybroker.core.client.load_generator import LoadGenerator
@@ -68,6 +69,7 @@ __all__ = [
     "Headers",
     "LoadGenerator",
     "LogError",
+    "Lz4Compressor",
     "MissingFiles",
     "OpenQueue",
     "Partition",

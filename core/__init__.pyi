@@ -111,6 +111,15 @@ def rebuild_batch(batch: Bytes, payload: Bytes, attributes: int, max_timestamp: 
 def zstd_frames_are_strict(data: Bytes) -> bool:
     """Whether data is whole zstd frames that every library reads, as far as their headers tell."""
 
+class Lz4Compressor:
+    """Makes LZ4 frames of 64 KiB blocks that do not refer to each other, by the liblz4 of the `lz4` package or of the
+    system; what seals a batch with it has the frame written straight into it, without the GIL.
+
+    level: as liblz4 counts them, 0 its default. Raises ValueError where no library was found."""
+
+    def __init__(self, level: int = 0) -> None: ...
+    def __call__(self, plain: Bytes) -> bytes: ...
+
 def undo(codec: int, data: Bytes, bytes_max: int) -> bytes:
     """What lz4 (3) or zstd (4) made, without the GIL. Raises LogError 2 where the data is cut, damaged or followed by
     something else, 10 where it holds more than bytes_max; ValueError for zstd where no libzstd was found."""

@@ -78,6 +78,20 @@ cdef inline void block_fit(block_t* b) noexcept nogil:
     b.capacity = b.size
 
 
+cdef inline void block_trim(block_t* b) noexcept nogil:
+    """The same for who asked for the most that it could be: a small block is cut in place, of a large one up to three
+    quarters stay, for who takes it next."""
+    cdef void* data
+    if b.capacity >= SPARE_BYTES_MIN:
+        if b.size < b.capacity // 4:
+            block_fit(b)
+        return
+    data = realloc(b.data, <size_t>(b.size + BLOCK_SLACK))
+    if data != NULL:
+        b.data = <uint8_t*>data
+        b.capacity = b.size
+
+
 cdef class Block:
     cdef block_t b
 

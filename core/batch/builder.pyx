@@ -17,7 +17,8 @@ from pybroker.core.batch.batch cimport (
     AT_LAST_OFFSET_DELTA, AT_LEADER_EPOCH, AT_MAGIC, AT_MAX_TIMESTAMP, AT_PRODUCER_EPOCH, AT_PRODUCER_ID, CODEC_MASK,
     HEADER_BYTES, LENGTH_BYTES, MAGIC,
 )
-from pybroker.core.batch.block cimport block_fit, block_free, block_init, block_room, block_t
+from pybroker.core.batch.block cimport block_fit, block_free, block_init, block_room, block_t, block_trim
+from pybroker.core.batch.lz4_compress cimport Lz4Compressor
 
 cdef extern from "Python.h":
     enum:
@@ -48,18 +49,43 @@ cdef void _write_header(const builder_t* b, block_t* batch, int16_t attributes, 
     _seal_crc(batch, records)
 
 
+cdef int _lz4_compressed(Lz4Compressor compressor, const uint8_t* p, int64_t n, block_t* out) noexcept nogil:
+    if block_room(out, HEADER_BYTES + compressor.frame_bytes_max(n)) != 0:
+        return -ENOMEM
+    out.size = HEADER_BYTES
+    if compressor.add_frame(p, n, out) != 0:
+        return -ENOMEM
+    block_trim(out)
+    return 0
+
+
+cdef int _check_size(int64_t packed) except -1:
+    if packed > INT32_MAX - HEADER_BYTES:
+        raise_status(MESSAGE_TOO_LARGE, f"a batch cannot hold {packed} bytes of records")
+    return 0
+
+
 cdef int _compressed(builder_t* b, object compress, block_t* out) except -1:
     """A block of a header's room and what `compress` makes of the records."""
+    cdef const uint8_t* records = b.block.data + HEADER_BYTES
+    cdef int64_t size = b.block.size - HEADER_BYTES
     cdef Py_buffer packed
-    view = PyMemoryView_FromMemory(<char*>b.block.data + HEADER_BYTES, b.block.size - HEADER_BYTES, PyBUF_READ)
+    cdef int status
+    if type(compress) is Lz4Compressor:
+        with nogil:
+            status = _lz4_compressed(<Lz4Compressor>compress, records, size, out)
+        if status != 0:
+            raise MemoryError
+        _check_size(out.size - HEADER_BYTES)
+        return 0
+    view = PyMemoryView_FromMemory(<char*>records, size, PyBUF_READ)
     try:
         made = compress(view)
     finally:
         view.release()
     PyObject_GetBuffer(made, &packed, PyBUF_SIMPLE)
     try:
-        if packed.len > INT32_MAX - HEADER_BYTES:
-            raise_status(MESSAGE_TOO_LARGE, f"a batch cannot hold {packed.len} bytes of records")
+        _check_size(packed.len)
         if block_room(out, HEADER_BYTES + packed.len) != 0:
             raise MemoryError
         memcpy(out.data + HEADER_BYTES, packed.buf, <size_t>packed.len)

@@ -6,13 +6,12 @@ Contexts are kept: to make one costs more than to undo a small batch. A reader m
 (zstd_frame.pyx): several, one after another, and large windows, as Java's reader does.
 """
 
-import glob
-import importlib.util
 import os
 
 from libc.errno cimport ENOMEM
 from libc.stdint cimport int64_t, uint8_t
 
+from pybroker.core.base.libraries import library_paths
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
 from pybroker.core.base.pthread cimport pthread_mutex_init, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock
 from pybroker.core.batch.block cimport block_room, block_t
@@ -62,19 +61,8 @@ cdef bint open_library(const char* name) noexcept nogil:
     )
 
 
-def _libraries():
-    """The package's own first: it is the newer one, and the same on every machine. It is not imported for that."""
-    try:
-        package = importlib.util.find_spec("zstandard")
-    except ValueError:  # something of that name is there that says nothing of itself
-        package = None
-    for place in package.submodule_search_locations or () if package is not None else ():
-        yield from glob.glob(os.path.join(glob.escape(place), "*.so"))
-    yield "libzstd.so.1"
-
-
 pthread_mutex_init(&lock, NULL)
-cdef bint found = any(open_library(os.fsencode(name)) for name in _libraries())
+cdef bint found = any(open_library(os.fsencode(name)) for name in library_paths("zstandard", "*.so", "libzstd.so.1"))
 
 
 cdef const zstd_t* zstd_library() noexcept nogil:

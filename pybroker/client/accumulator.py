@@ -12,7 +12,7 @@ import random
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -150,10 +150,16 @@ class Accumulator:
         with self._changed:
             self._hurries += 1
         try:
-            batches = [batch for queue in tuple(self.busy) for batch in queue.batches()]
+            left = deque(batch for queue in tuple(self.busy) for batch in queue.batches())
+
+            def ended() -> bool:
+                while left and left[0].ended:  # asked at the end of each: what has ended is not looked at again
+                    left.popleft()
+                return not left
+
             self._wake()
             with self._changed:
-                return self._changed.wait_for(lambda: all(batch.ended for batch in batches), timeout_s)
+                return self._changed.wait_for(ended, timeout_s)
         finally:
             with self._changed:
                 self._hurries -= 1

@@ -80,6 +80,7 @@ class Channel:
         tls: ClientTls | None = None,
     ) -> None:
         self.host, self.port = host, port
+        self.address = str(HostPort(host, port))
         self._tls = tls
         self._stream: Stream | None = None
         """TLS on the socket: everything but its events goes by way of this."""
@@ -111,10 +112,6 @@ class Channel:
         self._have = 0
         self._frame: memoryview | None = None
         self._filled = 0
-
-    @property
-    def address(self) -> str:
-        return str(HostPort(self.host, self.port))
 
     @property
     def load(self) -> int:

@@ -64,6 +64,7 @@ class Connection:
     ) -> None:
         self.host = host
         self.port = port
+        self.address = str(HostPort(host, port))
         self.client_id = client_id
         self.timeout_s = timeout_s
         self.versions: dict[int, tuple[int, int]] = {}
@@ -94,10 +95,6 @@ class Connection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def address(self) -> str:
-        return str(HostPort(self.host, self.port))
 
     @property
     def is_open(self) -> bool:

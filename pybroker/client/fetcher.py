@@ -174,7 +174,7 @@ class Fetcher:
             if error.code not in _SESSION_ERRORS or not answer:
                 self._retry_s[node] = time.monotonic() + self._network.pauses.first_s
                 self._network.refresh()
-            self.pump()
+            self.wake()
             return
         session.answered(answer.session_id)
         names = self._network.view.names
@@ -190,7 +190,7 @@ class Fetcher:
                 if taken is None:
                     session.known.pop(tp, None)  # our picture of it is old: it will be told anew
                 filled = filled or bool(taken)
-        self.pump()
+        self.wake()
         if filled:
             self._bell.ring()
 

@@ -69,7 +69,7 @@ class Loop:
     def call_soon(self, call: Callable[..., object], *arguments: Any) -> None:
         """Run a call on the loop's thread."""
         self._soon.append((call, arguments))
-        if not self._woken:
+        if not self._woken and not self.here:
             self._woken = True
             with contextlib.suppress(OSError):  # it has ended, or has so many wakes to read that one more is none
                 self._waker.send(b"\0")

@@ -26,7 +26,7 @@ from pybroker.core import PendingBatch, SealedBatch
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
-from pybroker.protocol.compression import CODECS, compress
+from pybroker.protocol.compression import CODECS, compressor
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 EPOCH_MAX: Final = 0x7FFF
@@ -50,7 +50,7 @@ class Sender:
         self._acks = acks
         self._idempotent = idempotent
         self.codec = CODECS.index(settings.compression_type)
-        self.compress = partial(_compress, self.codec, settings.compression_level) if self.codec else None
+        self.compress = compressor(self.codec, settings.compression_level)
         self._retries: int = settings.retries
         self._in_flight_max: int = settings.max_in_flight_requests_per_connection
         self._request_size: int = settings.max_request_size
@@ -214,7 +214,7 @@ class Sender:
                 self._give_up(queue, batch, KafkaError(errors.UNKNOWN_SERVER_ERROR, words))
             if tp in moved:  # it goes to the next leader at once
                 queue.not_before_s = 0.0
-        self._pump()
+        self.wake()  # not from here: with acks=0 this is called while a request is sent, and for each that is
 
     def _settle(
         self, queue: Queue, batch: PendingBatch, found: Any, answered: bool, error: KafkaError | None
@@ -289,23 +289,25 @@ class Sender:
         self._end(batch, -1, -1, error)
 
     def _expire(self, queue: Queue, now_s: float) -> float:
-        """Give up what is older than delivery_timeout_ms; when the next would be."""
-        soonest_s = now_s + self._delivery_timeout_s
-        for batch in list(queue.batches()):
-            due_s = batch.created_s + self._delivery_timeout_s
-            if due_s > now_s:
-                soonest_s = min(soonest_s, due_s)
-                if batch in queue.in_flight:
-                    continue  # an older one may wait to be sent again
+        """Give up what is older than delivery_timeout_ms; when the next would be. It looks at no more than that: a
+        queue may be thousands long, and this is asked for each of its batches."""
+        oldest_s = now_s - self._delivery_timeout_s
+        soonest_s = now_s
+        for batch in tuple(queue.in_flight):
+            if batch.created_s > oldest_s:
+                soonest_s = min(soonest_s, batch.created_s)
+            elif not batch.ended:
+                self._give_up(queue, batch, self._too_old(queue, batch))
+        if not queue.ready and queue.open is not None and queue.open.created_s <= oldest_s:
+            self.accumulator.seal(queue, now_s)
+        while queue.ready:
+            batch = queue.ready[0]
+            if batch.created_s > oldest_s:
+                soonest_s = min(soonest_s, batch.created_s)
                 break
-            if batch in queue.in_flight and batch.ended:
-                continue
-            if batch is queue.open:
-                self.accumulator.seal(queue, now_s)
-            if batch in queue.ready:
-                queue.ready.remove(batch)
+            queue.ready.popleft()
             self._give_up(queue, batch, self._too_old(queue, batch))
-        return soonest_s
+        return soonest_s + self._delivery_timeout_s
 
     def _too_old(self, queue: Queue, batch: PendingBatch) -> KafkaError:
         why = f"{batch.count} records for {queue.topic}-{queue.partition} were not acknowledged"
@@ -371,7 +373,3 @@ def _refusal(queue: Queue, answer: Any) -> KafkaError:
         if record.batch_index_error_message:
             words = f"{words}; record {record.batch_index} of the batch: {record.batch_index_error_message}"
     return KafkaError(answer.error_code, f"{queue.topic}-{queue.partition}: {words}")
-
-
-def _compress(codec: int, level: int | None, plain: memoryview) -> bytes:
-    return compress(codec, plain, level)

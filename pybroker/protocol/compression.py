@@ -8,13 +8,15 @@ snappy and zstd by `cramjam`, gzip by zlib (`isal` takes a reserved flag). Frame
 `zstandard`, and `isal` at gzip's default level. The packages are imported at their first use.
 """
 
+import contextlib
 import mmap
 import threading
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
-from pybroker.core import BatchHeader, LogError, undo
+from pybroker.core import BatchHeader, LogError, Lz4Compressor, undo
 from pybroker.errors import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE, KafkaError
 
 Buffer = bytes | bytearray | memoryview
@@ -22,6 +24,7 @@ Buffer = bytes | bytearray | memoryview
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """The names that configs have for codecs; their places are the numbers that batches have, in attribute bits 0 to 2."""
 
+LZ4: Final = 3
 BATCH_HEADER_BYTES: Final = 61
 PLAIN_BYTES_MAX: Final = 100 << 20
 """What one batch may become when it is decompressed, about the largest request that brought it."""
@@ -53,6 +56,15 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     if codec == 0:
         return bytes(data)
     return _of(_COMPRESSORS, codec)(data, level)
+
+
+def compressor(codec: int, level: int | None) -> Callable[[Buffer], bytes] | None:
+    """What applies a codec at a level; None for the codec that is none. Core makes frames of lz4 by itself, straight
+    into a batch, where it finds the library."""
+    if codec == LZ4:
+        with contextlib.suppress(ValueError):
+            return Lz4Compressor(_lz4_level(level))
+    return partial(compress, codec, level=level) if codec else None
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
@@ -200,13 +212,17 @@ class _Contexts(threading.local):
 _contexts = _Contexts()
 
 
+def _lz4_level(level: int | None) -> int:
+    return max(level or 0, 0)
+
+
 def _lz4(data: Buffer, level: int | None) -> bytes:
     """A frame of blocks that do not refer to each other, which is all that Kafka reads, of 64 KiB, as Kafka's own."""
     from lz4 import frame
 
     return bytes(
         frame.compress(
-            data, compression_level=max(level or 0, 0), block_size=frame.BLOCKSIZE_MAX64KB,
+            data, compression_level=_lz4_level(level), block_size=frame.BLOCKSIZE_MAX64KB,
             block_linked=False, store_size=False,
         )
     )  # fmt: skip

@@ -352,6 +352,18 @@ def test_memory_is_bounded(shared_broker: Server, topic: str) -> None:
     assert [r.value[:1] for r in read_all(shared_broker, topic, 600) if r.value] == [b"x"] * 300 + [b"y"] * 300
 
 
+@pytest.mark.parametrize("acks", ["0", "1"])
+def test_a_queue_of_many_small_batches(shared_broker: Server, topic: str, acks: Any) -> None:
+    """What one costs does not grow with how many wait behind it: the sender looked at all of them for each, and so did
+    who flushed, half a minute here; with acks=0 it sent each from within the one before, until it could not."""
+    create(shared_broker, topic)
+    with Producer(bootstrap_servers=shared_broker.bootstrap, batch_size=500, acks=acks) as producer:
+        sent = producer.send_columns(topic, [b"x" * 400] * 10_000)
+        assert len(sent) == 10_000
+        producer.flush(15)
+    assert all(delivery.exception(0) is None for delivery in sent)
+
+
 def test_memory_that_nobody_frees(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
     """Without a broker send() gives up after max_block_ms, with a retriable error; what waited fails in its time."""
     broker = start_broker()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.core import BatchBuilder, Block, check_batch
+from pybroker.core import BatchBuilder, Block, Lz4Compressor, check_batch
+from pybroker.protocol import compression
 from pybroker.protocol import records as slow
-from pybroker.protocol.compression import compress
+from pybroker.protocol.compression import LZ4, compress, compressor
 
 times = st.integers(-1, 2**45)
 blobs = st.none() | st.binary(max_size=20) | st.binary(min_size=100, max_size=300)
@@ -40,6 +43,33 @@ def test_sealing_compresses_the_records_section(records: list, codec: int) -> No
         builder.append(*record)
     batch = builder.seal(attributes=codec, compress=lambda plain: compress(codec, plain))
     assert bytes(batch) == slow.build_batch(records, attributes=codec)
+
+
+@pytest.mark.parametrize("size", [0, 100, 70_000, 1 << 20])
+@pytest.mark.parametrize("noise", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("level", [None, -3, 9])
+def test_lz4_is_written_straight_into_the_batch(level: int | None, noise: float, size: int) -> None:
+    """What is sealed by core's own compressor is, to the byte, what the package makes of the records; so twice."""
+    value = (Random(size).randbytes(int(size * noise)) + b"a row, " * size)[:size]
+    builder, packed = BatchBuilder(), compressor(LZ4, level)
+    assert type(packed) is Lz4Compressor
+    for _ in range(2):
+        builder.append(5, b"key", value)
+        batch = builder.seal(attributes=LZ4, compress=packed)
+        plain = slow.build_batch([(5, b"key", value, [])])[slow.HEADER_BYTES :]
+        assert bytes(batch)[slow.HEADER_BYTES :] == compress(LZ4, plain, level) == packed(plain)
+        assert check_batch(bytes(batch)).count == 1
+
+
+def test_without_a_library_of_lz4_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's own function serves."""
+
+    def none_found(level: int) -> None:
+        raise ValueError("there is no liblz4")
+
+    monkeypatch.setattr(compression, "Lz4Compressor", none_found)
+    packed = compressor(LZ4, None)
+    assert packed is not None and packed(b"plain" * 99) == compress(LZ4, b"plain" * 99)
 
 
 @given(sections, st.lists(st.tuples(st.integers(-1, 2**62), st.integers(-1, 2**15 - 1), st.integers(-1, 2**31 - 1))))
