@@ -120,7 +120,7 @@ class Lz4Compressor:
     def __init__(self, level: int = 0) -> None: ...
     def __call__(self, plain: Bytes) -> bytes: ...
 
-def undo(codec: int, data: Bytes, bytes_max: int) -> bytes:
+def undo(codec: int, data: Bytes, bytes_max: int) -> Block:
     """What lz4 (3) or zstd (4) made, without the GIL. Raises LogError 2 where the data is cut, damaged or followed by
     something else, 10 where it holds more than bytes_max; ValueError for zstd where no libzstd was found."""
 

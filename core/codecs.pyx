@@ -1,24 +1,24 @@
 """Codecs that are undone here, as Python sees them."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport ENOMEM
 from libc.stdint cimport int64_t, uint8_t
 
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.batch.batch cimport CODEC_LZ4, CODEC_ZSTD
-from pybroker.core.batch.block cimport block_free, block_init, block_t
+from pybroker.core.batch.block cimport Block, block_init
 from pybroker.core.batch.lz4 cimport lz4_frame
 from pybroker.core.batch.zstd cimport zstd_frames, zstd_library
 
 cdef enum:
     UNDONE_BYTES_MAX = 0x7FFFFFFF
+    GUESS_RATIO = 3  # a block that is too small grows, which is to copy
 
 
-def undo(int codec, data, int64_t bytes_max) -> bytes:
+def undo(int codec, data, int64_t bytes_max) -> Block:
     """What lz4 (3) or zstd (4) made; see the wall."""
     cdef Py_buffer view
-    cdef block_t out
+    cdef Block made = Block.__new__(Block)
     cdef int status
     if codec not in (CODEC_LZ4, CODEC_ZSTD):
         raise ValueError(f"codec {codec} is not lz4 (3) or zstd (4)")
@@ -26,18 +26,17 @@ def undo(int codec, data, int64_t bytes_max) -> bytes:
         raise ValueError(f"bytes_max is {bytes_max}")
     if codec == CODEC_ZSTD and zstd_library() == NULL:
         raise ValueError("there is no libzstd")
-    block_init(&out, 0)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    block_init(&made.b, min(bytes_max, GUESS_RATIO * view.len))
     try:
         with nogil:
             if codec == CODEC_LZ4:
-                status = lz4_frame(<const uint8_t*>view.buf, <size_t>view.len, bytes_max, True, &out)
+                status = lz4_frame(<const uint8_t*>view.buf, <size_t>view.len, bytes_max, True, &made.b)
             else:
-                status = zstd_frames(<const uint8_t*>view.buf, <size_t>view.len, bytes_max, &out)
+                status = zstd_frames(<const uint8_t*>view.buf, <size_t>view.len, bytes_max, &made.b)
         if status == -ENOMEM:
             raise MemoryError
         raise_status(status, "the data is cut, damaged, or followed by something else")
-        return PyBytes_FromStringAndSize(<char*>out.data, out.size)
+        return made
     finally:
         PyBuffer_Release(&view)
-        block_free(&out)

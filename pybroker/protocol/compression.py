@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from pybroker.core import BatchHeader, LogError, Lz4Compressor, undo
+from pybroker.core import BatchHeader, Block, LogError, Lz4Compressor, undo
 from pybroker.errors import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE, KafkaError
 
 Buffer = bytes | bytearray | memoryview
@@ -80,6 +80,8 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
 def open_batch(batch: Buffer, header: BatchHeader) -> Buffer:
     """The records section of a batch, decompressed. Raises KafkaError 2, 10 or 76."""
     payload = memoryview(batch)[BATCH_HEADER_BYTES : header.size]
+    if header.codec == LZ4:  # as core made them: no copy
+        return memoryview(_lz4_undone(payload, PLAIN_BYTES_MAX))
     return decompress(header.codec, payload, PLAIN_BYTES_MAX) if header.codec else payload
 
 
@@ -247,10 +249,14 @@ def _zstd(data: Buffer, level: int | None) -> bytes:
 
 
 def _unlz4(codec: int, data: Buffer, max_bytes: int) -> bytes:
+    return bytes(_lz4_undone(data, max_bytes))
+
+
+def _lz4_undone(data: Buffer, max_bytes: int) -> Block:
     try:
-        return undo(codec, data, max_bytes)
+        return undo(LZ4, data, max_bytes)
     except LogError as error:
-        raise (_too_large(codec, max_bytes) if error.code == MESSAGE_TOO_LARGE else _corrupt(codec, error)) from None
+        raise (_too_large(LZ4, max_bytes) if error.code == MESSAGE_TOO_LARGE else _corrupt(LZ4, error)) from None
 
 
 def _unzstd(codec: int, data: Buffer, max_bytes: int) -> bytes:
