@@ -1,6 +1,7 @@
 """The house rules of the source tree: who may import whom, how big things get, and what is never written down."""
 
 import ast
+import functools
 import re
 import subprocess
 from collections import Counter
@@ -58,6 +59,8 @@ WALL_FLOOR = 5
 STANDARD_LIBRARY_FLOOR = 1  # errors, model and the like may import each other, and nothing but the standard library
 CYTHON_ROOTS = {"libc", "posix", "cpython", "cython", "pybroker"}
 
+pytestmark = pytest.mark.xdist_group("house")  # each file is read and parsed once
+
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 LINE_MAX = 120  # ruff holds it in Python
@@ -73,6 +76,7 @@ NEVER_WRITTEN = {
 }
 
 
+@functools.cache
 def tracked() -> list[Path]:
     """Every file of the tree that is ours: what git tracks or would, or, outside a checkout, what lies here."""
     listed = subprocess.run(
@@ -83,6 +87,16 @@ def tracked() -> list[Path]:
     else:
         paths = [p for p in ROOT.rglob("*") if not {"build", "dist", ".venv"} & set(p.relative_to(ROOT).parts)]
     return sorted(p for p in paths if p.is_file() and (ROOT / "pybroker/core") not in p.parents)
+
+
+@functools.cache
+def text_of(path: Path) -> str:
+    return path.read_text()
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(text_of(path))
 
 
 def files(*suffixes: str, under: str = ".") -> list[Path]:
@@ -107,7 +121,7 @@ def python_imports(path: Path) -> Iterator[tuple[int, str]]:
     package = module_name(path).split(".")
     if path.stem != "__init__":
         package = package[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -121,7 +135,7 @@ CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(?P<source>[\w.]+)\s+c?import\s+(?P<n
 
 def cython_imports(path: Path) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of each import and cimport of a Cython file; a relative one reads as pybroker.core's."""
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(text_of(path).splitlines(), 1):
         if found := CYTHON_IMPORT.match(line):
             name = found["source"] or found["plain"]
             if name.startswith("."):
@@ -275,7 +289,7 @@ def test_the_lowest_python_floor_needs_only_the_standard_library() -> None:
 
 
 def python_functions(path: Path) -> Iterator[tuple[str, int, int]]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             yield node.name, first, (node.end_lineno or first) - first + 1
@@ -288,7 +302,7 @@ CYTHON_FUNCTION = re.compile(
 
 def cython_functions(path: Path) -> Iterator[tuple[str, int, int]]:
     """(name, first line, lines) of each function with a body: it ends before the next line no deeper than its head."""
-    lines = path.read_text().splitlines()
+    lines = text_of(path).splitlines()
     for at, line in enumerate(lines):
         head = CYTHON_FUNCTION.match(line)
         if not head:
@@ -310,7 +324,7 @@ def cython_functions(path: Path) -> Iterator[tuple[str, int, int]]:
 
 def test_files_stay_below_the_wall() -> None:
     """A file is at home at 100 to 250 lines; 500 is the wall, for tests too, without exemption."""
-    counted = {p.relative_to(ROOT): len(p.read_text().splitlines()) for p in files(*CODE_SUFFIXES)}
+    counted = {p.relative_to(ROOT): len(text_of(p).splitlines()) for p in files(*CODE_SUFFIXES)}
     assert not {str(p): n for p, n in counted.items() if n > FILE_LINES_MAX}
 
 
@@ -319,7 +333,7 @@ def test_lines_of_core_fit_too() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in files(".pyx", ".pxd")
-        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for number, line in enumerate(text_of(path).splitlines(), 1)
         if len(line) > LINE_MAX
     ]
     assert not wrong, "\n".join(wrong)
@@ -353,7 +367,7 @@ CYTHON_HEAD = re.compile(r"^cdef (?:inline )?[^\n(=]*?\b(\w+)\(", re.M)
 
 def test_core_has_no_function_that_nobody_calls() -> None:
     """Each is named somewhere but where it is declared, defined and imported."""
-    text = "\n".join(re.sub(r"#.*", "", p.read_text()) for p in files(".pyx", ".pxd", ".h"))
+    text = "\n".join(re.sub(r"#.*", "", text_of(p)) for p in files(".pyx", ".pxd", ".h"))
     declared = Counter(CYTHON_HEAD.findall(text))
     imported = Counter(re.findall(r"\w+", " ".join(re.findall(r"cimport\s*(\([^)]*\)|[^\n]*)", text))))
     named = Counter(re.findall(r"\w+", text))
@@ -366,7 +380,7 @@ def test_settings_of_a_log_are_peeked_at() -> None:
     found = [
         f"{path.name}:{number}: {line.strip()}"
         for path in sorted((ROOT / "core").rglob("*.pyx"))
-        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for number, line in enumerate(text_of(path).splitlines(), 1)
         if re.search(r"\.settings\.\w+", atomic.sub("", line))
     ]
     assert not found, "\n".join(found)
@@ -392,10 +406,10 @@ def test_every_module_says_what_it_is() -> None:
     """Each module begins with its docstring; in core also the .pyx, where the reader starts."""
     silent = []
     for path in files(".py", under="pybroker") + files(".py", under="tests") + files(".py", under="bench"):
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         if tree.body and ast.get_docstring(tree) is None:
             silent.append(path)
-    silent += [p for p in files(".pyx", ".pyi", under="core") if not re.match(r'(#.*\n)*\s*r?"""', p.read_text())]
+    silent += [p for p in files(".pyx", ".pyi", under="core") if not re.match(r'(#.*\n)*\s*r?"""', text_of(p))]
     assert not silent
 
 
@@ -481,5 +495,5 @@ def test_the_rule_of_tasks(source: str, lines: list[int]) -> None:
 
 def test_no_task_that_lives_on_ends_unseen() -> None:
     """What a broker lives by is kept up (upkeep.keep_up), or knows what to do with any exception."""
-    wrong = [f"{path}:{line}" for path in files(".py", under="pybroker") for line in lonely_tasks(path.read_text())]
+    wrong = [f"{path}:{line}" for path in files(".py", under="pybroker") for line in lonely_tasks(text_of(path))]
     assert not wrong
