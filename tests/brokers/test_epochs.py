@@ -32,7 +32,7 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, zookeeper: ZooKeeper, network: Network) -> Iterator[Cluster]:
-    with Cluster(tmp_path, zookeeper, network=network, zookeeper_session_timeout_ms=1000) as running:
+    with Cluster(tmp_path, zookeeper, network=network, zookeeper_session_timeout_ms=2000) as running:
         yield running
 
 
