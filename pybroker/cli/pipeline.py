@@ -169,6 +169,10 @@ def command(
         from pybroker.spark.streams import standard_error
 
     sys.stderr = standard_error()  # also for the sentence that a failure ends with
+    settings = dict(name_value(text, "--conf") for text in conf)
+    of_table = dict(name_value(text, "--table-option") for text in table_options)
+    secrets.warn_of_others(settings, "spark-defaults.conf")
+    secrets.warn_of_others(of_table, "the environment, or where the table's library looks for it")
     secured = {f"kafka.{name.replace('_', '.')}": text for name, text in profiles.security().items()}
     try:
         job = Job(
@@ -183,14 +187,14 @@ def command(
             dead_letters=dead_letters,
             table=table,
             table_format=table_format,  # type: ignore[arg-type]
-            table_options=dict(name_value(text, "--table-option") for text in table_options),
+            table_options=of_table,
             partition_by=tuple(filter(None, (column.strip() for column in partition_by.split(",")))),
             checkpoint=checkpoint,
             compact_files=compact_files,
             trigger_s=None if once else trigger_s,
             name=name,
             master=master,
-            conf=dict(name_value(text, "--conf") for text in conf),
+            conf=settings,
         )
         done = run(job, Progress(metrics_port))
     except KafkaError as error:

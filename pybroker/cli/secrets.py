@@ -4,6 +4,7 @@ A client's is refused, for what takes it need not be there yet. A broker's setti
 starts or alters a broker so may have no other way at hand, and what was typed has been seen already.
 """
 
+import re
 from collections.abc import Iterable
 
 import click
@@ -12,6 +13,8 @@ from pybroker.cli import profiles
 from pybroker.cli.main import Misuse
 
 READABLE = "everybody on this machine can read an argument"
+_SOUNDS_SECRET = re.compile("secret|password|token|access.?key", re.IGNORECASE)
+"""As Spark's own `spark.redaction.regex` has it, and for names with underscores."""
 
 
 def refused(name: str) -> Misuse:
@@ -29,3 +32,9 @@ def warn(names: Iterable[str], place: str) -> None:
         setting = setting_of(name) or changes_of_listener(name)
         if setting is not None and setting.sensitive:
             click.echo(f"pybroker: warning: {READABLE}: put {name} into {place}", err=True)
+
+
+def warn_of_others(names: Iterable[str], place: str) -> None:
+    """The same for settings of what is not ours, which sound like secrets."""
+    for name in filter(_SOUNDS_SECRET.search, dict.fromkeys(names)):
+        click.echo(f"pybroker: warning: {READABLE}: put {name} into {place}", err=True)

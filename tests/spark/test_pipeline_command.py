@@ -167,6 +167,18 @@ def test_what_makes_no_sense_is_told(arguments: list[str], sentence: str) -> Non
     assert done.code == 2 and sentence in done.sentence
 
 
+def test_secrets_among_the_arguments_are_told_of() -> None:
+    """Of Spark and of a table's store, as those of brokers are: once each, by name."""
+    given = ["--conf", "spark.hadoop.fs.s3a.secret.key=sesame", "--conf", "spark.ui.enabled=false"]
+    given += ["--table-option", "AWS_SECRET_ACCESS_KEY=sesame", "--table-option", "AWS_ENDPOINT_URL=http://x"]
+    done = run("pipeline", "--table", "/nowhere", "-t", "a", *given)
+    told = [line for line in done.err.splitlines() if "can read an argument" in line]
+    assert [line.split(": put ")[1].split(" into ")[0] for line in told] == [
+        "spark.hadoop.fs.s3a.secret.key", "AWS_SECRET_ACCESS_KEY",
+    ]  # fmt: skip
+    assert done.code == 2 and "sesame" not in done.err
+
+
 def test_java_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One sentence that says what to do, and exit code 2."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
