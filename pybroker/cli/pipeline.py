@@ -169,10 +169,6 @@ def command(
         from pybroker.spark.streams import standard_error
 
     sys.stderr = standard_error()  # also for the sentence that a failure ends with
-    settings = dict(name_value(text, "--conf") for text in conf)
-    of_table = dict(name_value(text, "--table-option") for text in table_options)
-    secrets.warn_of_others(settings, "spark-defaults.conf")
-    secrets.warn_of_others(of_table, "the environment, or where the table's library looks for it")
     secured = {f"kafka.{name.replace('_', '.')}": text for name, text in profiles.security().items()}
     try:
         job = Job(
@@ -187,14 +183,14 @@ def command(
             dead_letters=dead_letters,
             table=table,
             table_format=table_format,  # type: ignore[arg-type]
-            table_options=of_table,
+            table_options=_of_others(table_options, "--table-option", "the environment"),
             partition_by=tuple(filter(None, (column.strip() for column in partition_by.split(",")))),
             checkpoint=checkpoint,
             compact_files=compact_files,
             trigger_s=None if once else trigger_s,
             name=name,
             master=master,
-            conf=settings,
+            conf=_of_others(conf, "--conf", "spark-defaults.conf"),
         )
         done = run(job, Progress(metrics_port))
     except KafkaError as error:
@@ -214,6 +210,13 @@ def _options(texts: Sequence[str]) -> dict[str, str]:
     given = dict(name_value(text, "--option") for text in texts)
     for name in (name for name in given if name.lower() in SECRETS):
         raise secrets.refused(name.lower().removeprefix("kafka."))
+    return given
+
+
+def _of_others(texts: Sequence[str], option: str, place: str) -> dict[str, str]:
+    """Settings of Spark, or of what keeps a table; secrets among them are told of, and belong into `place`."""
+    given = dict(name_value(text, option) for text in texts)
+    secrets.warn_of_others(given, place)
     return given
 
 

@@ -174,7 +174,7 @@ def test_secrets_among_the_arguments_are_told_of() -> None:
     done = run("pipeline", "--table", "/nowhere", "-t", "a", *given)
     told = [line for line in done.err.splitlines() if "can read an argument" in line]
     assert [line.split(": put ")[1].split(" into ")[0] for line in told] == [
-        "spark.hadoop.fs.s3a.secret.key", "AWS_SECRET_ACCESS_KEY",
+        "AWS_SECRET_ACCESS_KEY", "spark.hadoop.fs.s3a.secret.key",
     ]  # fmt: skip
     assert done.code == 2 and "sesame" not in done.err
 
