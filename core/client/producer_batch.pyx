@@ -67,6 +67,8 @@ cdef class PendingBatch:
     def seal(self, int16_t attributes, compress) -> SealedBatch:
         """Its bytes, made when first asked for; `attributes` name the codec that `compress` applies."""
         if self.sealed is None:
+            if self.ended:
+                raise ValueError("the batch has its outcome, and its records are gone")
             self.sealed = builder_seal(&self.builder, attributes, compress, None)
         return self.sealed
 

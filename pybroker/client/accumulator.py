@@ -21,7 +21,7 @@ from pybroker.core import Appender, Delivery, OpenQueue, PendingBatch, SealedBat
 from pybroker.errors import KafkaError
 
 EXIT_S: Final = 10.0
-"""How long the end of the interpreter may wait for what is not acknowledged yet."""
+"""How long the end of the interpreter, and a `with` that an exception leaves, may wait for what is not acknowledged."""
 
 _NAMED_MAX: Final = 10  # partitions in one line of the log
 
@@ -46,6 +46,12 @@ class Queue(OpenQueue):
 
     def __len__(self) -> int:
         return len(self.ready) + len(self.in_flight) + (self.open is not None)
+
+    def waiting(self) -> list[PendingBatch]:
+        """All of them, on any thread: read against the way they go, so that one that moves meanwhile is not missed."""
+        batch = self.open
+        ready = tuple(self.ready)
+        return [*self.in_flight, *ready, *([] if batch is None else [batch])]
 
     def batches(self) -> Iterator[PendingBatch]:
         """All of them, oldest first."""
@@ -150,7 +156,8 @@ class Accumulator:
         with self._changed:
             self._hurries += 1
         try:
-            left = deque(batch for queue in tuple(self.busy) for batch in queue.batches())
+            with self._changed:
+                left = deque(batch for queue in tuple(self.busy) for batch in queue.waiting())
 
             def ended() -> bool:
                 while left and left[0].ended:  # asked at the end of each: what has ended is not looked at again
@@ -223,9 +230,10 @@ class Accumulator:
 
     def rest(self, queue: Queue) -> None:
         """A queue that holds nothing is busy no more. One that is filled just now adds itself again, after this."""
-        self.busy.discard(queue)
-        if len(queue):
-            self.busy.add(queue)
+        with self._changed:  # who flushes looks at them all
+            self.busy.discard(queue)
+            if len(queue):
+                self.busy.add(queue)
 
 
 _open: Final["weakref.WeakSet[Accumulator]"] = weakref.WeakSet()

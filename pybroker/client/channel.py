@@ -116,7 +116,7 @@ class Channel:
     @property
     def load(self) -> int:
         """Requests that wait or are under way."""
-        return len(self.asked) + len(self._waiting)
+        return len(self.asked) + len(self._waiting) + sum(not isinstance(item, memoryview) for item in self._out)
 
     @property
     def failing(self) -> bool:

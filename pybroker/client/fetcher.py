@@ -78,13 +78,17 @@ class Fetcher:
         """Partitions of which it was told that they are not there."""
         self._pumping = False
         self._timer: Timer | None = None
-        network.listen(self.pump)
+        network.listen(self.wake)
 
     def wake(self) -> None:
         """From any thread: there may be something to fetch."""
         if not self._pumping:
             self._pumping = True
-            self._network.loop.call_soon(self.pump)
+            try:
+                self._network.loop.call_soon(self.pump)
+            except BaseException:  # Ctrl-C: the next one tries again
+                self._pumping = False
+                raise
 
     def taken(self, chunk: Chunk) -> None:
         """From the consumer's thread: a chunk was used up, or is of no use."""

@@ -49,6 +49,7 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._woken = False
+        self._awake = False
         self._running = True
         self._selector.register(self._wakes, READ, self._drain)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -69,10 +70,15 @@ class Loop:
     def call_soon(self, call: Callable[..., object], *arguments: Any) -> None:
         """Run a call on the loop's thread."""
         self._soon.append((call, arguments))
-        if not self._woken and not self.here:
+        if not self._woken and not (self._awake and self.here):
             self._woken = True
-            with contextlib.suppress(OSError):  # it has ended, or has so many wakes to read that one more is none
+            try:
                 self._waker.send(b"\0")
+            except OSError:  # it has ended, or has so many wakes to read that one more is none
+                pass
+            except BaseException:  # Ctrl-C: the next one tries again
+                self._woken = False
+                raise
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the thread, once it has done what was handed to it."""
@@ -160,7 +166,10 @@ class Loop:
     def _run(self) -> None:
         try:
             while self._running:
-                for key, events in self._selector.select(self._wait_s()):
+                self._awake = False  # a finalizer may hand work over from here on, when nobody looks for it any more
+                found = self._selector.select(self._wait_s())
+                self._awake = True
+                for key, events in found:
                     self._guard(key.data, events)
                 self._run_soon()
                 self._run_timers()

@@ -65,13 +65,17 @@ class Sender:
         self._timer: Timer | None = None
         self._pumping = False
         self.accumulator: Accumulator
-        network.listen(self._pump)
+        network.listen(self.wake)
 
     def wake(self) -> None:
         """From any thread: there may be something to send."""
         if not self._pumping:
             self._pumping = True
-            self._network.loop.call_soon(self._pump)
+            try:
+                self._network.loop.call_soon(self._pump)
+            except BaseException:  # Ctrl-C: the next one tries again
+                self._pumping = False
+                raise
 
     # -- what can be sent now ------------------------------------------------------------------------------------------
 
@@ -112,7 +116,7 @@ class Sender:
     def _may_send(self, queue: Queue) -> bool:
         """A batch that was sent before goes alone, so that nothing overtakes it."""
         batch = queue.ready[0]
-        if batch.attempts and queue.in_flight:
+        if queue.in_flight and (batch.attempts or queue.in_flight[-1].attempts > 1):
             return False
         if not self._idempotent or batch.sequence >= 0:
             return True
@@ -139,6 +143,8 @@ class Sender:
             size = 0
             while candidates and (not taken or size + candidates[0][1].size <= self._request_size):
                 queue, batch = candidates.pop(0)
+                if not queue.ready or queue.ready[0] is not batch:
+                    continue  # a request before this one failed at once, and something older is to be sent again
                 if self._sealed(queue, batch):
                     taken.append((queue, batch))
                     size += batch.size
@@ -154,6 +160,7 @@ class Sender:
             queue.ready.remove(batch)
             words = f"{queue.topic}-{queue.partition}: the batch could not be compressed: {error}"
             self._give_up(queue, batch, KafkaError(errors.UNSUPPORTED_COMPRESSION_TYPE, words))
+            self.wake()
             return False
         return True
 
@@ -246,7 +253,9 @@ class Sender:
         split = self._splits.pop(batch, None) or Split(batch)
         parts = split.cut(batch, sealed, self.codec, self.compress)
         self._splits.update(dict.fromkeys(parts, split))
-        queue.ready.extendleft(reversed(parts))
+        at = self._place(queue, batch)
+        for part in reversed(parts):
+            queue.ready.insert(at, part)
 
     def _refused(self, queue: Queue, batch: PendingBatch, error: KafkaError) -> None:
         """Send it again where that may help, else give it up."""
@@ -268,12 +277,17 @@ class Sender:
 
     def _again(self, queue: Queue, batch: PendingBatch) -> None:
         queue.not_before_s = time.monotonic() + self._network.pauses.after(batch.attempts)
+        queue.ready.insert(self._place(queue, batch), batch)
+
+    @staticmethod
+    def _place(queue: Queue, batch: PendingBatch) -> int:
+        """Where a batch goes that was sent before: those that were keep their order."""
         at = 0
-        for other in queue.ready:  # those that were sent before keep their order
+        for other in tuple(queue.ready):
             if not other.attempts or other.created_s >= batch.created_s:
                 break
             at += 1
-        queue.ready.insert(at, batch)
+        return at
 
     def _out_of_sequence(self, queue: Queue, batch: PendingBatch) -> None:
         """It was not stored: one before it was not either, or the broker lost what it knew of this producer."""
@@ -299,7 +313,7 @@ class Sender:
             elif not batch.ended:
                 self._give_up(queue, batch, self._too_old(queue, batch))
         if not queue.ready and queue.open is not None and queue.open.created_s <= oldest_s:
-            self.accumulator.seal(queue, now_s)
+            queue.close_batch()
         while queue.ready:
             batch = queue.ready[0]
             if batch.created_s > oldest_s:
@@ -327,7 +341,7 @@ class Sender:
         """
         queue.renewing = False
         queue.next_sequence = 0
-        for batch in queue.ready:
+        for batch in tuple(queue.ready):
             batch.sequence = -1
         if queue.epoch == EPOCH_MAX:
             queue.producer_id, self._producer_id = -1, -1

@@ -15,6 +15,8 @@ class Split:
     def __init__(self, whole: PendingBatch) -> None:
         self.whole = whole
         self._first: dict[PendingBatch, int] = {}
+        self._cut: list[PendingBatch] = []
+        """Parts that were cut again, which somebody may wait for."""
         self.outcomes: list[tuple[int, int, int, Exception | None]] = []
 
     def cut(
@@ -26,6 +28,8 @@ class Split:
         builder = BatchBuilder(batch_size=max(1, size // PARTS))
         made: list[PendingBatch] = []
         at = self._first.pop(batch, 0)
+        if batch is not self.whole:
+            self._cut.append(batch)
 
         def close() -> None:
             nonlocal at
@@ -51,4 +55,8 @@ class Split:
         """A part has its outcome; whether it was the last."""
         if part.end(base_offset, time_ms, error):
             self.outcomes.append((self._first.pop(part), base_offset, time_ms, error))
-        return not self._first
+        if self._first:
+            return False
+        for cut in self._cut:
+            cut.end(base_offset, time_ms, error)
+        return True
