@@ -75,7 +75,7 @@ def test_a_decompression_bomb_is_refused(
         watcher = threading.Thread(target=watch)
         watcher.start()
         try:
-            produced = [w.produce(topic, bomb) for _ in range(3)]
+            produced = [w.produce(topic, bomb) for _ in range(8)]
             served = answered[0]
         finally:
             done.set()
