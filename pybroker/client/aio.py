@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar, Unpack
 
 from pybroker import errors
+from pybroker.client.accumulator import EXIT_S
 from pybroker.client.network import Network
 from pybroker.client.producer import Headers, Producer
 from pybroker.client.settings import ProducerSettings
@@ -61,7 +62,7 @@ class AsyncProducer(Twin):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        await self.close(None if kind is None else 0)
+        await self.close(None if kind is None else EXIT_S)
 
     async def send(
         self,

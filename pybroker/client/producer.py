@@ -6,7 +6,7 @@ from typing import Any, Final, Unpack
 
 from pybroker import core, errors
 from pybroker.client import arguments
-from pybroker.client.accumulator import Accumulator
+from pybroker.client.accumulator import EXIT_S, Accumulator
 from pybroker.client.metadata import TopicInfo
 from pybroker.client.network import Network
 from pybroker.client.sender import Sender
@@ -75,7 +75,7 @@ class Producer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(None if kind is None else 0)
+        self.close(None if kind is None else EXIT_S)
 
     # -- records -------------------------------------------------------------------------------------------------------
 

@@ -364,6 +364,16 @@ def test_a_queue_of_many_small_batches(shared_broker: Server, topic: str, acks: 
     assert all(delivery.exception(0) is None for delivery in sent)
 
 
+@pytest.mark.parametrize("problem", [ValueError, KeyboardInterrupt])
+def test_an_exception_leaves_the_block(target: Server, topic: str, problem: type[BaseException]) -> None:
+    """What was sent before it is sent."""
+    create(target, topic)
+    with pytest.raises(problem), Producer(bootstrap_servers=target.bootstrap, linger_ms=60_000) as producer:
+        sent = [producer.send(topic, b"%d" % n) for n in range(100)]
+        raise problem
+    assert [delivery.result(0).offset for delivery in sent] == list(range(100))
+
+
 def test_memory_that_nobody_frees(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
     """Without a broker send() gives up after max_block_ms, with a retriable error; what waited fails in its time."""
     broker = start_broker()
