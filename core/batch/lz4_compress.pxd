@@ -24,5 +24,5 @@ cdef class Lz4Compressor:
     # What a frame of n bytes takes at most.
     cdef int64_t frame_bytes_max(self, int64_t n) noexcept nogil
 
-    # The frame, after what is in `out`. 0, or -ENOMEM.
+    # The frame, after what is in `out`, which has room for it. 0, or -ENOMEM.
     cdef int add_frame(self, const uint8_t* p, int64_t n, block_t* out) noexcept nogil

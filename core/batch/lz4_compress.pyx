@@ -30,6 +30,7 @@ ctypedef size_t (*frame_fn)(
 ctypedef unsigned (*failed_fn)(size_t made) noexcept nogil
 
 cdef bint looked = False
+cdef bint found = False
 cdef bound_fn frame_bound = NULL
 cdef frame_fn compress_frame = NULL
 cdef failed_fn is_error = NULL
@@ -48,11 +49,12 @@ cdef bint open_library(const char* name) noexcept nogil:
 
 
 cdef bint there_is_one() except -1:
-    global looked
+    global looked, found
     if not looked:
-        any(open_library(os.fsencode(name)) for name in library_paths("lz4", "frame/*.so", "liblz4.so.1"))
+        paths = library_paths("lz4", "frame/*.so", "liblz4.so.1")
+        found = any(open_library(os.fsencode(path)) for path in paths)
         looked = True
-    return frame_bound != NULL and compress_frame != NULL and is_error != NULL
+    return found
 
 
 cdef class Lz4Compressor:
@@ -68,10 +70,8 @@ cdef class Lz4Compressor:
         return <int64_t>frame_bound(<size_t>n, &self.how)
 
     cdef int add_frame(self, const uint8_t* p, int64_t n, block_t* out) noexcept nogil:
-        cdef size_t made
-        if block_room(out, self.frame_bytes_max(n)) != 0:
-            return -ENOMEM
-        made = compress_frame(out.data + out.size, <size_t>(out.capacity - out.size), p, <size_t>n, &self.how)
+        cdef size_t room = <size_t>(out.capacity - out.size)
+        cdef size_t made = compress_frame(out.data + out.size, room, p, <size_t>n, &self.how)
         if is_error(made):
             return -ENOMEM    # all else was given
         out.size += <int64_t>made
@@ -85,8 +85,10 @@ cdef class Lz4Compressor:
         PyObject_GetBuffer(plain, &view, PyBUF_SIMPLE)
         try:
             with nogil:
-                status = self.add_frame(<const uint8_t*>view.buf, view.len, &out)
-            if status == -ENOMEM:
+                status = block_room(&out, self.frame_bytes_max(view.len))
+                if status == 0:
+                    status = self.add_frame(<const uint8_t*>view.buf, view.len, &out)
+            if status != 0:
                 raise MemoryError
             return PyBytes_FromStringAndSize(<char*>out.data, out.size)
         finally:

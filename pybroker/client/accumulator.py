@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pybroker import errors, forks
@@ -47,19 +47,11 @@ class Queue(OpenQueue):
     def __len__(self) -> int:
         return len(self.ready) + len(self.in_flight) + (self.open is not None)
 
-    def waiting(self) -> list[PendingBatch]:
-        """All of them, on any thread: read against the way they go, so that one that moves meanwhile is not missed."""
+    def batches(self) -> list[PendingBatch]:
+        """All of them, oldest first, on any thread: read against the way they go, so that none that moves is missed."""
         batch = self.open
         ready = tuple(self.ready)
         return [*self.in_flight, *ready, *([] if batch is None else [batch])]
-
-    def batches(self) -> Iterator[PendingBatch]:
-        """All of them, oldest first."""
-        yield from tuple(self.in_flight)
-        yield from tuple(self.ready)
-        batch = self.open
-        if batch is not None:
-            yield batch
 
 
 class Accumulator:
@@ -157,7 +149,7 @@ class Accumulator:
             self._hurries += 1
         try:
             with self._changed:
-                left = deque(batch for queue in tuple(self.busy) for batch in queue.waiting())
+                left = deque(batch for queue in tuple(self.busy) for batch in queue.batches())
 
             def ended() -> bool:
                 while left and left[0].ended:  # asked at the end of each: what has ended is not looked at again

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from pybroker import core, errors
 from pybroker.client import list_offsets
 from pybroker.client.fetch_session import FetchSession, Wanted
-from pybroker.client.loop import Timer
+from pybroker.client.loop import Timer, Wake
 from pybroker.client.network import STALE, Network
 from pybroker.client.positions import RESETS, Asked, Bell, Place, Positions
 from pybroker.client.requests import How
@@ -76,19 +76,10 @@ class Fetcher:
         self._retry_s: dict[int, float] = {}
         self._missing: set[TopicPartition] = set()
         """Partitions of which it was told that they are not there."""
-        self._pumping = False
+        self.wake = Wake(network.loop, self.pump)
+        """From any thread: there may be something to fetch."""
         self._timer: Timer | None = None
         network.listen(self.wake)
-
-    def wake(self) -> None:
-        """From any thread: there may be something to fetch."""
-        if not self._pumping:
-            self._pumping = True
-            try:
-                self._network.loop.call_soon(self.pump)
-            except BaseException:  # Ctrl-C: the next one tries again
-                self._pumping = False
-                raise
 
     def taken(self, chunk: Chunk) -> None:
         """From the consumer's thread: a chunk was used up, or is of no use."""
@@ -98,7 +89,6 @@ class Fetcher:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        self._pumping = False
         now_s = time.monotonic()
         places = self._positions.places  # as they are now: the consumer's thread may assign others meanwhile
         self._look_up(places, now_s)

@@ -205,3 +205,25 @@ class Loop:
             call(*arguments)
         except Exception:
             _log.exception("a call on the thread %s failed", self._thread.name)
+
+
+class Wake:
+    """A call on the loop's thread, asked for from any thread, as often as one likes, and made once for all of them."""
+
+    def __init__(self, loop: Loop, call: Callable[[], object]) -> None:
+        self._loop = loop
+        self._call = call
+        self._due = False
+
+    def __call__(self) -> None:
+        if not self._due:
+            self._due = True
+            try:
+                self._loop.call_soon(self._run)
+            except BaseException:  # Ctrl-C: the next one tries again
+                self._due = False
+                raise
+
+    def _run(self) -> None:
+        self._due = False
+        self._call()

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pybroker import errors
 from pybroker.client.accumulator import Accumulator, Queue
 from pybroker.client.channel import Channel
-from pybroker.client.loop import Timer
+from pybroker.client.loop import Timer, Wake
 from pybroker.client.network import ANY, STALE, Network
 from pybroker.client.requests import How, Parcel
 from pybroker.client.settings import Settings
@@ -63,24 +63,14 @@ class Sender:
         self._asking_id = False
         self._id_failures = 0
         self._timer: Timer | None = None
-        self._pumping = False
+        self.wake = Wake(network.loop, self._pump)
+        """From any thread: there may be something to send."""
         self.accumulator: Accumulator
         network.listen(self.wake)
-
-    def wake(self) -> None:
-        """From any thread: there may be something to send."""
-        if not self._pumping:
-            self._pumping = True
-            try:
-                self._network.loop.call_soon(self._pump)
-            except BaseException:  # Ctrl-C: the next one tries again
-                self._pumping = False
-                raise
 
     # -- what can be sent now ------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        self._pumping = False
         now_s = time.monotonic()
         requests: dict[int, list[tuple[Queue, PendingBatch]]] = {}
         due_s = now_s + 3600.0
@@ -376,7 +366,7 @@ class Sender:
     def fail_all(self, error: KafkaError) -> None:
         """The producer ends: what is not acknowledged never will be."""
         for queue in list(self.accumulator.busy):
-            for batch in list(queue.batches()):
+            for batch in queue.batches():
                 self._end(batch, -1, -1, error)
 
 

@@ -24,7 +24,7 @@ Buffer = bytes | bytearray | memoryview
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """The names that configs have for codecs; their places are the numbers that batches have, in attribute bits 0 to 2."""
 
-LZ4: Final = 3
+LZ4: Final = CODECS.index("lz4")
 BATCH_HEADER_BYTES: Final = 61
 PLAIN_BYTES_MAX: Final = 100 << 20
 """What one batch may become when it is decompressed, about the largest request that brought it."""

@@ -8,13 +8,12 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from pybroker import core, errors
 from pybroker.errors import KafkaError
-from pybroker.protocol.compression import BATCH_HEADER_BYTES, CODECS, Buffer, compress, open_batch
+from pybroker.protocol.compression import BATCH_HEADER_BYTES, CODECS, LZ4, Buffer, compress, open_batch
 
 ATTRIBUTES = slice(21, 23)
 CODEC_MASK = 0x07
 NO_LIMIT = (1 << 63) - 1
 ANY_TIME = -(1 << 63)
-LZ4: Final = CODECS.index("lz4")
 ZSTD: Final = CODECS.index("zstd")
 LZ4_FLAGS_AT: Final = 61 + 4
 LZ4_INDEPENDENT: Final = 0x20

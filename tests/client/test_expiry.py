@@ -11,7 +11,7 @@ from pybroker import Producer, errors
 from pybroker.client.network import Network
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
-from tests.client.test_admin_answers import FakeBroker
+from tests.client.fake_broker import FakeBroker
 
 
 def test_a_batch_behind_a_younger_one_is_given_up_in_its_own_time() -> None:

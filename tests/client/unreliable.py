@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-import socket
-import struct
 import threading
 import time
 from collections import Counter, deque
@@ -13,17 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from pybroker import core, errors
-from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.compression import open_batch
+from tests.client.fake_broker import Answers, FakeBroker, Reset
 
 REMEMBERED = 5
 """Batches of a producer that are known when they come again."""
-RESET = struct.pack("ii", 1, 0)
-
-
-class _Hangup(Exception):
-    """The connection ends here."""
 
 
 class _Known:
@@ -34,8 +26,8 @@ class _Known:
         self.recent: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED)
 
 
-class UnreliableBroker:
-    """Leads all partitions of every topic. `chance`: how likely each misfortune is, see `_answer` and `_append`."""
+class UnreliableBroker(FakeBroker):
+    """Leads all partitions of every topic. `chance`: how likely each misfortune is, see `_produced` and `_append`."""
 
     def __init__(
         self, partitions: int, seed: int = 0, chance: Mapping[str, float] | None = None, bytes_max: int = 1 << 30
@@ -48,22 +40,15 @@ class UnreliableBroker:
         self._known: dict[tuple[int, int], _Known] = {}
         self._ids = 100
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.bootstrap = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._connections: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._listen, daemon=True)]
-        self._threads[0].start()
+        answers: Answers = {"InitProducerId": self._producer_id, "Produce": self._produced}
+        super().__init__(answers, {"Produce": 9, "Metadata": 9})
+        self.bootstrap = f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> UnreliableBroker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in (self._listener, *self._connections):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(10)
-        self._listener.close()
+        self.close()
 
     def appending(self, partition: int, batch: bytes) -> None:
         """Called before a batch is looked at; a test may set another."""
@@ -73,59 +58,31 @@ class UnreliableBroker:
         self.happened[what] += happens
         return happens
 
-    def _listen(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self._connections.append(connection)
-                self._threads.append(threading.Thread(target=self._serve, args=(connection,), daemon=True))
-                self._threads[-1].start()
+    def sent(self, name: str) -> None:
+        if name == "Produce" and self._happens("reset after the answer"):
+            raise Reset
 
-    def _serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError, struct.error, _Hangup), connection:
-            while True:
-                (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
-                frame = connection.recv(size, socket.MSG_WAITALL)
-                header = codec.decode_request_header(frame)
-                api = apis.KNOWN[header.api_key]
-                request, _ = codec.decode(api.request, header.api_version, frame, header.body_offset)
-                is_produce = api.name == "Produce"
-                answer = self._answer(connection, request) if is_produce else getattr(self, f"_of_{api.name}")(request)
-                body = codec.encode_response(header.api_key, header.api_version, header.correlation_id, answer)
-                connection.sendall(struct.pack(">i", len(body)) + body)
-                if is_produce and self._happens("reset after the answer"):
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                    raise _Hangup
-
-    def _of_ApiVersions(self, _: Any) -> Any:
-        most = {"Produce": 9, "Metadata": 9}
-        kind = m.ApiVersionsResponse.ApiKeys
-        known = apis.KNOWN.values()
-        return m.ApiVersionsResponse(api_keys=[
-            kind(api_key=a.key, min_version=a.min_version, max_version=most.get(a.name, a.max_version)) for a in known
-        ])  # fmt: skip
-
-    def _of_Metadata(self, request: Any) -> Any:
-        kind = m.MetadataResponse
-        host, port = self.bootstrap.split(":")
+    def _metadata(self, request: Any) -> Any:
+        answer = super()._metadata(request)
         leader = -1 if self._happens("no leader") else 1
-        partition = kind.Topics.Partitions
-        found = [partition(partition_index=p, leader_id=leader, replica_nodes=[1], isr_nodes=[1]) for p in self.log]
-        topics = [kind.Topics(name=topic.name, partitions=found) for topic in request.topics or ()]
-        return kind(brokers=[kind.Brokers(node_id=1, host=host, port=int(port), rack=None)], topics=topics)
+        kind = m.MetadataResponse.Topics.Partitions
+        for topic in answer.topics:
+            topic.partitions = [
+                kind(partition_index=p, leader_id=leader, replica_nodes=[1], isr_nodes=[1]) for p in self.log
+            ]
+        return answer
 
-    def _of_InitProducerId(self, _: Any) -> Any:
+    def _producer_id(self, _: Any) -> Any:
         self._ids += 1
         return m.InitProducerIdResponse(producer_id=self._ids, producer_epoch=0)
 
-    def _answer(self, connection: socket.socket, request: Any) -> Any:
+    def _produced(self, request: Any) -> Any:
         if self._happens("slow"):
             time.sleep(0.05 * self._random.random())
         if self._happens("reset"):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-            raise _Hangup
+            raise Reset
         if self._happens("closed before"):
-            raise _Hangup
+            raise ConnectionError
         kind = m.ProduceResponse.Responses
         with self._lock:
             told = [
@@ -135,7 +92,7 @@ class UnreliableBroker:
                 for topic in request.topic_data
             ]  # fmt: skip
         if self._happens("closed after"):
-            raise _Hangup
+            raise ConnectionError
         return m.ProduceResponse(responses=told, throttle_time_ms=30 * self._happens("throttled"))
 
     def _append(self, partition: int, batch: bytes) -> Any:
