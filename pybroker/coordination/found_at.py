@@ -39,7 +39,7 @@ def found_at(at: HostPort, seen: int, context: ssl.SSLContext | None = None) -> 
         return f"{at} accepts connections, and does not answer as a ZooKeeper that serves"
     if int(zxid[1], 16) < seen:
         return f"{at} knows less than was seen there before: it has lost its data, or is another ZooKeeper"
-    return f"{at} serves"
+    return f"{at} serves, and did not answer in time"
 
 
 def _speaks_tls(at: HostPort) -> bool:

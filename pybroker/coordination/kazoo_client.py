@@ -31,6 +31,8 @@ READ_SHARE: Final = 2 / 3
 ASKS: Final = 6
 """How often in a session's timeout it is asked: a handshake is waited for about as long at first."""
 HANDSHAKE_S_MIN: Final = 1.0
+HANDSHAKE_S_MAX: Final = 10.0
+"""Or the session's timeout, if that is longer."""
 RETRY: Final = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_delay": 1.0}
 """How kazoo comes back when a connection breaks: soon at first, for the session's time runs."""
 DIGEST_URI: Final = "zookeeper/zk-sasl-md5"
@@ -47,7 +49,8 @@ class Client(KazooClient):  # type: ignore[misc]
         self.refused = ""
         self._login = access.login
         self._on_refused = on_refused
-        self._patience = Patience(max(HANDSHAKE_S_MIN, timeout_ms / 1000 / ASKS))
+        least_s, most_s = max(HANDSHAKE_S_MIN, timeout_ms / 1000 / ASKS), max(HANDSHAKE_S_MAX, timeout_ms / 1000)
+        self._patience = Patience(least_s, most_s)
         logger = logging.getLogger("pybroker.coordination.kazoo")
         logger.setLevel(logging.ERROR)  # each host that is tried, it tells: what counts, the states say
         super().__init__(

@@ -55,19 +55,28 @@ class _Bell:
 
 
 class Patience:
-    """How long a server may take for a handshake: one that is slow is waited for twice as long each time."""
+    """How long a server may take for a handshake: one that is slow is waited for twice as long each time.
 
-    def __init__(self, least_s: float) -> None:
-        self._least_s = self._most_s = least_s
+    It may be longer than a session lasts: a server that is so slow has more to do with each handshake that is given up,
+    and might never end one."""
+
+    def __init__(self, least_s: float, most_s: float) -> None:
+        self._least_s = self._present_s = least_s
+        self._most_s = most_s
 
     def take(self, timeout_s: float) -> float:
         """For this time, and never longer than the timeout."""
-        bound_s, self._most_s = min(timeout_s, self._most_s), min(timeout_s, 2 * self._most_s)
+        bound_s = min(timeout_s, self._present_s)
+        self._present_s = min(self._most_s, 2 * self._present_s)
         return bound_s
+
+    def tls(self) -> float:
+        """For a handshake of TLS."""
+        return self.take(self._most_s)
 
     def met(self) -> None:
         """It was long enough."""
-        self._most_s = self._least_s
+        self._present_s = self._least_s
 
 
 class OneThread(SequentialThreadingHandler):  # type: ignore[misc]
@@ -102,7 +111,7 @@ class OneThread(SequentialThreadingHandler):  # type: ignore[misc]
         made = socket.create_connection(address, timeout)
         try:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.settimeout(timeout if self._patience is None else self._patience.take(timeout))
+            made.settimeout(timeout if self._patience is None else self._patience.tls())
             return self._tls.wrap_socket(made, server_hostname=self._name)
         except BaseException:
             made.close()

@@ -55,10 +55,36 @@ def test_a_server_that_begins_no_handshake_is_left_soon() -> None:
     """However long a session lasts."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began_s = time.monotonic()
-        handler = OneThread(ssl.create_default_context(), Patience(0.2))
+        handler = OneThread(ssl.create_default_context(), Patience(0.2, 60))
         with pytest.raises(TimeoutError):
             handler.create_connection(silent.getsockname(), timeout=60, hostname="localhost")
         assert time.monotonic() - began_s < 5
+
+
+def test_a_server_that_is_slower_than_a_session_is_waited_for(tmp_path: Path) -> None:
+    """One that is begun anew each time has only more to do."""
+    authority = Identity("authority")
+    shown = server_context(Identity("server", authority, hosts=["localhost"]), tmp_path / "own.pem")
+    context = ssl.create_default_context(cadata=authority.certificate_pem.decode())
+    handler = OneThread(context, Patience(0.1, 60))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                accepted, _ = listening.accept()
+                time.sleep(0.5)  # as long as it takes for one
+                with contextlib.suppress(OSError), shown.wrap_socket(accepted, server_side=True):
+                    return
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        for _ in range(10):
+            with contextlib.suppress(TimeoutError):
+                handler.create_connection(listening.getsockname(), timeout=0.2, hostname="localhost").close()
+                break
+        else:
+            raise AssertionError("no handshake was waited for")
+        serving.join()
 
 
 def test_hanging_up_leaves_the_encryption_in_place(tmp_path: Path) -> None:
