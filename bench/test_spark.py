@@ -1,9 +1,9 @@
 """Topics in Spark beside what a Python source can reach at all, and beside Spark's own connector.
 
-The limit is a source that makes its rows once and hands them over again and again (spark_memory.py); the peer is format
-"kafka" with the settings that make it fastest, with PYBROKER_BENCH_KAFKA=yes where Maven has its jar. All read the same
-number of rows in one session on two cores, in turns, and the broker runs on the same two: each is judged by its best
-round.
+The limit is a source that makes its rows once and hands them over again and again (spark_memory.py), for files one that
+also maps as many bytes and makes their CRC; the peer is format "kafka" with the settings that make it fastest, with
+PYBROKER_BENCH_KAFKA=yes where Maven has its jar. All read the same number of rows in one session on two cores, in
+turns, and the broker runs on the same two: each is judged by its best round.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ def compare(what: str, found: dict[str, float], name: str, share_min: float, pee
 
 def test_batch_read(spark: SparkSession, broker: BrokerProcess) -> None:
     """All columns into nothing: >= 72 % of the limit, >= 82 % by files, >= 2x the connector; the broker's own time."""
+    logs = ",".join(str(broker.partition_dir(TOPIC, index)) for index in range(TASKS))
 
     def read(frame: DataFrame) -> Callable[[], float]:
         def loop() -> float:
@@ -129,6 +130,7 @@ def test_batch_read(spark: SparkSession, broker: BrokerProcess) -> None:
         return loop
 
     frames = sources(broker, spark.read, beside_connector=True)
+    frames["crc"] = spark.read.format("memory_rows").options(rows=str(ROWS), logs=logs).load()
     found = best({name: read(frame) for name, frame in frames.items()})
     assert broker.process is not None
     before = cpu_s(broker.process.pid)
@@ -137,6 +139,8 @@ def test_batch_read(spark: SparkSession, broker: BrokerProcess) -> None:
     print({name: mega(rate) for name, rate in found.items()}, f"broker {spent:.3f} core-s/Mrow")
     show("broker while Spark reads", PAYLOAD, f"{spent:.3f} core-s/Mrow", "0.03", "", spent <= 0.03 or None)
     compare("batch read", found, "pybroker", 0.72, 2.0)
+    of_memory = f"{found['crc'] / found['limit']:.0%}"
+    show("the CRC of files alone", PAYLOAD, mega(found["crc"]), f"in memory {mega(found['limit'])}", of_memory)
     compare("batch read of files", found, "logDirs", 0.82, None)
 
 
