@@ -62,6 +62,17 @@ LONG = re.compile(
     | tests/spark/test_object_store\.py::test_a_table_in_a_store\[delta
     | ::test_a_crash_at_any_moment_neither_loses_nor_repeats\[before\ it\ is
     | ::test_(a_checkpoint_without_topic_ids_goes_on|metric_monitoring)
+    | tests/clients/.*\[cluster-java                        # our own cluster with other libraries, Java with one broker
+    | ::test_a_(password_that_is_changed_under_a_broker|minority_of_it_is_lost|session_ends_while_it_becomes_a_follower)
+    | tests/spark/test_object_store\.py::test_a_crash.*\[iceberg-after
+    | ::test_a_(new_checkpoint_is_another_run|table_that_is_copied_after_a_crash)
+    | ::test_a_crash_at_any_moment_neither_loses_nor_repeats\[before\ the\ files
+    | ::test_(partition_values_that_no_directory|log_aggregation|all_of_it_again_and_again|one_after_the_other_loses)
+    | tests/spark/test_(iceberg|delta)\.py::test_times_that_no_calendar_has
+    | tests/java/test_dump\.py::test_after_a_clean_stop
+    | ::test_a_broker_that_is_killed_while_records_come
+    | ::test_what_was_acknowledged_holds_after_each_death\[[2-9]
+    | ::test_a_decompression_bomb_is_refused\[gzip-plain
     | ::test_(repeats_can_be_dropped|killed_at_work_and_stopped_at_the_end|three_leaders_in_a_row_leave_tails)
     """,
     re.VERBOSE,
