@@ -10,7 +10,7 @@ import json
 import mmap
 from collections.abc import Iterator
 from functools import cache
-from itertools import cycle, repeat
+from itertools import cycle, islice, repeat
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,8 +26,6 @@ from pybroker.spark.worker import settle
 BATCH_ROWS = 16_384
 TASKS = 2
 KEY_BYTES, VALUE_BYTES = 8, 100
-
-
 RECORD_BYTES = KEY_BYTES + VALUE_BYTES + 8
 """In a batch of this topic's records, at least."""
 WINDOW_BYTES = 64 << 20
@@ -81,7 +79,7 @@ class Maker:
     def __init__(self, options: dict[str, str], wanted: StructType) -> None:
         self.total = int(options["rows"])
         self.step = int(options.get("step", self.total))
-        self.logs = options.get("logs", "").split(",")
+        self.logs = options.get("logs", "").split(",")  # [""]: none
         self.schema = wanted.json()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -99,7 +97,7 @@ class BatchReader(Maker, DataSourceReader):
     """`rows` rows."""
 
     def partitions(self) -> list[InputPartition]:
-        return [Share(self.total // TASKS, log) for log in self.logs * (TASKS // len(self.logs))]
+        return [Share(self.total // TASKS, log) for log in islice(cycle(self.logs), TASKS)]
 
 
 class StreamReader(Maker, DataSourceStreamReader, SupportsTriggerAvailableNow):

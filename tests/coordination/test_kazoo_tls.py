@@ -76,7 +76,7 @@ def test_a_server_that_is_slower_than_a_session_is_waited_for(tmp_path: Path) ->
                 with contextlib.suppress(OSError), shown.wrap_socket(accepted, server_side=True):
                     return
 
-        serving = threading.Thread(target=serve)
+        serving = threading.Thread(target=serve, daemon=True)  # it waits for ever where none is waited for
         serving.start()
         for _ in range(10):
             with contextlib.suppress(TimeoutError):
