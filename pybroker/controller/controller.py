@@ -27,9 +27,11 @@ from pybroker.cluster.changes import ELECTED, Changes
 from pybroker.cluster.image import LiveBroker, PartitionState
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller import failures, nodes
+from pybroker.controller.balance import Balance
 from pybroker.controller.broker_channel import BrokerChannel, OpenLink
 from pybroker.controller.cluster_context import ClusterContext
 from pybroker.controller.election import Fence, check_reign, elect
+from pybroker.controller.inbox import Inbox
 from pybroker.controller.topic_deletion import Deletions
 from pybroker.coordination.commit import until_answered
 from pybroker.coordination.store import (
@@ -52,8 +54,6 @@ from pybroker.upkeep import keep_up
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
-Work = Callable[[], Awaitable[object]]
-"""An entry of the inbox."""
 
 
 class Controller:
@@ -72,9 +72,7 @@ class Controller:
         self._topic_config = topic_config
         self._open_link = open_link
         self._wall_ms = wall_ms
-        self._inbox: asyncio.Queue[Work] = asyncio.Queue()
-        self._queued: set[str] = set()
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # of the present reign
+        self._inbox = Inbox(broker_id)  # a new one for each term
         self._channels: dict[int, BrokerChannel] = {}
         self._task: asyncio.Task[None] | None = None
         self.context: ClusterContext | None = None  # while it is the controller
@@ -130,17 +128,16 @@ class Controller:
     async def _reign(self, fence: Fence) -> None:
         """Be the controller until it is over."""
         event(log, logging.INFO, "elected controller", broker=self._broker_id, epoch=fence.epoch)
-        self._inbox, self._queued = asyncio.Queue(), set()
-        ended = self._ended = asyncio.get_running_loop().create_future()
+        inbox = self._inbox = Inbox(self._broker_id)
         context = self.context = ClusterContext(self._session, fence)
         self._deletions = Deletions(context, self)
         self._session.listen(self._heed)
-        timer = asyncio.get_running_loop().create_task(keep_up(self._balance_now_and_then, "balance of leaders"))
+        balance = Balance(self._config, context, self, inbox)
+        timer = asyncio.get_running_loop().create_task(keep_up(balance.run, "balance of leaders"))
         why = "it was stopped"
         try:
             await self._take_over()
-            while True:
-                await (await self._inbox.get())()
+            await inbox.work()
         except KafkaError as problem:
             why = problem.message
             if problem.code != errors.NOT_CONTROLLER:
@@ -152,71 +149,35 @@ class Controller:
             event(log, logging.WARNING, "controller resigned", epoch=fence.epoch, cause=why)
             timer.cancel()
             self._session.unlisten(self._heed)
-            ended.set_result(None)
+            inbox.close()
             self.context = self._deletions = None
             for channel in self._channels.values():
                 channel.close()
             self._channels.clear()
-            while not self._inbox.empty():
-                self._inbox.get_nowait()
 
     def _heed(self, state: SessionState) -> None:
         """Connected again: the watches are gone. Ended: so is this."""
         if self.context is None:
             return
         if state in ENDED:
-            self._put(self._over)
+            self._inbox.put(self._over)
         elif state is SessionState.CONNECTED:
             self.context.watched.clear()
-            self._once("brokers", self._brokers)
-            self._once("topics", self._topics)
-            self._once("deletions", self._delete)
-            self._once("log dirs", self._log_dirs)
+            self._inbox.once("brokers", self._brokers)
+            self._inbox.once("topics", self._topics)
+            self._inbox.once("deletions", self._delete)
+            self._inbox.once("log dirs", self._log_dirs)
 
     async def _over(self) -> None:
         raise KafkaError(errors.NOT_CONTROLLER, "the session of the controller is over")
 
-    # -- the inbox ---------------------------------------------------------------------------------------------------
-
-    def _put(self, work: Work) -> None:
-        self._inbox.put_nowait(work)
-
-    def _once(self, name: str, work: Work) -> None:
-        """Put in what is not in already: many watches may fire before it is done."""
-        if name in self._queued:
-            return
-        self._queued.add(name)
-
-        async def begin() -> None:
-            self._queued.discard(name)
-            await work()
-
-        self._put(begin)
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     async def ask(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Have a request executed in its turn. Raises NOT_CONTROLLER, and what it raises."""
+        """Execute a request in its turn. Raises NOT_CONTROLLER, and what the request raises."""
         if self.context is None:
             raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is not the controller")
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        async def begin() -> None:
-            try:
-                found = await work()
-            except Exception as problem:
-                if not answer.done():
-                    answer.set_exception(problem)
-                if getattr(problem, "code", None) == errors.NOT_CONTROLLER or isinstance(problem, StoreError):
-                    raise
-            else:
-                if not answer.done():
-                    answer.set_result(found)
-
-        self._put(begin)
-        await asyncio.wait([answer, self._ended], return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            answer.cancel()
-            raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is the controller no more")
-        return answer.result()
+        return await self._inbox.ask(work)
 
     # -- taking over -------------------------------------------------------------------------------------------------
 
@@ -311,7 +272,7 @@ class Controller:
             )  # fmt: skip
         self._lead_and_follow(done)
         if changes.keys() - done.keys():
-            self._once("elect", self._elect_again)
+            self._inbox.once("elect", self._elect_again)
         return set(done)
 
     async def _elect_again(self, cause: str = "somebody else had written") -> None:
@@ -319,7 +280,7 @@ class Controller:
 
     def settings_changed(self) -> None:
         """Elect where unclean.leader.election.enable allows it now."""
-        self._once("settings", lambda: self._elect_again("settings changed"))
+        self._inbox.once("settings", lambda: self._elect_again("settings changed"))
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -355,15 +316,15 @@ class Controller:
     # -- what watches say --------------------------------------------------------------------------------------------
 
     def _on_brokers(self, _: WatchEvent) -> None:
-        self._once("brokers", self._brokers)
+        self._inbox.once("brokers", self._brokers)
 
     def _on_topics(self, seen: WatchEvent) -> None:
         if self.context is not None:
             self.context.changed(seen.path)
-        self._once("topics", self._topics)
+        self._inbox.once("topics", self._topics)
 
     def _on_deletions(self, _: WatchEvent) -> None:
-        self._once("deletions", self._delete)
+        self._inbox.once("deletions", self._delete)
 
     async def _brokers(self) -> None:
         """Brokers came, went, came again under another epoch, or changed."""
@@ -422,7 +383,7 @@ class Controller:
     async def _log_dirs(self) -> None:
         """Ask brokers whose log dirs failed what they can use still: the answers to a LeaderAndIsr say so."""
         context = self._context
-        for broker in await failures.failed_log_dirs(context, lambda _: self._once("log dirs", self._log_dirs)):
+        for broker in await failures.failed_log_dirs(context, lambda _: self._inbox.once("log dirs", self._log_dirs)):
             event(log, logging.WARNING, "log dir failed", broker=broker)
             its = [key for key, state in context.states() if broker in state.replicas]
             self._channels[broker].lead_and_follow(context.told(its))
@@ -431,7 +392,7 @@ class Controller:
         assert self._deletions is not None
         wishes = await self._wishes()
         if await self._deletions.give_up(wishes):
-            self._once("topics", self._topics)
+            self._inbox.once("topics", self._topics)
         await self._deletions.go_on(wishes, bool(self._config["delete.topic.enable"]))
 
     async def _wishes(self) -> list[str]:
@@ -442,7 +403,7 @@ class Controller:
     def answered(self, broker: int, code: int) -> None:
         event(log, logging.WARNING, "broker refused what it was told", broker=broker, error=errors.lookup(code).name)
         if code == errors.STALE_CONTROLLER_EPOCH:
-            self._put(lambda: check_reign(self._session, self._context.fence))
+            self._inbox.put(lambda: check_reign(self._session, self._context.fence))
 
     def led(self, broker: int, partition: TopicPartition, code: int) -> None:
         if self.context is None:
@@ -451,43 +412,22 @@ class Controller:
             self.context.failed.discard((broker, partition))
         elif code in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):  # else the epochs say so
             self.context.failed.add((broker, partition))  # before the election, which is of all that are reported
-            self._once(f"failed {broker}", lambda: self._elect_again(f"broker {broker} cannot use a log"))
+            self._inbox.once(f"failed {broker}", lambda: self._elect_again(f"broker {broker} cannot use a log"))
 
     def stopped(self, broker: int, partition: TopicPartition, deleted: bool, code: int) -> None:
         async def note() -> None:
             assert self._deletions is not None
             await self._deletions.stopped(broker, partition, deleted, code)
 
-        self._put(note)
+        self._inbox.put(note)
 
     def refused(self, broker: int, epoch: int) -> None:
         """Nobody listens where a broker was: its process is dead, and its node need not wait for the session."""
         if not self._config["broker.death.proof.enable"]:
             return
-        self._once(f"bury {broker}", lambda: failures.bury(self._context, broker, epoch))
+        self._inbox.once(f"bury {broker}", lambda: failures.bury(self._context, broker, epoch))
 
-    # -- balance -----------------------------------------------------------------------------------------------------
-
-    async def _balance_now_and_then(self) -> None:
-        while True:
-            await asyncio.sleep(self._config["leader.imbalance.check.interval.seconds"])
-            if self._config["auto.leader.rebalance.enable"]:
-                self._once("balance", self._balance)
-
-    async def _balance(self) -> None:
-        """Give leadership back to preferred replicas, where too many of a broker's are led by others."""
-        context = self._context
-        states = dict(context.states())
-        share = self._config["leader.imbalance.per.broker.percentage"] / 100
-        for broker in sorted(context.brokers.keys() - context.leaving):
-            if elections.imbalance(list(states.values()), broker) <= share:
-                continue
-            changes = {
-                key: after
-                for key, state in states.items()
-                if state.replicas[0] == broker and (after := elections.preferred(state, context.live(key)))
-            }
-            self.tell_metadata(await self._change(changes, "the preferred replica is in sync"))
+    # -- what requests and the balance write -------------------------------------------------------------------------
 
     async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
         """Write states that a request asked for, tell replicas and everybody; those that were written."""

@@ -20,14 +20,13 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
-from pybroker import errors
 from pybroker.clock import monotonic_ms, wall_ms
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.replica_selector import RACK_AWARE
-from pybroker.config import BrokerConfig, ConfigError
+from pybroker.config import BrokerConfig
 from pybroker.controller import configs, identity, loading, nodes
 from pybroker.controller.cluster_configs import ClusterConfigs
 from pybroker.controller.cluster_topics import ClusterTopics
@@ -36,7 +35,6 @@ from pybroker.controller.controller import Controller
 from pybroker.controller.producer_ids import ProducerIds
 from pybroker.coordination.store import (
     ENDED,
-    ConnectionLoss,
     Session,
     SessionExpired,
     Store,
@@ -46,25 +44,21 @@ from pybroker.coordination.store import (
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import HostPort
-from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.lease import Lease
 from pybroker.replication.logdirs import StartError, open_log_dirs, owner
 from pybroker.replication.manager import ReplicaManager
-from pybroker.security.credentials import Credentials
-from pybroker.security.scram import HASHES
-from pybroker.security.tls import check_believed
-from pybroker.server import directories
+from pybroker.server import directories, own_account
 from pybroker.server.broker import Broker, StartLeft, Table
 from pybroker.server.cluster_groups import ClusterGroups
 from pybroker.server.controller_watch import ControllerWatch
+from pybroker.server.hand_over import AWAY_SECONDS, LOOK_SECONDS, HandOver, is_answered
 from pybroker.server.handlers.control import Peers
 from pybroker.server.handlers.fetch import Followers
 from pybroker.server.membership import Membership
 from pybroker.server.other_brokers import OtherBrokers
 from pybroker.server.table import Collaborators
-from pybroker.tasks import cancel_and_wait
 from pybroker.upkeep import keep_up
 
 log = logging.getLogger(__name__)
@@ -73,12 +67,6 @@ RETRY_S = 1.0
 TOLD_SECONDS = 10.0
 """How long a start waits for the controller's first word; then it says so, and serves what it is asked meanwhile."""
 METADATA_GRACE_S = 0.003
-CONTROLLED_SHUTDOWN = 3
-HAND_OVER_SECONDS = 10.0
-"""What a stop takes for its controlled shutdown, with all that is tried again: whoever started it kills it soon."""
-AWAY_SECONDS = 2.0
-"""How long a stop waits for a ZooKeeper that is away, and for a controller that needs it."""
-LOOK_SECONDS = 0.1
 TELLING_SECONDS = 0.2
 """How long a stop goes on to tell clients who leads what it has led. Those that did not hear it before their connection
 ends look for another broker by their own timers: librdkafka once a second."""
@@ -172,11 +160,11 @@ class ClusterBroker(Broker):
         self._watch.on_broker_altered.append(self._go_by_settings)
         self._watch.on_altered += [self._tell_controller, self._others.try_again]
         await self._wait(member.in_a_session(self._watch.read_others))
-        _look_for_own_user(config, self.entities.credentials)
+        own_account.look_for_user(config, self.entities.credentials)
         await self._wait(member.in_a_session(self._load_security))
         if self._authorization is not None:
             self._authorization.warn_of_brokers()
-        _look_at_own_certificates(config)
+        own_account.look_at_certificates(config)
         self.metadata.expects_topics = bool(self._topic_configs.all())
         self._link = ControllerLink(self.metadata, self._others.connect_to)
         self._isr = IsrKeeper(
@@ -368,75 +356,25 @@ class ClusterBroker(Broker):
                 if await self._hand_over() and led:
                     await asyncio.sleep(TELLING_SECONDS)
             await self._leave()
-            if not await self._is_answered():  # nobody is told that it goes, and what waits for that would wait on
+            if not await is_answered(self._present_session):  # no client learns that it goes: do not wait for that
                 await asyncio.wait({self._member.session.close()}, timeout=AWAY_SECONDS)
         await super().stop()
+
+    async def _hand_over(self) -> bool:
+        handing = HandOver(self.config, self.broker_id, self._link, self.metadata, self._away)
+        return await handing.run(lambda: self._epoch)
+
+    async def _away(self) -> None:
+        """Return once ZooKeeper no longer answers."""
+        while not (self.replicas is not None and self.replicas.lease_lapsed):
+            if not await is_answered(self._present_session):
+                return
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def abort(self) -> None:
         if self._serving:
             await self._leave()
         await super().abort()
-
-    async def _hand_over(self) -> bool:
-        """Have the controller move leadership to others, as often as the settings say; true once none is here.
-
-        All of it takes HAND_OVER_SECONDS at most, so that it waits less between attempts that would take longer."""
-        retries: int = self.config["controlled.shutdown.max.retries"]
-        pause_s = min(self.config["controlled.shutdown.retry.backoff.ms"] / 1000, HAND_OVER_SECONDS / (retries + 1))
-        clock = asyncio.get_running_loop().time
-        ends_s = clock() + HAND_OVER_SECONDS
-        for last in range(retries, -1, -1):
-            # Each time as it is registered now: where ZooKeeper was away, that is another epoch when it is back.
-            request = m.ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self._epoch)
-            try:
-                left_s = round(ends_s - clock(), 1)
-                answer = await self._unless_away(self._link.ask(request, CONTROLLED_SHUTDOWN, left_s))
-                left = len(answer.remaining_partitions)
-                if not answer.error_code and not left:
-                    return True
-                reason = f"partitions that nobody else can lead: {left}"
-                if answer.error_code:
-                    reason = f"the controller answered {errors.lookup(answer.error_code).name}"
-            except ConnectionLoss:
-                reason = "ZooKeeper is away, and no controller can have others lead"
-                event(log, logging.WARNING, "controlled shutdown not done", reason=reason)
-                return False
-            except KafkaError as problem:
-                reason = problem.message
-            alone = self.metadata.image.brokers.keys() <= {self.broker_id}
-            if not last or alone or clock() + pause_s >= ends_s:
-                event(log, logging.WARNING, "controlled shutdown not done", reason=reason)
-                return False
-            await asyncio.sleep(pause_s)
-        return False
-
-    async def _unless_away(self, asking: Coroutine[Any, Any, Any]) -> Any:
-        """What the controller answers; ConnectionLoss where ZooKeeper is away meanwhile, which it needs."""
-        loop = asyncio.get_running_loop()
-        task, away = loop.create_task(asking), loop.create_task(self._away())
-        try:
-            await asyncio.wait({task, away}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise ConnectionLoss
-            return task.result()
-        finally:
-            await cancel_and_wait(task, away)
-
-    async def _away(self) -> None:
-        """Return once ZooKeeper does not answer any more."""
-        while not (self.replicas is not None and self.replicas.lease_lapsed) and await self._is_answered():
-            await asyncio.sleep(LOOK_SECONDS)
-
-    async def _is_answered(self) -> bool:
-        """Does ZooKeeper answer soon enough for a stop that waits for it?"""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(AWAY_SECONDS):
-                while True:
-                    with contextlib.suppress(StoreError):  # a connection or a session that ends: the next one
-                        await self._member.session.exists("/")
-                        return True
-                    await asyncio.sleep(LOOK_SECONDS)
-        return False
 
     def _epochs(self) -> dict[str, int]:
         image = self.metadata.image
@@ -464,30 +402,6 @@ class ClusterBroker(Broker):
         await self._watch.close()
         self._link.end()
         self._session = self._member.session
-
-
-def _look_for_own_user(config: BrokerConfig, credentials: Credentials) -> None:
-    """Warn where this broker is to log in at others as a user who has no password, or another one."""
-    own = config.account
-    if own is None or own.mechanism not in HASHES:
-        return
-    held = credentials.look_up(own.mechanism, own.user)
-    if held is None:
-        why = "ZooKeeper has no such user"
-    elif not held.is_of(own.mechanism, own.password):
-        why = "its password in this broker's file is not the one that ZooKeeper has"
-    else:
-        return
-    why += ": pybroker users set, with a broker's file by --config, gives a password"
-    event(log, logging.WARNING, "brokers cannot log in", user=own.user, mechanism=own.mechanism, reason=why)
-
-
-def _look_at_own_certificates(config: BrokerConfig) -> None:
-    """Warn where others will not connect to this broker."""
-    try:
-        check_believed(config)
-    except ConfigError as problem:
-        event(log, logging.WARNING, "brokers cannot connect", reason=problem.message)
 
 
 def _zookeeper(config: BrokerConfig) -> Store:

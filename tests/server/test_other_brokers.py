@@ -12,7 +12,7 @@ from pybroker.config import BrokerConfig
 from pybroker.controller import users
 from pybroker.coordination.memory import MemoryStore
 from pybroker.security.scram import Credential
-from pybroker.server import cluster_broker
+from pybroker.server import hand_over
 from pybroker.server.cluster_broker import ClusterBroker
 from pybroker.testing.together import View
 
@@ -47,7 +47,7 @@ async def test_a_broker_whose_login_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It warns at its start, and waits longer after each login; once the password is right it is let in."""
-    monkeypatch.setattr(cluster_broker, "HAND_OVER_SECONDS", HAND_OVER_S)
+    monkeypatch.setattr(hand_over, "HAND_OVER_SECONDS", HAND_OVER_S)
     store = MemoryStore()
     await store.open()
     await give(store, "right")

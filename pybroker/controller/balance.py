@@ -1,0 +1,51 @@
+"""The balance of leaders: preferred replicas lead again where too much of what they should lead is led by others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from pybroker.cluster import election as elections
+from pybroker.cluster.image import PartitionState
+from pybroker.config import BrokerConfig
+from pybroker.controller.cluster_context import ClusterContext
+from pybroker.controller.inbox import Inbox
+from pybroker.model import TopicPartition
+
+
+class Changes(Protocol):
+    """The controller, which writes new states."""
+
+    async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]: ...
+
+
+class Balance:
+    """Looks at the share of preferred leaders of each broker every `leader.imbalance.check.interval.seconds`."""
+
+    def __init__(self, config: BrokerConfig, context: ClusterContext, controller: Changes, inbox: Inbox) -> None:
+        self._config = config
+        self._context = context
+        self._controller = controller
+        self._inbox = inbox
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._config["leader.imbalance.check.interval.seconds"])
+            if self._config["auto.leader.rebalance.enable"]:
+                self._inbox.once("balance", self._balance)
+
+    async def _balance(self) -> None:
+        """Give leadership back to preferred replicas, where too many of a broker's partitions are led by others."""
+        context = self._context
+        states = dict(context.states())
+        share = self._config["leader.imbalance.per.broker.percentage"] / 100
+        for broker in sorted(context.brokers.keys() - context.leaving):
+            if elections.imbalance(list(states.values()), broker) <= share:
+                continue
+            changes = {
+                key: after
+                for key, state in states.items()
+                if state.replicas[0] == broker and (after := elections.preferred(state, context.live(key)))
+            }
+            await self._controller.change(changes, "the preferred replica is in sync")
