@@ -101,21 +101,25 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def data(self) -> Path:
+        """The directory of its snapshots and logs."""
+        return self._directory / "data"
+
+    @property
     def pid(self) -> int:
         """-1 while it is down."""
         return -1 if self._process is None else self._process.pid
 
     def start(self, peers: Sequence[str] = ()) -> None:
         """Begin; `serves` says when it does. It ends with the thread that calls this."""
-        data = self._directory / "data"
-        data.mkdir(parents=True, exist_ok=True)
+        self.data.mkdir(parents=True, exist_ok=True)
         settings = [
-            f"tickTime={self._tick_ms}", "initLimit=20", "syncLimit=10", f"dataDir={data}", f"clientPort={self.port}",
+            f"tickTime={self._tick_ms}", "initLimit=20", "syncLimit=10", f"dataDir={self.data}", f"clientPort={self.port}",
             f"clientPortAddress={HOST}", "admin.enableServer=false", "maxClientCnxns=0", "4lw.commands.whitelist=srvr",
             *peers, *(self._more.settings(self.number) if self._more is not None else ()),
         ]  # fmt: skip
         (self._directory / "zoo.cfg").write_text("\n".join([*settings, ""]))
-        (data / "myid").write_text(str(self.number))
+        (self.data / "myid").write_text(str(self.number))
         java = find_java(needs="ZooKeeper") / "bin" / "java"
         options = [*SMALL, *(self._more.java if self._more is not None else ())]
         start = [sys.executable, "-I", "-S", "-c", DIES_WITH_US, str(java), *options]
@@ -159,7 +163,7 @@ class Server:
 
     def empty(self) -> None:
         """Lose all that it has on disk; it is down."""
-        shutil.rmtree(self._directory / "data", ignore_errors=True)
+        shutil.rmtree(self.data, ignore_errors=True)
 
 
 class ZooKeeper:

@@ -1,11 +1,14 @@
 """A cluster that is killed, frozen, cut apart and moved about, under clients of three libraries, and judged.
 
     python -m tests.brokers.chaos --seconds 600 --seed 7
+    python -m tests.brokers.chaos --seconds 300 --seeds 1-10
+    python -m tests.brokers.chaos --seconds 60 --seed 7 --only fill_disk,kill
 
-Three brokers and an ensemble of ZooKeeper; a network between them that can be cut. In each round faults begin and end,
-one, two or three at a time (disturbances.py), while topics come and go (churn.py); then all is undone, and the cluster
-has to be whole again: in sync, and acknowledging. At last every partition is read from its start to its end, and its
-replicas are compared byte by byte. The last line sums up; the exit status is 1 if a rule was broken.
+Three brokers and an ensemble of ZooKeeper; a network between them and their clients that can be cut. In each round
+faults begin and end, one, two or three at a time (disturbances.py, damages.py), while topics come and go (churn.py), or
+ZooKeeper is restored from an older copy; then all is undone, and the cluster has to be whole again: in sync, and
+acknowledging. Onlookers ask each broker all the time (onlooker.py). At last every partition is read from its start to
+its end, and its replicas are compared byte by byte. The last line sums up; the exit status is 1 if a rule was broken.
 """
 
 from __future__ import annotations
@@ -19,16 +22,18 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import ask
 from tests.brokers.churn import PREFIX, Churn
-from tests.brokers.disturbances import OUTCOMES, Disturbances
+from tests.brokers.damages import DAMAGES, VICTIM, Damages
+from tests.brokers.disturbances import FAULTS, OUTCOMES, ROLL_BACK, Disturbances
 from tests.brokers.kit import Cluster
 from tests.brokers.network import Network
+from tests.brokers.onlooker import Onlooker
 from tests.brokers.planted import BUGS
 from tests.clients.adapters.aio import Aiokafka
 from tests.clients.adapters.confluent import Confluent
@@ -46,12 +51,20 @@ PARTITIONS = 4
 OFFSETS = "__consumer_offsets"
 OFFSETS_PARTITIONS = 2
 LIBRARIES: tuple[type[Client], ...] = (Confluent, KafkaPython, Aiokafka)
-RULES = ("kept", "once", "in order", "whole", "constant", "committed", "client", "identical", "back")
+RULES = (
+    "kept", "once", "in order", "whole", "constant", "committed", "end", "position", "client", "identical",
+    "back", "up",
+)  # fmt: skip
 SESSION_MS = 3000
 PAUSES_S = (0, 0.3, 1, SESSION_MS / 1000, 2 * SESSION_MS / 1000)
 BACK_S_MAX = 60.0
 """From the end of all faults until the cluster is whole."""
+UP_S_MAX = 30.0
+"""Until each writer is answered again, though nodes of other topics are damaged."""
 ENDS_S_MAX = 10.0
+ROLLS_BACK = 0.06
+"""How often a round is that one."""
+REST_S_MAX = 90.0
 SETS: dict[str, object] = {
     "zookeeper_session_timeout_ms": SESSION_MS, "zookeeper_connection_timeout_ms": 60_000,
     "leader_imbalance_check_interval_seconds": 10, "offsets_topic_num_partitions": OFFSETS_PARTITIONS,
@@ -62,21 +75,31 @@ SETS: dict[str, object] = {
 class Chaos:
     """One cluster, its clients, and what is done to it."""
 
-    def __init__(self, home: Path, seed: int, rate: float, bug: str) -> None:
+    def __init__(self, home: Path, seed: int, rate: float, bug: str, only: Collection[str]) -> None:
         self.random = random.Random(seed)
         self.history = History()
-        self.network = Network(refusing=True)
+        self.network = Network(refusing=True, has_clients=True)
+        self.only = only
         self.zookeeper = ZooKeeper(servers=3, data_dir=str(home / "zookeeper"))
         self.cluster = Cluster(home, self.zookeeper, network=self.network, bug=bug, **SETS)
-        self.faults = Disturbances(self.cluster, self.zookeeper, self.network, self.random)
+        for broker in self.cluster.brokers.values():
+            broker.is_fillable = True
+        damages = Damages(self.cluster, TOPIC, self.random)
+        self.faults = Disturbances(self.cluster, self.zookeeper, self.network, self.random, damages, only)
         self.faults.heal()  # which starts them
         self.cluster.create(TOPIC, PARTITIONS, retention_ms="-1", segment_bytes="300000")
+        damages.prepare()
+        self.history.batch_of = lambda partition, offset: self.cluster.batch_of(TOPIC, partition, offset)
         self.clients = [library(self.cluster.bootstrap) for library in LIBRARIES]
         at = (self.history, TOPIC, PARTITIONS, seed)
         self.writers = [Writer(client, *at, rate) for client in self.clients]
         self.workers: list[Worker] = [*self.writers, *(Reader(client, *at) for client in self.clients)]
         self.churn = Churn(self.cluster.bootstrap, *at)
-        self.workers += [*(group(self.cluster.bootstrap, *at) for group in GROUPS), self.churn]
+        groups = [group(self.cluster.bootstrap, *at) for group in GROUPS]
+        self.workers += [*groups, self.churn]
+        names = [group.name for group in groups]
+        self.onlookers = [Onlooker(n, broker.port, names, *at) for n, broker in self.cluster.brokers.items()]
+        self.workers += self.onlookers
 
     def run(self, seconds: float) -> None:
         """Disturb until the time is over, heal, and judge."""
@@ -85,40 +108,78 @@ class Chaos:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(self.random.uniform(0, 1))
-            self.disturb()
+            if self.is_to_roll_back():
+                self.roll_back()
+            else:
+                self.disturb()
             self.heal()
         self.judge()
 
-    def disturb(self) -> None:
+    def disturb(self, moves: bool = False) -> None:
+        is_sound = True  # but for nodes of others
         for _ in range(self.random.choice((1, 1, 2, 2, 3))):
-            self.faults.begin()
+            name = self.faults.begin(moves)
+            is_sound = is_sound and name in DAMAGES
+            if is_sound:
+                self.goes_on("up", f"with {name}", UP_S_MAX)
             time.sleep(self.random.choice(PAUSES_S))
             if self.random.random() < 0.3:
                 self.faults.undo_one()
+
+    def is_to_roll_back(self) -> bool:
+        """Drawn in any case, so that a seed has the same faults then."""
+        drawn = self.random.random()
+        return drawn < (ROLLS_BACK if not self.only else 1 / len(self.only) if ROLL_BACK in self.only else 0)
+
+    def roll_back(self) -> None:
+        """ZooKeeper is restored from a copy that is older than the last elections. What is acknowledged is on all then:
+        of one that was not in sync nobody could tell. No topic comes or goes between: it would be lost with the copy.
+        """
+        with self.churn.resting(REST_S_MAX) as rests:
+            if not rests or OFFSETS not in self.cluster.admin.list_topics(timeout=10).topics:
+                return
+            self.faults.copy_zookeeper()
+            self.heal()
+            self.disturb(moves=True)
+            self.heal()
+            self.faults.roll_back_zookeeper()
+            self.heal()
 
     def heal(self) -> None:
         """All faults are undone; by itself the cluster becomes what it was before."""
         on = ", ".join(self.faults.on)
         self.faults.heal()
         log.info("healed")
-        before = {writer: self.acknowledged(writer) for writer in self.writers}
+        after = f"after {on or 'what passed'}"
         try:
             until("all brokers say that all are in sync", self.whole, BACK_S_MAX, every_s=0.05)
-            for writer in self.writers:
-                until(f"{writer.name} goes on", lambda w=writer: self.acknowledged(w) > before[w], BACK_S_MAX)
         except AssertionError as problem:
-            self.history.accuse("back", f"after {on or 'what passed'}: {problem}")
+            self.history.accuse("back", f"{after}: {problem}: {self.told}")
+            raise
+        self.goes_on("back", after, BACK_S_MAX)
+
+    def goes_on(self, rule: str, when: str, timeout_s: float) -> None:
+        """Each writer is answered once more."""
+        before = {writer: self.acknowledged(writer) for writer in self.writers}
+        try:
+            for writer in self.writers:
+                until(f"{writer.name} goes on", lambda w=writer: self.acknowledged(w) > before[w], timeout_s)
+        except AssertionError as problem:
+            self.history.accuse(rule, f"{when}: {problem}")
             raise
 
     def whole(self) -> bool:
         """Do all brokers know of one controller, and of each partition one leader and three replicas in sync?"""
         views: list[tuple[int, dict[tuple[str, int], int]]] = []
+        self.told = ""
         for broker in self.cluster.brokers.values():
             try:
                 told = ask(broker.port, "Metadata", 9, topics=None)
             except (OSError, struct.error):
                 return False
-            topics = [topic for topic in told.topics if topic.name in (TOPIC, OFFSETS)]
+            topics = [topic for topic in told.topics if topic.name in (TOPIC, OFFSETS, VICTIM)]
+            states = [f"{t.name}-{p.partition_index} {p.leader_id} {p.isr_nodes}" for t in topics for p in t.partitions]
+            self.told += f"\n    {broker.port}: controller {told.controller_id}, {'; '.join(states)}"
             placed = [(topic.name, partition) for topic in topics for partition in topic.partitions]
             if len(told.brokers) < len(self.cluster.brokers) or any(len(p.isr_nodes) < 3 for _, p in placed):
                 return False
@@ -147,7 +208,7 @@ class Chaos:
             self.history.counts["partitions read"] += 1
         for client in self.clients:
             client.close()
-        for name, partitions in ((TOPIC, PARTITIONS), (OFFSETS, OFFSETS_PARTITIONS)):
+        for name, partitions in ((TOPIC, PARTITIONS), (OFFSETS, OFFSETS_PARTITIONS), (VICTIM, 1)):
             try:
                 until("replicas are the same", lambda n=name, p=partitions: not self.cluster.differing(n, range(p)))
             except AssertionError:
@@ -206,11 +267,14 @@ def summary(history: History, faults: int, seed: int, seconds: float) -> str:
     return f"{told}, {faults:,} faults, seed {seed}, {seconds:.0f} s: {verdict}; {more}"
 
 
-def run(home: Path, seconds: float, seed: int, rate: float, bug: str = "") -> tuple[History, int]:
-    """A campaign over new directories: its history, and how many faults there were. `bug`: one of planted.py."""
+def run(
+    home: Path, seconds: float, seed: int, rate: float, bug: str = "", only: Collection[str] = ()
+) -> tuple[History, int]:
+    """A campaign over new directories: its history, and how many faults there were. `bug`: one of planted.py. `only`:
+    the names of the faults that there are."""
     for library in ("aiokafka", "kafka", "kazoo"):  # what they say of a server that is down fills screens
         logging.getLogger(library).setLevel(logging.CRITICAL)
-    chaos = Chaos(home, seed, rate, bug)
+    chaos = Chaos(home, seed, rate, bug, only)
     try:
         chaos.run(seconds)
     except AssertionError:
@@ -229,29 +293,52 @@ def run(home: Path, seconds: float, seed: int, rate: float, bug: str = "") -> tu
     return chaos.history, faults
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="A cluster under faults, and what became of what it acknowledged.")
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    parser.add_argument("--rate", type=float, default=100, help="records a second of each writer, about")
-    parser.add_argument("--bug", choices=BUGS, default="", help="of tests/brokers/planted.py: it is to be found")
-    parser.add_argument("--told", action="store_true", help="tell of each fault when it comes")
-    asked = parser.parse_args()
-    if asked.told:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-        for library in ("kazoo", "kafka", "aiokafka"):
-            logging.getLogger(library).setLevel(logging.CRITICAL)
+def seeds(text: str) -> list[int]:
+    """`3` or `1-10`, as argparse wants it."""
+    first, _, last = text.partition("-")
+    return [*range(int(first), int(last or first) + 1)]
+
+
+def names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def one(asked: argparse.Namespace, seed: int) -> tuple[str, bool]:
+    """Run a campaign and print what it found: its summary, and True if no rule was broken."""
     home = Path(tempfile.mkdtemp(prefix="pybroker-chaos-"))
     began = time.monotonic()
-    history, faults = run(home, asked.seconds, asked.seed, asked.rate, asked.bug)
+    history, faults = run(home, asked.seconds, seed, asked.rate, asked.bug, asked.only)
     for problem in history.problems:
         print(problem)
     if history.problems:
         print(f"its data directories are kept: {home}")
     else:
         shutil.rmtree(home)
-    print(summary(history, faults, asked.seed, time.monotonic() - began))
-    return 1 if history.problems else 0
+    told = summary(history, faults, seed, time.monotonic() - began)
+    print(told, flush=True)
+    return told, not history.problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A cluster under faults, and what became of what it acknowledged.")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    parser.add_argument("--seeds", type=seeds, default=(), help="campaigns one after the other, as 1-10")
+    parser.add_argument("--rate", type=float, default=100, help="records a second of each writer, about")
+    parser.add_argument("--bug", choices=BUGS, default="", help="of tests/brokers/planted.py: it is to be found")
+    parser.add_argument("--only", type=names, default=(), metavar="FAULT[,FAULT]", help="no other faults than these")
+    parser.add_argument("--told", action="store_true", help="tell of each fault when it comes")
+    asked = parser.parse_args()
+    if unknown := set(asked.only) - set(FAULTS):
+        parser.error(f"no faults: {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+    if asked.told:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+        for library in ("kazoo", "kafka", "aiokafka"):
+            logging.getLogger(library).setLevel(logging.CRITICAL)
+    found = [one(asked, seed) for seed in asked.seeds or (asked.seed,)]
+    if len(found) > 1:
+        print("\n".join(told.partition(";")[0] for told, _ in found))
+    return 0 if all(kept for _, kept in found) else 1
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import confluent_kafka as ck
@@ -37,19 +39,31 @@ class Churn(Worker):
         self.admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
         self.made = 0
         self.left: set[str] = set()
+        self.turn = threading.Lock()
 
     def work(self) -> None:
-        for name in list(self.left):
-            self.delete(name)
         while not self.ended.is_set():
-            self.made += 1
-            name = f"{PREFIX}{self.made}"
-            self.live(name)
-            if self.delete(name) == 1 and self.random.random() < 0.3:  # no delete of it is on its way any more
+            with self.turn:
+                for name in list(self.left):
+                    self.delete(name)
+                self.made += 1
+                name = f"{PREFIX}{self.made}"
                 self.live(name)
-                self.delete(name)
-            self.alter(self.topic)
-            self.ended.wait(self.random.uniform(0, 2))
+                if self.delete(name) == 1 and self.random.random() < 0.3:  # no delete of it is on its way any more
+                    self.live(name)
+                    self.delete(name)
+                self.alter(self.topic)
+            self.ended.wait(self.random.uniform(0.1, 2))
+
+    @contextmanager
+    def resting(self, timeout_s: float) -> Iterator[bool]:
+        """Hold it between the lives of two topics; False if that does not come in time, or one is left."""
+        held = self.turn.acquire(timeout=timeout_s)
+        try:
+            yield held and not self.left
+        finally:
+            if held:
+                self.turn.release()
 
     def live(self, name: str) -> None:
         """A topic comes, is used, and grows."""
@@ -126,8 +140,14 @@ class Churn(Worker):
         })  # fmt: skip
         consumer.assign([ck.TopicPartition(name, 0, 0)])
         missing, deadline = dict(told), time.monotonic() + TRIES_S
+        places: dict[bytes | None, int | None] = {}
         while missing and time.monotonic() < deadline:
             for message in consumer.consume(100, 0.5):
+                if message.error() is None:
+                    first = places.setdefault(message.value(), message.offset())
+                    if first != message.offset():
+                        found = f"{message.value()!r} is at {first} and {message.offset()}"
+                        self.history.accuse("once", f"{name}: {found}")
                 if message.error() is None and (record := missing.pop(message.offset(), None)) is not None:
                     self.judge(name, message, record)
         consumer.close()

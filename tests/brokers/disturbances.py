@@ -10,28 +10,46 @@ from __future__ import annotations
 
 import logging
 import random
+import shutil
 import signal
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from itertools import chain
+from pathlib import Path
 
 import confluent_kafka as ck
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from pybroker.errors import KafkaError
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.server.zookeeper_server import Server, ZooKeeper
+from tests.brokers.damages import DAMAGES, Damages
 from tests.brokers.kit import Cluster
-from tests.brokers.network import ZOOKEEPER, Network
+from tests.brokers.network import CLIENTS, ZOOKEEPER, Network
 from tests.harness import STOP_S_MAX, Ended
 
 log = logging.getLogger(__name__)
 
 Fault = Iterator[None]
 """Up to its `yield` it begins, behind it it is undone."""
-OF_ZOOKEEPER = ("zookeeper_server", "kill_zookeeper", "depose", "evict")
-"""How the names of faults end that need ZooKeeper's servers, all of them."""
+WEIGHTS = {
+    "kill": 4, "kill_controller": 2, "kill_two": 2, "kill_all": 1, "stop": 2, "freeze": 3, "freeze_two": 1,
+    "cut_two_brokers": 2, "cut_from_brokers": 2, "cut_from_zookeeper": 2, "cut_from_everybody": 2, "cut_one_way": 2,
+    "reset": 1, "kill_zookeeper_server": 2, "freeze_zookeeper_server": 1, "kill_zookeeper": 1, "elect_preferred": 2,
+    "elect_and_kill": 2, "depose": 1, "evict": 1, "fill_disk": 2, "fill_two": 1, "cut_clients_one_way": 2,
+    "strand_clients": 1, "refuse": 1, "refuse_by_all": 1, "refuse_two": 1, "refuse_often": 1,
+}  # fmt: skip
+"""How often each fault comes, beside the others and those of damages.py, which weigh 1."""
+MOVES = ("kill", "kill_controller", "kill_two", "freeze", "elect_preferred", "depose")
+"""Those that have others lead."""
+ROLL_BACK = "roll_back_zookeeper"
+"""The name of the fault that has a round of its own."""
+FAULTS = (*WEIGHTS, *DAMAGES, ROLL_BACK)
+OF_ZOOKEEPER = {
+    "kill_zookeeper_server", "freeze_zookeeper_server", "kill_zookeeper", "depose", "evict", *DAMAGES,
+}  # fmt: skip
+"""The faults that need ZooKeeper's servers, all of them."""
 OUTCOMES = ("starts refused", "stopped early")
 """What is counted beside the faults: what came of some."""
 START_S_MAX = 60.0
@@ -39,10 +57,19 @@ STARTS_MAX = 3
 """Of a broker in a cluster that is whole; the first may meet its own ghost, whose session ends late."""
 
 
+def copy_of(server: Server) -> Path:
+    """Where a copy of a server's data is kept."""
+    return server.data.with_suffix(".copy")
+
+
 class Disturbances:
     """Of one cluster; one thread calls them. What a broker did of itself that none may do is in `wrong`."""
 
-    def __init__(self, cluster: Cluster, zookeeper: ZooKeeper, network: Network, chance: random.Random) -> None:
+    def __init__(
+        self, cluster: Cluster, zookeeper: ZooKeeper, network: Network, chance: random.Random, damages: Damages,
+        only: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """`only`: the names of the faults that there are; empty for all."""
         self.cluster = cluster
         self.zookeeper = zookeeper
         self.network = network
@@ -52,31 +79,29 @@ class Disturbances:
         self.on: dict[str, Fault] = {}
         self._stopping: set[int] = set()
         self._frozen: set[int] = set()
-        self._kinds = [*chain.from_iterable([kind] * weight for kind, weight in self._weights())]
+        self.kinds: dict[str, Callable[[], Fault]] = {
+            **{name: getattr(self, name) for name in WEIGHTS}, **{name: getattr(damages, name) for name in DAMAGES},
+        }  # fmt: skip
+        weights = {**WEIGHTS, **dict.fromkeys(DAMAGES, 1)}
+        self._names = [name for name, weight in weights.items() for _ in range(weight) if not only or name in only]
 
-    def _weights(self) -> list[tuple[Callable[[], Fault], int]]:
-        return [
-            (self.kill, 4), (self.kill_controller, 2), (self.kill_two, 2), (self.kill_all, 1), (self.stop, 2),
-            (self.freeze, 3), (self.freeze_two, 1), (self.cut_two_brokers, 2), (self.cut_from_brokers, 2),
-            (self.cut_from_zookeeper, 2), (self.cut_from_everybody, 2), (self.cut_one_way, 2), (self.reset, 1),
-            (self.kill_zookeeper_server, 2), (self.freeze_zookeeper_server, 1), (self.kill_zookeeper, 1),
-            (self.elect_preferred, 2), (self.elect_and_kill, 2), (self.depose, 1), (self.evict, 1),
-        ]  # fmt: skip
-
-    def begin(self) -> None:
-        """One that is not on yet."""
-        kind = self.chance.choice([kind for kind in self._kinds if self._possible(kind.__name__)])
-        fault = kind()
-        log.info("begin %s", kind.__name__)
+    def begin(self, moves: bool = False) -> str:
+        """Begin one that is not on yet and return its name, empty if there is none; of MOVES, if so asked."""
+        names = [name for name in (MOVES if moves else self._names) if self._possible(name)]
+        if not names:
+            return ""
+        name = self.chance.choice(names)
+        log.info("begin %s", name)
+        fault = self.kinds[name]()
         with suppress(StopIteration):
             next(fault)
-            self.on[kind.__name__] = fault
-        self.counts[kind.__name__.replace("_", " ")] += 1
+            self.on[name] = fault
+        self.counts[name.replace("_", " ")] += 1
+        return name
 
     def _possible(self, name: str) -> bool:
         """One fault of ZooKeeper's servers at a time, for a start waits until they serve."""
-        busy = name.endswith(OF_ZOOKEEPER) and any(each.endswith(OF_ZOOKEEPER) for each in self.on)
-        return name not in self.on and not busy
+        return name not in self.on and not (name in OF_ZOOKEEPER and OF_ZOOKEEPER & self.on.keys())
 
     def undo_one(self) -> None:
         if self.on:
@@ -218,6 +243,23 @@ class Disturbances:
     def freeze_two(self) -> Fault:
         return self._freeze(*self.chance.sample(list(self.cluster.brokers), 2))
 
+    # -- disks -------------------------------------------------------------------------------------------------------
+
+    def _fill(self, *numbers: int) -> Fault:
+        """Whatever these write fails with ENOSPC, in their next lives, too."""
+        log.info("fill %s", numbers)
+        for number in numbers:
+            self.cluster.brokers[number].full.touch()
+        yield
+        for number in numbers:
+            self.cluster.brokers[number].full.unlink(missing_ok=True)
+
+    def fill_disk(self) -> Fault:
+        return self._fill(self.any_broker())
+
+    def fill_two(self) -> Fault:
+        return self._fill(*self.chance.sample(list(self.cluster.brokers), 2))
+
     # -- the network -------------------------------------------------------------------------------------------------
 
     def _cut(self, cut: Callable[..., None], *ends: int) -> Fault:
@@ -243,6 +285,67 @@ class Disturbances:
 
     def cut_one_way(self) -> Fault:
         return self._cut(self.network.cut_one_way, *self.chance.sample([ZOOKEEPER, *self.cluster.brokers], 2))
+
+    def cut_clients_one_way(self) -> Fault:
+        """What clients send does not arrive, or what they are answered."""
+        numbers = self.chance.sample(list(self.cluster.brokers), self.chance.choice((1, 1, 2)))
+        for number in numbers:
+            self.network.cut_one_way(*self.chance.sample((CLIENTS, number), 2))
+        log.info("cut clients of %s", numbers)
+        yield
+        for number in numbers:
+            self.network.heal(CLIENTS, number)
+
+    def strand_clients(self) -> Fault:
+        """All that clients reach is a broker that no ZooKeeper and no other broker reaches."""
+        number = self.any_broker()
+        log.info("strand clients at %s", number)
+        self.network.cut_off(number, ZOOKEEPER, *self.others(number))
+        self.network.cut_off(CLIENTS, *self.others(number))
+        yield
+        self.network.heal(ZOOKEEPER, *self.cluster.brokers)
+        self.network.heal(CLIENTS, *self.others(number))
+
+    def _refuse(self, *numbers: int, by_all: bool = False) -> None:
+        """What the controller takes for the proof of a death, though the broker lives and has its session."""
+        controller = self._controller()
+        for number in numbers:
+            log.info("refuse %s", number)
+            others = self.others(number)
+            self.network.refuse(number, *(others if by_all or number == controller else (controller,)))
+
+    def _accept(self, *numbers: int) -> None:
+        for number in numbers:
+            self.network.accept(number)
+
+    def refuse(self) -> Fault:
+        """The controller alone loses its connection and is refused; who follows the broker goes on."""
+        number = self.any_broker()
+        self._refuse(number)
+        yield
+        self._accept(number)
+
+    def refuse_by_all(self) -> Fault:
+        number = self.any_broker()
+        self._refuse(number, by_all=True)
+        yield
+        self._accept(number)
+
+    def refuse_two(self) -> Fault:
+        numbers = self.chance.sample(list(self.cluster.brokers), 2)
+        self._refuse(*numbers)
+        yield
+        self._accept(*numbers)
+
+    def refuse_often(self) -> Fault:
+        """Again as soon as it may be registered again."""
+        number = self.any_broker()
+        for _ in range(3):
+            self._refuse(number)
+            time.sleep(self.chance.uniform(0.3, 1))
+            self._accept(number)
+            time.sleep(self.chance.uniform(0, 0.5))
+        yield from ()
 
     def reset(self) -> Fault:
         self.network.reset(ZOOKEEPER, *self.cluster.brokers)
@@ -280,6 +383,25 @@ class Disturbances:
             except KafkaError:
                 if not last:
                     raise
+
+    def copy_zookeeper(self) -> None:
+        """Keep what all of it has on disk now; it is down meanwhile."""
+        self.zookeeper.stop()
+        for server in self.zookeeper.servers:
+            shutil.rmtree(copy_of(server), ignore_errors=True)
+            shutil.copytree(server.data, copy_of(server))
+        self._start_zookeeper()
+
+    def roll_back_zookeeper(self) -> None:
+        """Have it go on from that copy, as an operator does who has nothing newer. No session has seen anything that
+        comes from now on."""
+        log.info("roll back ZooKeeper")
+        self.zookeeper.kill()
+        for server in self.zookeeper.servers:
+            shutil.rmtree(server.data)
+            shutil.copytree(copy_of(server), server.data)
+        self._start_zookeeper()
+        self.counts["roll back zookeeper"] += 1
 
     # -- leaders and controllers that move ---------------------------------------------------------------------------
 

@@ -13,9 +13,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pybroker.protocol import messages as m
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import ask
-from tests.brokers.network import ZOOKEEPER, Network
+from tests.brokers import full
+from tests.brokers.network import CLIENTS, ZOOKEEPER, Network
 from tests.harness import HOST, BrokerProcess, free_port, until
+from tests.wire import ATTRIBUTES_AT, BATCH_OVERHEAD, HEAD, TAIL
 
+HEADER_BYTES = 12
+"""Of a batch, before what its length counts."""
 QUIET = {"log_level": 0}
 SETS = {
     "default.replication.factor": 3, "min.insync.replicas": 2, "offsets.topic.num.partitions": 2,
@@ -26,7 +30,9 @@ SETS = {
 
 
 class Planted(BrokerProcess):
-    """A broker that may have a bug."""
+    """A broker that may have a bug, and whose disk may be full."""
+
+    is_fillable = False
 
     def __init__(self, data_dir: Path, port: int, sets: Mapping[str, object], bug: str) -> None:
         super().__init__(data_dir, port, sets)
@@ -34,7 +40,16 @@ class Planted(BrokerProcess):
 
     def command(self) -> list[str]:
         python, _, _, *rest = super().command()
-        return [python, "-m", "tests.brokers.planted", self.bug, *rest] if self.bug else super().command()
+        planted = self.bug or self.is_fillable
+        return [python, "-m", "tests.brokers.planted", self.bug, *rest] if planted else super().command()
+
+    def environment(self) -> Mapping[str, str]:
+        return {**super().environment(), **({full.VARIABLE: str(self.full)} if self.is_fillable else {})}
+
+    @property
+    def full(self) -> Path:
+        """While there is this file, all that the broker writes fails with ENOSPC."""
+        return self.data_dir.with_suffix(".full")
 
 
 class Cluster:
@@ -51,8 +66,13 @@ class Cluster:
         own = {name.replace("_", "."): value for name, value in sets.items()}
         given = {**SETS, "zookeeper.connect": zookeeper.connect + self.chroot, **own}
         self.brokers: dict[int, Planted] = {}
+        self._fronts: dict[int, int] = {}
+        """The ports that clients know of."""
         for number in range(1, count + 1):
             port = free_port()
+            self._fronts[number] = port
+            if network is not None and network.has_clients:
+                self._fronts[number] = network.way_to(number, port, CLIENTS)
             ways = {} if network is None else self._ways(network, number, port)
             each = {name: value(number) if callable(value) else value for name, value in given.items()}
             sets = {**each, **ways, "broker.id": number}
@@ -64,11 +84,12 @@ class Cluster:
     def _ways(self, network: Network, number: int, port: int) -> dict[str, object]:
         """The settings of a broker whom others reach through the network."""
         own = free_port()
+        shown = f"PLAINTEXT://{HOST}:{self._fronts[number]}", f"PEERS://{HOST}:{network.way_to(number, own)}"
         servers = (str(network.way_to(ZOOKEEPER, server.port)) for server in self.zookeeper.servers)
         return {
             "zookeeper.connect": ",".join(f"{HOST}:{way}" for way in servers) + self.chroot,
             "listeners": f"PLAINTEXT://{HOST}:{port},PEERS://{HOST}:{own}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{port},PEERS://{HOST}:{network.way_to(number, own)}",
+            "advertised.listeners": ",".join(shown),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT",
             "inter.broker.listener.name": "PEERS",
         }
@@ -82,7 +103,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"{HOST}:{broker.port}" for broker in self.brokers.values())
+        return ",".join(f"{HOST}:{front}" for front in self._fronts.values())
 
     @property
     def admin(self) -> AdminClient:
@@ -180,3 +201,16 @@ class Cluster:
                 sizes = {number: len(log) for number, log in logs.items()}
                 wrong.append(f"{topic}-{index}: the replicas differ, of {sizes} bytes")
         return wrong
+
+    def batch_of(self, topic: str, index: int, offset: int) -> str:
+        """What the header of the batch with an offset says of its producer; empty if no broker has it."""
+        for number in self.brokers:
+            log, at = self.log_bytes(number, topic, index), 0
+            while len(log) - at >= BATCH_OVERHEAD:
+                base, length, epoch, _ = HEAD.unpack_from(log, at)
+                _, last, _, _, producer, producer_epoch, sequence, _ = TAIL.unpack_from(log, at + ATTRIBUTES_AT)
+                if base <= offset <= base + last:
+                    by = f"producer {producer} epoch {producer_epoch} sequence {sequence + offset - base}"
+                    return f" (leader epoch {epoch}, {by})"
+                at += HEADER_BYTES + length
+        return ""

@@ -2,11 +2,12 @@
 who has connected is found in /proc.
 
 Nobody is refused, so that the death of a process has no proof, and takes a session: where nothing listens, a connection
-is taken and then closed. A `refusing` network refuses where its end does.
+is taken and then closed. A `refusing` network refuses where its end does. One that `has_clients` carries theirs, too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Mapping
@@ -16,15 +17,21 @@ from pybroker.testing import network
 from pybroker.testing.network import NOBODY
 from pybroker.testing.network import STORE as ZOOKEEPER
 
-__all__ = ["ZOOKEEPER", "Network"]
+__all__ = ["CLIENTS", "ZOOKEEPER", "Network"]
+
+CLIENTS = -2
+"""The number of all clients among the brokers."""
+LOOK_S = 0.02
 
 
 class Network(network.Network):
     """`pids` says which process each broker is now."""
 
-    def __init__(self, refusing: bool = False) -> None:
+    def __init__(self, refusing: bool = False, has_clients: bool = False) -> None:
         super().__init__()
         self.refusing = refusing
+        self.has_clients = has_clients
+        self._refused: set[int] = set()
         self.pids: Callable[[], Mapping[int, int]] = dict
 
     def refuses(self, way: network.Way) -> bool:
@@ -46,3 +53,76 @@ class Network(network.Network):
                         if os.readlink(f"/proc/{pid}/fd/{name}") in sockets:
                             return number
         return NOBODY
+
+    # -- brokers that live and are refused ---------------------------------------------------------------------------
+
+    def refuse(self, number: int, *witnesses: int) -> None:
+        """Refuse connections of other brokers to a broker that lives, and end those that these have with it; all other
+        connections go on."""
+        self._refused.add(number)
+
+        async def close() -> None:
+            for way in self._to(number):
+                if (listening := way.listening) is not None:
+                    way.listening = None
+                    await network.stop_listening(listening)
+
+        self.thread.do(close())
+        for witness in witnesses:
+            self.reset(number, witness)
+
+    def accept(self, number: int) -> None:
+        """Undo `refuse`."""
+        self._refused.discard(number)
+
+        async def listen() -> None:
+            for way in self._to(number):
+                await self._listen(way)
+
+        self.thread.do(listen())
+
+    def _to(self, number: int) -> list[network.Way]:
+        return [way for way in self._ways if (way.number, way.by) == (number, NOBODY)]
+
+    async def _listen(self, way: network.Way) -> None:
+        if way.listening is None and (way.by != NOBODY or way.number not in self._refused):
+            await super()._listen(way)
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    async def _pump(
+        self, way: tuple[int, int], lives: Mapping[int, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """What a client had sent that closed behind the cut is lost: it would come after what the client sends now, and
+        a commit may be sent twice by itself."""
+        if way[0] != CLIENTS:
+            await super()._pump(way, lives, reader, writer)
+            return
+        while data := await read(reader):
+            held = bytearray(data)
+            if way in self._silent:
+                await self._passing(way)
+                if await has_closed(reader, held):
+                    return
+            writer.write(held)
+            with contextlib.suppress(OSError):
+                await writer.drain()
+
+
+async def read(reader: asyncio.StreamReader) -> bytes:
+    """What comes next; nothing where the connection has ended, in whatever way."""
+    with contextlib.suppress(OSError):
+        return await reader.read(network.CHUNK_BYTES)
+    return b""
+
+
+async def has_closed(reader: asyncio.StreamReader, held: bytearray) -> bool:
+    """True if the connection has ended; all that came meanwhile is in `held`."""
+    while True:
+        try:
+            more = await asyncio.wait_for(read(reader), LOOK_S)
+        except TimeoutError:
+            return False
+        if not more:
+            return True
+        held += more

@@ -1,14 +1,19 @@
 """`pybroker` with a bug in it, to see that the tests of a cluster find it.
 
-    python -m tests.brokers.planted BUG serve ...
+    python -m tests.brokers.planted BUG[,BUG] serve ...
+
+No BUG ("") is one without; its disk may be full all the same (full.py).
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 from pybroker.__main__ import main
+from tests.brokers import full
 
 
 def acks_before_replication() -> None:
@@ -44,5 +49,8 @@ PLANTED = (acks_before_replication, session_timer_ignored, commits_before_replic
 BUGS: dict[str, Callable[[], None]] = {bug.__name__: bug for bug in PLANTED}
 
 if __name__ == "__main__":
-    BUGS[sys.argv.pop(1)]()
+    for name in filter(None, sys.argv.pop(1).split(",")):
+        BUGS[name]()
+    if full.VARIABLE in os.environ:
+        full.obey(Path(os.environ[full.VARIABLE]))
     main()

@@ -15,6 +15,8 @@ from tests.lives.history import History, Told
 
 PENDING_MAX = 200
 """Records that a writer may have under way."""
+REQUEST_TIMEOUT_MS = 2000
+"""Of some writers: they send again what is not answered while a fault lasts."""
 
 
 class Worker(threading.Thread):
@@ -57,6 +59,7 @@ class Writer(Worker):
         writer = f"{self.client.name}-{self.producers}"
         self.producers += 1
         codec = self.random.choice(CODECS)
+        self.client.request_timeout_ms = self.random.choice((None, REQUEST_TIMEOUT_MS))
         stop_at = time.monotonic() + self.random.uniform(20, 90)
         failed = threading.Event()
         with self.client.producer(codec=codec, idempotent=True, linger_ms=self.random.choice((0, 5, 20))) as producer:
@@ -100,6 +103,7 @@ class Reader(Worker):
             while not self.ended.is_set() and time.monotonic() < stop_at:
                 for record in consumer.poll(0.5):
                     expected = self.positions[record.partition]
+                    self.history.check_position(record.partition, record.offset, expected, self.name)
                     if record.offset > expected:
                         self.history.accuse("whole", f"{self.name}: partition {record.partition} goes on at "
                                                      f"{record.offset} after {expected - 1}")  # fmt: skip

@@ -31,16 +31,22 @@ class Group(Worker):
     """One member of a group of its library's name; a new one every now and then, and after an error."""
 
     library = ""
+    commits_alone = False
+    """Nothing else of the member goes on while it commits, so that it never reads on behind a commit."""
 
     def __init__(self, bootstrap: str, history: History, topic: str, partitions: int, seed: int) -> None:
         super().__init__(f"{self.library}-group", history, topic, partitions, seed)
         self.bootstrap = bootstrap
+        self.stood: dict[int, int] = {}
+        """Where this member's last commit of a partition was acknowledged."""
 
     def work(self) -> None:
         member = self.open()
+        self.stood.clear()
         try:
+            before = {partition: self.history.stands(self.name, partition) for partition in range(self.partitions)}
             for partition, offset in self.committed(member).items():
-                self.history.check_committed(partition, offset, self.name)
+                self.history.check_committed(partition, offset, self.name, before[partition])
             self.subscribe(member)
             stop_at = time.monotonic() + self.random.uniform(10, 40)
             while not self.ended.is_set() and time.monotonic() < stop_at:
@@ -53,11 +59,19 @@ class Group(Worker):
         for partition, records in read.items():
             for offset, content in records:
                 self.history.read(partition, offset, content)
+            self.history.check_position(partition, records[0][0], self.stood.pop(partition, 0), self.name)
         if read:
-            with suppress(Refused, ck.KafkaException):  # what is not acknowledged is not remembered
+            with suppress(Refused, ck.KafkaException):  # what is not acknowledged may be so, or not
                 told = self.commit(member, {partition: records[-1][0] + 1 for partition, records in read.items()})
                 for partition, offset in told.items():
                     self.history.committed(partition, offset, self.name)
+                if self.commits_alone:
+                    self.stood |= told
+
+    def commits(self, offsets: Mapping[int, int]) -> None:
+        """A member is about to ask for these."""
+        for partition, offset in offsets.items():
+            self.history.committing(partition, offset, self.name)
 
     @abstractmethod
     def open(self) -> Any:
@@ -122,6 +136,7 @@ class ConfluentGroup(Group):
 
     def commit(self, member: ck.Consumer, offsets: Mapping[int, int]) -> Mapping[int, int]:
         if not self.away:
+            self.commits(offsets)
             member.commit(offsets=[ck.TopicPartition(self.topic, p, o) for p, o in offsets.items()])
             self.away = True
         return {}
@@ -132,6 +147,7 @@ class ConfluentGroup(Group):
 
 class KafkaPythonGroup(Group):
     library = "kafka-python"
+    commits_alone = True
 
     def open(self) -> kafka.KafkaConsumer:
         how = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "session_timeout_ms": SESSION_MS}
@@ -152,6 +168,7 @@ class KafkaPythonGroup(Group):
         return {tp.partition: [(r.offset, r.value) for r in records] for tp, records in polled.items() if records}
 
     def commit(self, member: kafka.KafkaConsumer, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        self.commits(offsets)
         asked = {kafka.TopicPartition(self.topic, p): OffsetAndMetadata(o, "", -1) for p, o in offsets.items()}
         translated(lambda: member.commit(asked, timeout_ms=ASK_MS))
         return offsets
@@ -197,6 +214,7 @@ class AioGroup(Group):
         return {tp.partition: [(r.offset, r.value) for r in records] for tp, records in polled.items() if records}
 
     def commit(self, member: AIOKafkaConsumer, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        self.commits(offsets)
         self.loop.run(member.commit({TopicPartition(self.topic, p): o for p, o in offsets.items()}))
         return offsets
 

@@ -7,17 +7,21 @@ A record is known by its writer and number. The rules, for each partition:
     in order   the numbers of a writer only grow
     whole      every offset from the start to the end is there
     constant   an offset never changes its content, whoever reads it and whenever
-    committed  a group's committed offset is never behind one that it was told is committed
+    committed  a group's committed offset is never behind one that a client was told, but for a commit of a lower one
+    end        the end that consumers are told is never behind one that was told, or behind an acknowledged record
+    position   no reader is set back
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 PAD = b"." * 80
+PROBLEMS_MAX = 10
+"""Kept of each rule."""
 
 
 class Told(NamedTuple):
@@ -38,6 +42,17 @@ class Told(NamedTuple):
         return Told(writer.decode(), int(number))
 
 
+class Standing:
+    """Where a group stands in a partition, as far as clients were told."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.maybe: set[int] = set()
+        """What was asked to be committed, without an answer that says it is: any of these may be found."""
+        self.version = 0
+        """Changes with each commit."""
+
+
 class History:
     """Everything that was acknowledged or read so far; from any thread."""
 
@@ -47,13 +62,19 @@ class History:
         self._lock = threading.Lock()
         self._acknowledged: dict[int, dict[int, Told]] = {}
         self._seen: dict[int, dict[int, Told]] = {}
-        self._committed: dict[tuple[str, int], int] = {}
+        self._standing: defaultdict[tuple[str, int], Standing] = defaultdict(Standing)
+        self._ends: Counter[int] = Counter()
+        self.batch_of: Callable[[int, int], str] = lambda partition, offset: ""
+        """What to say of the batch of an offset, where a record is there twice."""
 
     def accuse(self, rule: str, sentence: str) -> None:
+        """A rule is broken; of each rule the first cases are kept, one that is seen often once."""
+        problem = f"{rule}: {sentence}"
         with self._lock:
             self.counts[rule] += 1
-            if len(self.problems) < 50:
-                self.problems.append(f"{rule}: {sentence}")
+            kept = sum(each.startswith(f"{rule}: ") for each in self.problems)
+            if kept < PROBLEMS_MAX and problem not in self.problems:
+                self.problems.append(problem)
 
     def acknowledged(self, partition: int, offset: int, told: Told) -> None:
         """A writer was told that its record is stored."""
@@ -61,6 +82,7 @@ class History:
             self.counts["acknowledged"] += 1
             self.counts[f"acknowledged by {told.writer.rpartition('-')[0]}"] += 1
             other = self._acknowledged.setdefault(partition, {}).setdefault(offset, told)
+            self._ends[partition] = max(offset + 1, self._ends[partition])
         if other != told:
             self.accuse("once", f"partition {partition} offset {offset} was given to {other} and to {told}")
 
@@ -74,30 +96,79 @@ class History:
         with self._lock:
             self.counts["read"] += 1
             seen = self._seen.setdefault(partition, {}).setdefault(offset, told)
+            self._ends[partition] = max(offset + 1, self._ends[partition])
             acknowledged = self._acknowledged.get(partition, {}).get(offset, told)
         if seen != told:
             self.accuse("constant", f"partition {partition} offset {offset} was {seen} and is {told}")
         if acknowledged != told:
             self.accuse("kept", f"partition {partition} offset {offset} has {told}, acknowledged was {acknowledged}")
 
+    # -- what groups have committed ----------------------------------------------------------------------------------
+
+    def committing(self, partition: int, offset: int, group: str = "group") -> None:
+        """A group asks for this to be committed; until the answer, and for good if none comes, it may be so."""
+        with self._lock:
+            standing = self._standing[group, partition]
+            standing.maybe.add(offset)
+            standing.version += 1
+
     def committed(self, partition: int, offset: int, group: str = "group") -> None:
         """A group was told that it stands here."""
         with self._lock:
             self.counts["commits"] += 1
             self.counts[f"commits of {group}"] += 1
-            self._committed[group, partition] = max(offset, self._committed.get((group, partition), 0))
+            standing = self._standing[group, partition]
+            standing.maybe.discard(offset)
+            standing.offset = offset
+            standing.version += 1
 
-    def check_committed(self, partition: int, offset: int, group: str = "group") -> None:
-        """The broker says that the group stands here."""
+    def stands(self, group: str, partition: int) -> tuple[int, int]:
+        """(offset, version) to be taken before a broker is asked, and given to `check_committed`: what is acknowledged
+        while the question is under way need not be in the answer."""
         with self._lock:
-            told = self._committed.get((group, partition), 0)
-        if offset < told:
-            self.accuse("committed", f"partition {partition}: {group} stands at {offset}, committed was {told}")
+            standing = self._standing[group, partition]
+            return standing.offset, standing.version
+
+    def check_committed(
+        self, partition: int, offset: int, group: str = "group", before: tuple[int, int] | None = None, by: str = ""
+    ) -> None:
+        """A broker says that the group stands here. Later answers may not be behind it, either."""
+        told, version = before or self.stands(group, partition)
+        with self._lock:
+            standing = self._standing[group, partition]
+            is_wrong = offset < told and offset not in standing.maybe
+            if not is_wrong and version == standing.version:  # or a commit was acknowledged beside it
+                standing.offset = offset
+        if is_wrong:
+            self.accuse("committed", f"partition {partition}: {group} stands at {offset}{by}, committed was {told}")
+
+    def check_position(self, partition: int, offset: int, floor: int, group: str = "group") -> None:
+        """A consumer reads on here, though it had left everything before `floor` behind."""
+        with self._lock:
+            is_wrong = offset < floor and offset not in self._standing[group, partition].maybe
+        if is_wrong:
+            self.accuse("position", f"partition {partition}: {group} was at {floor} and is set back to {offset}")
+
+    # -- where partitions end ----------------------------------------------------------------------------------------
+
+    def end(self, partition: int) -> int:
+        """The offset that a partition ends at or behind, as clients know; to be taken before a broker is asked."""
+        with self._lock:
+            return self._ends[partition]
+
+    def check_end(self, partition: int, offset: int, before: int, by: str = "") -> None:
+        """A broker says to a consumer that the partition ends here."""
+        with self._lock:
+            self.counts["ends seen"] += 1
+            self._ends[partition] = max(offset, self._ends[partition])
+        if offset < before:
+            self.accuse("end", f"partition {partition} ends at {offset}{by}, and {before} was seen before")
 
     def check_log(self, partition: int, records: Iterable[tuple[int, bytes | None]], start: int, end: int) -> None:
         """All that a partition has from its start to its end, read at rest. What was acknowledged before `start` went
         by retention, which these partitions do not have: it counts as lost."""
         numbers: dict[str, int] = {}
+        places: dict[Told, int] = {}
         expected = start
         found: dict[int, Told | None] = {}
         for offset, content in records:
@@ -111,8 +182,9 @@ class History:
             except ValueError:
                 continue
             last = numbers.get(told.writer, -1)
-            if told.number == last:
-                self.accuse("once", f"partition {partition} offset {offset}: {told} is there again")
+            if (first := places.setdefault(told, offset)) != offset:
+                copies = " and ".join(f"{at}{self.batch_of(partition, at)}" for at in (first, offset))
+                self.accuse("once", f"partition {partition}: {told} is at {copies}")
             elif told.number < last:
                 self.accuse("in order", f"partition {partition} offset {offset}: {told} comes behind number {last}")
             numbers[told.writer] = max(last, told.number)

@@ -150,9 +150,11 @@ class Aiokafka(Client):
         linger_ms: int = 5,
         batch_bytes: int = 16384,
     ) -> Iterator[Producer]:
+        wait = {} if self.request_timeout_ms is None else {"request_timeout_ms": self.request_timeout_ms}
         producer = self._open(
             lambda: AIOKafkaProducer(
                 bootstrap_servers=self.bootstrap,
+                **wait,
                 compression_type=None if codec == "none" else codec,
                 acks=acks,
                 enable_idempotence=idempotent,

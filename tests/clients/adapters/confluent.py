@@ -120,6 +120,8 @@ class Confluent(Client):
             "batch.size": batch_bytes,
             "message.max.bytes": LIMIT,
         }
+        if (timeout_ms := self.request_timeout_ms) is not None:
+            conf |= {"request.timeout.ms": timeout_ms, "socket.timeout.ms": timeout_ms + 500}
         producer = ConfluentProducer({**self._conf, **conf})
         try:
             yield producer

@@ -118,8 +118,10 @@ class KafkaPython(Client):
         linger_ms: int = 5,
         batch_bytes: int = 16384,
     ) -> Iterator[Producer]:
+        wait = {} if self.request_timeout_ms is None else {"request_timeout_ms": self.request_timeout_ms}
         producer = kafka.KafkaProducer(
             **self._at,
+            **wait,
             compression_type=None if codec == "none" else codec,
             acks=acks,
             enable_idempotence=idempotent,

@@ -62,6 +62,8 @@ class Consumer(ABC):
 
 class Client(ABC):
     name: str
+    request_timeout_ms: int | None = None
+    """Milliseconds that a producer waits for an answer, where the adapter knows how; None: as its library does."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap

@@ -1,0 +1,159 @@
+"""Nodes of ZooKeeper that are damaged under a cluster that runs: by a tool, by hand, by a copy that is older.
+
+    sound ──break──> damaged: a new controller may read it at once ──mend──> as it was, or what the cluster made of it
+
+Each is a generator like the faults of disturbances.py. What it costs is the topic whose node it is, which is one that
+nobody is judged by; the cluster, its other topics and its clients go on. Two are never mended by hand: a controller
+epoch and a block of producer ids that were set back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from pybroker.controller import nodes
+from tests.brokers.kit import Cluster
+
+log = logging.getLogger(__name__)
+
+DAMAGES = (
+    "break_state", "break_topic", "break_defaults", "set_back_state", "delete_state", "set_back_controller_epoch",
+    "set_back_producer_ids", "twin_topic",
+)  # fmt: skip
+"""The names of the faults here."""
+VICTIM = "victim"
+"""A topic of one partition that no client uses."""
+TWIN = "twin"
+"""Has the id of the topic that is judged."""
+GARBAGE = b'{"version":1,"par'
+DEFAULTS = nodes.broker_config(None)
+CONNECT_S_MAX = 30
+DEPOSED = 0.5
+"""How often a damage is followed by a new controller, which reads everything."""
+
+Fault = Iterator[None]
+
+
+class Damages:
+    """Of one cluster, whose topic `judged` is to go on."""
+
+    def __init__(self, cluster: Cluster, judged: str, chance: random.Random) -> None:
+        self.cluster = cluster
+        self.judged = judged
+        self.chance = chance
+        self.older: dict[str, bytes] = {}
+        """Nodes as they were when the campaign began."""
+
+    def prepare(self) -> None:
+        """Make the victim, and remember what it looked like."""
+        self.cluster.create(VICTIM, replicas=[[*self.cluster.brokers]])
+        with self.connected() as client:
+            for path in (nodes.state(VICTIM, 0), nodes.CONTROLLER_EPOCH):
+                self.older[path] = client.get(path)[0]
+
+    @contextmanager
+    def connected(self) -> Iterator[KazooClient]:
+        client = KazooClient(self.cluster.zookeeper.connect + self.cluster.chroot)
+        try:
+            client.start(CONNECT_S_MAX)
+            yield client
+        finally:
+            client.stop()
+            client.close()
+
+    # -- mended by hand ----------------------------------------------------------------------------------------------
+
+    def break_state(self) -> Fault:
+        """An ISR of brokers that have no replica."""
+
+        def outside(data: bytes) -> bytes:
+            return json.dumps({**json.loads(data), "isr": [77, 78], "leader": 77}).encode()
+
+        return self._altered(nodes.state(VICTIM, 0), outside)
+
+    def break_topic(self) -> Fault:
+        return self._altered(nodes.topic(VICTIM), lambda data: GARBAGE)
+
+    def break_defaults(self) -> Fault:
+        """The settings of all brokers, and the word that they have changed."""
+        with self.connected() as client:
+            client.create(DEFAULTS, GARBAGE, makepath=True)
+            said = nodes.dump_config_change(DEFAULTS.removeprefix(f"{nodes.CONFIGS}/"))
+            client.create(nodes.CONFIG_CHANGE, said, sequence=True)
+            self._depose(client)
+        yield
+        with self.connected() as client, suppress(NoNodeError):
+            client.delete(DEFAULTS)
+
+    def set_back_state(self) -> Fault:
+        """As it was when the topic was made; afterwards the later one of what was and what the cluster wrote."""
+        return self._altered(nodes.state(VICTIM, 0), lambda data: self.older[nodes.state(VICTIM, 0)])
+
+    def delete_state(self) -> Fault:
+        path = nodes.state(VICTIM, 0)
+        with self.connected() as client:
+            data = client.get(path)[0]
+            client.delete(path)
+            self._depose(client)
+        yield
+        with self.connected() as client, suppress(NodeExistsError):  # the cluster has made it anew
+            client.create(path, data)
+            self._tell_all(client)
+
+    def twin_topic(self) -> Fault:
+        """A second topic with the id of the judged one, led by others."""
+        with self.connected() as client:
+            found = json.loads(client.get(nodes.topic(self.judged))[0])
+            turned = {number: [*replicas[1:], replicas[0]] for number, replicas in found["partitions"].items()}
+            client.create(nodes.topic(TWIN), json.dumps({**found, "partitions": turned}).encode())
+            self._depose(client)
+        yield
+        with self.connected() as client, suppress(NoNodeError):
+            client.delete(nodes.topic(TWIN), recursive=True)
+
+    # -- mended by the cluster ---------------------------------------------------------------------------------------
+
+    def set_back_controller_epoch(self) -> Fault:
+        """Elections of controllers go on from there."""
+        with self.connected() as client:
+            client.set(nodes.CONTROLLER_EPOCH, self.older[nodes.CONTROLLER_EPOCH])
+            self._depose(client)
+        yield from ()
+
+    def set_back_producer_ids(self) -> Fault:
+        """No block of ids is given twice."""
+        with self.connected() as client, suppress(NoNodeError):
+            client.set(nodes.PRODUCER_IDS, nodes.dump_block(1, 0, 999))
+            self._depose(client)
+        yield from ()
+
+    # -- the steps ---------------------------------------------------------------------------------------------------
+
+    def _altered(self, path: str, alter: Callable[[bytes], bytes]) -> Fault:
+        """Mended, if the node is as it was left: else the cluster has written something sound meanwhile."""
+        with self.connected() as client:
+            data, _ = client.get(path)
+            broken = alter(data)
+            client.set(path, broken)
+            self._depose(client)
+        yield
+        with self.connected() as client:
+            if client.get(path)[0] == broken:
+                client.set(path, data)
+            self._tell_all(client)
+
+    def _depose(self, client: KazooClient) -> None:
+        if self.chance.random() < DEPOSED:
+            self._tell_all(client)
+
+    def _tell_all(self, client: KazooClient) -> None:
+        """Have another controller read everything."""
+        with suppress(NoNodeError):
+            client.delete(nodes.CONTROLLER)
