@@ -103,8 +103,9 @@ cluster: $(BUILT) $(DEMO) ## three brokers and a ZooKeeper ensemble to try, and 
 
 .PHONY: chaos
 chaos: SECONDS = 600
-chaos: $(BUILT) $(DEV) ## three brokers and a ZooKeeper, killed, frozen, cut apart and moved about: SECONDS=600 SEED=7
-	@$(PY) -m tests.brokers.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+chaos: $(BUILT) $(DEV) ## three brokers and a ZooKeeper, killed, frozen, cut apart, filled: SECONDS=600 SEED=7, SEEDS=1-10, ONLY=FAULT
+	@$(PY) -m tests.brokers.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+		$(if $(ONLY),--only $(ONLY))
 
 .PHONY: clients-on-cluster
 clients-on-cluster: $(BUILT) $(DEV) ## the tests of all client libraries, groups and our own client, against three brokers with RF 3

@@ -60,7 +60,9 @@ PAUSES_S = (0, 0.3, 1, SESSION_MS / 1000, 2 * SESSION_MS / 1000)
 BACK_S_MAX = 60.0
 """From the end of all faults until the cluster is whole."""
 UP_S_MAX = 30.0
-"""Until each writer is answered again, though nodes of other topics are damaged."""
+"""Until each writer is answered again in one of HARMLESS."""
+HARMLESS = (*DAMAGES, "fill_disk", "refuse", "refuse_often")
+"""Faults that two of three brokers do not mind: while there is nothing else, writers go on."""
 ENDS_S_MAX = 10.0
 ROLLS_BACK = 0.06
 """How often a round is that one."""
@@ -116,10 +118,10 @@ class Chaos:
         self.judge()
 
     def disturb(self, moves: bool = False) -> None:
-        is_sound = True  # but for nodes of others
+        is_sound = True  # but for what costs these writers nothing
         for _ in range(self.random.choice((1, 1, 2, 2, 3))):
             name = self.faults.begin(moves)
-            is_sound = is_sound and name in DAMAGES
+            is_sound = is_sound and name in HARMLESS
             if is_sound:
                 self.goes_on("up", f"with {name}", UP_S_MAX)
             time.sleep(self.random.choice(PAUSES_S))

@@ -7,10 +7,15 @@ No BUG ("") is one without; its disk may be full all the same (full.py).
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pybroker.__main__ import main
 from tests.brokers import full
@@ -45,7 +50,61 @@ def commits_before_replication() -> None:
     Writer._is_committed = lambda self, end: True  # type: ignore[method-assign]
 
 
-PLANTED = (acks_before_replication, session_timer_ignored, commits_before_replication)
+def full_follower_in_sync() -> None:
+    """A leader waits for a follower that does not fetch, however long."""
+    from pybroker.replication.isr import IsrKeeper
+
+    IsrKeeper._shrink = lambda self, led, lag_ms: None  # type: ignore[method-assign]
+
+
+def sequences_forgotten() -> None:
+    """A broker takes what a producer sends again for something new."""
+    from pybroker.replication.replicas import Replicas
+
+    begin = Replicas.__init__
+
+    def forgetful(self: Replicas, *given: Any, **named: Any) -> None:
+        begin(self, *given, **named)
+        threading.Thread(target=forget, args=(self,), daemon=True).start()
+
+    def forget(replicas: Replicas) -> None:
+        while True:
+            time.sleep(0.05)
+            with suppress(RuntimeError):  # topics come and go meanwhile
+                replicas.each(lambda partition: partition.expire_producers(1 << 62))
+
+    Replicas.__init__ = forgetful  # type: ignore[method-assign]
+
+
+def buried_for_good() -> None:
+    """A broker whose registration was deleted does not register again in the session that it has."""
+    from pybroker.server.membership import ENDED, Membership
+
+    register = Membership._register_again
+
+    async def once(self: Membership) -> None:
+        if self.session.state not in ENDED:
+            await asyncio.Event().wait()
+        await register(self)
+
+    Membership._register_again = once  # type: ignore[method-assign]
+
+
+def producer_ids_trusted() -> None:
+    """A broker gives the producer ids that come next in the store, whoever had them before."""
+    from pybroker.controller.producer_ids import ProducerIds
+
+    async def draw(self: ProducerIds) -> int:
+        self._above = -1
+        return (await self.block())[0]
+
+    ProducerIds.draw = draw  # type: ignore[method-assign]
+
+
+PLANTED = (
+    acks_before_replication, session_timer_ignored, commits_before_replication, full_follower_in_sync,
+    sequences_forgotten, buried_for_good, producer_ids_trusted,
+)  # fmt: skip
 BUGS: dict[str, Callable[[], None]] = {bug.__name__: bug for bug in PLANTED}
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 from pybroker import errors
 from pybroker.groups.coordinator import partition_of
 from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers import chaos
 from tests.brokers.kit import QUIET, SETS, Cluster
 from tests.brokers.test_failover import read_all
 from tests.brokers.test_partitions import told_by
@@ -80,3 +81,25 @@ def test_a_commit_that_nobody_else_has(tmp_path: Path, zookeeper: ZooKeeper) -> 
         consumer.close()
         history.check_committed(0, found.offset)
         assert history.counts["committed"] == 1, history.problems
+
+
+SECONDS = 40
+SEED = 1
+FOUND: dict[tuple[str, str], set[str]] = {
+    ("full_follower_in_sync", "fill_disk"): {"up"},
+    ("sequences_forgotten", "cut_clients_one_way"): {"once", "in order"},
+    ("buried_for_good", "refuse"): {"back", "up"},
+    ("session_timer_ignored", "cut_from_zookeeper"): {"end"},
+    ("producer_ids_trusted", "set_back_producer_ids"): {"kept", "once", "client", "back"},
+}
+"""A bug and the faults that bring it to light; one of these rules is broken then."""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("bug", "only"), FOUND)
+def test_the_campaign_finds_what_a_fault_brings_to_light(tmp_path: Path, bug: str, only: str) -> None:
+    """A bug of each kind, with nothing but the faults that it minds, in a seed."""
+    history, faults = chaos.run(tmp_path, SECONDS, SEED, rate=100, bug=bug, only=only.split(","))
+    print(chaos.summary(history, faults, SEED, SECONDS))
+    assert FOUND[bug, only] & history.counts.keys(), history.problems

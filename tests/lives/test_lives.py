@@ -49,13 +49,14 @@ def test_a_whole_log_breaks_no_rule() -> None:
         (rows(0, 1), 2, [(2, 2)], ["kept"]),
         (rows(0, 1, 3), 3, [(2, 2)], ["kept"]),
         (rows(0, 1, 1), 3, [], ["once"]),
+        (rows(0, 1, 2, 0), 4, [], ["once"]),
         (rows(0, 2, 1), 3, [], ["in order"]),
         ([rows(0)[0], (2, Told("w", 2).content)], 3, [], ["whole"]),
         (rows(0, 1), 3, [], ["whole"]),
         ([(0, b"something else")], 1, [], ["constant"]),
         (rows(0), 1, [(0, 0), (0, 1)], ["once"]),
     ],
-    ids=["lost", "another", "twice", "order", "hole", "short", "foreign", "one offset twice"],
+    ids=["lost", "another", "twice", "twice, far away", "order", "hole", "short", "foreign", "one offset twice"],
 )
 def test_each_rule_is_held(
     records: list[tuple[int, bytes]], end: int, acknowledged: list[tuple[int, int]], rules: list[str]
@@ -73,6 +74,63 @@ def test_what_readers_see_is_held() -> None:
     history.check_committed(0, 5)
     history.check_committed(0, 4)
     assert [problem.partition(":")[0] for problem in history.problems] == ["constant", "committed"]
+
+
+def broken(history: History) -> list[str]:
+    return [problem.partition(":")[0] for problem in history.problems]
+
+
+def test_where_a_partition_ends_is_held() -> None:
+    """An end behind one that was told, or behind a record that was acknowledged, before the question."""
+    history = History()
+    history.check_end(0, 4, history.end(0))
+    before = history.end(0)
+    history.acknowledged(0, 6, Told("w", 0))
+    history.check_end(0, 5, before)  # the record was acknowledged while the answer was under way
+    assert broken(history) == []
+    history.check_end(0, 6, history.end(0))
+    assert broken(history) == ["end"]
+
+
+def test_a_commit_without_an_answer_may_be_found() -> None:
+    """It was sent, and may be stored late; a commit that was acknowledged, of a lower offset too, is what counts."""
+    history = History()
+    history.committing(0, 5)
+    history.committing(0, 9)
+    history.committed(0, 9)
+    history.check_committed(0, 5)
+    history.check_committed(0, 9)
+    history.committing(0, 3)
+    history.committed(0, 3)
+    history.check_committed(0, 3)
+    assert broken(history) == []
+    history.check_committed(0, 2)
+    assert broken(history) == ["committed"]
+
+
+def test_what_a_group_was_shown_is_held() -> None:
+    """A broker that answers an older offset than another, and none at all; not one that was asked before a commit."""
+    history = History()
+    before = history.stands("group", 0)
+    history.committing(0, 8)
+    history.committed(0, 8)
+    history.check_committed(0, 7, before=before)
+    history.check_committed(0, 8)
+    history.check_committed(0, 11)
+    assert broken(history) == []
+    history.check_committed(0, 8)
+    history.check_committed(0, 0)
+    assert broken(history) == ["committed", "committed"]
+
+
+def test_a_reader_that_is_set_back_is_seen() -> None:
+    history = History()
+    history.committing(0, 4)
+    history.check_position(0, 4, 9)  # where its last commit may stand after all
+    history.check_position(0, 9, 9)
+    assert broken(history) == []
+    history.check_position(0, 8, 9)
+    assert broken(history) == ["position"]
 
 
 def test_a_broker_that_loses_records_is_caught(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
