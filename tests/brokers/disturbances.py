@@ -394,8 +394,10 @@ class Disturbances:
 
     def roll_back_zookeeper(self) -> None:
         """Have it go on from that copy, as an operator does who has nothing newer. No session has seen anything that
-        comes from now on."""
+        comes from now on. Brokers run meanwhile, or are down and are started by `heal`."""
         log.info("roll back ZooKeeper")
+        if self.chance.random() < 0.5:
+            next(self._kill(*self.cluster.brokers))
         self.zookeeper.kill()
         for server in self.zookeeper.servers:
             shutil.rmtree(server.data)

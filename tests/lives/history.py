@@ -14,10 +14,13 @@ A record is known by its writer and number. The rules, for each partition:
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+log = logging.getLogger(__name__)
 
 PAD = b"." * 80
 PROBLEMS_MAX = 10
@@ -75,6 +78,7 @@ class History:
             kept = sum(each.startswith(f"{rule}: ") for each in self.problems)
             if kept < PROBLEMS_MAX and problem not in self.problems:
                 self.problems.append(problem)
+                log.info("%s", problem)
 
     def acknowledged(self, partition: int, offset: int, told: Told) -> None:
         """A writer was told that its record is stored."""

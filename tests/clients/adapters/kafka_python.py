@@ -63,7 +63,7 @@ class KafkaPythonProducer(Producer):
         return future
 
     def flush(self, timeout_s: float = CALL_S_MAX) -> None:
-        self._producer.flush(timeout_s)
+        translated(lambda: self._producer.flush(timeout_s))
 
 
 class KafkaPythonConsumer(Consumer):
@@ -119,16 +119,17 @@ class KafkaPython(Client):
         batch_bytes: int = 16384,
     ) -> Iterator[Producer]:
         wait = {} if self.request_timeout_ms is None else {"request_timeout_ms": self.request_timeout_ms}
-        producer = kafka.KafkaProducer(
+        how = {
             **self._at,
             **wait,
-            compression_type=None if codec == "none" else codec,
-            acks=acks,
-            enable_idempotence=idempotent,
-            linger_ms=linger_ms,
-            batch_size=batch_bytes,
-            max_request_size=LIMIT,
-        )
+            "compression_type": None if codec == "none" else codec,
+            "acks": acks,
+            "enable_idempotence": idempotent,
+            "linger_ms": linger_ms,
+            "batch_size": batch_bytes,
+            "max_request_size": LIMIT,
+        }
+        producer = translated(lambda: kafka.KafkaProducer(**how))
         try:
             yield KafkaPythonProducer(producer, acks)
         except BaseException:
@@ -141,12 +142,13 @@ class KafkaPython(Client):
     def consumer(
         self, topic: str, positions: Mapping[int, int], *, out_of_range: str = "refuse", max_wait_ms: int = 500
     ) -> Iterator[Consumer]:
-        consumer = kafka.KafkaConsumer(
+        how = {
             **self._at,
-            enable_auto_commit=False,
-            auto_offset_reset={"refuse": "none", "earliest": "earliest"}[out_of_range],
-            fetch_max_wait_ms=max_wait_ms,
-        )
+            "enable_auto_commit": False,
+            "auto_offset_reset": {"refuse": "none", "earliest": "earliest"}[out_of_range],
+            "fetch_max_wait_ms": max_wait_ms,
+        }
+        consumer = translated(lambda: kafka.KafkaConsumer(**how))
         with closing(consumer):
             consumer.assign([TopicPartition(topic, p) for p in positions])
             for partition, offset in positions.items():
