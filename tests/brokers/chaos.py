@@ -134,9 +134,8 @@ class Chaos:
         return drawn < (ROLLS_BACK if not self.only else 1 / len(self.only) if ROLL_BACK in self.only else 0)
 
     def roll_back(self) -> None:
-        """ZooKeeper is restored from a copy that is older than the last elections. What is acknowledged is on all then:
-        of one that was not in sync nobody could tell. No topic comes or goes between: it would be lost with the copy.
-        """
+        """Restore ZooKeeper from a copy that is older than the last elections, while all replicas are in sync: the copy
+        does not know of one that lags. No topic comes or goes in between: the copy does not know of it, either."""
         with self.churn.resting(REST_S_MAX) as rests:
             if not rests or OFFSETS not in self.cluster.admin.list_topics(timeout=10).topics:
                 return

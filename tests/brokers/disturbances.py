@@ -42,7 +42,7 @@ WEIGHTS = {
 }  # fmt: skip
 """How often each fault comes, beside the others and those of damages.py, which weigh 1."""
 MOVES = ("kill", "kill_controller", "kill_two", "freeze", "elect_preferred", "depose")
-"""Those that have others lead."""
+"""The faults that make leaders and controllers move."""
 ROLL_BACK = "roll_back_zookeeper"
 """The name of the fault that has a round of its own."""
 FAULTS = (*WEIGHTS, *DAMAGES, ROLL_BACK)
@@ -58,7 +58,7 @@ STARTS_MAX = 3
 
 
 def copy_of(server: Server) -> Path:
-    """Where a copy of a server's data is kept."""
+    """The directory that keeps a copy of a server's data."""
     return server.data.with_suffix(".copy")
 
 
@@ -246,7 +246,7 @@ class Disturbances:
     # -- disks -------------------------------------------------------------------------------------------------------
 
     def _fill(self, *numbers: int) -> Fault:
-        """Whatever these write fails with ENOSPC, in their next lives, too."""
+        """Have every write of these fail with ENOSPC, in their next lives, too."""
         log.info("fill %s", numbers)
         for number in numbers:
             self.cluster.brokers[number].full.touch()
@@ -287,7 +287,7 @@ class Disturbances:
         return self._cut(self.network.cut_one_way, *self.chance.sample([ZOOKEEPER, *self.cluster.brokers], 2))
 
     def cut_clients_one_way(self) -> Fault:
-        """What clients send does not arrive, or what they are answered."""
+        """Hold up requests of clients, or answers to them."""
         numbers = self.chance.sample(list(self.cluster.brokers), self.chance.choice((1, 1, 2)))
         for number in numbers:
             self.network.cut_one_way(*self.chance.sample((CLIENTS, number), 2))
@@ -297,7 +297,7 @@ class Disturbances:
             self.network.heal(CLIENTS, number)
 
     def strand_clients(self) -> Fault:
-        """All that clients reach is a broker that no ZooKeeper and no other broker reaches."""
+        """Leave clients one broker, which reaches neither ZooKeeper nor another broker."""
         number = self.any_broker()
         log.info("strand clients at %s", number)
         self.network.cut_off(number, ZOOKEEPER, *self.others(number))
@@ -307,7 +307,7 @@ class Disturbances:
         self.network.heal(CLIENTS, *self.others(number))
 
     def _refuse(self, *numbers: int, by_all: bool = False) -> None:
-        """What the controller takes for the proof of a death, though the broker lives and has its session."""
+        """Show the controller the proof of a death, though the broker lives and has its session."""
         controller = self._controller()
         for number in numbers:
             log.info("refuse %s", number)
@@ -319,7 +319,7 @@ class Disturbances:
             self.network.accept(number)
 
     def refuse(self) -> Fault:
-        """The controller alone loses its connection and is refused; who follows the broker goes on."""
+        """End the controller's connection and refuse it; the followers' connections go on."""
         number = self.any_broker()
         self._refuse(number)
         yield
@@ -338,7 +338,7 @@ class Disturbances:
         self._accept(*numbers)
 
     def refuse_often(self) -> Fault:
-        """Again as soon as it may be registered again."""
+        """Refuse a broker again as soon as it may have registered again."""
         number = self.any_broker()
         for _ in range(3):
             self._refuse(number)
@@ -393,8 +393,8 @@ class Disturbances:
         self._start_zookeeper()
 
     def roll_back_zookeeper(self) -> None:
-        """Have it go on from that copy, as an operator does who has nothing newer. No session has seen anything that
-        comes from now on. Brokers run meanwhile, or are down and are started by `heal`."""
+        """Have it go on from that copy, as an operator does without a newer one. Sessions that have seen later
+        transactions are refused. Brokers run meanwhile, or are down and are started by `heal`."""
         log.info("roll back ZooKeeper")
         if self.chance.random() < 0.5:
             next(self._kill(*self.cluster.brokers))

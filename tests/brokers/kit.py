@@ -203,7 +203,7 @@ class Cluster:
         return wrong
 
     def batch_of(self, topic: str, index: int, offset: int) -> str:
-        """What the header of the batch with an offset says of its producer; empty if no broker has it."""
+        """The producer in the header of the batch with an offset, in words; empty if no broker has the batch."""
         for number in self.brokers:
             log, at = self.log_bytes(number, topic, index), 0
             while len(log) - at >= BATCH_OVERHEAD:

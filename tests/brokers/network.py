@@ -93,8 +93,8 @@ class Network(network.Network):
     async def _pump(
         self, way: tuple[int, int], lives: Mapping[int, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """What a client had sent that closed behind the cut is lost: it would come after what the client sends now, and
-        a commit may be sent twice by itself."""
+        """Drop the bytes of a client that closed its connection behind the cut: a commit that it has sent again since
+        would be stored once more, after later ones."""
         if way[0] != CLIENTS:
             await super()._pump(way, lives, reader, writer)
             return

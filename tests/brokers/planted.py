@@ -91,7 +91,7 @@ def buried_for_good() -> None:
 
 
 def producer_ids_trusted() -> None:
-    """A broker gives the producer ids that come next in the store, whoever had them before."""
+    """A broker gives the producer ids that come next in the store, though its logs have records of them."""
     from pybroker.controller.producer_ids import ProducerIds
 
     async def draw(self: ProducerIds) -> int:

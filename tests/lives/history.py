@@ -46,7 +46,7 @@ class Told(NamedTuple):
 
 
 class Standing:
-    """Where a group stands in a partition, as far as clients were told."""
+    """The committed offset of a group in a partition, as far as clients know."""
 
     def __init__(self) -> None:
         self.offset = 0
