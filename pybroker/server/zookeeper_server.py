@@ -116,7 +116,8 @@ class Server:
         settings = [
             f"tickTime={self._tick_ms}", "initLimit=20", "syncLimit=10", f"dataDir={self.data}",
             f"clientPort={self.port}", f"clientPortAddress={HOST}", "admin.enableServer=false", "maxClientCnxns=0",
-            "4lw.commands.whitelist=srvr", *peers, *(self._more.settings(self.number) if self._more is not None else ()),
+            "4lw.commands.whitelist=srvr", *peers,
+            *(self._more.settings(self.number) if self._more is not None else ()),
         ]  # fmt: skip
         (self._directory / "zoo.cfg").write_text("\n".join([*settings, ""]))
         (self.data / "myid").write_text(str(self.number))

@@ -32,6 +32,8 @@ VICTIM = "victim"
 """A topic of one partition that no client uses."""
 TWIN = "twin"
 """Has the id of the topic that is judged."""
+NOWHERE = {77, 78}
+"""Brokers that there are not."""
 GARBAGE = b'{"version":1,"par'
 DEFAULTS = nodes.broker_config(None)
 CONNECT_S_MAX = 30
@@ -71,12 +73,18 @@ class Damages:
     # -- mended by hand ----------------------------------------------------------------------------------------------
 
     def break_state(self) -> Fault:
-        """An ISR of brokers that have no replica."""
-
-        def outside(data: bytes) -> bytes:
-            return json.dumps({**json.loads(data), "isr": [77, 78], "leader": 77}).encode()
-
-        return self._altered(nodes.state(VICTIM, 0), outside)
+        """An ISR of brokers that have no replica; mended under a leader epoch that the cluster has not seen."""
+        path = nodes.state(VICTIM, 0)
+        with self.connected() as client:
+            sound = json.loads(client.get(path)[0])
+            client.set(path, json.dumps({**sound, "isr": [*NOWHERE], "leader": min(NOWHERE)}).encode())
+            self._depose(client)
+        yield
+        with self.connected() as client:
+            found = json.loads(client.get(path)[0])
+            if NOWHERE & set(found["isr"]):
+                client.set(path, json.dumps({**sound, "leader_epoch": found["leader_epoch"] + 1}).encode())
+            self._tell_all(client)
 
     def break_topic(self) -> Fault:
         return self._altered(nodes.topic(VICTIM), lambda data: GARBAGE)
