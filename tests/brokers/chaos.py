@@ -30,7 +30,7 @@ from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import ask
 from tests.brokers.churn import PREFIX, Churn
 from tests.brokers.damages import DAMAGES, VICTIM, Damages
-from tests.brokers.disturbances import FAULTS, OUTCOMES, ROLL_BACK, Disturbances
+from tests.brokers.disturbances import FAULTS, OF_CLIENTS, OUTCOMES, ROLL_BACK, Disturbances
 from tests.brokers.kit import Cluster
 from tests.brokers.network import Network
 from tests.brokers.onlooker import Onlooker
@@ -64,6 +64,8 @@ UP_S_MAX = 30.0
 HARMLESS = (*DAMAGES, "fill_disk", "refuse", "refuse_often")
 """Faults that two of three brokers do not mind: while there is nothing else, writers go on."""
 ENDS_S_MAX = 10.0
+SWITCH_S = 0.0005
+"""Between threads: each byte between brokers waits for one of them, and clients that connect again keep it busy."""
 ROLLS_BACK = 0.06
 """How often a round is that one."""
 REST_S_MAX = 90.0
@@ -80,7 +82,7 @@ class Chaos:
     def __init__(self, home: Path, seed: int, rate: float, bug: str, only: Collection[str]) -> None:
         self.random = random.Random(seed)
         self.history = History()
-        self.network = Network(refusing=True, has_clients=True)
+        self.network = Network(refusing=True, has_clients=not only or bool(OF_CLIENTS & set(only)))
         self.only = only
         self.zookeeper = ZooKeeper(servers=3, data_dir=str(home / "zookeeper"))
         self.cluster = Cluster(home, self.zookeeper, network=self.network, bug=bug, **SETS)
@@ -275,6 +277,8 @@ def run(
     the names of the faults that there are."""
     for library in ("aiokafka", "kafka", "kazoo"):  # what they say of a server that is down fills screens
         logging.getLogger(library).setLevel(logging.CRITICAL)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
     chaos = Chaos(home, seed, rate, bug, only)
     try:
         chaos.run(seconds)
@@ -287,6 +291,7 @@ def run(
         chaos.close()
         for worker in chaos.workers:  # where it was not judged: what follows in this process has the machine to itself
             worker.join(ENDS_S_MAX)
+    sys.setswitchinterval(interval_s)
     for wrong in chaos.faults.wrong:
         chaos.history.accuse("back", wrong)
     faults = chaos.faults.counts.total() - sum(chaos.faults.counts[each] for each in OUTCOMES)

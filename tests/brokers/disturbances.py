@@ -45,6 +45,8 @@ MOVES = ("kill", "kill_controller", "kill_two", "freeze", "elect_preferred", "de
 """The faults that make leaders and controllers move."""
 ROLL_BACK = "roll_back_zookeeper"
 """The name of the fault that has a round of its own."""
+OF_CLIENTS = {"cut_clients_one_way", "strand_clients"}
+"""The faults that need clients to go through the network."""
 FAULTS = (*WEIGHTS, *DAMAGES, ROLL_BACK)
 OF_ZOOKEEPER = {
     "kill_zookeeper_server", "freeze_zookeeper_server", "kill_zookeeper", "depose", "evict", *DAMAGES,

@@ -16,7 +16,7 @@ from tests.asking import Asker
 from tests.lives.clients import Worker
 from tests.lives.history import History
 
-EVERY_S = 0.15
+EVERY_S = 0.5
 
 
 class Onlooker(Worker):
