@@ -90,20 +90,9 @@ def buried_for_good() -> None:
     Membership._register_again = once  # type: ignore[method-assign]
 
 
-def producer_ids_trusted() -> None:
-    """A broker gives the producer ids that come next in the store, though its logs have records of them."""
-    from pybroker.controller.producer_ids import ProducerIds
-
-    async def draw(self: ProducerIds) -> int:
-        self._above = -1
-        return (await self.block())[0]
-
-    ProducerIds.draw = draw  # type: ignore[method-assign]
-
-
 PLANTED = (
     acks_before_replication, session_timer_ignored, commits_before_replication, full_follower_in_sync,
-    sequences_forgotten, buried_for_good, producer_ids_trusted,
+    sequences_forgotten, buried_for_good,
 )  # fmt: skip
 BUGS: dict[str, Callable[[], None]] = {bug.__name__: bug for bug in PLANTED}
 

@@ -90,7 +90,6 @@ FOUND: dict[tuple[str, str], set[str]] = {
     ("sequences_forgotten", "cut_clients_one_way"): {"once", "in order"},
     ("buried_for_good", "refuse"): {"back", "up"},
     ("session_timer_ignored", "cut_from_zookeeper"): {"end"},
-    ("producer_ids_trusted", "set_back_producer_ids"): {"kept", "once", "client", "back"},
 }
 """A bug and the faults that bring it to light; one of these rules is broken then."""
 
