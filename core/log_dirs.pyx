@@ -6,12 +6,14 @@ No state is shared between two brokers: ten of them live in one process.
 
 from libc.errno cimport EIO
 from libc.stdint cimport int32_t, int64_t
+from posix.fcntl cimport O_CREAT, O_WRONLY
 
-from pybroker.core.base.atomic cimport load_i32, load_i64, store_i32
+from pybroker.core.base.atomic cimport cas_i32, load_i32, load_i64, store_i32
 from pybroker.core.base.counters cimport histogram_dict
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.vfs cimport (
-    ACT_ERRNO, ACT_KILL, ACT_SHORT, ACT_SLEEP, P_CHECKPOINT_WRITE, vfs_arm, vfs_disarm, vfs_replace,
+    ACT_ERRNO, ACT_KILL, ACT_SHORT, ACT_SLEEP, P_CHECKPOINT_WRITE, P_DISK_RESERVE, P_NONE, vfs_arm, vfs_close,
+    vfs_disarm, vfs_open, vfs_replace, vfs_reserve, vfs_t, vfs_unlink,
 )
 from pybroker.core.storage.context cimport context_free, context_log_dir, context_new, context_stop
 from pybroker.core.storage.flusher cimport flusher_run
@@ -80,6 +82,32 @@ cdef class LogDirs:
     def fail_log_dir(self, str log_dir) -> None:
         """Take a log dir offline."""
         log_dir_trust(self.log_dir(log_dir), -EIO)
+
+    def take_lack(self, str log_dir) -> int:
+        """The errno of the last lack of space or rights since the last call."""
+        cdef log_dir_t* found = self.log_dir(log_dir)
+        cdef int32_t lack = load_i32(&found.lack)
+        cas_i32(&found.lack, lack, 0)
+        return lack
+
+    def refuse_appends(self, str log_dir, int error) -> None:
+        """Refuse appends with an errno; 0: take them."""
+        store_i32(&self.log_dir(log_dir).refusing, error)
+
+    def set_aside(self, str path, int64_t n) -> None:
+        """Have a file of a log dir hold so many bytes of the disk; passes the failpoint disk.reserve."""
+        cdef bytes name = os.fsencode(path)
+        cdef const char* c_path = name
+        cdef vfs_t* fs = self.context.fs
+        cdef int fd, status
+        with nogil:
+            status = fd = vfs_open(fs, P_DISK_RESERVE, c_path, O_WRONLY | O_CREAT)
+            if fd >= 0:
+                status = vfs_reserve(fs, P_DISK_RESERVE, fd, 0, n)
+                vfs_close(fd)
+                if status < 0:
+                    vfs_unlink(fs, P_NONE, c_path)
+        raise_status(min(status, 0), path)
 
     def read_errors(self, str log_dir) -> int:
         """How many reads of a log dir failed."""

@@ -89,7 +89,7 @@ FAILPOINTS = (
     "snapshot.sync", "snapshot.rename",
     "epoch.write", "epoch.sync", "epoch.rename", "metadata.write", "metadata.sync", "metadata.rename",
     "checkpoint.write", "checkpoint.sync", "checkpoint.rename", "partition.create", "partition.rename",
-    "directory.sync",
+    "directory.sync", "disk.reserve",
 )  # fmt: skip
 assert len(FAILPOINTS) == POINTS
 

@@ -121,8 +121,8 @@ cdef bint take_brought(reactor_t* r, conn_t* c, const brought_t* b, bint alone, 
     if status == NOT_ASKED:
         chain_append(&f.changed, &q.changed, q)
         return True
-    if status != 0:
-        return take_out(r, c, q, FAILED, status, -1, -1)
+    if status != 0:              # on a full disk the leader's log start may be what makes room
+        return take_out(r, c, q, FAILED, status, -1, b.log_start)
     # An in-sync replica has all that is committed; Kafka counts what that one copies as well (KIP-73).
     if (
         b.records_bytes > 0 and r.plane.follower_throttle != NULL and load_i32(&q.partition.follower_throttled)

@@ -23,6 +23,8 @@ cdef struct log_dir_t:
     worker_t closer          # of files that nobody uses
     closing_t closing
     int32_t failed           # an errno: the disk failed, and nothing in the log dir is trusted any more
+    int32_t lack             # an errno: a call found no space or no right since Python last took it
+    int32_t refusing         # an errno: appends are refused with it, as pybroker/replication/disk_space.py decided
     int64_t unread           # reads that failed
     char path[<int>2048]
 

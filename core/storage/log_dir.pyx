@@ -2,12 +2,14 @@
 started again.
 
 What comes of each call that changes files passes `log_trust` or `log_dir_trust`. An error that says that the disk
-failed, or that the files are not where they were, takes the log dir offline. A lack of space, memory, descriptors or
-rights does not: it passes. Neither does an error of a read, which fails alone, and is told.
+failed, or that the files are not where they were, takes the log dir offline. A lack of space or of rights is noted for
+Python, which has appends refused until it is over. A lack of memory or descriptors is the process's, and passes by
+itself. An error of a read fails alone, and is told.
 """
 
 from libc.errno cimport (
-    EBADMSG, EILSEQ, EINVAL, EIO, ENODATA, ENODEV, ENOENT, ENOTCONN, ENOTDIR, ENXIO, EROFS, ESHUTDOWN, ESTALE,
+    EACCES, EBADMSG, EDQUOT, EILSEQ, EINVAL, EIO, ENODATA, ENODEV, ENOENT, ENOSPC, ENOTCONN, ENOTDIR, ENXIO, EPERM,
+    EROFS, ESHUTDOWN, ESTALE,
 )
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
@@ -73,4 +75,6 @@ cdef int log_dir_trust(log_dir_t* d, int status) noexcept nogil:
     """Pass on what became of a call that changes files of a log dir; it is offline where the disk failed."""
     if status < 0 and failed(-status):
         cas_i32(&d.failed, 0, -status)
+    elif status < 0 and -status in (ENOSPC, EDQUOT, EACCES, EPERM):
+        store_i32(&d.lack, -status)
     return status

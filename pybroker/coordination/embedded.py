@@ -38,6 +38,8 @@ class EmbeddedStore(LocalStore):
         """`timeouts_ms` are the shortest and longest session timeouts granted; `clock_ms` is what they run on."""
         super().__init__(timeouts_ms, clock_ms)
         self.path = path
+        self.made_room: Callable[[], bool] = lambda: False
+        """Called on the store's thread where the disk is full: True if there may be room now."""
         self._wall_ms = wall_ms
         self._jobs: queue.SimpleQueue[Job | asyncio.Future[None]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,7 +96,7 @@ class EmbeddedStore(LocalStore):
             else:
                 closed = item
             if jobs:
-                self._call(self.deliver, run(tree, jobs))
+                self._call(self.deliver, run(tree, jobs, self.made_room))
         try:
             tree.close()
         finally:

@@ -71,8 +71,10 @@ class LocalStore(Store):
                 job.session.answered(job.future, result, error)
 
 
-def run(tree: Tree, jobs: list[Job]) -> list[Outcome]:
-    """Run a batch as one transaction; if that fails, each job on its own, for a full disk still lets some through."""
+def run(tree: Tree, jobs: list[Job], made_room: Callable[[], bool] = lambda: False) -> list[Outcome]:
+    """Run a batch as one transaction; if that fails, each job on its own, for a full disk still lets some through.
+
+    `made_room` is called where the disk is full: True if the batch may fit now."""
     outcomes = []
     try:
         for job in jobs:
@@ -88,6 +90,8 @@ def run(tree: Tree, jobs: list[Job]) -> list[Outcome]:
             tree.rollback()
         except sqlite3.Error as worse:
             why += f"; rolling back failed, too: {worse}"
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL and made_room():
+            return run(tree, jobs)
         if len(jobs) > 1:
             return [outcome for job in jobs for outcome in run(tree, [job])]
         return [Outcome(job, None, StoreFailed(detail=why), []) for job in jobs]

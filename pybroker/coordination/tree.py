@@ -6,8 +6,7 @@ cversion is 2 * creates - children. `meta` has the last transaction's number. Jo
 a commit is one write and one fsync, and a crash leaves the last commit or the one before. The exclusive lock keeps a
 second process out.
 
-Opening must write, on a full disk too: FILE-reserve keeps room for a journal, and is given up where there is no other.
-Later openings have the journal that took its place.
+Opening must write, on a full disk too: the log dir sets room aside for that (pybroker/replication/disk_space.py).
 """
 
 import contextlib
@@ -47,8 +46,6 @@ APPLICATION_ID = 0x70796B76  # marks the file as ours
 FORMAT = 1
 FILE_MODE = 0o600
 """What is stored is for the broker's own user, whatever the umask lets through."""
-JOURNAL_BYTES = 4 << 20
-"""How large the journal grows before SQLite writes it back: 1,000 pages."""
 SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE node (
@@ -274,11 +271,10 @@ class Tree:
 
 
 def _see_to_files(path: str) -> None:
-    """Have the file, and the room that opening it needs."""
+    """Have the file. Raises StoreFailed."""
     if not Path(path).parent.is_dir():
         raise StoreFailed(detail=f"the coordination store {path} cannot be opened: its directory does not exist")
     _make(path)
-    _see_to_room(f"{path}-reserve")
 
 
 def _make(path: str) -> None:
@@ -291,17 +287,6 @@ def _make(path: str) -> None:
 
 def _for_owner(path: str, flags: int) -> int:
     return os.open(path, flags, FILE_MODE)
-
-
-def _see_to_room(reserve: str) -> None:
-    """Keep a journal's room in a file, or give it up where the disk has no more than that."""
-    disk = os.statvfs(os.path.dirname(reserve) or ".")
-    if disk.f_bavail * disk.f_frsize < JOURNAL_BYTES:
-        with contextlib.suppress(OSError):
-            os.unlink(reserve)
-    elif not os.path.exists(reserve):
-        with contextlib.suppress(OSError), open(reserve, "wb", opener=_for_owner) as file:
-            os.posix_fallocate(file.fileno(), 0, JOURNAL_BYTES)
 
 
 def _why(error: sqlite3.Error) -> str:

@@ -21,6 +21,7 @@ from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints
 from pybroker.replication.checkpoints import Malformed, Meta, Offsets, Spot
+from pybroker.replication.disk_space import DiskSpace
 from pybroker.replication.lock_file import LOCK, LockFile
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class LogDir:
         self._failure: str | None = None
         self.on_failed: Callable[[], object] = lambda: None  # called once, on whatever thread finds it failed
         self._lock = LockFile(path)
+        self.space = DiskSpace(path)
         self._opened: os.stat_result | None = None  # the directory that the path named when it was opened
         self._store: tuple[str, os.stat_result] | None = None
         self.store_removed = False  # it was removed while it was written to
@@ -98,6 +100,7 @@ class LogDir:
                 "this one a directory of its own"
             )
         self._same_boot = self._lock.names_this_boot()
+        self.space.open()
         try:
             self._meta_text = self._read(checkpoints.META) or ""
             self.meta = checkpoints.read_meta(self._meta_text) if self._meta_text else None
@@ -387,11 +390,16 @@ class LogDir:
         self._write(checkpoints.CLEAN_SHUTDOWN, checkpoints.write_clean_shutdown(broker_epoch))
 
     def _write(self, name: str, text: str) -> None:
-        """Replace a file as a whole, unless it already says so. Raises OSError."""
+        """Replace a file as a whole, unless it already says so; on a full disk in what is set aside. Raises OSError."""
         if self._written.get(name) == text:
             return
-        write = core.write_atomic if self.core is None else self.core.write_atomic
-        write(os.path.join(self.path, name), text.encode())
+        write, path = core.write_atomic if self.core is None else self.core.write_atomic, os.path.join(self.path, name)
+        try:
+            write(path, text.encode())
+        except OSError as problem:
+            if not self.space.lacks(problem.errno):
+                raise
+            write(path, text.encode())
         self._written[name] = text
 
     def close(self) -> None:

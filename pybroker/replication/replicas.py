@@ -74,6 +74,8 @@ class Replicas:
         """Called with a replica one of whose followers outside the ISR has caught up, if that is watched."""
         for log_dir in log_dirs:
             log_dir.core = self._core
+            if not log_dir.failure:
+                log_dir.space.begin(self._core)
         self.throttles = Throttles(*(core.QuotaBucket(config[_rate(role)]) for role in Throttles._fields))
         self._workers = Workers(self._pool_threads(), "replicas")
         self.recorder = Recorder(self, self._opener.usable, self._disk)

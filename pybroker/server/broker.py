@@ -238,6 +238,7 @@ class Broker:
         store = self._store = EmbeddedStore(os.path.join(log_dir.path, directories.STORE_FILE))
         await store.open()
         log_dir.keep_store(directories.STORE_FILE)
+        store.made_room = log_dir.space.lacks
         return await self._store.session(SESSION_TIMEOUT_MS)
 
     async def _set_store_aside(self, problem: StoreDamaged) -> None:

@@ -26,6 +26,8 @@ NEVER_MS = threading.TIMEOUT_MAX * 1000
 JOIN_SECONDS = 10.0
 LOG_DIR_CHECK_MS = 1_000
 """Between two looks at a log dir: how long records may go into files that somebody removed."""
+SPACE_LOOK_MS = 200
+"""Between two looks whether a log dir is full: how long it leads on."""
 SCRUB_LOOK_MS = 1_000
 """Between two looks whether a log dir is to be scrubbed, or a read met damage."""
 IDLE_FILES_MS = 30_000
@@ -96,6 +98,7 @@ def chores_of(log_dir: LogDir, replicas: Replicas, every: Callable[[str], Callab
     """Those that wait for the disk of one log dir."""
     return [
         Chore("log-dir-check", lambda: LOG_DIR_CHECK_MS, log_dir.check),
+        Chore("disk-space", lambda: SPACE_LOOK_MS, log_dir.space.look),
         Chore("retention", every("log.retention.check.interval.ms"), lambda: retain(replicas, log_dir)),
         Chore(
             "high-watermark-checkpoint",

@@ -33,7 +33,7 @@ ALWAYS: Final = (1 << 31) - 1
 """So often does a failpoint of core fire at most."""
 NATIVE: Final = ("Produce", "Fetch")
 """The APIs that the native plane executes."""
-_DISK: Final = ("segment.reserve", "segment.write", "segment.create")
+_DISK: Final = ("segment.reserve", "segment.write", "segment.create", "disk.reserve")
 
 
 @dataclass(eq=False, slots=True)
@@ -138,6 +138,8 @@ class Injector:
     def _free_disk(self) -> None:
         if self.broker.replicas is not None:
             self.broker.replicas.disarm()
+            for log_dir in self.broker.log_dirs:
+                log_dir.space.look(at_once=True)
 
     # -- in front of the handlers ----------------------------------------------------------------------------------
 

@@ -11,13 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.store import StoreFailed, WatchEvent
-from pybroker.coordination.tree import JOURNAL_BYTES, Tree
+from pybroker.coordination.tree import Tree
 from tests.coordination.conftest import TIMEOUT_MS, on_the_thread, opened
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -224,22 +223,6 @@ async def test_an_opening_that_cannot_write_is_one_sentence(tmp_path: Path, monk
     await asyncio.wait_for(store.close(), 10)
     async with opened(file):
         pass
-
-
-async def test_room_for_a_journal_is_kept_until_there_is_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An opening writes, and has room for it on a full disk: the file that kept it is gone, until the disk has more."""
-    file, reserve = tmp_path / "store.db", tmp_path / "store.db-reserve"
-    async with opened(file):
-        assert reserve.stat().st_blocks * 512 >= JOURNAL_BYTES
-    with monkeypatch.context() as patched:
-        patched.setattr("os.statvfs", lambda path: SimpleNamespace(f_bavail=1, f_frsize=4096))
-        for _ in range(2):
-            async with opened(file):
-                assert not reserve.exists()
-    async with opened(file):
-        assert reserve.exists()
 
 
 async def test_a_session_whose_store_fails_is_ended_once_it_works(

@@ -79,7 +79,7 @@ async def test_many_spots_are_counted(desk: Desk, caplog: pytest.LogCaptureFixtu
 async def test_what_cannot_be_written_down_is_passed_by(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     replica = await stock(desk)
     spot = spoil(replica, 1)
-    desk.replicas.arm("checkpoint.write", errno.ENOSPC, 1)
+    desk.replicas.arm("checkpoint.write", errno.ENOSPC, 2)
     assert replica.pass_by(1) == 2
     assert "damage not recorded" in caplog.text and desk.log_dir.failure is None
     assert desk.log_dir.damage.get(replica.key) == {spot}

@@ -59,7 +59,7 @@ async def test_data_is_its_owners_alone(tmp_path: Path) -> None:
         assert_owners_alone(log_dir)
     names = {re.sub("[0-9]", "", Path(path).name) for log_dir in log_dirs for path in modes(log_dir)}
     assert {".log", ".index", ".timeindex", ".snapshot", ".lock", "meta.properties", "coordination.sqlite",
-            "coordination.sqlite-reserve", "partition.metadata", "leader-epoch-checkpoint", ".kafka_cleanshutdown",
+            "full-disk-reserve", "partition.metadata", "leader-epoch-checkpoint", ".kafka_cleanshutdown",
             "recovery-point-offset-checkpoint", "replication-offset-checkpoint"} <= names  # fmt: skip
 
 

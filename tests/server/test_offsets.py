@@ -162,7 +162,7 @@ async def test_a_log_start_that_cannot_be_recorded_is_no_success(live: Live, wir
     for _ in range(2):
         await wire.produce("t", batch(b"v"))
     assert live.broker is not None and live.broker.replicas is not None
-    live.broker.replicas.arm("checkpoint.write", errno.ENOSPC, 1)
+    live.broker.replicas.arm("checkpoint.write", errno.ENOSPC, 2)
     refused = await delete_records(wire, "t", 1)
     assert (refused.error_code, refused.low_watermark) == (errors.KAFKA_STORAGE_ERROR, -1)
     assert live.broker.replicas.leader("t", 0).partition().log_start_offset == 0  # nobody saw what a crash would undo

@@ -119,7 +119,7 @@ async def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
     path = live.data_dir / "replication-offset-checkpoint"
     assert path.read_text() == "0\n1\nt 0 1\n"
     await wire.produce("t", batch(b"v"))
-    replicas(live).arm("checkpoint.write", errno.ENOSPC, 1)
+    replicas(live).arm("checkpoint.write", errno.ENOSPC, 2)
     replicas(live).recorder.record_high_watermarks()
     assert path.read_text() == "0\n1\nt 0 1\n"
     assert any("checkpoint not written" in r.getMessage() for r in caplog.records)

@@ -71,7 +71,7 @@ async def test_a_partition_that_is_named_twice_goes_to_the_higher_offset(desk: D
 async def test_a_log_start_that_cannot_be_recorded_is_not_raised(desk: Desk) -> None:
     """A start after a crash would bring the records back."""
     await stock(desk)
-    desk.replicas.arm("checkpoint.write", errno.ENOSPC, 1)
+    desk.replicas.arm("checkpoint.write", errno.ENOSPC, 2)
     assert await delete(desk, ("t", 0, 2)) == [(errors.KAFKA_STORAGE_ERROR, -1)]
     assert desk.replica("t").partition().log_start_offset == 0
     assert await delete(desk, ("t", 0, 2)) == [(0, 2)]
