@@ -4,22 +4,28 @@ Each gives the state as it is to be written, with the leader epoch raised by one
 controller epoch and the partition epoch are the writer's.
 
     offline              the leader is gone: the first replica that is alive and in sync; unclean: the first alive
-    controlled shutdown  the first that is alive, in sync and stays
+    controlled shutdown  the first that is alive, in sync and stays; likewise where the leader's log dir is full
     preferred            the first replica of all, if it is alive and in sync
 """
 
 from collections.abc import Collection, Container
 
+from pybroker import errors
 from pybroker.cluster.image import NO_LEADER, PartitionState
+
+TAKES_NO_APPENDS = errors.INELIGIBLE_REPLICA
+"""What a broker answers to LeaderAndIsr for a replica whose log dir is full. Kafka's controller heeds no such code, and
+the broker leads on."""
 
 
 def after_change(
     state: PartitionState, live: Container[int], *, unclean: bool = False, leaving: Container[int] = ()
 ) -> PartitionState | None:
-    """The state once only the brokers in `live` are alive, and those `leaving` are to lead nothing.
+    """The state once only the brokers in `live` are alive, and those `leaving`, or full, are to lead nothing.
 
     Who is not alive, or leaves, is no longer in sync; but where nobody of the ISR is left, the ISR stays, for each of
-    them has all that was acknowledged. `unclean` elects a replica that is not in sync then."""
+    them has all that was acknowledged, and those that leave lead on. `unclean` elects a replica that is not in sync
+    then."""
     stays = [broker for broker in state.isr if broker in live and broker not in leaving]
     if state.leader in stays:
         return None if len(stays) == len(state.isr) else _next(state, state.leader, stays)

@@ -43,9 +43,10 @@ class Balance:
         for broker in sorted(context.brokers.keys() - context.leaving):
             if elections.imbalance(list(states.values()), broker) <= share:
                 continue
+            its = {key: state for key, state in states.items() if state.replicas[0] == broker}
             changes = {
                 key: after
-                for key, state in states.items()
-                if state.replicas[0] == broker and (after := elections.preferred(state, context.live(key)))
+                for key, state in its.items()
+                if (after := elections.preferred(state, context.live(key) - context.leaving_of(key)))
             }
             await self._controller.change(changes, "the preferred replica is in sync")

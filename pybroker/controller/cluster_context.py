@@ -52,6 +52,9 @@ class ClusterContext:
     deleting: set[str] = field(default_factory=set)
     failed: set[tuple[int, TopicPartition]] = field(default_factory=set)
     """Replicas whose log a live broker cannot use."""
+    full: set[tuple[int, TopicPartition]] = field(default_factory=set)
+    """Replicas at live brokers that take no appends for lack of room: read from, but neither leaders nor in sync where
+    another can be."""
     watched: set[str] = field(default_factory=set)
     """Topics whose nodes were read, and have not changed since: a watch would have said so."""
     damaged: set[str] = field(default_factory=set)
@@ -168,6 +171,7 @@ class ClusterContext:
         self.deleting.discard(name)
         self.watched.discard(name)
         self.failed = {each for each in self.failed if each[1].topic != name}
+        self.full = {each for each in self.full if each[1].topic != name}
 
     async def _read_state(self, name: str, index: int, replicas: tuple[int, ...]) -> PartitionState:
         try:
@@ -193,6 +197,16 @@ class ClusterContext:
         """The brokers that can hold a replica of a partition now."""
         return {broker for broker in self.brokers if (broker, key) not in self.failed}
 
+    def leaving_of(self, key: TopicPartition) -> set[int]:
+        """The brokers that are to lead a partition no longer, for they shut down or take no appends to it."""
+        if not self.full:
+            return self.leaving
+        return self.leaving | {broker for broker in self.brokers if (broker, key) in self.full}
+
+    def _unusable(self, broker: int, key: TopicPartition, state: PartitionState) -> bool:
+        """True if a replica is offline; one that takes no appends, once the ISR goes on without it."""
+        return (broker, key) in self.failed or ((broker, key) in self.full and broker not in state.isr)
+
     def told(
         self, keys: Iterable[TopicPartition], new: Container[TopicPartition] = ()
     ) -> dict[TopicPartition, Told]:
@@ -201,7 +215,7 @@ class ClusterContext:
         for key in keys:
             state = self.state(key)
             if state is not None:
-                offline = tuple(broker for broker in state.replicas if (broker, key) in self.failed)
+                offline = tuple(broker for broker in state.replicas if self._unusable(broker, key, state))
                 found[key] = Told(self.topics[key.topic].id, state, key in new, offline)
         return found
 

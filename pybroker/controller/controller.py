@@ -242,7 +242,7 @@ class Controller:
                 if state.leader_epoch >= 0
                 and (
                     after := elections.after_change(
-                        state, context.live(key), unclean=unclean(key.topic), leaving=context.leaving
+                        state, context.live(key), unclean=unclean(key.topic), leaving=context.leaving_of(key)
                     )
                 )
             },
@@ -339,6 +339,7 @@ class Controller:
             self._channels.pop(broker).close()
             context.leaving.discard(broker)
         context.failed = {each for each in context.failed if each[0] not in gone}
+        context.full = {each for each in context.full if each[0] not in gone}
         for broker in changed:
             self._channels[broker].moved(brokers[broker])
         event(log, logging.INFO, "brokers changed", came=_names(came), gone=_names(gone), live=_names(brokers))
@@ -381,10 +382,11 @@ class Controller:
             self.tell_metadata(news)
 
     async def _log_dirs(self) -> None:
-        """Ask brokers whose log dirs failed what they can use still: the answers to a LeaderAndIsr say so."""
+        """Ask brokers whose log dirs failed, or are full or no longer, what they can use: the answers to a LeaderAndIsr
+        say so."""
         context = self._context
         for broker in await failures.failed_log_dirs(context, lambda _: self._inbox.once("log dirs", self._log_dirs)):
-            event(log, logging.WARNING, "log dir failed", broker=broker)
+            event(log, logging.WARNING, "log dirs changed", broker=broker)
             its = [key for key, state in context.states() if broker in state.replicas]
             self._channels[broker].lead_and_follow(context.told(its))
 
@@ -408,11 +410,21 @@ class Controller:
     def led(self, broker: int, partition: TopicPartition, code: int) -> None:
         if self.context is None:
             return
-        if code == errors.NONE:  # it can use a log that it could not
+        if (code == elections.TAKES_NO_APPENDS) != ((broker, partition) in self.context.full):
+            self.context.full ^= {(broker, partition)}
+            self._inbox.once(f"full {broker}", lambda: self._room_changed(broker))
+        if code in (errors.NONE, elections.TAKES_NO_APPENDS):  # it can use a log that it could not
             self.context.failed.discard((broker, partition))
         elif code in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):  # else the epochs say so
             self.context.failed.add((broker, partition))  # before the election, which is of all that are reported
             self._inbox.once(f"failed {broker}", lambda: self._elect_again(f"broker {broker} cannot use a log"))
+
+    async def _room_changed(self, broker: int) -> None:
+        """Replicas of a broker take no appends, or take them again: have others lead, and tell who may be in sync."""
+        full = {key for its, key in self._context.full if its == broker}
+        touched = await self._elect(f"broker {broker} {'has a full log dir' if full else 'has room again'}")
+        its = {key for key, state in self._context.states() if broker in state.replicas}
+        self.tell_metadata(touched | its)
 
     def stopped(self, broker: int, partition: TopicPartition, deleted: bool, code: int) -> None:
         async def note() -> None:

@@ -1,7 +1,7 @@
 """What fails under brokers, as the controller of a cluster hears of it: their disks, and their processes.
 
     a log dir failed    its broker, which lives, leaves a notice ──> it is told again what it holds ──> it answers which
-                        of that it cannot use
+                        of that it cannot use, or not append to: the log dir is full, until another notice
     a process died      its address refuses ──> its node is deleted, unless it was registered anew meanwhile
 """
 

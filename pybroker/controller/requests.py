@@ -117,7 +117,7 @@ def _asked_isr(
         raise KafkaError(errors.INVALID_UPDATE_VERSION, f"{key} is at partition epoch {state.partition_epoch}")
     if getattr(asked, "leader_recovery_state", 0) or broker not in isr or not set(isr) <= set(state.replicas):
         raise KafkaError(errors.INVALID_REQUEST, f"{isr} is no ISR of {key}, whose replicas are {state.replicas}")
-    live = context.live(key) - context.leaving
+    live = context.live(key) - context.leaving_of(key)
     for member in set(isr) - set(state.isr):
         epoch = NOT_KNOWN if members is None else members[member]
         if member not in live or epoch not in (NOT_KNOWN, context.epochs[member]):
@@ -142,7 +142,7 @@ async def _controlled_shutdown(controller: Controller, request: Any) -> Any:
     changes = {
         key: after
         for key, state in held.items()
-        if (after := elections.after_change(state, context.live(key), leaving=context.leaving))
+        if (after := _without(context, broker, key, state))
     }
     await controller.change(changes, f"broker {broker} shuts down")
     stops = {}
@@ -159,6 +159,15 @@ async def _controlled_shutdown(controller: Controller, request: Any) -> Any:
     if stops and broker in controller.channels:
         controller.channels[broker].stop_replicas(stops)
     return m.ControlledShutdownResponse(error_code=errors.NONE, remaining_partitions=left)
+
+
+def _without(context: ClusterContext, broker: int, key: TopicPartition, state: PartitionState) -> PartitionState | None:
+    """The state once a broker leads a partition no more; a replica that takes no appends leads before none does."""
+    live = context.live(key)
+    after = elections.after_change(state, live, leaving=context.leaving_of(key))
+    if (after or state).leader == broker:
+        after = elections.after_change(state, live, leaving=context.leaving)
+    return after
 
 
 # -- ElectLeaders ----------------------------------------------------------------------------------------------------
@@ -185,7 +194,7 @@ async def _elect_leaders(
         if state is None or key.topic in context.deleting:
             codes[key] = errors.UNKNOWN_TOPIC_OR_PARTITION
             continue
-        live = context.live(key) - context.leaving
+        live = context.live(key) - (context.leaving if election_type == UNCLEAN else context.leaving_of(key))
         if election_type == UNCLEAN:
             after = None if state.leader in live else elections.after_change(state, live, unclean=True)
             refused = errors.ELECTION_NOT_NEEDED if state.leader in live else errors.ELIGIBLE_LEADERS_NOT_AVAILABLE

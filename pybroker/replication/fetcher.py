@@ -28,6 +28,7 @@ from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.replication.disk_space import LACKS
 from pybroker.replication.replica import Replica
 from pybroker.tasks import cancel_and_wait
 
@@ -262,7 +263,8 @@ class Fetcher:
         except (ConnectionError, TimeoutError):
             raise
         except (core.LogError, KafkaError, OSError) as problem:
-            if isinstance(problem, OSError) or problem.code not in WAIT:
+            known = problem.errno in LACKS if isinstance(problem, OSError) else problem.code in WAIT
+            if not known:  # of a lack the log dir speaks, once
                 event(log, logging.ERROR, "partition not followed", partition=followed.replica.key, reason=problem)
             self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)
 
@@ -274,17 +276,25 @@ class Fetcher:
         if records and partition.follower_throttled and followed.asked_end < answer.high_watermark:
             self._throttle.record(len(records), monotonic_ms())
         if records:
-            await replica.at_disk(
-                replica.append_copied, bytes(records), leader_epoch, answer.high_watermark, wall_ms(),
-                followed.asked_end,
-            )  # fmt: skip
+            try:
+                await replica.at_disk(
+                    replica.append_copied, bytes(records), leader_epoch, answer.high_watermark, wall_ms(),
+                    followed.asked_end,
+                )  # fmt: skip
+            except OSError:  # of a full disk: the leader's log start may be what makes room
+                await self._raise_log_start(replica, answer.log_start_offset)
+                raise
         elif answer.high_watermark > partition.high_watermark:
             partition.append_replica(b"", leader_epoch=leader_epoch, high_watermark=answer.high_watermark)
-        if answer.log_start_offset > partition.log_start_offset:
-            start = min(answer.log_start_offset, partition.high_watermark)
-            if start > partition.log_start_offset:
-                await replica.at_disk(partition.set_log_start, start)
+        await self._raise_log_start(replica, answer.log_start_offset)
         replica.tell()
+
+    async def _raise_log_start(self, replica: Replica, offset: int) -> None:
+        """Begin where the leader's log does, as far as that is committed here."""
+        partition = replica.partition()
+        start = min(offset, partition.high_watermark)
+        if start > partition.log_start_offset:
+            await replica.at_disk(partition.set_log_start, start)
 
     def _hold_back(self, replica: Replica, leader_epoch: int, code: int) -> None:
         """Ask for it later: the controller, or time, will have changed something."""

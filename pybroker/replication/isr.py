@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -36,6 +36,8 @@ ALTER_PARTITION = 3
 RETRY_S = 0.05
 REFUSED_MS = 500
 """How long a partition whose change was refused asks for none: a broker that leaves fetches on for a while."""
+OFFLINE_MS = 2_000
+"""How long a partition is not looked at, while the log of a follower that has caught up takes no appends."""
 NOT_DONE = (
     errors.INELIGIBLE_REPLICA,
     errors.INVALID_REQUEST,
@@ -150,10 +152,15 @@ class IsrKeeper:
             return
         self._grow(led)
         if led.asked is None:  # it may not join yet
-            self._watch_later(led)
+            self._watch_later(led, OFFLINE_MS if self._offline(led) else 0)
 
-    def _watch_later(self, led: Led) -> None:
-        wait_ms = max(REFUSED_MS // 10, led.not_before_ms - self._now_ms())
+    def _offline(self, led: Led) -> Collection[int]:
+        """The brokers whose replicas take no appends now, as the controller says: no member of the ISR to ask for."""
+        told = self._metadata.image.partition(*led.replica.key)
+        return () if told is None else told.offline
+
+    def _watch_later(self, led: Led, least_ms: int = 0) -> None:
+        wait_ms = max(REFUSED_MS // 10, least_ms, led.not_before_ms - self._now_ms())
         asyncio.get_running_loop().call_later(wait_ms / 1000, self._watch, led)
 
     def _watch(self, led: Led) -> None:
@@ -174,10 +181,11 @@ class IsrKeeper:
         if led.asked is not None or self._now_ms() < led.not_before_ms or self._lapsed():
             return
         partition, alive, followers = led.replica.partition(), self._metadata.image.brokers, self._followers(led)
+        offline = self._offline(led)
         joining = [
             follower.broker
             for follower in followers
-            if follower.broker not in led.isr
+            if follower.broker not in (*led.isr, *offline)
             and may_join(
                 follower, partition.high_watermark, led.epoch_start, -1 if follower.broker in alive else None
             )

@@ -19,6 +19,7 @@ from typing import Any
 from pybroker import core, errors
 from pybroker.client.link import Link
 from pybroker.cluster.changes import Changes
+from pybroker.cluster.election import TAKES_NO_APPENDS
 from pybroker.cluster.image import DELETED, LiveBroker, PartitionState
 from pybroker.cluster.metadata_cache import FULL, MetadataCache, TopicStates, UpdateMetadata
 from pybroker.cluster.topics import Topic, check_name
@@ -183,7 +184,9 @@ class ReplicaManager:
     # -- LeaderAndIsr ------------------------------------------------------------------------------------------------
 
     async def leader_and_isr(self, request: Any) -> dict[TopicPartition, int]:
-        """Lead and follow as the controller says; the code of each partition. Raises KafkaError for all of it."""
+        """Lead and follow as the controller says; the code of each partition. Raises KafkaError for all of it.
+
+        What is on a full log dir takes its role like the rest, and the controller is answered that it is."""
         async with self._in_order:
             await self._heed(request)
             codes: dict[TopicPartition, int] = {}
@@ -205,9 +208,19 @@ class ReplicaManager:
             work = [self._take_role(key, p, who) for key, _, p in accepted]
             for (key, _, _), code in zip(accepted, await asyncio.gather(*work), strict=True):
                 codes[key] = code
+            for key, code in codes.items():
+                if code in (errors.NONE, errors.STALE_CONTROLLER_EPOCH) and self._is_full(key):
+                    codes[key] = TAKES_NO_APPENDS
             for tell in self.on_told:
                 tell(request.broker_epoch, told)
             return codes
+
+    def _is_full(self, key: TopicPartition) -> bool:
+        """True if a replica that can be read takes no appends."""
+        replica = self._replicas.get(*key)
+        if replica is None or replica.offline or replica.directory is None:
+            return False
+        return bool(replica.directory.space.lack)
 
     def _knows(self, key: TopicPartition, leader_epoch: int) -> bool:
         """Does who tells this know all that we know of a partition?"""

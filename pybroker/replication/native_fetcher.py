@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -29,6 +30,7 @@ from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
+from pybroker.replication.disk_space import LACKS
 from pybroker.replication.fetcher import RETRY_S, WAIT, WAIT_S, Fetcher, Followed
 from pybroker.replication.replica import Replica
 from pybroker.security.tls import NativeStream
@@ -217,10 +219,7 @@ class NativeFetcher(Fetcher):
         if self._begins.get(replica.key, 0) <= replica.partition().log_end_offset:
             self._begins.pop(replica.key, None)  # it went on there: a cut further back leaves no gap
         if what.kind == "log_start":
-            partition = replica.partition()
-            start = min(what.offset, partition.high_watermark)
-            if start > partition.log_start_offset:
-                await replica.at_disk(partition.set_log_start, start)
+            await self._raise_log_start(replica, what.offset)
             return
         if what.kind == "throttled":
             self._retry(followed, what.offset / 1000)
@@ -235,6 +234,8 @@ class NativeFetcher(Fetcher):
             await self._begin_again(await self._ask_beside(), followed)
         else:
             self._hold_off(followed, what.code)
+            if what.code < 0:
+                await self._raise_log_start(replica, what.offset)
             return
         if self._followed.get(replica.key) is not followed:
             return
@@ -255,10 +256,10 @@ class NativeFetcher(Fetcher):
         seconds = self._config["replica.fetch.backoff.ms"] / 1000
         if code in WAIT:
             seconds = min(seconds, WAIT_S)
-        else:
-            name = errors.lookup(code).name if code > 0 else f"errno {-code}"
-            key = followed.replica.key
-            event(log, logging.WARNING, "partition not fetched", partition=key, leader=self._leader, error=name)
+        elif code >= errors.UNKNOWN_SERVER_ERROR:
+            self._complain_of(followed, errors.lookup(code).name)
+        elif -code not in LACKS:  # of a lack the log dir speaks, once
+            self._complain_of(followed, os.strerror(-code).lower())
         self._retry(followed, seconds)
 
     def _retry(self, followed: Followed, seconds: float) -> None:
@@ -270,6 +271,10 @@ class NativeFetcher(Fetcher):
             self._later.pop(key).cancel()
         again = functools.partial(self._copy, key)
         self._later[key] = asyncio.get_running_loop().call_later(seconds, again)
+
+    def _complain_of(self, followed: Followed, error: str) -> None:
+        key = followed.replica.key
+        event(log, logging.WARNING, "partition not fetched", partition=key, leader=self._leader, error=error)
 
     def _complain(self, code: int) -> None:
         event(log, logging.WARNING, "fetch refused", leader=self._leader, error=errors.lookup(code).name)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
@@ -97,6 +98,7 @@ class ClusterBroker(Broker):
         self._following: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
         self._report: asyncio.Task[None] | None = None
+        self._unreported = False
         self._serving = False
         self._waits: asyncio.Task[object] | None = None  # a start, for what others do
         self._leaves = False
@@ -197,6 +199,8 @@ class ClusterBroker(Broker):
         member.on_lease.append(lease.renew)
         member.on_session.append(lambda session: identity.check_cluster(session, self.cluster_id))
         member.on_registered.append(self._registered)
+        for log_dir in self._dirs:
+            log_dir.space.on_changed = functools.partial(self._tell_of_space, asyncio.get_running_loop())
         await self._wait(member.register())
         if config["broker.death.proof.enable"]:
             watch = ControllerWatch(self.broker_id, self.metadata, lambda: member.session, self._others.connect_to)
@@ -300,6 +304,11 @@ class ClusterBroker(Broker):
         )
         self._controller.start()
 
+    def _tell_of_space(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A log dir is full, or is no longer: the controller is told, and has others lead meanwhile."""
+        with contextlib.suppress(RuntimeError):  # the loop ended before the disk did
+            loop.call_soon_threadsafe(self._report_failure)
+
     def _heed_failures(self) -> None:
         """A log dir failed: the controller is told, or what is led from there would be led by nobody."""
         super()._heed_failures()
@@ -307,17 +316,20 @@ class ClusterBroker(Broker):
             self._report_failure()
 
     def _report_failure(self) -> None:
+        self._unreported = True
         if self._serving and (self._report is None or self._report.done()):
             self._report = asyncio.get_running_loop().create_task(keep_up(self._report_log_dirs, "report of log dirs"))
 
     async def _report_log_dirs(self) -> None:
         """Leave the notice, as soon as the store takes it."""
         notice = nodes.dump_log_dir_event(self.broker_id)
-        while self._serving:
-            with contextlib.suppress(StoreError):
+        while self._serving and self._unreported:
+            self._unreported = False  # before it is written: what changes meanwhile is reported by another
+            try:
                 await self._member.session.create(nodes.LOG_DIR_EVENT, notice, sequential=True)
-                return
-            await asyncio.sleep(RETRY_S)
+            except StoreError:
+                self._unreported = True
+                await asyncio.sleep(RETRY_S)
 
     async def _renew_registration(self) -> None:
         await self._member.renew()
@@ -376,11 +388,12 @@ class ClusterBroker(Broker):
             await self._leave()
         await super().abort()
 
-    def _epochs(self) -> dict[str, int]:
+    def _epochs(self) -> dict[str, Any]:
         image = self.metadata.image
         return {
             "broker": self.broker_id, "broker_epoch": self._member.epoch,
             "controller": image.controller_id, "controller_epoch": image.controller_epoch,
+            "full_log_dirs": {d.path: d.space.lack for d in self._dirs if d.space.lack},
         }  # fmt: skip
 
     def _no_member(self) -> str:

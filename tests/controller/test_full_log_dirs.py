@@ -1,0 +1,106 @@
+"""Brokers whose log dirs are full, as the controller has it: others lead, and nobody is elected who could not write."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pybroker import errors
+from pybroker.cluster.election import TAKES_NO_APPENDS
+from pybroker.controller import nodes
+from pybroker.controller.requests import alter_partition, controlled_shutdown, elect_leaders
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+from tests.controller.brokers import FakeBroker, FakeCluster
+from tests.controller.test_controller import asked
+from tests.harness import eventually
+
+
+async def tell(cluster: FakeCluster, number: int, key: TopicPartition, *, full: bool) -> None:
+    """A broker's log dir is full, or is no longer: it leaves a notice, and answers so."""
+    broker = cluster.brokers[number]
+    if full:
+        broker.refuses[key] = TAKES_NO_APPENDS
+    else:
+        broker.refuses.pop(key)
+    await cluster.admin.create(nodes.LOG_DIR_EVENT, nodes.dump_log_dir_event(number), sequential=True)
+    context = cluster.controller.controller.context
+    assert context is not None
+    await eventually("it has answered", lambda: ((number, key) in context.full) == full)
+
+
+def offline(broker: FakeBroker, key: TopicPartition) -> list[int]:
+    """The replicas that cannot be used, as a broker is told."""
+    return list(broker.image[key].offline_replicas) if key in broker.image else []
+
+
+async def test_another_leads_while_a_log_dir_is_full(cluster: FakeCluster) -> None:
+    """At once, and the ISR goes on without it. When it has room it may join, and the preferred leader leads again."""
+    (key,) = await cluster.create("t", (2, 3, 1))
+    await tell(cluster, 2, key, full=True)
+    await cluster.until_led(key, 3)
+    assert (await cluster.state(key))[2] == [3, 1]
+    await eventually("the leader knows", lambda: offline(cluster.brokers[3], key) == [2])
+    controller, three = cluster.controller.controller, cluster.brokers[3]
+    epochs = {number: cluster.brokers[number].epoch for number in (3, 1, 2)}
+
+    async def joins() -> int:
+        state = await cluster.state(key)
+        answer = await alter_partition(controller, asked(three, key, epochs, state[1], state[3]), 3)
+        return int(answer.topics[0].partitions[0].error_code)
+
+    assert await joins() == errors.INELIGIBLE_REPLICA
+    assert (await elect_leaders(controller, [key], 0))[key] == errors.PREFERRED_LEADER_NOT_AVAILABLE
+    await tell(cluster, 2, key, full=False)
+    await eventually("the leader knows", lambda: offline(three, key) == [])
+    assert await joins() == errors.NONE
+    assert (await elect_leaders(controller, [key], 0))[key] == errors.NONE
+    await cluster.until_led(key, 2)
+
+
+async def test_a_full_follower_leaves_the_isr_at_once(cluster: FakeCluster) -> None:
+    (key,) = await cluster.create("t", (3, 2, 1))
+    await tell(cluster, 2, key, full=True)
+    await eventually("the leader is told", lambda: list(cluster.brokers[3].states[key].isr) == [3, 1])
+    assert (await cluster.state(key))[0] == 3
+
+
+async def test_where_all_are_full_one_leads_on(cluster: FakeCluster) -> None:
+    """No replica that is not in sync is elected, whatever the topic allows; the first that has room leads."""
+    cluster.configs["t"] = {"unclean.leader.election.enable": "true"}
+    (key,) = await cluster.create("t", (2, 3, 1))
+    await tell(cluster, 2, key, full=True)
+    await cluster.until_led(key, 3)
+    await tell(cluster, 3, key, full=True)
+    await cluster.until_led(key, 1)
+    await tell(cluster, 1, key, full=True)
+    state = await cluster.state(key)
+    assert (state[0], state[2]) == (1, [1]), "all that was acknowledged is there alone"
+    await eventually("it is told", lambda: offline(cluster.brokers[1], key) == [2, 3])
+    await tell(cluster, 3, key, full=False)
+    assert (await cluster.state(key))[:3] == state[:3]
+
+
+async def test_all_that_are_in_sync_become_full_at_once(cluster: FakeCluster) -> None:
+    """The leader leads on and the ISR stays, for each of them has what was acknowledged: no ping-pong."""
+    cluster.configs["t"] = {"unclean.leader.election.enable": "true"}
+    (key,) = await cluster.create("t", (2, 3, 1))
+    before = await cluster.state(key)
+    controller = cluster.controller.controller
+    assert controller.context is not None
+    controller.context.full |= {(number, key) for number in (1, 2, 3)}
+    controller.settings_changed()  # it elects wherever there is need
+    await controller.ask(lambda: asyncio.sleep(0))
+    assert await cluster.state(key) == before
+
+
+async def test_a_full_replica_leads_before_none_does(cluster: FakeCluster) -> None:
+    """A broker that shuts down hands over to one that takes no appends, where no other is in sync."""
+    (key,) = await cluster.create("t", (2, 3))
+    controller = cluster.controller.controller
+    assert controller.context is not None
+    controller.context.full.add((3, key))
+    request: Any = m.ControlledShutdownRequest(broker_id=2, broker_epoch=cluster.brokers[2].epoch)
+    answer = await controlled_shutdown(controller, request)
+    assert answer.remaining_partitions == []
+    assert (await cluster.state(key))[0] == 3
