@@ -28,8 +28,8 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
 
     A broker that does not answer within 2 s is named; it stays in the cluster until its session ends.
 
-    A broker with a metrics.listener tells the epoch of its registration and that of the controller; the epochs of
-    leaders are in topics describe --json.
+    A broker with a metrics.listener tells the epoch of its registration and that of the controller, and which of its
+    log dirs are full; the epochs of leaders are in topics describe --json.
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 an option is wrong.
     """
@@ -41,6 +41,7 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     told = dict(metrics_listener.told(found.nodes, lambda where: metrics_listener.objects(where, "/epochs")))
     epochs = _epochs(told)
     silent = {node.id: str(reason) for node, reason in told.items() if isinstance(reason, Unanswered)}
+    full = {number: dirs for number, each in epochs.items() if isinstance(dirs := each.get("full_log_dirs"), Mapping)}
     of_controller = max((each["controller_epoch"] for each in epochs.values()), default=None)
     controller = found.controller if found.controller >= 0 else None
     led = Counter(p.leader for topic in topics for p in topic.partitions)
@@ -53,6 +54,7 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
             {
                 "id": n.id, "epoch": _epoch(epochs, n), "host": n.host, "port": n.port, "rack": n.rack,
                 "leaders": led[n.id], "replicas": held[n.id], "answers": n.id not in silent,
+                "full_log_dirs": sorted(full.get(n.id, ())),
             }
             for n in found.nodes
         ]  # fmt: skip
@@ -68,6 +70,9 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     output.table(("broker", "epoch", "host", "port", "rack", "leaders", "replicas"), rows)
     for number, reason in silent.items():
         click.echo(f"broker {number} does not answer: {reason}")
+    for number, dirs in full.items():
+        for path, why in dirs.items():
+            click.echo(f"broker {number} takes no writes in {output.text(path)}: {output.text(why)}")
     states = "".join(f", {counts[state]} {state}" for state in (OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED))
     click.echo(f"Partitions {total}{states}")
     if lacks:

@@ -190,6 +190,7 @@ def _disks(replicas: Replicas) -> Iterator[Metric]:
     total = GaugeMetricFamily("pybroker_log_dir_bytes", "Size of the disk under a log dir.", labels=["dir"])
     free = GaugeMetricFamily("pybroker_log_dir_free_bytes", "Free bytes of the disk under a log dir.", labels=["dir"])
     failed = GaugeMetricFamily("pybroker_log_dir_offline", "1 while a log dir is offline, or else 0.", labels=["dir"])
+    full = GaugeMetricFamily("pybroker_log_dir_full", "1 while a log dir takes no appends, or else 0.", labels=["dir"])
     errors = CounterMetricFamily("pybroker_log_dir_read_errors", "Reads that ended in a disk error.", labels=["dir"])
     for log_dir in replicas.log_dirs:
         path = os.path.abspath(log_dir.path)
@@ -204,7 +205,8 @@ def _disks(replicas: Replicas) -> Iterator[Metric]:
                 total.add_metric([path], disk.f_blocks * disk.f_frsize)
                 free.add_metric([path], disk.f_bavail * disk.f_frsize)
         failed.add_metric([path], not usable)
-    yield from (total, free, failed, errors)
+        full.add_metric([path], bool(log_dir.space.lack))
+    yield from (total, free, failed, full, errors)
     files, most = replicas.open_files()
     yield GaugeMetricFamily("pybroker_open_segment_files", "File descriptors that segments use.", files)
     yield GaugeMetricFamily(

@@ -34,7 +34,9 @@ class Exporter:
         certificates: Callable[[], Mapping[str, float]],
     ) -> None:  # fmt: skip
         self._metrics = BrokerMetrics(metadata, connections, logins, certificates)
-        self._server = MetricsServer(self._metrics.text, self._health, self._ready, self._changes, self._epochs)
+        self._server = MetricsServer(
+            self._metrics.text, self._health, self._ready, self._full, self._changes, self._epochs
+        )
         self._waits_for = "it is starting"
         self.port = 0
 
@@ -85,6 +87,11 @@ class Exporter:
         cluster = self._metrics.cluster
         no_member = cluster.no_member() if cluster is not None else ""
         return no_member or ("groups are being loaded" if groups.loading() else self._health() or self._offline())
+
+    def _full(self) -> str:
+        """The log dirs that take no appends: the broker serves what lies there, and leads nothing that others can."""
+        log_dirs = self._metrics.replicas.log_dirs if self._metrics.replicas is not None else ()
+        return "; ".join(f"{d.path} takes no writes: {d.space.lack}" for d in log_dirs if d.space.lack)
 
     def _offline(self) -> str:
         """The log dirs whose partitions are not served."""

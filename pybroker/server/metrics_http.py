@@ -1,7 +1,8 @@
 """The HTTP side of metrics: GET /metrics and the paths below, one answer a connection.
 
 healthz   200 while the broker's loop turns and a log dir is usable: who asks in vain may kill it
-readyz    200 while it serves all that it has: who asks in vain should send no clients
+readyz    200 while it serves all that it has: who asks in vain should send no clients. A full log dir is named, with
+          200: its records are read, and what makes room is asked for here
 changes   the last changes of all partitions, or of one: ?partition=TOPIC-NUMBER
 epochs    of the broker's registration, and of the controller that it obeys
 """
@@ -27,15 +28,16 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 class MetricsServer:
     """One listening socket. `metrics` and `changes`, with a partition or "", are called on a thread; `health` and
-    `ready` say what is wrong, or nothing; `epochs` is JSON."""
+    `ready` say what is wrong, or nothing, and `full` which log dirs take no writes; `epochs` is JSON."""
 
     def __init__(
         self, metrics: Callable[[], bytes], health: Callable[[], str], ready: Callable[[], str],
-        changes: Callable[[str], bytes], epochs: Callable[[], bytes],
+        full: Callable[[], str], changes: Callable[[str], bytes], epochs: Callable[[], bytes],
     ) -> None:  # fmt: skip
         self._metrics = metrics
         self._changes = changes
         self._epochs = epochs
+        self._full = full
         self._checks = {"/healthz": health, "/readyz": ready}
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
@@ -107,4 +109,5 @@ class MetricsServer:
             return HTTPStatus.NOT_FOUND, TEXT, b"/metrics, /healthz, /readyz, /changes, /epochs\n"
         wrong = check()
         status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
-        return status, TEXT, f"{wrong or 'ok'}\n".encode()
+        full = self._full() if path == "/readyz" else ""
+        return status, TEXT, f"{wrong or full or 'ok'}\n".encode()

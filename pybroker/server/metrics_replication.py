@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -27,7 +27,7 @@ class Cluster(NamedTuple):
     isr: IsrKeeper
     controller: Callable[[], Controller | None]
     changes: Changes
-    epochs: Callable[[], dict[str, int]]
+    epochs: Callable[[], dict[str, Any]]
     member: Membership
     no_member: Callable[[], str]
     """Says why it is none, or nothing."""
