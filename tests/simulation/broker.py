@@ -6,6 +6,8 @@ Not the product's are sockets and the plane of core: a follower copies by the fe
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from pybroker.cluster.changes import Changes
 from pybroker.cluster.fetch_sessions import Sessions
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.controller import nodes
 from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.controller.controller import Controller
 from pybroker.coordination.memory import MemorySession
@@ -25,6 +28,7 @@ from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
+from pybroker.replication.disk_space import DiskSpace
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.lease import LAPSED_MS, Lease
 from pybroker.replication.logdirs import StartError, open_log_dirs
@@ -102,6 +106,9 @@ class Life(Process):
         config = world.config
         self.metadata = MetadataCache("cluster", loop.time)
         self.dirs = open_log_dirs([str(self.home)])
+        (log_dir,) = self.dirs
+        space = self.space = log_dir.space = DiskSpace(log_dir.path, loop.time)
+        space.on_changed = self._report_space
         replicas = self.replicas = Replicas(self.number, config, self.metadata, self.dirs)
         self.parts = replicas._held.values()
         changes = Changes(loop.ms)
@@ -138,6 +145,31 @@ class Life(Process):
         await member.register()
         watch = ControllerWatch(self.number, self.metadata, lambda: member.session, self._reach)  # type: ignore[arg-type,return-value]
         self.run(watch.run())
+
+    def _report_space(self) -> None:
+        """As ClusterBroker has it."""
+        notice = nodes.dump_log_dir_event(self.number)
+
+        async def report() -> None:
+            while not self.dead:
+                with contextlib.suppress(StoreError):
+                    await self.member.session.create(nodes.LOG_DIR_EVENT, notice, sequential=True)
+                    return
+                await asyncio.sleep(AGAIN_S)
+
+        if self.listens:
+            self.run(report())
+
+    def fill_disk(self) -> None:
+        """No append fits from now on, which the next look would find."""
+        for point in ("segment.reserve", "segment.write", "disk.reserve"):
+            self.replicas.arm(point, errno.ENOSPC, 1 << 30)
+        self.space.lacks()
+
+    def free_disk(self) -> None:
+        """There is room again, and a look finds it."""
+        self.replicas.disarm()
+        self.space.look(at_once=True)
 
     def _serve(self) -> None:
         orders = control.Control(control.Peers("PLAINTEXT", self.manager, lambda: self.controller, _no_ids))

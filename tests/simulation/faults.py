@@ -41,6 +41,7 @@ class Faults:
             (6, self._kill), (4, self._freeze), (2, self._hang_up), (3, self._cut), (3, self._cut_store),
             (2, self._store_loses), (3, self._slow), (3, self._kill_controller), (4, self._elect), (1, self._shut_down),
             (2, self._topic), (2, self._expire), (2, self._bury), (4, self._lose_power),
+            (3, self._fill_disk),
         ]  # fmt: skip
 
     def next(self) -> None:
@@ -70,6 +71,7 @@ class Faults:
                 world.start(life.number)
             else:
                 self._thaw(life)
+                self._free_disk(life)
 
     def _say(self, what: str, life: Life) -> None:
         self._world.say(f"-- {what} {life.number}")
@@ -157,6 +159,21 @@ class Faults:
             self._say("thaw", life)
             self._world.loop.thaw(life)
         self._later(self._world.random.random() * 0.03, self._world.reach_store, life)
+
+    # -- disks -------------------------------------------------------------------------------------------------------
+
+    def _fill_disk(self, life: Life) -> None:
+        """Its disk is full for a while."""
+        if life.dead or life.frozen or not life.listens:
+            return
+        self._say("disk full at", life)
+        life.fill_disk()
+        self._later(self._lasting(), self._free_disk, life)
+
+    def _free_disk(self, life: Life) -> None:
+        if not life.dead and life.listens:
+            self._say("room again at", life)
+            life.free_disk()
 
     # -- connections -------------------------------------------------------------------------------------------------
 
