@@ -23,8 +23,8 @@ class LogDirs:
     def fail_log_dir(self, log_dir: str) -> None:
         """Take a log dir offline."""
     def take_lack(self, log_dir: str) -> int:
-        """The errno of the last call in a log dir that found no space (ENOSPC, EDQUOT) or no right (EACCES, EPERM) since
-        this was asked last; 0 for none."""
+        """The errno of the last call in a log dir that found no space (ENOSPC, EDQUOT) or no right (EACCES, EPERM),
+        since this was last asked; 0 for none."""
     def refuse_appends(self, log_dir: str, error: int) -> None:
         """Refuse all appends to a log dir with this errno; 0: take them again. Reads and deletions go on."""
     def set_aside(self, path: str, n: int) -> None:
