@@ -43,10 +43,11 @@ class Balance:
         for broker in sorted(context.brokers.keys() - context.leaving):
             if elections.imbalance(list(states.values()), broker) <= share:
                 continue
-            its = {key: state for key, state in states.items() if state.replicas[0] == broker}
-            changes = {
-                key: after
-                for key, state in its.items()
-                if (after := elections.preferred(state, context.live(key) - context.leaving_of(key)))
-            }
+            changes = context.decide(
+                lambda key, state, broker=broker: (  # type: ignore[misc]
+                    elections.preferred(state, context.live(key) - context.leaving_of(key))
+                    if state.replicas[0] == broker
+                    else None
+                )
+            )
             await self._controller.change(changes, "the preferred replica is in sync")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pybroker.cluster.image import LiveBroker, PartitionState
 from pybroker.cluster.topics import Topic
 from pybroker.controller import nodes
 from pybroker.controller.broker_channel import Told
+from pybroker.controller.damage import Damaged, is_of_one_topic
 from pybroker.controller.election import Fence, write
+from pybroker.controller.stored_topic import StateNode, judge, judge_node, judge_partition, strangers
 from pybroker.coordination.commit import read, until_answered
 from pybroker.coordination.store import (
     BadVersion,
@@ -24,8 +26,11 @@ from pybroker.coordination.store import (
     Set,
     Stat,
     StoreDamaged,
+    StoreError,
+    StoreFailed,
     Watch,
 )
+from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 
@@ -33,6 +38,8 @@ log = logging.getLogger(__name__)
 
 OPS_PER_WRITE = 250
 READ_AT_ONCE = 1000
+Written = tuple[TopicPartition, PartitionState, Set]
+"""A state, and what writes it."""
 
 
 @dataclass(slots=True)
@@ -57,8 +64,12 @@ class ClusterContext:
     another can be."""
     watched: set[str] = field(default_factory=set)
     """Topics whose nodes were read, and have not changed since: a watch would have said so."""
-    damaged: set[str] = field(default_factory=set)
-    """Topics of which the store has what cannot be read: they are there, and nothing can be said of them."""
+    damaged: Damaged = field(default_factory=Damaged)
+    """Topics that are left out of all but the store and what brokers know of them."""
+    ids: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    """The id of each topic whose node could be judged, and the czxid of the node."""
+    unread: dict[str, str] = field(default_factory=dict)
+    """Nodes beside brokers and topics that could not be read, and why, which was said of each."""
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -74,7 +85,7 @@ class ClusterContext:
                 epochs[broker] = stat.czxid
             except NoNode:
                 continue
-            except StoreDamaged as problem:
+            except StoreFailed as problem:  # damaged, or not to be read by us
                 ignored.add(name)
                 if name not in self.ignored:
                     event(log, logging.ERROR, "registration ignored", broker=name, reason=problem)
@@ -84,14 +95,71 @@ class ClusterContext:
     async def _watched(self, path: str, watch: Watch) -> tuple[bytes, Stat]:
         return await until_answered(lambda: self.session.get(path, watch=watch))
 
+    async def names(self, path: str, watch: Watch) -> list[str]:
+        """The children of a node that is no broker's and no topic's; none where it cannot be read, which is logged
+        once for each reason. Raises SessionExpired."""
+        try:
+            names, _ = await until_answered(lambda: self.session.children(path, watch=watch))
+        except (NoNode, StoreFailed) as problem:
+            self.not_read(path, problem)
+            return []
+        self.unread.pop(path, None)
+        return names
+
+    def not_read(self, path: str, problem: StoreError) -> None:
+        """Log that a node is passed over until it can be read; once for each reason."""
+        if self.unread.get(path) != str(problem):
+            self.unread[path] = str(problem)
+            event(log, logging.WARNING, "node not read", node=path, reason=problem)
+
+    # -- what there is about one topic -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def about(self, topic: str) -> Iterator[None]:
+        """Work about one topic: what fails in it has the topic left out, and the work on the others goes on. Raises
+        what ends the work on all of them."""
+        try:
+            yield
+        except Exception as problem:
+            if not is_of_one_topic(problem):
+                raise
+            self.leave_out(topic, problem)
+
+    def leave_out(self, topic: str, problem: Exception, *, judged: bool = False) -> None:
+        """Do nothing more about a topic until it is judged sound: brokers go on as they know it. One that is being
+        deleted stays known by its partitions."""
+        self.damaged.note(topic, problem, judged=judged)
+        self.watched.discard(topic)
+        if topic not in self.deleting:
+            self.topics.pop(topic, None)
+
+    def decide(
+        self, decision: Callable[[TopicPartition, PartitionState], PartitionState | None]
+    ) -> dict[TopicPartition, PartitionState]:
+        """The partitions for which there is a decision, with that; a topic is left out where it fails for one."""
+        decided: dict[TopicPartition, PartitionState] = {}
+        for topic in list(self.topics.values()):
+            if topic.name not in self.deleting:
+                with self.about(topic.name):
+                    keys = [TopicPartition(topic.name, index) for index in range(len(topic.partitions))]
+                    found = {key: decision(key, state) for key, state in zip(keys, topic.partitions, strict=True)}
+                    decided.update({key: state for key, state in found.items() if state is not None})
+        return decided
+
     async def read_topics(self, watch: Watch) -> tuple[list[Topic], set[TopicPartition]]:
         """Know the topics that there are, with what they have become; those that are gone though nobody wished for
         it, and the partitions that came with a state. A partition whose state is not written yet has the leader epoch
         -1. Raises StoreError."""
         names, _ = await until_answered(lambda: self.session.children(nodes.TOPICS, watch=watch))
-        self.damaged &= set(names)
+        for name in (self.damaged | self.ids.keys()) - set(names):
+            self.damaged.forget(name)
+            self.ids.pop(name, None)
         gone = [self.topics[name] for name in self.topics.keys() - self.deleting - set(names)]
+        left_out = set(self.damaged)
         found = await self._read_topics(set(names) - self.watched, watch)
+        # What is damaged is read once more behind watches of its states: it may be one of them that is mended.
+        found += await self._read_topics(self.damaged - left_out, watch)
+        found = self._with_ids_of_their_own(found)
         gone += [known for topic in found if (known := self._replaced(topic)) is not None]
         for topic in gone:
             event(log, logging.WARNING, "topic removed by hand", topic=topic.name, partitions=len(topic.partitions))
@@ -106,27 +174,57 @@ class ClusterContext:
             found += [topic for topic in read_ones if topic is not None]
         return found
 
+    def _with_ids_of_their_own(self, found: list[Topic]) -> list[Topic]:
+        """Those of the topics read that have an id of their own: with two of one id, followers would copy the one's
+        log into the other's. A topic known until now is left out where an older one with its id is found."""
+        if not found:
+            return []
+        others, read = strangers(self.ids), {topic.name for topic in found}
+        for name, owner in others.items():
+            if name in self.topics or name in read:
+                why = f"its topic id {nodes.id_text(self.ids[name][0])} is that of {owner}, whose node is older"
+                self.leave_out(name, StoreDamaged(detail=why), judged=True)
+        sound = [topic for topic in found if topic.name not in others]
+        for topic in sound:
+            self.damaged.sound(topic.name)
+        return sound
+
     def changed(self, path: str) -> None:
         """A watch says so of a node: where it is a topic's, the next look reads it."""
         self.watched.discard(path.removeprefix(f"{nodes.TOPICS}/"))
 
     async def _read_topic(self, name: str, watch: Watch) -> Topic | None:
+        """The topic, if it is sound; one that is left out already is read behind watches of its states, too."""
         self.watched.add(name)  # before it is read: the watch may speak before the answer is taken up
-        try:
-            data, _ = await self._watched(nodes.topic(name), watch)
-            node = nodes.load_topic(data)
-            states = [self._read_state(name, index, replicas) for index, replicas in enumerate(node.replicas)]
-            found = Topic(name, node.id, tuple(await asyncio.gather(*states)))
-        except NoNode:
-            self.watched.discard(name)  # there is no watch
-            found = None
-        except StoreDamaged as problem:
-            event(log, logging.ERROR, "topic ignored", topic=name, reason=problem)
-            self.damaged.add(name)
-            self.watched.discard(name)  # nobody watches its states, which may be what is mended
-            return None
-        self.damaged.discard(name)
+        below = watch if name in self.damaged else None
+        found = None
+        with self.about(name):
+            try:
+                data, stat = await self._watched(nodes.topic(name), watch)
+                node = judge_node(name, data)
+                known, czxid = self.ids.setdefault(name, (node.id, stat.czxid))
+                if czxid == stat.czxid and known != node.id:
+                    was, now = nodes.id_text(known), nodes.id_text(node.id)
+                    raise StoreDamaged(detail=f"its topic id was changed from {was} to {now}")
+                self.ids[name] = node.id, stat.czxid
+                states = [self._state_node(name, index, below) for index in range(len(node.replicas))]
+                found = judge(name, node, await asyncio.gather(*states))
+            except NoNode:
+                self.watched.discard(name)  # there is no watch
+            except StoreFailed as problem:  # damaged, or not to be read by us
+                self.leave_out(name, problem, judged=True)
         return found
+
+    async def _state_node(self, name: str, index: int, watch: Watch | None) -> StateNode | None:
+        """What the store has of a partition's state; None if nothing yet. Raises StoreError."""
+        path = nodes.state(name, index)
+        try:
+            data, stat = await until_answered(lambda: self.session.get(path, watch=watch))
+            return StateNode(data, stat.version)
+        except NoNode:
+            if watch is not None:
+                await until_answered(lambda: self.session.exists(path, watch=watch))
+            return None
 
     async def wished(self, wishes: Iterable[str]) -> set[str]:
         """The topics that are to be deleted, by the names of wishes: a wish that tells an id is of no other topic that
@@ -136,7 +234,7 @@ class ClusterContext:
             topic = self.topics.get(name)
             if topic is None:
                 continue
-            with contextlib.suppress(NoNode):
+            with self.about(name), contextlib.suppress(NoNode):
                 data, _ = await read(self.session, nodes.deletion(name))
                 if data in (b"", nodes.dump_deletion(topic.id)):
                     found.add(name)
@@ -173,12 +271,12 @@ class ClusterContext:
         self.failed = {each for each in self.failed if each[1].topic != name}
         self.full = {each for each in self.full if each[1].topic != name}
 
-    async def _read_state(self, name: str, index: int, replicas: tuple[int, ...]) -> PartitionState:
-        try:
-            data, stat = await read(self.session, nodes.state(name, index))
-            return nodes.load_state(data, replicas, stat.version)
-        except NoNode:
-            return PartitionState(replicas, -1, -1, (), -1, -1)
+    async def _read_state(self, key: TopicPartition, replicas: tuple[int, ...]) -> dict[TopicPartition, PartitionState]:
+        """What a partition has become, as another has written it; nothing where that has the topic left out."""
+        found = dict[TopicPartition, PartitionState]()
+        with self.about(key.topic):
+            found[key] = judge_partition(key.partition, replicas, await self._state_node(*key, None))
+        return found
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -213,10 +311,11 @@ class ClusterContext:
         """What brokers are told of partitions, as they are now; those in `new` are new."""
         found = {}
         for key in keys:
-            state = self.state(key)
-            if state is not None:
-                offline = tuple(broker for broker in state.replicas if self._unusable(broker, key, state))
-                found[key] = Told(self.topics[key.topic].id, state, key in new, offline)
+            with self.about(key.topic):
+                state = self.state(key)
+                if state is not None:
+                    offline = tuple(broker for broker in state.replicas if self._unusable(broker, key, state))
+                    found[key] = Told(self.topics[key.topic].id, state, key in new, offline)
         return found
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -226,7 +325,11 @@ class ClusterContext:
     ) -> dict[TopicPartition, PartitionState]:
         """Write states by the versions that are known; those that were written. What somebody else has written since is
         read again, for whoever decides to decide again. Raises KafkaError: NOT_CONTROLLER."""
-        items = [(key, state._replace(controller_epoch=self.fence.epoch)) for key, state in changes.items()]
+        items = list[Written]()
+        for key, asked in changes.items():
+            with self.about(key.topic):
+                state = asked._replace(controller_epoch=self.fence.epoch)
+                items.append((key, state, Set(nodes.state(*key), nodes.dump_state(state), state.partition_epoch)))
         shares = [items[start : start + OPS_PER_WRITE] for start in range(0, len(items), OPS_PER_WRITE)]
         done: dict[TopicPartition, PartitionState] = {}
         for written in await asyncio.gather(*(self._write_share(share) for share in shares)):
@@ -234,21 +337,23 @@ class ClusterContext:
         self._put(done)
         return done
 
-    async def _write_share(
-        self, share: list[tuple[TopicPartition, PartitionState]]
-    ) -> dict[TopicPartition, PartitionState]:
-        ops: list[Op] = [Set(nodes.state(*key), nodes.dump_state(state), state.partition_epoch) for key, state in share]
+    async def _write_share(self, share: list[Written]) -> dict[TopicPartition, PartitionState]:
         try:
-            await write(self.session, self.fence, ops)
-        except (BadVersion, NoNode) as problem:
+            await write(self.session, self.fence, [op for _, _, op in share])
+        except (BadVersion, NoNode, KafkaError) as problem:
+            if isinstance(problem, KafkaError) and not is_of_one_topic(problem):
+                raise
             if len(share) > 1:
                 parts = await asyncio.gather(*(self._write_share([one]) for one in share))
                 return {key: state for part in parts for key, state in part.items()}
-            ((key, state),) = share
-            event(log, logging.WARNING, "state written by another", partition=key, reason=problem)
-            self._put({key: await self._read_state(key.topic, key.partition, state.replicas)})
+            ((key, state, _),) = share
+            if isinstance(problem, KafkaError):
+                self.leave_out(key.topic, problem)
+            else:
+                event(log, logging.WARNING, "state written by another", partition=key, reason=problem)
+                self._put(await self._read_state(key, state.replicas))
             return {}
-        return {key: state._replace(partition_epoch=state.partition_epoch + 1) for key, state in share}
+        return {key: state._replace(partition_epoch=state.partition_epoch + 1) for key, state, _ in share}
 
     def _put(self, states: Mapping[TopicPartition, PartitionState]) -> None:
         by_topic: dict[str, dict[int, PartitionState]] = {}
@@ -265,26 +370,26 @@ class ClusterContext:
         by_topic: dict[str, list[TopicPartition]] = {}
         for key in new:
             by_topic.setdefault(key.topic, []).append(key)
-        work = []
-        for name, keys in by_topic.items():
-            ops: list[Op] = []
-            try:
-                await read(self.session, nodes.partitions(name))
-            except NoNode:
+        await asyncio.gather(*(self._create_states(name, keys, new) for name, keys in by_topic.items()))
+
+    async def _create_states(
+        self, name: str, keys: Iterable[TopicPartition], new: Mapping[TopicPartition, PartitionState]
+    ) -> None:
+        ops: list[Op] = []
+        work = [ops]
+        done = {key: new[key]._replace(controller_epoch=self.fence.epoch) for key in keys}
+        with self.about(name):
+            if not await self._exists(nodes.partitions(name)):
                 ops.append(Create(nodes.partitions(name)))
-            for key in keys:
-                data = nodes.dump_state(new[key]._replace(controller_epoch=self.fence.epoch))
-                ops += [Create(nodes.partition(*key)), Create(nodes.state(*key), data)]
+            for key, state in done.items():
+                ops += [Create(nodes.partition(*key)), Create(nodes.state(*key), nodes.dump_state(state))]
                 if len(ops) >= 2 * OPS_PER_WRITE:
-                    work.append(ops)
-                    ops = []
-            work.append(ops)
-        there = set[str]().union(*await asyncio.gather(*(self._create(ops) for ops in work if ops)))
-        done = {key: state._replace(controller_epoch=self.fence.epoch) for key, state in new.items()}
-        for key in new:
-            if nodes.state(*key) in there:
-                done[key] = await self._read_state(*key, new[key].replicas)
-        self._put(done)
+                    work.append(ops := [])
+            there = set[str]().union(*await asyncio.gather(*(self._create(ops) for ops in work if ops)))
+            for key in done:
+                if nodes.state(*key) in there:
+                    done |= await self._read_state(key, new[key].replicas)
+            self._put(done)
 
     async def _create(self, ops: list[Op]) -> set[str]:
         """Create those nodes that are not there: Kafka's controller creates a partition and its state one by one, and

@@ -30,6 +30,7 @@ from pybroker.controller import failures, nodes
 from pybroker.controller.balance import Balance
 from pybroker.controller.broker_channel import BrokerChannel, OpenLink
 from pybroker.controller.cluster_context import ClusterContext
+from pybroker.controller.damage import AGAIN_S
 from pybroker.controller.election import Fence, check_reign, elect
 from pybroker.controller.inbox import Inbox
 from pybroker.controller.topic_deletion import Deletions
@@ -133,7 +134,11 @@ class Controller:
         self._deletions = Deletions(context, self)
         self._session.listen(self._heed)
         balance = Balance(self._config, context, self, inbox)
-        timer = asyncio.get_running_loop().create_task(keep_up(balance.run, "balance of leaders"))
+        loop = asyncio.get_running_loop()
+        timers = [
+            loop.create_task(keep_up(balance.run, "balance of leaders")),
+            loop.create_task(keep_up(self._look_again, "look at what is left out")),
+        ]
         why = "it was stopped"
         try:
             await self._take_over()
@@ -147,7 +152,8 @@ class Controller:
             raise
         finally:
             event(log, logging.WARNING, "controller resigned", epoch=fence.epoch, cause=why)
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
             self._session.unlisten(self._heed)
             inbox.close()
             self.context = self._deletions = None
@@ -214,13 +220,16 @@ class Controller:
         """Give the partitions a first state that have none; those."""
         context = self._context
         live = context.brokers.keys() - context.leaving
-        new = {
-            key: elections.first(state.replicas, live, context.fence.epoch)
-            for key, state in context.states()
-            if state.leader_epoch < 0 and any(broker in live for broker in state.replicas)
-        }
+
+        def first(_: TopicPartition, state: PartitionState) -> PartitionState | None:
+            if state.leader_epoch >= 0 or not any(broker in live for broker in state.replicas):
+                return None
+            return elections.first(state.replicas, live, context.fence.epoch)
+
+        new = context.decide(first)
         if new:
             await context.create_states(new)
+            new = {key: state for key, state in new.items() if key.topic not in context.damaged}
             self._lead_and_follow(new, new)
             for name, count in Counter(key.topic for key in new).items():
                 event(log, logging.INFO, "partitions created", topic=name, partitions=count)
@@ -235,19 +244,14 @@ class Controller:
     async def _elect(self, cause: str) -> set[TopicPartition]:
         """Elect and shrink wherever who is alive asks for it, and tell the replicas; the partitions that changed."""
         context, unclean = self._context, functools.cache(self._unclean)
-        return await self._change(
-            {
-                key: after
-                for key, state in context.states()
-                if state.leader_epoch >= 0
-                and (
-                    after := elections.after_change(
-                        state, context.live(key), unclean=unclean(key.topic), leaving=context.leaving_of(key)
-                    )
-                )
-            },
-            cause,
-        )
+
+        def elect(key: TopicPartition, state: PartitionState) -> PartitionState | None:
+            if state.leader_epoch < 0:
+                return None
+            allowed, leaving = unclean(key.topic), context.leaving_of(key)
+            return elections.after_change(state, context.live(key), unclean=allowed, leaving=leaving)
+
+        return await self._change(context.decide(elect), cause)
 
     async def _change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
         """Write new states, and tell their replicas."""
@@ -255,25 +259,29 @@ class Controller:
         before = {key: context.state(key) for key in changes}
         done = await context.write_states(changes)
         for key, state in done.items():
-            was = before[key]
-            assert was is not None
-            elected, unclean = was.leader != state.leader, state.leader >= 0 and state.leader not in was.isr
-            what = ELECTED if elected else "ISR changed"
-            event(
-                log, logging.WARNING if unclean else logging.INFO, what, partition=key, leader=state.leader,
-                leader_epoch=state.leader_epoch, isr=",".join(map(str, state.isr)), leader_before=was.leader,
-                unclean=unclean or None, cause=cause,
-            )  # fmt: skip
-            self._changes.elections += elected and state.leader >= 0
-            self._changes.unclean_elections += unclean
-            self._changes.note(
-                key, what, f"{cause}; unclean" if unclean else cause, leader=state.leader,
-                leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch, isr=state.isr,
-            )  # fmt: skip
+            with context.about(key.topic):
+                self._note(key, before[key], state, cause)
         self._lead_and_follow(done)
-        if changes.keys() - done.keys():
+        if any(key.topic in context.topics for key in changes.keys() - done.keys()):
             self._inbox.once("elect", self._elect_again)
         return set(done)
+
+    def _note(self, key: TopicPartition, was: PartitionState | None, state: PartitionState, cause: str) -> None:
+        """Log a change that was written, and keep it for whoever asks."""
+        assert was is not None
+        elected, unclean = was.leader != state.leader, state.leader >= 0 and state.leader not in was.isr
+        what = ELECTED if elected else "ISR changed"
+        event(
+            log, logging.WARNING if unclean else logging.INFO, what, partition=key, leader=state.leader,
+            leader_epoch=state.leader_epoch, isr=",".join(map(str, state.isr)), leader_before=was.leader,
+            unclean=unclean or None, cause=cause,
+        )  # fmt: skip
+        self._changes.elections += elected and state.leader >= 0
+        self._changes.unclean_elections += unclean
+        self._changes.note(
+            key, what, f"{cause}; unclean" if unclean else cause, leader=state.leader,
+            leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch, isr=state.isr,
+        )  # fmt: skip
 
     async def _elect_again(self, cause: str = "somebody else had written") -> None:
         self.tell_metadata(await self._elect(cause))
@@ -368,7 +376,7 @@ class Controller:
         """Topics came, have more partitions, or were removed by hand."""
         context = self._context
         assert self._deletions is not None
-        was_damaged = bool(context.damaged)
+        was_damaged = set(context.damaged)
         await self._deletions.give_up(await self._wishes() if context.deleting else ())
         gone, mended = await context.read_topics(self._on_topics)
         self._deletions.tell_gone(gone)
@@ -380,6 +388,19 @@ class Controller:
             self.tell_metadata([key for key, _ in context.states()], full=True)
         elif news:
             self.tell_metadata(news)
+        if was_damaged - context.damaged:  # a wish to delete one may wait
+            self._inbox.once("deletions", self._delete)
+
+    async def _look_again(self) -> None:
+        """Look at what is left out on a timer, too: no watch fires where a node's rights change."""
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            context = self._context
+            if context.damaged:
+                self._inbox.once("topics", self._topics)
+            if context.unread:
+                self._inbox.once("deletions", self._delete)
+                self._inbox.once("log dirs", self._log_dirs)
 
     async def _log_dirs(self) -> None:
         """Ask brokers whose log dirs failed, or are full or no longer, what they can use: the answers to a LeaderAndIsr
@@ -398,7 +419,7 @@ class Controller:
         await self._deletions.go_on(wishes, bool(self._config["delete.topic.enable"]))
 
     async def _wishes(self) -> list[str]:
-        return (await until_answered(lambda: self._session.children(nodes.DELETIONS, watch=self._on_deletions)))[0]
+        return await self._context.names(nodes.DELETIONS, self._on_deletions)
 
     # -- what channels report ----------------------------------------------------------------------------------------
 

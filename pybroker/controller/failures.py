@@ -12,9 +12,11 @@ import logging
 
 from pybroker.controller import nodes
 from pybroker.controller.cluster_context import ClusterContext
+from pybroker.controller.damage import is_of_one_topic
 from pybroker.controller.election import write
 from pybroker.coordination.commit import read, until_answered
-from pybroker.coordination.store import Delete, NoNode, NotEmpty, StoreDamaged, Watch
+from pybroker.coordination.store import Delete, NoNode, NotEmpty, StoreFailed, Watch
+from pybroker.errors import KafkaError
 from pybroker.logs import event
 
 log = logging.getLogger(__name__)
@@ -23,7 +25,7 @@ log = logging.getLogger(__name__)
 async def failed_log_dirs(context: ClusterContext, watch: Watch) -> set[int]:
     """The live brokers that left a notice since the last look; the notices are gone then. Raises StoreError, and
     KafkaError: NOT_CONTROLLER."""
-    names, _ = await until_answered(lambda: context.session.children(nodes.LOG_DIR_EVENTS, watch=watch))
+    names = await context.names(nodes.LOG_DIR_EVENTS, watch)
     found = set()
     for name in sorted(names):
         path = f"{nodes.LOG_DIR_EVENTS}/{name}"
@@ -32,10 +34,16 @@ async def failed_log_dirs(context: ClusterContext, watch: Watch) -> set[int]:
             found.add(nodes.load_log_dir_event(data))
         except NoNode:
             continue
-        except StoreDamaged as problem:
-            event(log, logging.ERROR, "notice ignored", node=path, reason=problem)
-        with contextlib.suppress(NoNode, NotEmpty):  # another program put a node below it: it is read again
+        except StoreFailed as problem:  # damaged, or not to be read by us
+            context.not_read(path, problem)
+        try:
             await write(context.session, context.fence, [Delete(path)])
+        except (NoNode, NotEmpty):  # another program put a node below it: it is read again
+            pass
+        except KafkaError as problem:
+            if not is_of_one_topic(problem):
+                raise
+            event(log, logging.DEBUG, "notice not deleted", node=path, reason=problem.message)
     return found & context.brokers.keys()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pybroker import errors
-from pybroker.coordination.store import StoreError
+from pybroker.coordination.store import StoreError, StoreFailed
 from pybroker.errors import KafkaError
 
 Work = Callable[[], Awaitable[object]]
@@ -48,7 +48,9 @@ class Inbox:
             except Exception as problem:
                 if not answer.done():
                     answer.set_exception(problem)
-                if getattr(problem, "code", None) == errors.NOT_CONTROLLER or isinstance(problem, StoreError):
+                over = getattr(problem, "code", None) == errors.NOT_CONTROLLER
+                # A node that is damaged, or not ours to read, is the affair of whoever asked about it.
+                if over or (isinstance(problem, StoreError) and not isinstance(problem, StoreFailed)):
                     raise
             else:
                 if not answer.done():

@@ -191,6 +191,13 @@ def _replicas(found: object) -> tuple[int, ...]:
     return brokers
 
 
+def _index(text: str) -> int:
+    """The number of a partition, as it is written."""
+    if len(text) > 10 or not text.isdecimal() or str(int(text)) != text:
+        raise ValueError(f"{text[:100]!r} is no number of a partition")
+    return int(text)
+
+
 def _texts(found: Mapping[str, object]) -> dict[str, str]:
     if not all(isinstance(value, str) for value in found.values()):
         raise ValueError("a value in it is no text")
@@ -265,8 +272,10 @@ def load_controller_epoch(data: bytes) -> int:
 @_sound
 def load_topic(data: bytes) -> TopicNode:
     found = _load(data)
-    held = {int(index): _replicas(replicas) for index, replicas in found["partitions"].items()}
+    held = {_index(index): _replicas(replicas) for index, replicas in found["partitions"].items()}
     directories = {int(index): directory for index, directory in _texts(found.get("directories", {})).items()}
+    if held and max(held) >= len(held):
+        raise ValueError(f"its {len(held)} partitions are not numbered from 0 without gaps: one is {max(held)}")
     replicas = [held[index] for index in range(len(held))]
     made_from = found.get("made_from")
     return TopicNode(

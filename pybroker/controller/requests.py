@@ -138,12 +138,9 @@ async def _controlled_shutdown(controller: Controller, request: Any) -> Any:
     broker = request.broker_id
     _check_broker(context, broker, request.broker_epoch)
     context.leaving.add(broker)
-    held = {key: state for key, state in context.states() if broker in state.replicas and len(state.replicas) > 1}
-    changes = {
-        key: after
-        for key, state in held.items()
-        if (after := _without(context, broker, key, state))
-    }
+    held = [key for key, state in context.states() if broker in state.replicas and len(state.replicas) > 1]
+    moved = set(held)
+    changes = context.decide(lambda key, state: _without(context, broker, key, state) if key in moved else None)
     await controller.change(changes, f"broker {broker} shuts down")
     stops = {}
     left = []

@@ -64,7 +64,11 @@ class Deletions:
     async def give_up(self, wishes: Collection[str]) -> bool:
         """Forget the deletions whose wish and whose topic were removed by hand: another topic may have the name. Were
         there any? Raises KafkaError: NOT_CONTROLLER."""
-        given_up = [name for name in self._unwished(wishes) if await self._id(name) != self._context.topics[name].id]
+        given_up = []
+        for name in self._unwished(wishes):
+            with self._context.about(name):
+                if await self._id(name) != self._context.topics[name].id:
+                    given_up.append(name)
         for name in given_up:
             event(log, logging.WARNING, "deletion given up", topic=name, reason="it was removed by hand")
             del self._under_way[name]
@@ -77,17 +81,23 @@ class Deletions:
     async def go_on(self, wishes: Collection[str], enabled: bool) -> None:
         """Begin what is wished for, and ask brokers again that were away. Raises KafkaError: NOT_CONTROLLER."""
         for name in [*wishes, *self._unwished(wishes)]:
-            if name in self._context.damaged:
-                continue  # it is not known what there is to delete: the wish waits until that can be read
-            if name not in self._under_way:
-                if not enabled or not await self._context.wished([name]):
-                    reason = "there is no such topic" if enabled else "delete.topic.enable is false"
-                    event(log, logging.WARNING, "deletion ignored", topic=name, reason=reason)
-                    await self._ignore(name)
-                    continue
-                self._begin(self._context.topics[name])
-            self._ask(name)
-            await self._finish(name)
+            with self._context.about(name):
+                await self._go_on(name, enabled)
+
+    async def _go_on(self, name: str, enabled: bool) -> None:
+        if name in self._context.damaged:
+            return  # it is not known what there is to delete: the wish waits until that can be read
+        if name not in self._under_way:
+            if not enabled or not await self._context.wished([name]):
+                if name in self._context.damaged:
+                    return  # since the wish cannot be read
+                reason = "there is no such topic" if enabled else "delete.topic.enable is false"
+                event(log, logging.WARNING, "deletion ignored", topic=name, reason=reason)
+                await self._ignore(name)
+                return
+            self._begin(self._context.topics[name])
+        self._ask(name)
+        await self._finish(name)
 
     async def _ignore(self, name: str) -> None:
         with contextlib.suppress(NotEmpty):  # another program holds it: it is ignored again at the next look
@@ -135,6 +145,10 @@ class Deletions:
 
     async def stopped(self, broker: int, key: TopicPartition, deleted: bool, code: int) -> None:
         """A replica answered. Raises KafkaError: NOT_CONTROLLER."""
+        with self._context.about(key.topic):
+            await self._stopped(broker, key, deleted, code)
+
+    async def _stopped(self, broker: int, key: TopicPartition, deleted: bool, code: int) -> None:
         deletion = self._under_way.get(key.topic)
         if deletion is None or not deleted:
             return

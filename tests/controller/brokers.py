@@ -16,10 +16,11 @@ from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.controller import Controller
 from pybroker.controller.loading import prepare
-from pybroker.coordination.memory import MemorySession, MemoryStore
+from pybroker.coordination.memory import MemorySession
 from pybroker.coordination.store import Create, NodeExists
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from tests.controller.forbidding import ForbiddingStore
 from tests.controller.stage import live_broker
 from tests.harness import eventually
 
@@ -141,7 +142,7 @@ class FakeCluster:
     """Brokers that join one after another; the first is the controller."""
 
     def __init__(self, *sets: str) -> None:
-        self.store = MemoryStore(timeouts_ms=(100, 60_000))
+        self.store = ForbiddingStore(timeouts_ms=(100, 60_000))
         self.config = BrokerConfig.load(None, list(sets))
         self.configs: dict[str, Mapping[str, str]] = {}
         self.brokers: dict[int, FakeBroker] = {}
@@ -150,6 +151,7 @@ class FakeCluster:
     async def begin(self, count: int = 3) -> FakeCluster:
         await self.store.open()
         self.admin = await self.store.session(60_000)
+        self.store.owners.add(self.admin.id)
         await prepare(self.admin, nodes.OF_A_CLUSTER)
         for number in range(1, count + 1):
             await self.join(number)
