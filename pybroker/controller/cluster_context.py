@@ -405,5 +405,18 @@ class ClusterContext:
                     if await self._exists(op.path):
                         there.add(op.path)
 
+    async def make_feature_node(self) -> None:
+        """Have finalized features on record, none of them, unless they are: a broker of Kafka's that becomes the
+        controller waits a minute for this node. Raises KafkaError: NOT_CONTROLLER."""
+        if await self._exists(nodes.FEATURE):
+            return
+        try:
+            with contextlib.suppress(NodeExists):
+                await write(self.session, self.fence, [Create(nodes.FEATURE, nodes.NO_FEATURES)])
+        except KafkaError as problem:
+            if not is_of_one_topic(problem):
+                raise
+            event(log, logging.WARNING, "node not made", node=nodes.FEATURE, reason=problem.message)
+
     async def _exists(self, path: str) -> bool:
         return await until_answered(lambda: self.session.exists(path)) is not None

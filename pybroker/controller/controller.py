@@ -203,6 +203,7 @@ class Controller:
         self.tell_metadata([key for key, _ in context.states()], full=True)
         await self._delete()
         await self._log_dirs()
+        await context.make_feature_node()
 
     @property
     def _context(self) -> ClusterContext:

@@ -46,6 +46,9 @@ CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 LOG_DIR_EVENT = f"{LOG_DIR_EVENTS}/log_dir_event_"
 LOG_DIR_FAILED = 1
+FEATURE = "/feature"
+NO_FEATURES = b'{"features":{},"version":2,"status":1}'
+"""What Kafka's controller makes there: finalized features are on (status 1), and there are none."""
 PERSISTENT = (
     "/admin", DELETED, DELETIONS, "/brokers", BROKER_IDS, LOG_DIRS, SEQUENCE_OF_IDS, TOPICS, "/cluster", "/config",
     "/config/brokers", "/config/changes", "/config/clients", "/config/ips", "/config/topics", "/config/users",

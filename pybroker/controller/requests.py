@@ -101,7 +101,7 @@ def _asked_isr(
     if state is None or key.topic in context.deleting:
         raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {key}")
     members = {e.broker_id: e.broker_epoch for e in asked.new_isr_with_epochs} if version >= EPOCHS_VERSION else None
-    isr = tuple(members) if members is not None else tuple(asked.new_isr)
+    isr = tuple(asked.new_isr) if members is None else tuple(e.broker_id for e in asked.new_isr_with_epochs)
     if asked.leader_epoch > state.leader_epoch or asked.partition_epoch > state.partition_epoch:
         raise KafkaError(errors.NOT_CONTROLLER, f"the leader of {key} knows more than this controller")
     if asked.leader_epoch < state.leader_epoch or state.leader != broker:
@@ -115,7 +115,8 @@ def _asked_isr(
         return None
     if asked.partition_epoch < state.partition_epoch:
         raise KafkaError(errors.INVALID_UPDATE_VERSION, f"{key} is at partition epoch {state.partition_epoch}")
-    if getattr(asked, "leader_recovery_state", 0) or broker not in isr or not set(isr) <= set(state.replicas):
+    is_one = len(set(isr)) == len(isr) and broker in isr and set(isr) <= set(state.replicas)
+    if getattr(asked, "leader_recovery_state", 0) or not is_one:
         raise KafkaError(errors.INVALID_REQUEST, f"{isr} is no ISR of {key}, whose replicas are {state.replicas}")
     live = context.live(key) - context.leaving_of(key)
     for member in set(isr) - set(state.isr):

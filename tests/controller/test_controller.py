@@ -232,6 +232,37 @@ async def test_an_isr_changes_as_its_leader_asks(cluster: FakeCluster) -> None:
     assert told.value.code == errors.NOT_CONTROLLER
 
 
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+@pytest.mark.parametrize("isr", [(2, 2), (2, 3, 3), (2, 3, 2), (2, 9), (2, 3, 9), ()])
+async def test_an_isr_that_is_none(cluster: FakeCluster, version: int, isr: tuple[int, ...]) -> None:
+    """With a broker twice, which no controller could read any more, or one that is no replica."""
+    (key,) = await cluster.create("t", (2, 3, 1))
+    leader = cluster.brokers[2]
+    kind = m.AlterPartitionRequest.Topics
+    members = [kind.Partitions.NewIsrWithEpochs(broker_id=broker, broker_epoch=-1) for broker in isr]
+    told = {"new_isr_with_epochs": members} if version >= 3 else {"new_isr": list(isr)}
+    asks = kind.Partitions(partition_index=0, leader_epoch=0, partition_epoch=0, leader_recovery_state=0, **told)
+    topic = kind(topic_name="t", topic_id=b"t".ljust(16, b"_"), partitions=[asks])
+    request = m.AlterPartitionRequest(broker_id=2, broker_epoch=leader.epoch, topics=[topic])
+    answer = await alter_partition(cluster.controller.controller, request, version)
+    assert answer.topics[0].partitions[0].error_code == errors.INVALID_REQUEST
+    assert await cluster.state(key) == (2, 0, [2, 3, 1], 0)
+
+
+async def test_features_are_on_record(cluster: FakeCluster) -> None:
+    """As Kafka's controller has them made; what is there already stays."""
+
+    async def made() -> bool:
+        return await cluster.admin.exists(nodes.FEATURE) is not None
+
+    await eventually("the node is made", made)
+    assert (await cluster.admin.get(nodes.FEATURE))[0] == b'{"features":{},"version":2,"status":1}'
+    await cluster.admin.set(nodes.FEATURE, b"another's")
+    await cluster.admin.delete(nodes.CONTROLLER)
+    await cluster.create("t", (1,))
+    assert (await cluster.admin.get(nodes.FEATURE))[0] == b"another's"
+
+
 async def test_who_asks_is_registered_and_asks_the_controller(cluster: FakeCluster) -> None:
     """As Kafka's broker is told that asks for producer ids."""
     broker = cluster.brokers[2]
