@@ -33,6 +33,7 @@ from pybroker.replication.native_fetcher import Dial, NativeFetcher
 from pybroker.replication.opening import Wanted
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
+from pybroker.replication.topic_ids import KnownIds, is_taken, shared
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class ReplicaManager:
         self._dial = dial
         self._fetchers: dict[int, Fetcher] = {}
         self._follows: dict[TopicPartition, int] = {}
+        self._known_ids = KnownIds()
         self._controller_epoch = -1
         self._stopped = False
         self._in_order = asyncio.Lock()
@@ -100,9 +102,16 @@ class ReplicaManager:
             fetcher.registered()
 
     async def open_found(self) -> None:
-        """Open every log that lies here, in no role. Raises StartError."""
-        found = self._replicas.survey({}).items()
-        await self._open_logs([(key, each.topic_id) for key, each in found if each.topic_id is not None])
+        """Open every log that lies here, in no role, but those of two topics with one id: whose it is, the controller
+        says. Raises StartError."""
+        survey = self._replicas.survey({}).items()
+        found = [(key, each.topic_id) for key, each in survey if each.topic_id is not None]
+        twice = shared((key.topic, topic_id) for key, topic_id in found)
+        for key, topic_id in found:
+            if topic_id in twice:
+                reason = f"the id {topic_id.hex()} is that of another topic's log here, too"
+                event(log, logging.ERROR, "log not opened", partition=key, reason=reason)
+        await self._open_logs([(key, topic_id) for key, topic_id in found if topic_id not in twice])
 
     async def _open_logs(self, logs: list[tuple[TopicPartition, bytes]]) -> None:
         before = await self._settings((key.topic, topic_id) for key, topic_id in logs)
@@ -175,6 +184,7 @@ class ReplicaManager:
             if request.type == FULL:
                 named = {topic.topic_name for topic in request.topic_states}
                 deleted += [name for name in known.by_name if name not in named]
+            topics = self._known_ids.own(known, topics, deleted)
             came = [(t.name, t.id) for t in topics if (there := known.topic(t.name)) is None or there.id != t.id]
             await self._settings(came)  # whoever sees a topic sees what it goes by
             self._metadata.update(
@@ -192,16 +202,18 @@ class ReplicaManager:
             codes: dict[TopicPartition, int] = {}
             accepted: list[tuple[TopicPartition, bytes, Any]] = []
             told: list[TopicPartition] = []
+            owners = {replica.topic_id: replica.key.topic for replica in self._replicas}
             for topic in request.topic_states:
                 for p in topic.partition_states:
                     key = TopicPartition(topic.topic_name, p.partition_index)
                     if key in codes:
                         continue  # told twice in one request: the first counts
-                    codes[key] = self._judge(key, topic.topic_id, p)
+                    codes[key] = self._judge(key, topic.topic_id, p, owners)
                     if self._knows(key, p.leader_epoch):
                         told.append(key)
                     if not codes[key]:
                         accepted.append((key, topic.topic_id, p))
+                        owners.setdefault(topic.topic_id, key.topic)
             self._metadata.learn({key: _state(p) for key, _, p in accepted})
             await self._open(accepted)
             who = f"the controller, broker {request.controller_id} in epoch {request.controller_epoch}, said so"
@@ -227,13 +239,14 @@ class ReplicaManager:
         replica = self._replicas.get(*key)
         return replica is None or leader_epoch >= replica.leader_epoch
 
-    def _judge(self, key: TopicPartition, topic_id: bytes, p: Any) -> int:
+    def _judge(self, key: TopicPartition, topic_id: bytes, p: Any, owners: Mapping[bytes, str]) -> int:
         """May this be done? The code of the refusal, 0 for none."""
         if self._broker_id not in p.replicas:
             return errors.UNKNOWN_TOPIC_OR_PARTITION
         replica = self._replicas.get(*key)
         if replica is None:
-            return _wrong(key, p)
+            taken = any(topic_id) and is_taken(key.topic, topic_id, owners)
+            return errors.INCONSISTENT_TOPIC_ID if taken else _wrong(key, p)
         if any(topic_id) and replica.topic_id != topic_id:
             reason = f"its topic has the id {topic_id.hex()}, and what lies here is of {replica.topic_id.hex()}"
             event(log, logging.ERROR, "log of another topic", partition=key, reason=reason, remedy="move it away")

@@ -1,0 +1,54 @@
+"""One topic id, one name: a follower fetches by id, and would cut its log back to what another topic's has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from pybroker.cluster.image import Image
+from pybroker.cluster.metadata_cache import TopicStates
+from pybroker.logs import event
+
+log = logging.getLogger(__name__)
+
+
+def shared(topics: Iterable[tuple[str, bytes]]) -> set[bytes]:
+    """The ids that more than one of these topics has, by name and id."""
+    owners: dict[bytes, str] = {}
+    return {topic_id for name, topic_id in topics if owners.setdefault(topic_id, name) != name}
+
+
+def is_taken(name: str, topic_id: bytes, owners: Mapping[bytes, str]) -> bool:
+    """True, and logged, if a log of another topic with this id lies here, by the names in `owners`."""
+    owner = owners.get(topic_id, name)
+    if owner != name:
+        reason = f"its topic id {topic_id.hex()} is that of {owner}, whose log lies here"
+        event(log, logging.ERROR, "topic id of another topic", topic=name, reason=reason)
+    return owner != name
+
+
+class KnownIds:
+    """What UpdateMetadata may add to the image; a topic that is refused is logged once until it is taken."""
+
+    def __init__(self) -> None:
+        self._refused: dict[str, bytes] = {}
+
+    def own(self, image: Image, told: Collection[TopicStates], deleted: Collection[str]) -> list[TopicStates]:
+        """Those of the topics told of whose id no other topic has: neither of the image, which keeps it, nor told
+        before. An id of zeros is none."""
+        named = {topic.name: topic.id for topic in told}
+        owners: dict[bytes, str] = {}
+        taken = []
+        for topic in told:
+            known = image.topic_by_id(topic.id)
+            if known is not None and known.name not in deleted and named.get(known.name, topic.id) == topic.id:
+                owners.setdefault(topic.id, known.name)
+            owner = owners.setdefault(topic.id, topic.name)
+            if owner == topic.name or not any(topic.id):
+                taken.append(topic)
+                self._refused.pop(topic.name, None)
+            elif self._refused.get(topic.name) != topic.id:
+                self._refused[topic.name] = topic.id
+                reason = f"its topic id {topic.id.hex()} is that of {owner}"
+                event(log, logging.ERROR, "topic id of another topic", topic=topic.name, reason=reason)
+        return taken
