@@ -10,6 +10,10 @@ from pybroker.logs import event
 log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 1.0
+PAUSE_S_MIN: Final = 0.1
+PAUSE_S_MAX: Final = 30.0
+SAID_AGAIN_S: Final = 60.0
+"""How often a failure that goes on is logged."""
 
 
 async def keep_up(work: Callable[[], Awaitable[object]], what: str) -> None:
@@ -22,3 +26,35 @@ async def keep_up(work: Callable[[], Awaitable[object]], what: str) -> None:
         except Exception as problem:
             event(log, logging.ERROR, "task failed", task=what, reason=problem, exc_info=problem)
         await asyncio.sleep(AGAIN_S)
+
+
+class Pauses:
+    """The pauses between the attempts at what fails again and again: each is twice as long as the one before, from
+    PAUSE_S_MIN to PAUSE_S_MAX. Where nothing has failed for twice the longest, the next one is the first."""
+
+    def __init__(self) -> None:
+        self._next_s = PAUSE_S_MIN
+        self._failed_s = self._said_s = float("-inf")
+        self._reason = ""
+
+    def is_news(self, reason: object) -> bool:
+        """Note a failure, which is then to be waited for; True if it is to be logged: for the first time in a minute,
+        or for another reason than the last one."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._failed_s > 2 * PAUSE_S_MAX:
+            self._next_s = PAUSE_S_MIN
+        self._failed_s = now_s
+        if str(reason) == self._reason and now_s - self._said_s < SAID_AGAIN_S:
+            return False
+        self._reason, self._said_s = str(reason), now_s
+        return True
+
+    async def wait(self, changed: asyncio.Event) -> None:
+        """Return when the pause is over, or at once where something has changed: then the next one is the first."""
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, PAUSE_S_MAX)
+        try:
+            async with asyncio.timeout(pause_s):
+                await changed.wait()
+            self._next_s = PAUSE_S_MIN
+        except TimeoutError:
+            pass

@@ -9,7 +9,8 @@ import pytest
 
 from pybroker import upkeep
 from pybroker.tasks import cancel_and_wait
-from pybroker.upkeep import keep_up
+from pybroker.upkeep import PAUSE_S_MAX, SAID_AGAIN_S, Pauses, keep_up
+from tests.groups.virtual import Loop
 
 
 async def test_work_that_fails_is_said_and_begins_again(
@@ -35,3 +36,38 @@ async def test_work_that_fails_is_said_and_begins_again(
     await asyncio.sleep(0)
     await cancel_and_wait(kept)
     assert kept.cancelled()
+
+
+def test_what_fails_again_and_again_is_tried_less_often() -> None:
+    """Each pause is twice as long as the one before, up to the longest, and a change ends one at once; the same reason
+    is logged once a minute."""
+
+    async def fails() -> None:
+        loop, pauses, never = asyncio.get_running_loop(), Pauses(), asyncio.Event()
+        waited, said = [], 0
+        for _ in range(20):
+            said += pauses.is_news("the same")
+            before = loop.time()
+            await pauses.wait(never)
+            waited.append(loop.time() - before)
+        assert waited[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+        assert waited[-1] == pytest.approx(PAUSE_S_MAX)
+        assert 2 <= said <= 1 + loop.time() / SAID_AGAIN_S
+        assert pauses.is_news("another")
+        changed = asyncio.Event()
+        changed.set()
+        before = loop.time()
+        await pauses.wait(changed)
+        await pauses.wait(never)
+        assert loop.time() - before == pytest.approx(0.1)
+        await asyncio.sleep(3 * PAUSE_S_MAX)
+        assert pauses.is_news("another")
+        before = loop.time()
+        await pauses.wait(never)
+        assert loop.time() - before == pytest.approx(0.1)
+
+    loop = Loop()
+    try:
+        loop.run_until_complete(fails())
+    finally:
+        loop.close()

@@ -27,6 +27,7 @@ from pybroker.coordination.store import (
     Session,
     Set,
     StoreError,
+    StoreFailed,
 )
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -102,6 +103,8 @@ class AclStore:
                 resource = load((await read(session, path))[0])
             except NoNode:  # everybody has read it long ago
                 continue
+            except StoreFailed:
+                resource = None
             if resource is None:
                 event(log, logging.WARNING, "all ACLs are read anew", path=path, reason="the notice cannot be read")
                 return False
@@ -229,4 +232,6 @@ async def _with_version(session: Session, path: str) -> tuple[Held, int | None]:
         data, stat = await read(session, path)
     except NoNode:
         return frozenset(), None
+    except StoreFailed as problem:  # it is not to be read by us
+        return Unreadable(str(problem)), None
     return acl_nodes.load_acls(data), stat.version

@@ -23,7 +23,7 @@ from pybroker.controller.configs import Configured, load
 from pybroker.controller.entities import EntityConfigs
 from pybroker.controller.notices import Notices
 from pybroker.coordination.commit import read, until_answered
-from pybroker.coordination.store import NoNode, Session, StoreDamaged, StoreError
+from pybroker.coordination.store import NoNode, Session, StoreError, StoreFailed, Watch
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.tasks import cancel_and_wait
@@ -38,6 +38,8 @@ UNKNOWN = {
     "min.insync.replicas": str((1 << 31) - 1), "cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"
 }  # fmt: skip
 """What a topic goes by whose settings are not known: acks=all is refused, and nothing is deleted."""
+UNREAD_S = 60.0
+"""How often nodes of this broker's settings that could not be read are read again."""
 LAGS_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12)
 """How long a server of ZooKeeper that lags is given, between two looks, to hear of a topic."""
 
@@ -59,6 +61,8 @@ class ConfigWatch:
         self._topics = topics
         self._held = held
         self._entities = entities
+        self._unread: set[str] = set()
+        self._ignored: dict[str, str] = {}  # why settings cannot be read, which was said, of a topic or of all
         self._ids: dict[str, bytes | None] = {}  # under which topic id each topic's settings were read
         self._learning: dict[tuple[str, bytes], asyncio.Task[None]] = {}
         self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
@@ -66,13 +70,13 @@ class ConfigWatch:
 
     async def read_all(self, session: Session, *, running: bool = False) -> None:
         """Read every setting there is; `running` as of `load`. Raises StoreError."""
-        await load(session, self._config, self._broker_id, running=running)
+        self._unread = await load(session, self._config, self._broker_id, running=running)
         await self.read_others(session)
 
     async def read_others(self, session: Session) -> None:
         """The same but for the broker's own, which a start has read before all else. Raises StoreError."""
         await self._entities.load_all(session)
-        names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS))
+        names = await self._listed(session, None)
         self._forget(self._ids.keys() - set(names))
         await self._read_topics(session, names)
 
@@ -81,7 +85,7 @@ class ConfigWatch:
         with Notices(session, nodes.CONFIG_CHANGES) as notices:
             while True:
                 fresh = await notices.look()
-                names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS, watch=notices.watch))
+                names = await self._listed(session, notices.watch)
                 if fresh is None:
                     await self.read_all(session, running=True)
                     await self._go_by_all()
@@ -90,7 +94,28 @@ class ConfigWatch:
                     await self._learn(session, set(names) - self._ids.keys())
                     for entity in await self._named(session, fresh):
                         await self.take(session, entity)
+                await self._wait(session, notices)
+
+    async def _wait(self, session: Session, notices: Notices) -> None:
+        """Until something may be new; settings of this broker that could not be read are read again now and then."""
+        try:
+            async with asyncio.timeout(UNREAD_S if self._unread else None):
                 await notices.wait()
+        except TimeoutError:
+            await self.take(session, f"brokers/{self._broker_id}")
+
+    async def _listed(self, session: Session, watch: Watch | None) -> list[str]:
+        """The topics that have settings; those known where the list is not to be read by us: others are read by their
+        names, once this broker is told of them."""
+        try:
+            names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS, watch=watch))
+        except StoreFailed as problem:
+            if self._ignored.get("") != str(problem):
+                self._ignored[""] = str(problem)
+                event(log, logging.ERROR, "list of settings ignored", node=nodes.TOPIC_CONFIGS, reason=problem)
+            return list(self._ids)
+        self._ignored.pop("", None)
+        return names
 
     async def take(self, session: Session, entity: str) -> None:
         """Go by what the store says of an entity now. Raises StoreError."""
@@ -100,7 +125,7 @@ class ConfigWatch:
         elif (of := nodes.entity_of_path(entity)) is not None:
             await self._entities.load(session, of)
         elif kind == "brokers" and name in ("<default>", str(self._broker_id)):
-            await load(session, self._config, self._broker_id, running=True)
+            self._unread = await load(session, self._config, self._broker_id, running=True)
             await self._go_by_all()
             return
         for hear in self.on_altered:
@@ -163,7 +188,7 @@ class ConfigWatch:
                 entities[nodes.load_config_change(data)] = None
             except NoNode:
                 continue
-            except StoreDamaged as problem:
+            except StoreFailed as problem:  # damaged, or not to be read by us
                 event(log, logging.WARNING, "notice of settings ignored", path=path, reason=problem)
         return entities
 
@@ -188,10 +213,14 @@ class ConfigWatch:
                     return
             self._topics.put(name, config)
             self._ids[name] = topic_id
-        except StoreDamaged as problem:
-            event(log, logging.ERROR, "settings of a topic ignored", topic=name, reason=problem)
+            self._ignored.pop(name, None)
+        except StoreFailed as problem:  # damaged, or not to be read by us
+            if self._ignored.get(name) != str(problem):
+                self._ignored[name] = str(problem)
+                event(log, logging.ERROR, "settings of a topic ignored", topic=name, reason=problem)
 
     def _forget(self, names: Iterable[str]) -> None:
         for name in list(names):
             self._ids.pop(name, None)
+            self._ignored.pop(name, None)
             self._topics.remove(name)

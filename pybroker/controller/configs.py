@@ -34,7 +34,7 @@ from pybroker.controller.entities import EntityConfigs, written
 from pybroker.controller.stored_passwords import check_can_be_kept, decoded, encode_anew, encoded, is_password
 from pybroker.controller.topics import TopicAdmin
 from pybroker.coordination.commit import read
-from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreDamaged, StoreError
+from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreDamaged, StoreError, StoreFailed
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.security.quotas import OF_CLIENTS, OF_IPS, Entity
@@ -58,24 +58,39 @@ class Configured(Protocol):
         """Go by the settings that these topics, and the broker under them, have now."""
 
 
-async def load(session: Session, config: BrokerConfig, broker_id: int, *, running: bool = False) -> None:
-    """Take the settings that were changed in earlier lives. One that is not allowed any more is left out, and told.
+CAUTION = {"log.retention.ms": "-1", "log.retention.bytes": "-1", "log.cleanup.policy": "delete"}
+"""What a broker starts with in place of settings that cannot be read."""
 
-    Where they cannot be read a broker that is `running` keeps what it goes by, and one that starts does not: by its
-    defaults it would delete what it was to keep. One that starts also encrypts passwords anew, where their secret is
-    another one now. Raises StoreError."""
+
+async def load(
+    session: Session, config: BrokerConfig, broker_id: int, *, running: bool = False, cautious: bool = False
+) -> set[str]:
+    """Take the settings that were changed in earlier lives. One that is not allowed any more is left out, and told.
+    The nodes that could not be read.
+
+    Where they cannot be read a broker that is `running` keeps what it goes by. By its defaults one that starts would
+    delete what it was to keep: it does not start, or with `cautious` goes by CAUTION until they can be read. One that
+    starts also encrypts passwords anew, where their secret is another one now. Raises StoreError."""
+    unread = set()
     for source, name in ((Source.DYNAMIC_DEFAULT_BROKER, None), (Source.DYNAMIC_BROKER, broker_id)):
+        path = nodes.broker_config(name)
         try:
             if name is not None and not running:
                 await encode_anew(session, config, name)
-            held = nodes.load_config((await read(session, nodes.broker_config(name)))[0])
+            held = nodes.load_config((await read(session, path))[0])
         except NoNode:
+            if config.dynamic(source) == CAUTION:
+                config.overlay(source, {})
             continue
-        except StoreDamaged as problem:
-            path = nodes.broker_config(name)
-            if not running:
+        except StoreFailed as problem:  # damaged, or not to be read by us
+            if not running and not cautious:
                 raise StoreDamaged(path, problem.detail) from None
-            event(log, logging.ERROR, "settings of a broker ignored", node=path, reason=problem)
+            unread.add(path)
+            if not running:
+                config.overlay(source, CAUTION)
+            kept = config.dynamic(source) == CAUTION
+            effect = "no record is deleted or compacted by them" if kept else "those that were read before hold"
+            event(log, logging.ERROR, "settings of a broker ignored", node=path, reason=problem, effect=effect)
             continue
         told, untold = await decoded(config, held)
         for setting, reason in untold.items():
@@ -86,6 +101,7 @@ async def load(session: Session, config: BrokerConfig, broker_id: int, *, runnin
         told |= {n: text for n, text in going.items() if n in unusable}
         for setting, reason in {**unusable, **take(config, source, told, running=running)}.items():
             event(log, logging.WARNING, "setting ignored", setting=setting, reason=reason)
+    return unread
 
 
 async def _unbelieved(config: BrokerConfig, source: Source, told: Mapping[str, str]) -> dict[str, str]:

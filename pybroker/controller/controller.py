@@ -50,11 +50,9 @@ from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.tasks import cancel_and_wait
-from pybroker.upkeep import keep_up
+from pybroker.upkeep import Pauses, keep_up
 
 log = logging.getLogger(__name__)
-
-RETRY_S = 0.1
 
 
 class Controller:
@@ -96,7 +94,7 @@ class Controller:
     # -- election ----------------------------------------------------------------------------------------------------
 
     async def _stand(self) -> None:
-        look = asyncio.Event()
+        look, pauses = asyncio.Event(), Pauses()
         self._session.listen(lambda state: look.set())
         while self._session.state not in ENDED:
             try:
@@ -116,11 +114,22 @@ class Controller:
             except SessionExpired:
                 return
             except StoreError as problem:
-                event(log, logging.WARNING, "election failed", reason=problem)
-                await asyncio.sleep(RETRY_S)
+                if pauses.is_news(problem):
+                    event(log, logging.WARNING, "election failed", reason=problem)
+                await pauses.wait(await self._epoch_changes())
             except Exception as problem:  # a mistake of ours: another may do better, and this one is tried again
-                event(log, logging.ERROR, "controller failed", reason=problem, exc_info=problem)
-                await asyncio.sleep(RETRY_S)
+                if pauses.is_news(repr(problem)):
+                    event(log, logging.ERROR, "controller failed", reason=problem, exc_info=problem)
+                await pauses.wait(asyncio.Event())
+
+    async def _epoch_changes(self) -> asyncio.Event:
+        """Set once the node of the epoch changes, which may be what keeps anyone from being elected."""
+        changed = asyncio.Event()
+        with contextlib.suppress(StoreError):
+            await until_answered(
+                lambda: self._session.exists(nodes.CONTROLLER_EPOCH, watch=lambda _: changed.set())
+            )
+        return changed
 
     async def _give_up(self, stat: Stat) -> None:
         with contextlib.suppress(NoNode, BadVersion):

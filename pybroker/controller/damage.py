@@ -61,7 +61,7 @@ class Damaged(Set[str]):
         return len(self._why)
 
     def note(self, topic: str, problem: Exception, *, judged: bool = False) -> None:
-        """Leave a topic out. An exception that nobody expects is our mistake, and logged with its traceback."""
+        """Leave a topic out. An unexpected exception is our mistake, and is logged with its traceback."""
         known = isinstance(problem, StoreError | KafkaError)
         reason = str(problem).replace(nodes.DAMAGED, "") if known else f"unexpected: {problem!r}"
         self._why[topic] = _Why(reason, judged)

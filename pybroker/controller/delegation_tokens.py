@@ -23,6 +23,7 @@ from pybroker.coordination.store import (
     Session,
     Set,
     StoreError,
+    StoreFailed,
 )
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -61,7 +62,7 @@ class TokenStore:
             token = load((await read(session, f"{TOKENS}/{token_id}"))[0])
         except NoNode:
             pass
-        except ValueError as problem:
+        except (ValueError, StoreFailed) as problem:  # damaged, or not to be read by us
             event(log, logging.ERROR, "delegation token ignored", token=token_id, reason=problem)
         self.tokens.take(token_id, token)
 
@@ -81,7 +82,7 @@ class TokenStore:
             token_id = (await read(session, path))[0].decode()
         except NoNode:  # everybody has read it long ago
             return
-        except UnicodeDecodeError:
+        except (UnicodeDecodeError, StoreFailed):
             token_id = ""
         if not token_id or "/" in token_id or "\0" in token_id:
             event(log, logging.WARNING, "notice of a delegation token ignored", path=path, reason="it names none")

@@ -15,7 +15,7 @@ from typing import Any
 from pybroker.config.settings import shown
 from pybroker.controller import nodes
 from pybroker.coordination.commit import read, until_answered
-from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreDamaged
+from pybroker.coordination.store import Create, NoNode, Op, Session, Set, StoreFailed
 from pybroker.logs import event
 from pybroker.security.credentials import Credentials
 from pybroker.security.quotas import USER, ClientQuotas, Entity
@@ -49,13 +49,15 @@ class EntityConfigs:
 
     async def load_all(self, session: Session) -> None:
         """Take what all entities have. Raises StoreError."""
-        paths = [f"{root}/{name}" for root in ROOTS for name in await _children(session, f"{nodes.CONFIGS}/{root}")]
+        listed = [await _children(session, f"{nodes.CONFIGS}/{root}") for root in ROOTS]
+        paths = [f"{root}/{name}" for root, names in zip(ROOTS, listed, strict=True) for name in names or ()]
         of_users = [path for path in paths if path.startswith("users/")]
         below = await _in_shares(_clients_of(session, path) for path in of_users)
-        paths += [path for found in below for path in found]
+        paths += [path for found in below for path in found or ()]
         entities = [entity for path in paths if (entity := nodes.entity_of_path(path)) is not None]
-        self.credentials.keep({name for (kind, name), *more in entities if kind == USER and name and not more})
-        self.quotas.keep(entities)
+        if None not in [*listed, *below]:  # else nobody knows who is gone
+            self.credentials.keep({name for (kind, name), *more in entities if kind == USER and name and not more})
+            self.quotas.keep(entities)
         await _in_shares(self.load(session, entity) for entity in entities)
 
     async def load(self, session: Session, entity: Entity) -> None:
@@ -65,22 +67,27 @@ class EntityConfigs:
             config = nodes.load_entity_config((await read(session, f"{nodes.CONFIGS}/{nodes.entity_path(entity)}"))[0])
         except NoNode:
             pass
-        except StoreDamaged as problem:
+        except StoreFailed as problem:  # damaged, or not to be read by us
             event(log, logging.ERROR, "settings of an entity ignored", of=nodes.entity_path(entity), reason=problem)
             config = {key: str(value) for key, value in self.quotas.all().get(entity, {}).items()}
         self.take(entity, config)
 
 
-async def _children(session: Session, path: str) -> list[str]:
+async def _children(session: Session, path: str) -> list[str] | None:
+    """The names below a node; None, and logged, where they are not to be read by us."""
     try:
         names, _ = await until_answered(lambda: session.children(path))
     except NoNode:
         return []
+    except StoreFailed as problem:
+        event(log, logging.ERROR, "settings below a node ignored", node=path, reason=problem)
+        return None
     return list(names)
 
 
-async def _clients_of(session: Session, user: str) -> list[str]:
-    return [f"{user}/clients/{name}" for name in await _children(session, f"{nodes.CONFIGS}/{user}/clients")]
+async def _clients_of(session: Session, user: str) -> list[str] | None:
+    names = await _children(session, f"{nodes.CONFIGS}/{user}/clients")
+    return None if names is None else [f"{user}/clients/{name}" for name in names]
 
 
 async def _in_shares(works: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:

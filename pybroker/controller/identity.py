@@ -2,14 +2,18 @@
 
 import contextlib
 import functools
+import logging
 from random import Random
 from typing import NamedTuple
 
 from pybroker import errors
 from pybroker.controller import nodes
 from pybroker.coordination.commit import commit, read, until_answered
-from pybroker.coordination.store import Create, NodeExists, NoNode, Session
+from pybroker.coordination.store import Create, NodeExists, NoNode, Session, StoreFailed
 from pybroker.errors import KafkaError
+from pybroker.logs import event
+
+log = logging.getLogger(__name__)
 
 GENERATED_ABOVE = 1000
 """Ids up to this one are for people to give (Kafka's reserved.broker.max.id)."""
@@ -85,7 +89,13 @@ async def _free_id(session: Session) -> int:
         drawn = await until_answered(lambda: session.set(nodes.SEQUENCE_OF_IDS, b""))  # one that is lost, nobody has
         found = GENERATED_ABOVE + drawn.version
         path = nodes.broker(found)
-        if await until_answered(functools.partial(session.exists, path)) is None and not await _holds(session, found):
+        if await until_answered(functools.partial(session.exists, path)) is not None:
+            continue
+        try:
+            if not await _holds(session, found):
+                return found
+        except KafkaError as problem:  # the number has been nobody's: it counts up
+            event(log, logging.WARNING, "topic passed over", broker=found, reason=problem.message)
             return found
 
 
@@ -115,15 +125,26 @@ async def _agreed_cluster(session: Session, random: Random) -> str:
 
 
 async def _holds(session: Session, broker_id: int) -> bool:
-    """Is a broker a replica of any partition?"""
+    """Is a broker a replica of any partition? Raises KafkaError where no topic says so, and one cannot be read."""
+    unread: KafkaError | None = None
     names, _ = await until_answered(lambda: session.children(nodes.TOPICS))
     for name in names:
         try:
             topic = nodes.load_topic((await read(session, nodes.topic(name)))[0])
         except NoNode:
             continue
+        except StoreFailed as problem:  # damaged, or not to be read by us
+            what = problem.detail.removeprefix(nodes.DAMAGED)
+            unread = KafkaError(
+                errors.INVALID_CONFIG,
+                f"it cannot be seen whether broker {broker_id} has partitions in this cluster, for {nodes.topic(name)} "
+                f"cannot be read ({what}): correct it, or go on without: --give-up broker-{broker_id}",
+            )
+            continue
         if any(broker_id in replicas for replicas in topic.replicas):
             return True
+    if unread is not None:
+        raise unread
     return False
 
 

@@ -3,28 +3,32 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from pybroker.cluster.topics import Topic
 from pybroker.controller import nodes
 from pybroker.controller.election import Fence, write
+from pybroker.controller.stored_topic import StateNode, judge, judge_node
 from pybroker.controller.topics import Holders, topic_op, without
 from pybroker.coordination.commit import until_answered
-from pybroker.coordination.store import Create, NodeExists, NoNode, Op, Session, Set, Stat
+from pybroker.coordination.store import Create, NodeExists, NoNode, Op, Session, Set, Stat, StoreFailed
 from pybroker.model import TopicPartition
 
 OPS_PER_WRITE = 500
 
 
-async def prepare(session: Session, paths: Iterable[str] = nodes.PERSISTENT) -> None:
+async def prepare(session: Session, paths: Sequence[str] = nodes.PERSISTENT) -> None:
     """Create the paths that everything else lies under, parents first. Raises StoreError."""
 
     async def create() -> None:
         made = await asyncio.gather(*(session.create(path) for path in paths), return_exceptions=True)
-        for problem in made:
-            if isinstance(problem, BaseException) and not isinstance(problem, NodeExists):
+        for path, problem in zip(paths, made, strict=True):
+            if not isinstance(problem, BaseException) or isinstance(problem, NodeExists):
+                continue
+            # ZooKeeper asks for the right to create before it looks whether the node exists.
+            if not isinstance(problem, StoreFailed) or await session.exists(path) is None:
                 raise problem
 
     await until_answered(create)
@@ -43,18 +47,16 @@ async def load(session: Session) -> Loaded:
     """Read every topic. Raises StoreError."""
     names, _ = await session.children(nodes.TOPICS)
     wishes = set((await session.children(nodes.DELETIONS))[0])
-    found = [nodes.load_topic(data) for data, _ in await _read(session, map(nodes.topic, names))]
+    datas = [data for data, _ in await _read(session, map(nodes.topic, names))]
+    found = [judge_node(name, data) for name, data in zip(names, datas, strict=True)]
     configs = [nodes.load_config(data) for data, _ in await _read(session, map(nodes.topic_config, names))]
     paths = [nodes.state(n, index) for n, node in zip(names, found, strict=True) for index in range(len(node.replicas))]
     states = iter(await _read(session, paths))
     loaded = Loaded([], [], [])
     for name, node, config in zip(names, found, configs, strict=True):
         read = itertools.islice(states, len(node.replicas))
-        partitions = [
-            nodes.load_state(data, replicas, stat.version)
-            for replicas, (data, stat) in zip(node.replicas, read, strict=True)
-        ]
-        topic = Topic(name, node.id, tuple(partitions), config, node.directories)
+        held = [StateNode(data, stat.version) for data, stat in read]
+        topic = replace(judge(name, node, held, alone=True), config=config)
         if name in wishes:
             loaded.deleted.append(topic)
             continue

@@ -50,18 +50,19 @@ def judge_node(name: str, data: bytes) -> nodes.TopicNode:
     return node
 
 
-def judge(name: str, node: nodes.TopicNode, states: Sequence[StateNode | None]) -> Topic:
+def judge(name: str, node: nodes.TopicNode, states: Sequence[StateNode | None], *, alone: bool = False) -> Topic:
     """The topic with what its partitions have become; None for a state that is not written yet. Raises StoreDamaged.
 
-    `states` are those of the partitions in their order."""
+    `states` are those of the partitions in their order; `alone`: a lone broker leads them, whoever is in sync."""
     each = enumerate(zip(node.replicas, states, strict=True))
-    partitions = tuple(judge_partition(index, replicas, held) for index, (replicas, held) in each)
+    partitions = tuple(judge_partition(index, replicas, held, alone=alone) for index, (replicas, held) in each)
     return Topic(name, node.id, partitions, directories=node.directories)
 
 
-def judge_partition(index: int, replicas: tuple[int, ...], held: StateNode | None) -> PartitionState:
-    """What a partition with these replicas has become; None for a state that is not written yet. Raises StoreDamaged.
-    """
+def judge_partition(
+    index: int, replicas: tuple[int, ...], held: StateNode | None, *, alone: bool = False
+) -> PartitionState:
+    """What a partition with these replicas has become; the parameters are those of `judge`. Raises StoreDamaged."""
     if held is None:
         return PartitionState(replicas, NO_LEADER, NOT_WRITTEN, (), NOT_WRITTEN, NOT_WRITTEN)
     try:
@@ -70,7 +71,7 @@ def judge_partition(index: int, replicas: tuple[int, ...], held: StateNode | Non
         raise _damaged(index, problem.detail.removeprefix(nodes.DAMAGED)) from None
     if state.leader_epoch < 0 or state.controller_epoch < 0:
         raise _damaged(index, f"its epochs are {state.leader_epoch} and {state.controller_epoch}, and none is below 0")
-    if not state.isr:
+    if not state.isr and not alone:
         raise _damaged(index, "its ISR is empty")
     if not set(state.isr) <= set(replicas):
         raise _damaged(index, f"its ISR {state.isr[:20]} is not within its replicas {replicas[:20]}")

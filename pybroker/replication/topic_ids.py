@@ -28,14 +28,14 @@ def is_taken(name: str, topic_id: bytes, owners: Mapping[bytes, str]) -> bool:
 
 
 class KnownIds:
-    """What UpdateMetadata may add to the image; a topic that is refused is logged once until it is taken."""
+    """Decides which topics of an UpdateMetadata the image takes; a refused one is logged once until it is taken."""
 
     def __init__(self) -> None:
         self._refused: dict[str, bytes] = {}
 
     def own(self, image: Image, told: Collection[TopicStates], deleted: Collection[str]) -> list[TopicStates]:
-        """Those of the topics told of whose id no other topic has: neither of the image, which keeps it, nor told
-        before. An id of zeros is none."""
+        """The topics of the request whose id no other topic has: neither of the image, which keeps it, nor earlier in
+        the request. An id of zeros is none."""
         named = {topic.name: topic.id for topic in told}
         owners: dict[bytes, str] = {}
         taken = []

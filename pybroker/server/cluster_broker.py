@@ -60,7 +60,7 @@ from pybroker.server.handlers.fetch import Followers
 from pybroker.server.membership import Membership
 from pybroker.server.other_brokers import OtherBrokers
 from pybroker.server.table import Collaborators
-from pybroker.upkeep import keep_up
+from pybroker.upkeep import Pauses, keep_up
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,9 @@ class ClusterBroker(Broker):
         config = self.config
         await self._wait(member.in_a_session(lambda session: loading.prepare(session, nodes.OF_A_CLUSTER)))
         await self._wait(member.in_a_session(self._settle))
-        await self._wait(member.in_a_session(lambda session: configs.load(session, config, self.broker_id)))
+        await self._wait(
+            member.in_a_session(lambda session: configs.load(session, config, self.broker_id, cautious=True))
+        )
         self._others.begin()
         sockets = await self._bind()
         replicas = self._make_replicas(sockets)
@@ -339,6 +341,7 @@ class ClusterBroker(Broker):
 
     async def _follow(self, session: Session, follow: Callable[[Session], Awaitable[None]]) -> None:
         """Until the session is over. What fails is read again from the start: others go by what was changed."""
+        pauses = Pauses()
         while session.state not in ENDED:
             try:
                 await follow(session)
@@ -346,8 +349,9 @@ class ClusterBroker(Broker):
                 return
             except Exception as problem:
                 mistake = None if isinstance(problem, (StoreError, KafkaError, OSError)) else problem
-                event(log, logging.WARNING, "changes not followed", reason=problem, exc_info=mistake)
-                await asyncio.sleep(RETRY_S)
+                if pauses.is_news(problem):
+                    event(log, logging.WARNING, "changes not followed", reason=problem, exc_info=mistake)
+                await pauses.wait(asyncio.Event())
 
     async def _end_reign(self) -> None:
         """The session is over, and with it the controllership."""

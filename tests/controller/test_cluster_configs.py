@@ -14,7 +14,7 @@ from pybroker.config import BrokerConfig, Source
 from pybroker.controller import late, nodes
 from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.controller.config_watch import UNKNOWN
-from pybroker.controller.configs import take
+from pybroker.controller.configs import load, take
 from pybroker.controller.planning import NewTopic
 from pybroker.coordination.store import Create, Delete, Op, Set, StoreDamaged
 from pybroker.errors import KafkaError
@@ -296,6 +296,28 @@ async def test_settings_of_all_brokers_that_cannot_be_read(
     assert "settings of a broker ignored" in caplog.text
     with pytest.raises(StoreDamaged, match="/config/brokers/<default>: a node of the coordination store is damaged"):
         await other.watch.read_all(other.session)
+
+
+async def test_a_cautious_start_deletes_nothing(members: tuple[Member, Member]) -> None:
+    """By settings that cannot be read; once they can, or are gone, the broker goes by them."""
+    one, other = members
+    path = nodes.broker_config(None)
+    await one.session.create(path, b"{x")
+    starts = BrokerConfig.load(None, ["log.retention.ms=5", "log.cleanup.policy=compact"])
+    assert await load(other.session, starts, 2, cautious=True) == {path}
+    assert (starts["log.retention.ms"], starts["log.cleanup.policy"]) == (-1, ("delete",))
+    assert await load(other.session, starts, 2, running=True) == {path}
+    assert starts["log.retention.ms"] == -1
+    await one.session.set(path, nodes.dump_config({"log.retention.ms": "7"}))
+    assert await load(other.session, starts, 2, running=True) == set()
+    assert (starts["log.retention.ms"], starts["log.cleanup.policy"]) == (7, ("compact",))
+    await one.session.set(path, b"{x")
+    assert await load(other.session, starts, 2, running=True) == {path}
+    assert starts["log.retention.ms"] == 7
+    await one.session.delete(path)
+    again = BrokerConfig.load(None, ["log.retention.ms=5"])
+    await load(other.session, again, 2, cautious=True)
+    assert again["log.retention.ms"] == 5
 
 
 async def test_who_follows_no_more_hears_no_more(members: tuple[Member, Member]) -> None:

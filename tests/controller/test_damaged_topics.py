@@ -101,7 +101,7 @@ def test_a_sound_topic_is_as_it_is_written() -> None:
 
 
 def test_the_older_of_two_topics_keeps_their_id() -> None:
-    """Whoever is the controller."""
+    """The rule needs no memory: each controller decides the same."""
     one = {"new": (ID, 9), "old": (ID, 4), "other": (bytes(16), 1), "newest": (ID, 12)}
     assert strangers(one) == {"new": "old", "newest": "old"}
 
@@ -216,7 +216,7 @@ async def test_a_state_that_cannot_be_written_costs_its_topic(cluster: FakeClust
 async def test_two_topics_with_one_id(
     cluster: FakeCluster, anew: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second is told to no broker, until the first is gone."""
+    """No broker hears of the second until the first is gone."""
     (good,) = await cluster.create("good", (2, 3))
     data, _ = await cluster.admin.get(nodes.topic("good"))
     copy = TopicPartition("copy", 0)
@@ -359,7 +359,7 @@ async def test_a_balance_with_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_a_deletion_whose_node_is_damaged_meanwhile(cluster: FakeCluster) -> None:
-    """It waits, the term goes on, and once it is mended the topic goes."""
+    """The deletion waits, and the term goes on."""
     await cluster.create("t", (2, 3))
     (u,) = await cluster.create("u", (2, 3))
     await cluster.brokers[3].die(silently=True)

@@ -62,7 +62,7 @@ async def a_manager(metadata: MetadataCache, held: Held) -> ReplicaManager:
 
 
 def roles(*topics: tuple[str, bytes]) -> Any:
-    """A LeaderAndIsr of partition 0 of topics, which nobody leads, in a list as any controller may send it."""
+    """A LeaderAndIsr of partition 0 of topics, without a leader."""
     kind = m.LeaderAndIsrRequest.TopicStates
     state = kind.PartitionStates(
         partition_index=0, controller_epoch=1, leader=-1, leader_epoch=0, isr=[1], partition_epoch=0, replicas=[1],
@@ -89,7 +89,7 @@ def metadata_of(*topics: tuple[str, bytes], full: bool = False, leader: int = 1)
 
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_role_in_the_topic_of_another_is_refused(at_once: bool) -> None:
-    """By its partition alone; whichever was told first has the id."""
+    """By its partition alone; the first of the two has the id."""
     held = Held()
     manager = await a_manager(MetadataCache("c"), held)
     good, copy, other = (TopicPartition(name, 0) for name in ("good", "copy", "other"))
@@ -109,7 +109,7 @@ async def test_topics_without_ids_have_none_in_common() -> None:
 
 
 async def test_logs_of_one_id_wait_for_the_controller() -> None:
-    """Which of them is the topic's, their directories do not say."""
+    """Their directories do not say which of them is the topic's."""
     held = Held()
     good, copy, other = (TopicPartition(name, 0) for name in ("good", "copy", "other"))
     held.lies = {key: SimpleNamespace(topic_id=ID) for key in (good, copy)}

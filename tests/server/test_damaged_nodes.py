@@ -1,0 +1,90 @@
+"""A node that is damaged, or another's, costs what it holds: a broker of a cluster starts, and its topics are led."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from pybroker.config import BrokerConfig
+from pybroker.controller import nodes
+from pybroker.controller.loading import prepare
+from pybroker.coordination.store import Create, NodeExists, Session
+from pybroker.logs import Logfmt
+from pybroker.server.cluster_broker import ClusterBroker
+from pybroker.testing.together import View
+from tests.controller.forbidding import ForbiddingStore
+from tests.harness import eventually
+
+LINES_MAX = 8
+"""How many warnings a damage may cost in a start and an election."""
+NODES = [
+    "/config/brokers/<default>", "/config/brokers/1", "/config/topics", "/config/topics/t", "/config/users",
+    "/config/users/u", "/config/clients", "/config/clients/c", "/config/ips",
+    "/config/changes/config_change_0000000000", nodes.topic("t"), nodes.broker(9),
+    "/brokers/seqid", "/latest_producer_id_block", "/isr_change_notification",
+    "/isr_change_notification/isr_change_0000000000", "/log_dir_event_notification",
+    "/log_dir_event_notification/log_dir_event_0000000000", "/admin/delete_topics", "/admin/delete_topics/t",
+    "/admin/preferred_replica_election", "/admin/reassign_partitions", "/feature",
+    "/kafka-acl/Topic/t", "/kafka-acl-changes/acl_changes_0000000000", "/delegation_token/tokens/x",
+    "/delegation_token/token_changes/token_change_0000000000",
+]  # fmt: skip
+DAMAGES = {
+    "garbage": b"\xff{", "empty": b"", "of another type": b"[1]", "a large one": b"x" * 999_000,
+    "another's": b"{}",
+}  # fmt: skip
+
+
+async def put(session: Session, path: str, data: bytes) -> None:
+    """Write a node, with the nodes above it that are missing."""
+    names = path.split("/")
+    for depth in range(2, len(names) + 1):
+        try:
+            await session.create("/".join(names[:depth]))
+        except NodeExists:
+            continue
+    await session.set(path, data)
+
+
+def broker(home: Path, store: ForbiddingStore) -> ClusterBroker:
+    sets = [
+        f"log.dirs={home}", "broker.id=1", "listeners=PLAINTEXT://127.0.0.1:0", "super.users=User:ANONYMOUS",
+        "authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "delegation.token.secret.key=in winter",
+    ]  # fmt: skip
+    return ClusterBroker(BrokerConfig.load(None, sets), store=View(store), give_up=["broker-1"])
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("node", NODES)
+async def test_a_broker_starts_and_leads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, node: str, damage: str
+) -> None:
+    """The broker leads its other topic, and logs a few lines, whatever one node holds."""
+    caplog.set_level(logging.WARNING)
+    store = ForbiddingStore()
+    await store.open()
+    admin = await store.session(60_000)
+    store.owners.add(admin.id)
+    await prepare(admin, nodes.OF_A_CLUSTER)
+    for name in "tu":
+        config = Create(nodes.topic_config(name), nodes.dump_config({}))
+        assignment = nodes.dump_assignment(name.encode() * 16, [(1,)])
+        await admin.multi([config, Create(nodes.topic(name), assignment)])
+    await put(admin, node, DAMAGES[damage])
+    if damage == "another's":
+        store.forbidden.add(node)
+    one = broker(tmp_path, store)
+    await one.start()
+
+    def leads() -> bool:
+        state = one.metadata.image.partition("u", 0)
+        return state is not None and state.leader == 1
+
+    await eventually("it leads", leads)
+    lines = [Logfmt().format(record) for record in caplog.records if record.name.startswith("pybroker.")]
+    lines = [line for line in lines if "SECURITY" not in line]
+    await one.stop()
+    await store.close()
+    assert len(lines) <= LINES_MAX, lines
+    assert not [line for line in lines if "Traceback" in line], lines
