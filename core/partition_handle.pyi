@@ -54,12 +54,16 @@ class Partition(Log):
     follower_throttled: bool
     def throttle(self, *, leader: bool, follower: bool) -> None:
         """Count what others fetch of it, and what is copied of it here, against the plane's limits of replication."""
-    def append(self, records: Bytes, *, now_ms: int, leader_epoch: int = -1, internal: bool = False) -> Appended:
+    def append(
+        self, records: Bytes, *, now_ms: int, leader_epoch: int = -1, internal: bool = False, acks: int = -2
+    ) -> Appended:
         """Check, stamp and append exactly one batch from a client, as the leader; the high watermark follows at once
         where there are no followers.
 
         `leader_epoch` -1 means the current one. `internal` skips the checks meant for clients (control batches).
-        Raises LogError: 2, 6, 10, 18, 32, 43, 45, 47, 48, 56, 74, 75, 76, 87."""
+        `acks` of the request: with -1 too few replicas in sync refuse it, with 0 and 1 a lapsed lease, with -2 neither.
+        A batch that follows one that was refused for a reason that passes is refused with the same error.
+        Raises LogError: 2, 6, 10, 18, 19, 32, 43, 45, 47, 48, 56, 74, 75, 76, 87; OSError."""
     def append_replica(
         self,
         records: Bytes,

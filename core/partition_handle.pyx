@@ -10,16 +10,16 @@ from libc.stdlib cimport free, malloc
 from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, poke_i64, store_i32
 from pybroker.core.base.error_codes cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_UPDATE_VERSION,
-    NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE,
-    UNKNOWN_LEADER_EPOCH,
+    NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, OUT_OF_ORDER_SEQUENCE_NUMBER,
+    RECORD_LIST_TOO_LARGE, UNKNOWN_LEADER_EPOCH,
 )
 from pybroker.core.batch.batch cimport batch_check, batch_fault, batch_t
 from pybroker.core.batch.validate cimport batch_validate
 from pybroker.core.log_handle cimport Log
-from pybroker.core.partition.append cimport FROM_CLIENT, INTERNAL, appended_t, partition_append
+from pybroker.core.partition.append cimport ACKS_UNSAID, FROM_CLIENT, INTERNAL, appended_t, partition_append
 from pybroker.core.partition.append_replica cimport NOT_ASKED, partition_append_replica, replicated_t
 from pybroker.core.partition.partition cimport (
-    BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, follower_t, partition_drop, partition_find, partition_read,
+    BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, LEADER, follower_t, partition_drop, partition_find, partition_read,
     partition_role, partition_tell_all, read_t, role_t,
 )
 from pybroker.core.partition.roles cimport (
@@ -71,7 +71,8 @@ cdef class Partition(Log):
         partition_role(self.state, &role)
         return Role(KINDS[role.kind], role.leader, role.leader_epoch, role.partition_epoch)
 
-    def append(self, records, *, int64_t now_ms, int32_t leader_epoch=-1, bint internal=False) -> Appended:
+    def append(self, records, *, int64_t now_ms, int32_t leader_epoch=-1, bint internal=False,
+               int32_t acks=ACKS_UNSAID) -> Appended:
         """Check, stamp and append exactly one batch; LogError says why it was refused."""
         cdef Py_buffer buffer
         cdef appended_t done
@@ -83,7 +84,7 @@ cdef class Partition(Log):
                 while status == -EMFILE:
                     status = partition_append(
                         self.state, <const uint8_t*>buffer.buf, buffer.len, leader_epoch,
-                        INTERNAL if internal else FROM_CLIENT, now_ms, &done)
+                        INTERNAL if internal else FROM_CLIENT, acks, now_ms, &done)
                     if status == -EMFILE and not self.waited():
                         break
             if status != 0 and status != DUPLICATE:
@@ -110,6 +111,14 @@ cdef class Partition(Log):
         if status == RECORD_LIST_TOO_LARGE:
             raise LogError(
                 status, f"append to {self.name}: {n} bytes, segment.bytes is {peek_i64(&l.settings.segment_bytes)}")
+        if status == NOT_ENOUGH_REPLICAS:
+            raise LogError(
+                status, f"append to {self.name}: too few replicas are in sync, or were when a batch before this one "
+                "was refused")
+        if status == NOT_LEADER_OR_FOLLOWER and self.role.kind == KINDS[LEADER]:
+            raise LogError(
+                status, f"append to {self.name}: the broker's lease has lapsed, or had when a batch before this one "
+                "was refused: another broker may lead")
         if status == INVALID_TXN_STATE:
             raise LogError(status, f"append to {self.name}: a transactional batch outside a transaction")
         if status == FENCED_LEADER_EPOCH or status == UNKNOWN_LEADER_EPOCH or status == NOT_LEADER_OR_FOLLOWER:

@@ -9,6 +9,8 @@ from pybroker.core.storage.producer_state cimport producer_t
 cdef enum:
     FROM_CLIENT = 0
     INTERNAL = 1             # the broker's own batch: control batches pass
+    ACKS_ALL = -1
+    ACKS_UNSAID = -2         # no rule of acks holds
 
 cdef struct appended_t:
     int64_t base_offset
@@ -22,16 +24,18 @@ cdef struct checked_t:         # a checked batch on its way into a log, alone or
     batch_t batch            # borrows the bytes it came in
     int32_t leader_epoch     # that the client knows; -1 none
     int32_t source
+    int32_t acks             # of the request: -1, 0, 1, or ACKS_UNSAID
     int32_t status           # 0, DUPLICATE, a Kafka code or -errno
     appended_t out
     uint8_t header[<int>HEADER_BYTES]
 
 cdef int partition_check(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, checked_t* out) noexcept nogil
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int32_t acks,
+    checked_t* out) noexcept nogil
 cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now_ms) noexcept nogil
 cdef int partition_append(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms,
-    appended_t* out) noexcept nogil
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int32_t acks,
+    int64_t now_ms, appended_t* out) noexcept nogil
 cdef void append_remember(log_t* l, int64_t id, producer_t* before) noexcept nogil
 cdef void append_undo(log_t* l, const batch_t* b, const producer_t* before) noexcept nogil
 cdef int append_account(log_t* l, const batch_t* b) noexcept nogil

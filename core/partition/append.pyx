@@ -7,7 +7,7 @@ header, which goes out in front of the untouched rest: the caller's bytes are ne
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from pybroker.core.base.atomic cimport load_i32, peek_i64, poke_i64
+from pybroker.core.base.atomic cimport load_i32, peek_i64, poke_i64, store_i32
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.counters cimport tally
 from pybroker.core.base.cursor cimport SHORT
@@ -23,13 +23,15 @@ from pybroker.core.batch.batch cimport (
 )
 from pybroker.core.batch.validate cimport batch_validate
 from pybroker.core.partition.partition cimport LEADER, partition_t, partition_tell
-from pybroker.core.partition.watermark cimport check_epoch, watermark_publish_end
+from pybroker.core.partition.watermark cimport check_epoch, is_under_min_isr, watermark_publish_end
+from pybroker.core.storage.context cimport lease_lapsed
 from pybroker.core.storage.leader_epochs cimport epochs_assign
 from pybroker.core.storage.log cimport log_active, log_offline, log_t, log_write, placed_t
 from pybroker.core.storage.producer_snapshots cimport producers_see
 from pybroker.core.storage.producer_state cimport (
-    DUPLICATE, producer_t, seen_t, sequence_begin, sequence_check, sequence_find, sequence_put_back,
+    DUPLICATE, producer_t, seen_t, sequence_check, sequence_find, sequence_put_back,
 )
+from pybroker.core.storage.refused_batches cimport refusals_find, refusals_forget, refusals_note
 from pybroker.core.storage.roll cimport log_must_roll, log_roll
 from pybroker.core.storage.slow_disk cimport slow_note
 
@@ -41,10 +43,8 @@ cdef enum:
 cdef int check_producer(log_t* l, const batch_t* b, appended_t* out) noexcept nogil:
     """The sequence rules; DUPLICATE with the original's offsets filled in."""
     cdef seen_t seen
-    cdef int status
-    if b.producer_id < 0:
-        return 0
-    status = sequence_check(&l.producers, b.producer_id, b.producer_epoch, b.base_sequence, b.last_offset_delta, &seen)
+    cdef int status = sequence_check(
+        &l.producers, b.producer_id, b.producer_epoch, b.base_sequence, b.last_offset_delta, &seen)
     if status == DUPLICATE:
         out.base_offset = seen.last_offset - seen.offset_delta
         out.last_offset = seen.last_offset
@@ -63,12 +63,18 @@ cdef void append_remember(log_t* l, int64_t id, producer_t* before) noexcept nog
 
 
 cdef void append_undo(log_t* l, const batch_t* b, const producer_t* before) noexcept nogil:
-    """The batch of a producer was not written. If it was the first, the second is not to be taken for it."""
-    if b.producer_id < 0:
-        return
-    sequence_put_back(&l.producers, b.producer_id, before if before.id >= 0 else NULL)
-    if before.id < 0 and b.base_sequence == 0:
-        sequence_begin(&l.producers, b.producer_id, b.producer_epoch)
+    """Forget a batch that was not written: its producer is what it was before."""
+    if b.producer_id >= 0:
+        sequence_put_back(&l.producers, b.producer_id, before if before.id >= 0 else NULL)
+
+
+cdef void note_refused(log_t* l, const batch_t* b, int status) noexcept nogil:
+    """Remember that a batch was refused whose turn it was; what its client sent behind it is to be refused like it."""
+    if status < 0:
+        store_i32(&l.refusing, -status)
+    if b.producer_id >= 0:
+        refusals_note(
+            &l.refusals, &l.producers, b.producer_id, b.producer_epoch, b.base_sequence, status, monotonic_ms())
 
 
 cdef int append_account(log_t* l, const batch_t* b) noexcept nogil:
@@ -106,10 +112,17 @@ cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nog
         tally(&l.traffic.batches_in, g.count)
         tally(&l.traffic.records_in, end[0] - g.start)
         tally(&l.traffic.bytes_in, g.bytes)
+        if load_i32(&l.refusing):
+            store_i32(&l.refusing, 0)
+        if l.refusals.count > 0:
+            for i in range(g.count):
+                refusals_forget(&l.refusals, g.checked[i].batch.producer_id)
     else:
         end[0] = g.start
         for i in range(g.count - 1, -1, -1):
             append_undo(l, &g.checked[i].batch, &g.before[i])
+        for i in range(g.count):  # once all are undone: the first of each producer is what it is to send again
+            note_refused(l, &g.checked[i].batch, status)
     g.count = g.vectors = 0
     g.bytes = 0
     g.start = end[0]
@@ -143,13 +156,49 @@ cdef void stamp(partition_t* p, checked_t* r, int64_t offset, int64_t now_ms) no
     r.out.last_offset = batch_last_offset(&r.batch)
 
 
-cdef bint forerunner_refused(partition_t* p, const batch_t* b, int status) noexcept nogil:
-    """Was the batch before this one refused, in all likelihood, because this replica did not lead yet, or with too few
-    in sync? Clients send several before the first is answered. A gap has librdkafka take a new epoch, under which it
-    sends again what may be here already; and a producer that is not known would begin with its second batch."""
-    if p.alone or b.base_sequence <= 0 or monotonic_ms() - p.opened_ms >= OPENED_MS:
-        return False
-    return status != 0 or sequence_find(&p.log.producers, b.producer_id) == NULL
+cdef int forerunner_status(partition_t* p, const batch_t* b, int status) noexcept nogil:
+    """The status that the batch before this one was refused with; 0 if it was not. `status` is what the sequence
+    rules say of this one.
+
+    What the broker refused before it led, or the leader before it, is not known here: for a while after a change of
+    the role a gap is taken for that. A lone broker leads before it accepts connections."""
+    cdef log_t* l = p.log
+    cdef int refused = 0
+    if l.refusals.count > 0:
+        refused = refusals_find(
+            &l.refusals, &l.producers, b.producer_id, b.producer_epoch, b.base_sequence, monotonic_ms())
+    if refused != 0 or b.base_sequence <= 0 or monotonic_ms() - p.opened_ms >= OPENED_MS:
+        return refused
+    if p.alone and peek_i64(&l.context.lease_ms) == 0:
+        return 0
+    if status != 0 or sequence_find(&l.producers, b.producer_id) == NULL:
+        return NOT_ENOUGH_REPLICAS
+    return 0
+
+
+cdef int check_acks(partition_t* p, const checked_t* r) noexcept nogil:
+    """Hold a request's acks to what the replica may promise: 0 or a Kafka code."""
+    if r.acks == ACKS_ALL:
+        return NOT_ENOUGH_REPLICAS if is_under_min_isr(p) else 0
+    if r.acks != ACKS_UNSAID and lease_lapsed(p.log.context):
+        return NOT_LEADER_OR_FOLLOWER
+    return 0
+
+
+cdef int admit_from_client(partition_t* p, checked_t* r) noexcept nogil:
+    """Hold a client's batch to the rules of acks and of sequences: 0, DUPLICATE, a Kafka code or -errno."""
+    cdef int unacked = check_acks(p, r), refused, status
+    if r.batch.producer_id < 0:
+        return unacked
+    status = check_producer(p.log, &r.batch, &r.out)
+    if status != 0 and status != OUT_OF_ORDER_SEQUENCE_NUMBER:
+        return unacked if unacked else status
+    refused = forerunner_status(p, &r.batch, status)
+    if unacked and status == 0 and not refused:
+        note_refused(p.log, &r.batch, unacked)
+    if unacked or refused:
+        return unacked if unacked else refused
+    return status
 
 
 cdef int admit(partition_t* p, checked_t* r) noexcept nogil:
@@ -166,9 +215,7 @@ cdef int admit(partition_t* p, checked_t* r) noexcept nogil:
         return NOT_LEADER_OR_FOLLOWER
     status = check_epoch(p, r.leader_epoch)
     if status == 0 and r.source == FROM_CLIENT:
-        status = check_producer(l, &r.batch, &r.out)
-        if (status == 0 or status == OUT_OF_ORDER_SEQUENCE_NUMBER) and forerunner_refused(p, &r.batch, status):
-            status = NOT_ENOUGH_REPLICAS
+        status = admit_from_client(p, r)
     return status
 
 
@@ -219,6 +266,7 @@ cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now
                 end = r.out.last_offset + 1
             else:
                 append_undo(l, &r.batch, &g.before[g.count])
+                note_refused(l, &r.batch, r.status)
         r = r.next
     write_gathered(p, &g, &end)
     poke_i64(&l.slow_appends.since_ms, 0)
@@ -241,7 +289,8 @@ cdef int pass_before(log_t* l) noexcept nogil:
 
 
 cdef int partition_check(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, checked_t* out) noexcept nogil:
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int32_t acks,
+    checked_t* out) noexcept nogil:
     """Check one batch as far as its bytes and the topic's limits tell; 0, or a Kafka code or -errno. Takes no lock."""
     cdef log_t* l = p.log
     cdef int64_t size_max = peek_i64(&l.settings.max_message_bytes)
@@ -249,6 +298,7 @@ cdef int partition_check(
     out.next = NULL
     out.leader_epoch = leader_epoch
     out.source = source
+    out.acks = acks
     out.status = 0
     out.out.base_offset = -1
     out.out.last_offset = -1
@@ -266,12 +316,12 @@ cdef int partition_check(
 
 
 cdef int partition_append(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int64_t now_ms,
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int32_t acks, int64_t now_ms,
     appended_t* out) noexcept nogil:
     """Check, stamp and append exactly one batch. 0, DUPLICATE (out says where the original is), a Kafka code or
     -errno."""
     cdef checked_t r
-    cdef int status = partition_check(p, data, n, leader_epoch, source, &r)
+    cdef int status = partition_check(p, data, n, leader_epoch, source, acks, &r)
     if status == 0:
         partition_append_checked(p, &r, now_ms)
         status = r.status

@@ -78,7 +78,7 @@ cdef struct partition_t:
     int64_t min_isr          # min.insync.replicas
     int32_t leader_throttled    # what followers outside the ISR fetch of it counts as throttled replication,
     int32_t follower_throttled  # and so does what we copy of it while we lag behind
-    int64_t opened_ms        # since when it takes what it refused before (monotonic); under the append mutex
+    int64_t opened_ms        # since when it leads in this epoch (monotonic); under the append mutex
     int64_t epoch_start      # where the log ended when it began to lead in this epoch; under the view mutex
     follower_t* followers    # of a leader
     pthread_mutex_t watch_mutex

@@ -19,7 +19,7 @@ from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_t, pth
 from pybroker.core.partition.partition cimport (
     FOLLOWER, LEADER, OFFLINE, follower_t, partition_t, partition_tell, partition_tell_all,
 )
-from pybroker.core.partition.watermark cimport check_epoch, committed, is_under_min_isr
+from pybroker.core.partition.watermark cimport check_epoch, committed
 from pybroker.core.storage.leader_epochs cimport epochs_assign
 from pybroker.core.storage.log cimport log_change, log_publish, log_t, view_t
 from pybroker.core.storage.truncation cimport log_truncate
@@ -156,10 +156,8 @@ cdef int partition_set_isr(
     cdef log_t* l = p.log
     cdef view_t v
     cdef int32_t i, k, maximal = 1
-    cdef bint refused
     cdef int status
     pthread_mutex_lock(&l.append_mutex)
-    refused = is_under_min_isr(p)
     status = NOT_LEADER_OR_FOLLOWER if p.role.kind != LEADER else check_epoch(p, leader_epoch)
     if status == 0:
         status = check_epochs(p, leader_epoch, partition_epoch)
@@ -172,8 +170,6 @@ cdef int partition_set_isr(
                 p.followers[i].in_isr |= isr[k] == p.followers[i].broker
             maximal += p.followers[i].in_isr != 0
         poke_i64(&p.isr_size, in_sync if in_sync >= 0 else maximal)
-        if refused and not is_under_min_isr(p):
-            p.opened_ms = monotonic_ms()
         v.high_watermark = committed(p, v.high_watermark, v.log_end)
         log_publish(l, &v)
     pthread_mutex_unlock(&l.append_mutex)

@@ -121,9 +121,11 @@ cdef order_t* check_partition(
     o.refused = 0
     if slow_is(&o.partition.log.slow_appends) or not log_is_open(o.partition.log):
         return NULL              # it is for threads that may wait for the disk
+    if load_i32(&o.partition.log.refusing):
+        return NULL              # where it fails again, it is refused in words
     if is_under_min_isr(o.partition) if acks == -1 else lease_lapsed(o.partition.log.context):
         return NULL              # it is refused, in words
-    if partition_check(o.partition, data, n, -1, FROM_CLIENT, &o.checked) != 0:
+    if partition_check(o.partition, data, n, -1, FROM_CLIENT, acks, &o.checked) != 0:
         return NULL
     if batch_codec(&o.checked.batch) != CODEC_NONE and not check_inside(t, o, version):
         return NULL

@@ -22,6 +22,7 @@ from pybroker.core.storage.leader_epochs cimport epochs_free
 from pybroker.core.storage.log_dir cimport log_dir_trust, log_dir_unreadable
 from pybroker.core.storage.producer_state cimport sequence_first_open, sequence_free
 from pybroker.core.storage.recent_batches cimport recent_add, recent_forget
+from pybroker.core.storage.refused_batches cimport refusals_free
 from pybroker.core.storage.segment cimport segment_free, segment_is_behind, segment_note, segment_t, segment_write
 
 cdef extern from "<assert.h>" nogil:
@@ -112,6 +113,7 @@ cdef void log_drop(log_t* l) noexcept nogil:
         free(p.data)
         free(p)
     sequence_free(&l.producers)
+    refusals_free(&l.refusals)
     epochs_free(&l.epochs)
     pthread_mutex_destroy(&l.append_mutex)
     pthread_mutex_destroy(&l.view_mutex)

@@ -52,4 +52,3 @@ cdef int sequence_load(sequence_t* s, const uint8_t* data, size_t n) noexcept no
 cdef void sequence_merge(sequence_t* s, sequence_t* newer) noexcept nogil
 cdef int sequence_adopt(sequence_t* s, const sequence_t* older) noexcept nogil
 cdef void sequence_put_back(sequence_t* s, int64_t id, const producer_t* old) noexcept nogil
-cdef void sequence_begin(sequence_t* s, int64_t id, int16_t epoch) noexcept nogil

@@ -237,11 +237,6 @@ cdef void sequence_put_back(sequence_t* s, int64_t id, const producer_t* old) no
         remove(s, <int32_t>(p - s.table))
 
 
-cdef void sequence_begin(sequence_t* s, int64_t id, int16_t epoch) noexcept nogil:
-    """Know a producer of which nothing is stored yet: only sequence 0 may come."""
-    enter(s, id, epoch)
-
-
 cdef int sequence_marker(
     sequence_t* s, int64_t id, int16_t epoch, int64_t timestamp, int32_t coordinator_epoch) noexcept nogil:
     """A transaction of this producer ended; coordinator_epoch -1 leaves what was known."""

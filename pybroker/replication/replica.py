@@ -17,6 +17,7 @@ from pybroker.replication.logdirs import LogDir
 from pybroker.replication.validation import Rules
 
 NEVER = (1 << 63) - 1
+ACKS_UNSAID = -2
 LEADER, FOLLOWER = "leader", "follower"
 """Kinds of roles: appends are for leaders, and so are reads, but those of a consumer in a follower's rack."""
 
@@ -199,22 +200,24 @@ class Replica:
             raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{self.key} is offline: {self.failure}")
         return await self.disk.run(self.directory, work, *args, **named)
 
-    async def append(self, records: Buffer, now_ms: int, leader_epoch: int = -1) -> core.Appended:
-        """Append one batch and tell those who wait; under a leader epoch only, unless it is -1. Raises KafkaError,
-        core.LogError, OSError.
+    async def append(
+        self, records: Buffer, now_ms: int, leader_epoch: int = -1, acks: int = ACKS_UNSAID
+    ) -> core.Appended:
+        """Append one batch and tell those who wait; under a leader epoch only, unless it is -1. A request's `acks` ask
+        for replicas in sync (-1), or for the broker's lease (0, 1). Raises KafkaError, core.LogError, OSError.
 
         One at a time: of the threads of a log dir a partition whose write hangs takes only one."""
         if self._appending is None:
             self._appending = asyncio.Lock()
         async with self._appending:
-            appended = await self.at_disk(self._write, records, now_ms, leader_epoch)
+            appended = await self.at_disk(self._write, records, now_ms, leader_epoch, acks)
         if self._waiters:
             self.tell()
         return appended
 
-    def _write(self, records: Buffer, now_ms: int, leader_epoch: int) -> core.Appended:
+    def _write(self, records: Buffer, now_ms: int, leader_epoch: int, acks: int) -> core.Appended:
         log = self.partition()
-        appended = log.append(records, now_ms=now_ms, leader_epoch=leader_epoch)
+        appended = log.append(records, now_ms=now_ms, leader_epoch=leader_epoch, acks=acks)
         self._flush_if_due(log)
         return appended
 

@@ -12,6 +12,7 @@ from pybroker.core.base.atomic cimport peek_i64, poke_i64
 from pybroker.core.batch cimport batch as b, validate as v
 from pybroker.core.partition_handle cimport Partition
 from pybroker.core.partition cimport append as a, partition as p
+from pybroker.core.storage cimport producer_state as s, refused_batches as f
 
 OK, SHORT, BAD = c.OK, c.SHORT, c.BAD
 
@@ -171,7 +172,7 @@ def append_together(Partition partition, list batches, int64_t now_ms):
     for i in range(len(batches)):
         data = batches[i]
         ready[i].status = a.partition_check(partition.state, <const uint8_t*><const char*>data, len(data), -1,
-                                            a.FROM_CLIENT, &ready[i])
+                                            a.FROM_CLIENT, a.ACKS_UNSAID, &ready[i])
         if ready[i].status == 0:
             link[0] = &ready[i]
             link = &ready[i].next
@@ -255,3 +256,33 @@ cdef class Quiesce:
 
     def collect(self):
         return q.collect(&self.state)
+
+
+cdef class Refused:
+    """A table of refused batches beside producers of which none ever wrote one."""
+
+    cdef f.refusals_t state
+    cdef s.sequence_t producers
+
+    def __cinit__(self):
+        s.sequence_init(&self.producers)
+
+    def __dealloc__(self):
+        f.refusals_free(&self.state)
+
+    @property
+    def count(self):
+        return self.state.count
+
+    @property
+    def capacity(self):
+        return self.state.capacity
+
+    def note(self, int64_t pid, int16_t epoch, int32_t first, int status, int64_t now_ms):
+        f.refusals_note(&self.state, &self.producers, pid, epoch, first, status, now_ms)
+
+    def find(self, int64_t pid, int16_t epoch, int32_t first, int64_t now_ms):
+        return f.refusals_find(&self.state, &self.producers, pid, epoch, first, now_ms)
+
+    def forget(self, int64_t pid):
+        f.refusals_forget(&self.state, pid)

@@ -176,9 +176,26 @@ async def test_a_full_disk_is_no_failed_disk(live: Live, wire: Wire, caplog: pyt
     for error in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
         replicas(live).arm("segment.write", error, 1)
         assert (await wire.produce(broken, batch(b"x"))).error_code == KAFKA_STORAGE_ERROR
+    replicas(live).disarm()
     assert (await wire.produce(broken, batch(b"y"))).base_offset == 1
     assert await codes(wire) == {"one": 0, "two": 0}
     assert not [r for r in caplog.records if r.levelno == logging.ERROR]
+
+
+async def test_a_full_disk_is_called_so(live: Live, wire: Wire) -> None:
+    """The first refusal has its code alone; from then on clients are told in words, until a write succeeds."""
+    broken, _ = await two_topics(live, wire)
+    words = {
+        errno.ENOSPC: "disk full: the log dir of the partition has no space left",
+        errno.EDQUOT: "disk full: the disk quota of the log dir of the partition is used up",
+        errno.EACCES: "the log dir of the partition cannot be written: Permission denied",
+    }
+    for error, message in words.items():
+        replicas(live).arm("segment.write", error, 3)
+        answers = [await wire.produce(broken, batch(b"x")) for _ in range(3)]
+        assert [a.error_code for a in answers] == [KAFKA_STORAGE_ERROR] * 3
+        assert [a.error_message for a in answers[1:]] == [message] * 2
+        assert (await wire.produce(broken, batch(b"x"))).error_code == 0
 
 
 async def test_a_read_that_fails_fails_alone(live: Live, wire: Wire) -> None:

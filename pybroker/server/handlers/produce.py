@@ -6,6 +6,8 @@ requests wait behind it, so that order is kept.
 """
 
 import asyncio
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -38,11 +40,14 @@ UNEXPLAINED = {
     errors.DUPLICATE_SEQUENCE_NUMBER,
     errors.INVALID_PRODUCER_EPOCH,
     errors.UNKNOWN_PRODUCER_ID,
-    errors.KAFKA_STORAGE_ERROR,
     errors.NOT_LEADER_OR_FOLLOWER,
     errors.REQUEST_TIMED_OUT,
 }
 """What clients are used to; as in Kafka, the answer has the code alone."""
+_FULL = {
+    errno.ENOSPC: "disk full: the log dir of the partition has no space left",
+    errno.EDQUOT: "disk full: the disk quota of the log dir of the partition is used up",
+}
 _OTHER_EPOCHS = {errors.FENCED_LEADER_EPOCH, errors.UNKNOWN_LEADER_EPOCH}
 _REFUSALS = (KafkaError, core.LogError, OSError)
 
@@ -86,15 +91,11 @@ class Produce:
                 if replica.rules.concern(records):
                     work = partial(apply, replica.rules, records, now_ms, replica.key)
                     records = await loop.run_in_executor(self._workers, work)
-                if request.acks == ACKS_ALL and replica.log is not None and replica.log.under_min_isr:
-                    raise KafkaError(errors.NOT_ENOUGH_REPLICAS, "there are too few replicas in sync")
-                if request.acks != ACKS_ALL and self._replicas.lease_lapsed:
-                    raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, "another broker may lead by now")
             except _REFUSALS as problem:
                 _refuse(answer, problem)
             else:
                 epoch = replica.leader_epoch
-                end = await self._append(replica, records, answer, now_ms, epoch)
+                end = await self._append(replica, records, answer, now_ms, epoch, request.acks)
                 if request.acks == ACKS_ALL and end is not None:
                     waits.append(_Wait(replica, end, epoch, answer))
         if waits:
@@ -140,11 +141,11 @@ class Produce:
                         tell_leader(response, answer, leader, image, listener)
 
     async def _append(
-        self, replica: Replica, records: Buffer, answer: Any, now_ms: int, leader_epoch: int
+        self, replica: Replica, records: Buffer, answer: Any, now_ms: int, leader_epoch: int, acks: int
     ) -> int | None:
         """Append in this leader epoch; the offset behind the batch, None where it was refused."""
         try:
-            appended = await replica.append(records, now_ms, leader_epoch)
+            appended = await replica.append(records, now_ms, leader_epoch, acks)
         except _REFUSALS as problem:
             _refuse(answer, problem)
             return None
@@ -188,12 +189,22 @@ def _refuse(answer: Any, problem: KafkaError | core.LogError | OSError) -> None:
     answer.error_code = errors.NOT_LEADER_OR_FOLLOWER if code in _OTHER_EPOCHS else code
     answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
     if answer.error_code not in UNEXPLAINED:
-        answer.error_message = problem.message if isinstance(problem, KafkaError) else str(problem)
+        answer.error_message = _words(problem)
     if isinstance(problem, RefusedRecords):
         kind = m.ProduceResponse.Responses.PartitionResponses.RecordErrors
         answer.record_errors = [
             kind(batch_index=fault.batch_index, batch_index_error_message=fault.message) for fault in problem.faults
         ]
+
+
+def _words(problem: KafkaError | core.LogError | OSError) -> str:
+    """The message for the client. Paths of the broker are not for clients."""
+    if isinstance(problem, OSError):
+        number = problem.errno or 0
+        return _FULL.get(number) or f"the log dir of the partition cannot be written: {os.strerror(number)}"
+    if problem.code == errors.KAFKA_STORAGE_ERROR:
+        return "the log dir of the partition is offline"
+    return problem.message if isinstance(problem, KafkaError) else str(problem)
 
 
 def _finish(request: Any, response: Any) -> Any:

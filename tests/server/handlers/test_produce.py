@@ -152,9 +152,10 @@ async def test_a_disk_that_fails(desk: Desk) -> None:
     """KAFKA_STORAGE_ERROR, for this and what comes after it."""
     await desk.topic("t")
     desk.replicas.arm("segment.write", errno.EIO, 1)
-    for _ in range(2):
+    for words in ("cannot be written: Input/output error", "is offline"):
         answer = await one(desk, "t", batch(b"a"))
-        assert (answer.error_code, answer.error_message) == (errors.KAFKA_STORAGE_ERROR, None)
+        expected = (errors.KAFKA_STORAGE_ERROR, f"the log dir of the partition {words}")
+        assert (answer.error_code, answer.error_message) == expected
     assert desk.replica("t").offline
 
 
