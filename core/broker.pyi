@@ -50,9 +50,13 @@ class Broker(LogDirs):
         dir is offline then. None if there is none."""
     def set_lease(self, until_ms: int) -> None:
         """Until when, in ms since the host was started, this broker may act as leader alone; 0: for ever. Once it has
-        lapsed, the plane leaves Produce with acks 0 and 1 to Python, which refuses it."""
+        lapsed, the plane leaves Produce with acks 0 and 1 to Python, which refuses it, and a consumer's Fetch that is out
+        of range. 1: it is no member of its cluster; then it leaves all Produce to Python, and an acks=all that waits
+        gets NOT_LEADER_OR_FOLLOWER as soon as its partition is told to look (Partition.tell_all)."""
     @property
     def lease_lapsed(self) -> bool: ...
+    @property
+    def lease_lost(self) -> bool: ...
     def take_suspects(self) -> list[tuple[Partition, int]]:
         """Where reads met what is no batch since the last call: a partition, and the base offset of the segment. A scan
         of it (SegmentScan) lets reads pass by what is bad."""

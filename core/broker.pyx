@@ -13,7 +13,7 @@ from pybroker.core.opening cimport open_partition
 from pybroker.core.partition.partition cimport partition_tell_all
 from pybroker.core.partition_handle cimport Partition
 from pybroker.core.storage.backlog cimport backlog_discard
-from pybroker.core.storage.context cimport lease_lapsed
+from pybroker.core.storage.context cimport lease_is_lost, lease_lapsed
 from pybroker.core.storage.flusher cimport log_close
 from pybroker.core.storage.idle_files cimport IDLE_SEALED, log_close_idle
 from pybroker.core.storage.log cimport log_lock_files, log_t, log_trust
@@ -178,6 +178,11 @@ cdef class Broker(LogDirs):
     def lease_lapsed(self) -> bool:
         """May others lead what this broker leads?"""
         return lease_lapsed(self.context)
+
+    @property
+    def lease_lost(self) -> bool:
+        """Is this broker no member of its cluster, or not told yet what it leads?"""
+        return lease_is_lost(self.context)
 
     def take_suspects(self) -> list:
         """Where reads met what is no batch since the last call: (partition, base offset of the segment)."""

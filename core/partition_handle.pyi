@@ -50,6 +50,7 @@ class Partition(Log):
     leader_epoch: int
     role: Role  # offline until somebody says otherwise
     followers: list[Follower]  # of a leader
+    proven_ms: int  # of a leader: no other broker led at this time (monotonic) by a later epoch; -1 unknown
     leader_throttled: bool
     follower_throttled: bool
     def throttle(self, *, leader: bool, follower: bool) -> None:
@@ -131,11 +132,13 @@ class Partition(Log):
     @property
     def under_min_isr(self) -> bool:
         """Are fewer replicas in sync than acks=all needs? Of all the replicas there are, where that is fewer."""
+    def tell_all(self) -> None:
+        """Have everyone who waits for this partition look again."""
     def note_fetch(
         self, broker: int, offset: int, *, leader_epoch: int = -1, broker_epoch: int = -1, log_start: int = -1,
-        now_ms: int,
+        session: int = 0, session_epoch: int = 0, now_ms: int,
     ) -> None:
         """A follower fetches from `offset`: all before it, it has. -1 where it names no epoch, or does not say where
-        its log begins. now_ms: monotonic.
+        its log begins. session, session_epoch: its fetch session, and which request in it; 0: none. now_ms: monotonic.
 
         Raises LogError 1, 6, 74, 75 (the broker is no follower too), 77 (that of an earlier life)."""

@@ -25,7 +25,9 @@ from pybroker.core.partition.partition cimport (
 from pybroker.core.partition.roles cimport (
     partition_follow, partition_lead, partition_offline, partition_set_isr, partition_truncate,
 )
-from pybroker.core.partition.watermark cimport is_under_min_isr, watermark_followers, watermark_note_fetch
+from pybroker.core.partition.watermark cimport (
+    is_under_min_isr, watermark_followers, watermark_note_fetch, watermark_proven_ms,
+)
 from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log cimport log_hold, log_t
 from pybroker.core.storage.producer_state cimport DUPLICATE
@@ -295,14 +297,24 @@ cdef class Partition(Log):
         return load_i32(&self.state.follower_throttled) != 0
 
     def note_fetch(self, int32_t broker, int64_t offset, *, int32_t leader_epoch=-1, int64_t broker_epoch=-1,
-                   int64_t log_start=-1, int64_t now_ms) -> None:
+                   int64_t log_start=-1, int32_t session=0, int32_t session_epoch=0, int64_t now_ms) -> None:
         """A follower fetches from `offset`: it has all that is before; see the wall."""
         cdef int status
         with nogil:
-            status = watermark_note_fetch(self.state, broker, broker_epoch, leader_epoch, offset, log_start, now_ms)
+            status = watermark_note_fetch(
+                self.state, broker, broker_epoch, leader_epoch, offset, log_start, session, session_epoch, now_ms)
         if status == OFFSET_OUT_OF_RANGE:
             raise LogError(status, f"broker {broker} fetches {self.name} from {offset}, where it has none")
         self.settle(status, f"note a fetch of broker {broker} from", leader_epoch, -1)
+
+    @property
+    def proven_ms(self) -> int:
+        """A time at which no other broker led in a later epoch; see the wall."""
+        return watermark_proven_ms(self.state)
+
+    def tell_all(self) -> None:
+        """Have every watcher look again."""
+        partition_tell_all(self.state)
 
     @property
     def followers(self) -> list:

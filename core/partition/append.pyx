@@ -24,7 +24,7 @@ from pybroker.core.batch.batch cimport (
 from pybroker.core.batch.validate cimport batch_validate
 from pybroker.core.partition.partition cimport LEADER, partition_t, partition_tell
 from pybroker.core.partition.watermark cimport check_epoch, is_under_min_isr, watermark_publish_end
-from pybroker.core.storage.context cimport lease_lapsed
+from pybroker.core.storage.context cimport lease_is_lost, lease_lapsed
 from pybroker.core.storage.leader_epochs cimport epochs_assign
 from pybroker.core.storage.log cimport log_active, log_offline, log_t, log_write, placed_t
 from pybroker.core.storage.producer_snapshots cimport producers_see
@@ -178,6 +178,8 @@ cdef int forerunner_status(partition_t* p, const batch_t* b, int status) noexcep
 
 cdef int check_acks(partition_t* p, const checked_t* r) noexcept nogil:
     """Hold a request's acks to what the replica may promise: 0 or a Kafka code."""
+    if r.acks != ACKS_UNSAID and lease_is_lost(p.log.context):
+        return NOT_LEADER_OR_FOLLOWER
     if r.acks == ACKS_ALL:
         return NOT_ENOUGH_REPLICAS if is_under_min_isr(p) else 0
     if r.acks != ACKS_UNSAID and lease_lapsed(p.log.context):

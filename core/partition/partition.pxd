@@ -58,6 +58,10 @@ cdef struct follower_t:      # another replica, as the leader knows it
     int64_t leader_end       # where our log ended then
     int64_t log_start        # where its log began then; -1: it did not say
     int64_t fetched_ms
+    int32_t session          # fetch session of its latest fetch, and that fetch's epoch in it; 0: none
+    int32_t session_epoch
+    int64_t earlier_ms       # when the fetch before that was noted, in the same session; -1: there was none
+    int64_t asked_after_ms   # its latest fetch was sent after this time; -1: unknown
     int64_t caught_up_ms     # when it last had all that there was
 
 cdef struct partition_t:

@@ -47,16 +47,14 @@ cdef void set_role(
 
 cdef void begin_follower(const partition_t* p, follower_t* f, bint same_epoch) noexcept nogil:
     """What the leader knows of a follower: nothing, in a new leader epoch."""
-    cdef int32_t i
+    cdef int32_t i, in_isr = f.in_isr
     f.broker_epoch = f.log_end = f.leader_end = f.log_start = f.fetched_ms = f.caught_up_ms = -1
+    f.session = f.session_epoch = 0
+    f.earlier_ms = f.asked_after_ms = -1
     for i in range(p.follower_count if same_epoch else 0):
         if p.followers[i].broker == f.broker:
-            f.broker_epoch = p.followers[i].broker_epoch
-            f.log_end = p.followers[i].log_end
-            f.leader_end = p.followers[i].leader_end
-            f.log_start = p.followers[i].log_start
-            f.fetched_ms = p.followers[i].fetched_ms
-            f.caught_up_ms = p.followers[i].caught_up_ms
+            f[0] = p.followers[i]
+            f.in_isr = in_isr
 
 
 cdef inline bint lock(pthread_mutex_t* mutex, bint wait) noexcept nogil:

@@ -35,7 +35,8 @@ cdef inline int64_t committed(const partition_t* p, int64_t high_watermark, int6
 cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) noexcept nogil
 cdef int watermark_note_fetch(
     partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset, int64_t log_start,
-    int64_t now_ms) noexcept nogil
+    int32_t session, int32_t session_epoch, int64_t now_ms) noexcept nogil
+cdef int64_t watermark_proven_ms(partition_t* p) noexcept nogil
 cdef bint watermark_is_in_sync(partition_t* p, int32_t broker) noexcept nogil
 cdef int32_t watermark_followers(partition_t* p, follower_t** out) noexcept nogil
 cdef int watermark_learn(partition_t* p, int64_t leader_epoch, int64_t high_watermark) noexcept nogil

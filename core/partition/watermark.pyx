@@ -3,13 +3,18 @@
     leader      high watermark = min(end of the log, where each follower of the maximal ISR last fetched from)
     follower    high watermark = min(end of the log, the leader's high watermark)
 
+A leader whose lease has lapsed asks whether others lead by now. No: another leader is elected from the ISR, and fetches from
+this one no more. So nobody else led at a time after which each follower of the maximal ISR sent a fetch, in our leader
+epoch. Arrival proves nothing, for a fetch may have been under way for long; but at most PIPELINED of them are
+unanswered in a session, so that each was sent after the answer to the one so many before it.
+
 An append moves the end; a fetch of a follower, a change of the ISR or of the role, and an append where nobody follows
 move the high watermark. What a follower's fetch tells is noted under the log's view mutex alone, so that no fetch waits
 for the disk of an append.
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
@@ -23,6 +28,9 @@ from pybroker.core.partition.partition cimport (
 from pybroker.core.storage.log cimport (
     log_active, log_change, log_note_transactions, log_publish, log_publish_high_watermark, log_t, view_t,
 )
+
+cdef enum:
+    PIPELINED = 2                # requests of a follower that are unanswered at most
 
 
 cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) noexcept nogil:
@@ -53,9 +61,19 @@ cdef follower_t* find(partition_t* p, int32_t broker) noexcept nogil:
     return NULL
 
 
+cdef void note_order(follower_t* f, int32_t session, int32_t epoch) noexcept nogil:
+    """Note after what time a fetch was sent that is the request `epoch` of a session (0: of none)."""
+    if session == 0 or session != f.session or epoch <= f.session_epoch:
+        f.earlier_ms = f.asked_after_ms = -1
+    else:
+        f.asked_after_ms = f.fetched_ms if epoch - f.session_epoch >= PIPELINED else f.earlier_ms
+        f.earlier_ms = f.fetched_ms
+    f.session, f.session_epoch = session, epoch
+
+
 cdef int note(
     partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset, int64_t log_start,
-    int64_t now_ms, bint* joining) noexcept nogil:
+    int32_t session, int32_t session_epoch, int64_t now_ms, bint* joining) noexcept nogil:
     """What a fetch tells of its follower, or why it counts for nothing; joining: it is outside the ISR, and has caught
     up. Under the view mutex."""
     cdef view_t* v = &p.log.view
@@ -80,6 +98,7 @@ cdef int note(
     f.log_end = offset
     f.leader_end = v.log_end
     f.log_start = log_start
+    note_order(f, session if leader_epoch >= 0 else 0, session_epoch)
     f.fetched_ms = now_ms
     joining[0] = not f.in_isr and offset >= max(v.high_watermark, p.epoch_start)
     move(p, committed(p, v.high_watermark, v.log_end))
@@ -88,15 +107,16 @@ cdef int note(
 
 cdef int watermark_note_fetch(
     partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset, int64_t log_start,
-    int64_t now_ms) noexcept nogil:
+    int32_t session, int32_t session_epoch, int64_t now_ms) noexcept nogil:
     """A follower fetches from `offset`: all before it, it has. 0, or a Kafka code where it counts for nothing.
 
     leader_epoch: that the follower knows; log_start: where its log begins; broker_epoch: of its present life; -1 where
-    it does not say."""
+    it does not say. It is the request `session_epoch` of a fetch session, of none where `session` is 0."""
     cdef bint joining = False
     cdef int status
     pthread_mutex_lock(&p.log.view_mutex)
-    status = note(p, broker, broker_epoch, leader_epoch, offset, log_start, now_ms, &joining)
+    status = note(
+        p, broker, broker_epoch, leader_epoch, offset, log_start, session, session_epoch, now_ms, &joining)
     pthread_mutex_unlock(&p.log.view_mutex)
     if status == 0:
         partition_tell(p)
@@ -114,6 +134,21 @@ cdef bint watermark_is_in_sync(partition_t* p, int32_t broker) noexcept nogil:
     in_sync = f != NULL and f.in_isr
     pthread_mutex_unlock(&p.log.view_mutex)
     return in_sync
+
+
+cdef int64_t watermark_proven_ms(partition_t* p) noexcept nogil:
+    """A time, by the monotonic clock, at which no other broker led in a later epoch; -1: none is known. The end of time
+    where the ISR is this broker alone: no other can be elected from it."""
+    cdef int64_t proven = INT64_MAX
+    cdef int32_t i
+    pthread_mutex_lock(&p.log.view_mutex)
+    if p.role.kind != LEADER:
+        proven = -1
+    for i in range(p.follower_count):
+        if p.followers[i].in_isr:
+            proven = min(proven, p.followers[i].asked_after_ms)
+    pthread_mutex_unlock(&p.log.view_mutex)
+    return proven
 
 
 cdef int32_t watermark_followers(partition_t* p, follower_t** out) noexcept nogil:

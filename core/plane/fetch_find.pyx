@@ -18,6 +18,7 @@ from pybroker.core.plane.operation cimport operation_new
 from pybroker.core.plane.quota_bucket cimport bucket_most, bucket_record, bucket_wait
 from pybroker.core.plane.quotas cimport quotas_fetched
 from pybroker.core.storage.cold_reads cimport cold_new, cold_put, cold_t, cold_wish, reader_is_cold, reader_is_open
+from pybroker.core.storage.context cimport lease_lapsed
 from pybroker.core.storage.leader_epochs cimport epochs_end
 from pybroker.core.storage.log cimport log_t, log_view, view_t
 from pybroker.core.storage.open_files cimport files_drop
@@ -92,7 +93,8 @@ cdef int find_follower(fetcher_t* f, wanted_t* w, int32_t leader_epoch) noexcept
     if w.diverges or not f.noting:
         return 0
     return watermark_note_fetch(
-        w.partition, q.replica, q.replica_epoch, w.leader_epoch, w.offset, w.log_start, f.now_ms)
+        w.partition, q.replica, q.replica_epoch, w.leader_epoch, w.offset, w.log_start,
+        q.session_id if q.session_epoch > 0 else 0, q.session_epoch, f.now_ms)
 
 
 cdef int read_one(fetch_t* q, wanted_t* w, int64_t most, bint minimum_one) noexcept nogil:
@@ -179,6 +181,8 @@ cdef int find_one(fetcher_t* f, wanted_t* w, int64_t most) noexcept nogil:
         return LATER
     if q.replica < 0 and w.last_epoch >= 0 and (status != 0 or not follows(w, epoch)):
         return -1
+    if status == OFFSET_OUT_OF_RANGE and q.replica < 0 and lease_lapsed(w.partition.log.context):
+        return -1                # others may lead by now, and have what is not here
     if status != 0:
         w.read.view.high_watermark = w.read.view.last_stable = w.read.view.log_start = -1
     if status == 0 or status == OFFSET_OUT_OF_RANGE or status == UNKNOWN_LEADER_EPOCH:

@@ -36,7 +36,7 @@ from pybroker.core.plane.timer cimport timer_set
 from pybroker.core.plane.wire cimport (
     read_header, read_length, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags, write_text,
 )
-from pybroker.core.storage.context cimport lease_lapsed
+from pybroker.core.storage.context cimport lease_is_lost, lease_lapsed
 from pybroker.core.storage.group_commit cimport sync_put, sync_unasked
 from pybroker.core.storage.log cimport log_is_open, log_sync_due, log_view, view_t
 from pybroker.core.storage.producer_state cimport DUPLICATE
@@ -123,7 +123,8 @@ cdef order_t* check_partition(
         return NULL              # it is for threads that may wait for the disk
     if load_i32(&o.partition.log.refusing):
         return NULL              # where it fails again, it is refused in words
-    if is_under_min_isr(o.partition) if acks == -1 else lease_lapsed(o.partition.log.context):
+    if lease_is_lost(o.partition.log.context) or (
+            is_under_min_isr(o.partition) if acks == -1 else lease_lapsed(o.partition.log.context)):
         return NULL              # it is refused, in words
     if partition_check(o.partition, data, n, -1, FROM_CLIENT, acks, &o.checked) != 0:
         return NULL
@@ -409,6 +410,8 @@ cdef bint is_settled(awaited_t* a, bint late) noexcept nogil:
         a.error = NOT_LEADER_OR_FOLLOWER
     elif not load_i32(&a.partition.published):
         a.error = NOT_LEADER_OR_FOLLOWER
+    elif v.high_watermark < a.end and lease_is_lost(a.partition.log.context):
+        a.error = NOT_LEADER_OR_FOLLOWER  # its followers follow another by now
     elif v.high_watermark < a.end and late:
         a.error = NOT_ENOUGH_REPLICAS_AFTER_APPEND if is_under_min_isr(a.partition) else REQUEST_TIMED_OUT
     elif v.high_watermark < a.end:

@@ -385,6 +385,8 @@ cdef const char* ask(reactor_t* r, conn_t* c) noexcept nogil:
     that is answered at once."""
     cdef replica_fetcher_t* f = fetcher_of(c)
     cdef int64_t sent = c.bytes_out
+    if not replica_fetcher_take_orders(f):  # what was taken away is not asked for: a leader proves by it that it leads
+        return GONE
     rest(r, c)
     if f.listed.first == NULL and f.forgotten.first != NULL and not f.awaiting:
         end_session(f)           # nothing would tell the leader for a while, and what is forgotten is held until then

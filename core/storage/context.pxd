@@ -9,6 +9,9 @@ from pybroker.core.base.vfs cimport vfs_t
 from pybroker.core.base.worker cimport task_fn
 from pybroker.core.storage.log_dir cimport log_dir_t
 
+cdef enum:
+    NO_MEMBER = 1                # as a lease: the cluster took this broker for dead, and others lead
+
 cdef struct context_t:
     vfs_t* fs
     reclaim_t reclaim
@@ -20,6 +23,7 @@ cdef struct context_t:
     int32_t suspects             # a log has a segment in which a read met what is no batch
     int64_t write_behind_bytes   # of one log, before the kernel is asked to begin writing
     int64_t lease_ms             # until when, by the clock since boot, it may act as leader alone; 0: it needs no lease
+                                 # NO_MEMBER: its registration is gone, or the controller has not spoken since
     int64_t idle_ms              # between two looks at the trash of a log dir
 
 
@@ -27,6 +31,11 @@ cdef inline bint lease_lapsed(context_t* c) noexcept nogil:
     """May others have taken over what this broker leads, though it has not heard of it?"""
     cdef int64_t until = peek_i64(&c.lease_ms)
     return until != 0 and boot_ms() > until
+
+
+cdef inline bint lease_is_lost(context_t* c) noexcept nogil:
+    """True from the loss of the registration until the controller has spoken to the next one."""
+    return peek_i64(&c.lease_ms) == NO_MEMBER
 
 
 cdef context_t* context_new(int64_t write_behind_bytes, int64_t idle_ms, task_fn close_idle) noexcept nogil

@@ -64,20 +64,33 @@ class Suspects:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._since_s: dict[int, float] = {}
+        self._replaced: set[int] = set()
         self._waiting: set[asyncio.Future[None]] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._since_s)
+        return bool(self._since_s or self._replaced)
 
     def __contains__(self, broker: int) -> bool:
-        return self._age_s(broker) < SUSPECTED_S
+        return broker in self._replaced or self._age_s(broker) < SUSPECTED_S
+
+    def doubt(self, broker: int, doubted: bool) -> None:
+        """Suspect a broker for as long as nobody says otherwise: this one, while others may lead what it has led."""
+        if doubted and broker not in self._replaced:
+            self._replaced.add(broker)
+            self._since_s[broker] = self._now_s()
+        elif not doubted and broker in self._replaced:
+            self._replaced.discard(broker)
+            self.discard(broker)
+
+    def is_doubted(self, broker: int) -> bool:
+        return broker in self._replaced
 
     def add(self, broker: int) -> None:
         if broker not in self:
             self._since_s[broker] = self._now_s()
 
     def discard(self, broker: int) -> None:
-        """It was reached."""
+        """A broker was reached."""
         if self._since_s.pop(broker, None) is not None:
             self.look()
 

@@ -201,7 +201,7 @@ class BrokerChannel:
                 self._link.close()
 
     async def _connect(self) -> Asked:
-        told = False
+        said = ""
         while True:
             broker = self.broker
             try:
@@ -211,13 +211,15 @@ class BrokerChannel:
                     return link
                 link.close()  # it is reached elsewhere meanwhile
                 continue
-            except ConnectionRefusedError:
-                if self._reached:
-                    self._reports.refused(self.broker.id, self.epoch)
             except OSError as problem:
-                if not told:
-                    event(log, logging.WARNING, "broker not reached", broker=self.broker.id, reason=problem)
-                told = True
+                proof = isinstance(problem, ConnectionRefusedError) and self._reached
+                if proof:
+                    self._reports.refused(self.broker.id, self.epoch)
+                elif (why := _why(problem)) != said:  # said again once the reason is another, or it was reached
+                    at = ",".join(f"{at.host}:{at.port}" for at in broker.endpoints.values())
+                    reason = str(problem) or type(problem).__name__
+                    event(log, logging.WARNING, "broker not reached", broker=broker.id, at=at, reason=reason)
+                    said = why
             await asyncio.sleep(RETRY_S)
 
     async def _next(self, link: Asked) -> Batch | None:
@@ -367,6 +369,11 @@ class BrokerChannel:
         for key, stop in batch.stops.items():
             code = answer.error_code or failed.get(key, errors.NONE)
             self._reports.stopped(self.broker.id, key, stop.delete, code)
+
+
+def _why(problem: OSError) -> str:
+    """The kind of a failure to connect, in which no word changes from one time to the next."""
+    return f"{type(problem).__name__} {problem.errno}"
 
 
 def _decided(state: PartitionState) -> dict[str, Any]:

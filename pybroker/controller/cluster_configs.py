@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 
 from pybroker import errors
+from pybroker.cluster.addresses import clash
 from pybroker.cluster.config_changes import Change as ConfigChange
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.metadata_cache import MetadataCache
@@ -47,6 +48,7 @@ from pybroker.coordination.store import (
     StoreError,
 )
 from pybroker.errors import KafkaError
+from pybroker.model import HostPort
 from pybroker.security.quotas import Entity
 from pybroker.security.tls import check_believed
 
@@ -105,6 +107,7 @@ class ClusterConfigs:
                 held, version = await self._read(path)
                 topics = dict(self._topics.all())  # as they are now
                 judged = await judge_broker(self._config, name, held, changes, topics, replace=replace)
+                self._check_addresses(judged.tried)
                 if self._is_about_peers(judged.tried, changes):
                     await asyncio.to_thread(check_believed, judged.tried)
                 async with prepared(self.sockets, judged.tried):
@@ -113,6 +116,13 @@ class ClusterConfigs:
                     if await self._written(path, version, judged.stored, entity):
                         break
         tell_altered(entity, judged.after)
+
+    def _check_addresses(self, tried: BrokerConfig) -> None:
+        """Raises INVALID_CONFIG where this broker would advertise an address of another one."""
+        before, after = (each.listeners.advertised or () for each in (self._config, tried))
+        new = {HostPort(host, port) for _, host, port in after} - {HostPort(host, port) for _, host, port in before}
+        if found := clash(self._broker_id, new, self._metadata.image.brokers.values()):
+            raise KafkaError(errors.INVALID_CONFIG, f"advertised.listeners: {found}")
 
     def _is_about_peers(self, tried: BrokerConfig, changes: list[ConfigChange]) -> bool:
         """Is a change about how other brokers connect to this one by TLS? Stores may be others under the same name."""

@@ -224,6 +224,13 @@ class Coordinator:
         shard.check()
         return shard
 
+    def logs(self, group_ids: Iterable[str] | None) -> list[OffsetsLog]:
+        """The partitions led here that these groups live in; None: all."""
+        if group_ids is None:
+            return [shard.replica for shard in self._shards.values()]
+        indexes = {partition_of(name, self.partitions) for name in group_ids} if self.partitions else set()
+        return [shard.replica for index, shard in self._shards.items() if index in indexes]
+
     def find(self, group_id: str) -> Entry | None:
         """A group that is here, or None. Raises as shard_of."""
         return self.shard_of(group_id).entries.get(group_id)

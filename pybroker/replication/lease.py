@@ -1,4 +1,5 @@
-"""Until when this broker may act as a leader alone: take records with acks 0 and 1, and have an ISR changed.
+"""Until when this broker may act as a leader alone: take records with acks 0 and 1, have an ISR changed, and say where
+logs end and groups stand. Once it has lapsed, followers may prove the latter (`proof.py`).
 
     registered ──told of each partition that it leads, under this registration──> sure: the session's lease counts
         ^                                                                            │
@@ -14,8 +15,11 @@ from collections.abc import Callable, Iterable
 
 from pybroker.model import TopicPartition
 
-LAPSED_MS = 1
-"""A time of the clock since boot that is past; 0 is that of a broker that needs no lease."""
+NO_MEMBER_MS = 1
+"""In place of a time: others may have been elected, and this broker has not heard of it from the controller. 0 is the
+lease of a broker that needs none."""
+LAPSED_MS = 2
+"""A time that is past."""
 
 
 class Lease:
@@ -23,7 +27,7 @@ class Lease:
 
     def __init__(self, hold: Callable[[int], object]) -> None:
         self._hold = hold
-        self._until_ms = LAPSED_MS
+        self._until_ms = NO_MEMBER_MS
         self._epoch = -1
         self._early: dict[TopicPartition, int] = {}  # under which later broker epoch each was told
         self._unsure: set[TopicPartition] = set()
@@ -51,4 +55,4 @@ class Lease:
         self._apply()
 
     def _apply(self) -> None:
-        self._hold(LAPSED_MS if self._unsure else self._until_ms)
+        self._hold(NO_MEMBER_MS if self._unsure else self._until_ms)

@@ -248,9 +248,12 @@ class Replica:
         if self._is_due(log):
             log.flush()
 
-    async def committed(self, offset: int, leader_epoch: int = -1) -> None:
+    async def committed(
+        self, offset: int, leader_epoch: int = -1, in_vain: Callable[[], bool] = lambda: False
+    ) -> None:
         """Wait until the high watermark is at `offset`, where we have led since a leader epoch, unless that is -1:
-        after a break other records may lie there. Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH,
+        after a break other records may lie there. `in_vain` says that no follower will come. Raises
+        NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH,
         UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
 
         A log dir that fails meanwhile wakes nobody: who waits for it is cancelled by those who heed that."""
@@ -262,6 +265,8 @@ class Replica:
         try:
             while self._online().high_watermark < offset:
                 self._check_led_since(leader_epoch)  # a break may be over by the time that we hear of it
+                if in_vain():
+                    raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"another broker may lead {self.key} by now")
                 await news.come()
             self._check_led_since(leader_epoch)
         finally:
@@ -307,6 +312,12 @@ class Replica:
         if self.key.topic in INTERNAL_TOPICS:
             return False
         return not self.rules.looks_inside and self.rules.codec is None
+
+    def wake(self) -> None:
+        """Have all who wait for followers of what is led here look again: the followers may follow another."""
+        if self.log is not None and self.leads:
+            self.log.tell_all()
+            self.tell()
 
     def leave(self, waiter: Waiter) -> None:
         if self._waiters is not None:

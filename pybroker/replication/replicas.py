@@ -96,14 +96,21 @@ class Replicas:
             bucket.set_limit(self._config[_rate(role)])
 
     def set_lease(self, until_ms: int) -> None:
-        """Until when, by the clock since boot, this broker is a member of its cluster for certain."""
+        """Until when, by the clock since boot, this broker is a member of its cluster for certain; see Lease."""
+        was_lost = self.lease_lost
         self._core.set_lease(until_ms)
+        for replica in self if self.lease_lost and not was_lost else ():
+            replica.wake()
 
     @property
     def lease_lapsed(self) -> bool:
-        """May others lead what this broker leads, though it has not heard of it? What followers have acknowledged is
-        safe all the same, by epochs and ISR; what this broker would acknowledge alone is not."""
+        """True if others may lead what this broker leads, though it has not heard of it: see `proof.py`."""
         return self._core.lease_lapsed
+
+    @property
+    def lease_lost(self) -> bool:
+        """True while this broker is no member of its cluster, or not told yet what it leads."""
+        return self._core.lease_lost
 
     def __len__(self) -> int:
         return len(self._held)
@@ -141,6 +148,8 @@ class Replicas:
         replica = self.get(topic, partition)
         if replica is not None and replica.log is not None:
             role = replica.log.role
+            if role.kind == LEADER and self.lease_lapsed:
+                return NO_LEADER
             return Leader(self._broker_id if role.kind == LEADER else role.leader, role.leader_epoch)
         state = self._metadata.image.partition(topic, partition)
         return NO_LEADER if state is None else Leader(state.leader, state.leader_epoch)

@@ -47,7 +47,7 @@ from pybroker.logs import event
 from pybroker.model import HostPort
 from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.isr import IsrKeeper
-from pybroker.replication.lease import Lease
+from pybroker.replication.lease import NO_MEMBER_MS, Lease
 from pybroker.replication.logdirs import StartError, open_log_dirs, owner
 from pybroker.replication.manager import ReplicaManager
 from pybroker.server import directories, own_account
@@ -195,7 +195,7 @@ class ClusterBroker(Broker):
         self._isr.start()
         self._serving = True
         member.on_lost.append(self._end_reign)
-        lease = self._lease = Lease(replicas.set_lease)
+        lease = self._lease = Lease(self._hold_lease)
         self._manager.on_told.append(lease.told)
         self._manager.on_failure.append(self._report_failure)
         member.on_lease.append(lease.renew)
@@ -287,6 +287,11 @@ class ClusterBroker(Broker):
 
     def _is_controller(self) -> bool:
         return self._controller is not None and self._controller.active
+
+    def _hold_lease(self, until_ms: int) -> None:
+        assert self.replicas is not None
+        self.replicas.set_lease(until_ms)
+        self.metadata.suspects.doubt(self.broker_id, until_ms == NO_MEMBER_MS)
 
     async def _registered(self, session: Session, epoch: int) -> None:
         """Another registration: what was meant for the old one is refused from now on."""

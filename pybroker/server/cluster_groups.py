@@ -93,8 +93,9 @@ class ClusterGroups:
             reason = f"cannot be made: {self._problem}" if self._problem else "is being made"
             raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} {reason}")
         index = partition_of(group_id, len(topic.partitions))
-        node = image.node(topic.partitions[index].leader, listener)
-        if node is None:
+        leader = topic.partitions[index].leader
+        node = image.node(leader, listener)
+        if node is None or self._metadata.suspects.is_doubted(leader):
             problem = f"{OFFSETS_TOPIC}-{index} has no leader, or none with the listener {listener}"
             raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, problem)
         return node

@@ -17,9 +17,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from pybroker.cluster.addresses import clash
 from pybroker.cluster.image import LiveBroker
 from pybroker.controller import nodes
-from pybroker.coordination.commit import commit, until_answered
+from pybroker.coordination.commit import commit, read, until_answered
 from pybroker.coordination.store import (
     ENDED,
     ConnectionLoss,
@@ -31,10 +32,12 @@ from pybroker.coordination.store import (
     SessionState,
     Set,
     Store,
+    StoreDamaged,
     StoreError,
 )
 from pybroker.errors import KafkaError
 from pybroker.logs import event
+from pybroker.replication.lease import LAPSED_MS, NO_MEMBER_MS
 from pybroker.replication.logdirs import StartError
 from pybroker.tasks import cancel_and_wait
 from pybroker.upkeep import keep_up
@@ -45,8 +48,6 @@ TICKS_MS_MAX = 4000
 """Two ticks of ZooKeeper's default, by which it may end a session late; two ticks are never more than a session."""
 LEASE_MARGIN = 0.1
 """Of a session's timeout: clocks differ in their speed, and a check is not an append."""
-LAPSED_MS = 1
-"""A time of the clock since boot that is past."""
 LEASE_LOOKS = 12
 """How often in a session's timeout the lease is renewed."""
 RETRY_S = 1.0
@@ -116,9 +117,11 @@ class Membership:
                 await self._begin()
 
     async def register(self) -> None:
-        """Show the broker to the cluster for the first time. Raises StartError where another broker has its id."""
+        """Show the broker to the cluster for the first time. Raises StartError where another broker has its id, or
+        advertises one of its addresses."""
         now_s = asyncio.get_running_loop().time
         try:
+            await self.in_a_session(lambda _: self._own_addresses(now_s() + self._patience_s()))
             await self.in_a_session(lambda _: self._make_node(now_s() + self._patience_s()))
         except TimeoutError:
             broker = self._current()
@@ -171,6 +174,36 @@ class Membership:
         """How long a node that is held by another session may be that of our own life before."""
         timeout_ms = self.session.timeout_ms
         return (timeout_ms + min(timeout_ms, TICKS_MS_MAX)) / 1000
+
+    async def _own_addresses(self, deadline_s: float) -> None:
+        """Wait until no other broker advertises an address of this one: a broker that died keeps it until its session
+        ends. Raises StartError at the deadline, StoreError."""
+        broker, waits, late = self._current(), False, False
+        wanted = set(broker.endpoints.values())
+        while found := clash(broker.id, wanted, await self._others()):
+            if late:
+                what = "give this one addresses of its own (advertised.listeners, listeners), or stop that one"
+                raise StartError(f"{found}, and has been for longer than a session lasts: {what}")
+            if not waits:
+                event(log, logging.WARNING, "broker waits to register", broker=broker.id, reason=found)
+                waits = True
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await self._look.wait()
+            except TimeoutError:
+                late = True  # where this process stood still, the other may have gone long ago: look once more
+
+    async def _others(self) -> list[LiveBroker]:
+        """The brokers that are registered; `_look` is set when one comes or goes. Nodes that cannot be read are left
+        out. Raises StoreError."""
+        session, found = self.session, []
+        self._look.clear()
+        names, _ = await until_answered(lambda: session.children(nodes.BROKER_IDS, watch=lambda _: self._look.set()))
+        for name in names:
+            with contextlib.suppress(NoNode, StoreDamaged):
+                number = nodes.broker_id(name)
+                found.append(nodes.load_broker(number, (await read(session, nodes.broker(number)))[0]))
+        return found
 
     async def _make_node(self, deadline_s: float | None) -> None:
         """Make the node, once nobody else has it. Raises TimeoutError at the deadline, StoreError."""
@@ -227,6 +260,8 @@ class Membership:
                 if str(problem) != said:
                     event(log, logging.WARNING, "broker cannot register", reason=problem)
                 said = str(problem)
+                if isinstance(problem, KafkaError):  # nobody is elected in a store that knows nothing of this cluster
+                    self._hold(LAPSED_MS)
                 await asyncio.sleep(RETRY_S)
 
     async def _register_again(self) -> None:
@@ -246,8 +281,11 @@ class Membership:
     def _lapse(self) -> None:
         """Nobody knows this broker any more: others may lead what it leads."""
         self._registered = False
+        self._hold(NO_MEMBER_MS)
+
+    def _hold(self, until_ms: int) -> None:
         for tell in self.on_lease:
-            tell(LAPSED_MS)
+            tell(until_ms)
 
     async def _gone(self) -> str:
         """Wait until the node is gone; why."""
@@ -278,8 +316,7 @@ class Membership:
             until_ms = session.answered_ms + lease_ms
             if self._registered and session.state not in ENDED and until_ms != told:
                 told, moved_s = until_ms, now_s()
-                for tell in self.on_lease:
-                    tell(until_ms)
+                self._hold(until_ms)
                 if self._silent:
                     event(log, logging.INFO, "lease renewed", cause="ZooKeeper answers again")
                 self._silent = False

@@ -20,8 +20,10 @@ from pybroker.controller.entities import EntityConfigs
 from pybroker.controller.topics import TopicAdmin
 from pybroker.groups.coordinator import Coordinator
 from pybroker.protocol.apis import SERVED
+from pybroker.replication.proof import Proof
 from pybroker.replication.replicas import Replicas
 from pybroker.server.authorization import Authorization
+from pybroker.server.certain import Certain
 from pybroker.server.dispatch import Handler
 from pybroker.server.handlers import (
     acls,
@@ -90,15 +92,17 @@ def draw_session_id() -> int:
 def fetch_of(c: Collaborators) -> fetch.Fetch:
     """The Fetch handler, which its owner must release before the connections are closed."""
     sessions = Sessions(c.config["max.incremental.fetch.session.cache.slots"], draw_session_id)
-    return fetch.Fetch(c.replicas, c.metadata, sessions, c.config["fetch.max.bytes"], c.followers)
+    proof = Proof(c.replicas, c.config)
+    return fetch.Fetch(c.replicas, c.metadata, sessions, c.config["fetch.max.bytes"], c.followers, proof)
 
 
 def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
     """The table: API key to handler."""
+    proof = Proof(c.replicas, c.config)
     by_name = {
         "Produce": Handler(produce.Produce(c.replicas, c.metadata, c.workers), produce.failed),
         "Fetch": Handler(fetching, fetch.failed, abandon=True),
-        "ListOffsets": Handler(offsets.ListOffsets(c.replicas), offsets.list_offsets_failed),
+        "ListOffsets": Handler(offsets.ListOffsets(c.replicas, proof), offsets.list_offsets_failed),
         "Metadata": Handler(
             metadata.Metadata(c.metadata, c.admin, c.config["auto.create.topics.enable"]), metadata.failed
         ),
@@ -112,7 +116,7 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
         "DeleteRecords": Handler(records.DeleteRecords(c.replicas), records.failed),
         "InitProducerId": Handler(producer_ids.InitProducerId(c.draw_producer_id), producer_ids.failed),
         "OffsetForLeaderEpoch": Handler(
-            offsets.OffsetForLeaderEpoch(c.replicas), offsets.offset_for_leader_epoch_failed
+            offsets.OffsetForLeaderEpoch(c.replicas, proof), offsets.offset_for_leader_epoch_failed
         ),
         "DescribeConfigs": Handler(
             configs.DescribeConfigs(c.metadata, c.topic_configs, c.config, c.broker_id), configs.failed
@@ -120,7 +124,7 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
         "CreatePartitions": Handler(topics.CreatePartitions(c.admin), topics.create_partitions_failed),
         "DescribeCluster": Handler(cluster.DescribeCluster(c.metadata), cluster.failed),
     }
-    by_name |= group_handlers(c) | admin_handlers(c) | control_handlers(c)
+    by_name |= Certain(c.groups, proof).guard(group_handlers(c)) | admin_handlers(c) | control_handlers(c)
     return {api.key: by_name[api.name] for api in SERVED.values()}
 
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import OffsetSpec
 from pybroker import errors
 from pybroker.protocol import messages as m
 from pybroker.server.zookeeper_server import ZooKeeper
-from tests.asking import Asker, ask
+from tests.asking import Asker, ask, latest
 from tests.brokers.kit import QUIET, Cluster
 from tests.harness import until
 from tests.server.live import produce_data
@@ -390,6 +390,9 @@ def test_a_leader_without_its_store(tmp_path: Path) -> None:
             until("acks=1 is refused", lambda: not accepted(), timeout_s=20)
             writer.write(50)
             writer.settle()
+            port, end = cluster.brokers[cluster.leader(topic)].port, max(offset for _, offset in writer.acked) + 1
+            code, told = latest(port, topic)
+            assert code == 0 and told >= end, "its followers prove that it leads"
             own.start()
             until("acks=1 is taken again", accepted, timeout_s=30)
             writer.write(50)

@@ -10,7 +10,7 @@ import pytest
 
 from pybroker import errors
 from pybroker.server.zookeeper_server import ZooKeeper
-from tests.asking import ask
+from tests.asking import ask, latest
 from tests.brokers.kit import Cluster
 from tests.brokers.network import ZOOKEEPER, Network
 from tests.brokers.witness import ALONE, Witness
@@ -99,6 +99,10 @@ def test_a_leader_is_cut_from_zookeeper_alone(cluster: Cluster, network: Network
             assert wire.fetch(topic, 0).error == 0
         until("another leads", lambda: elsewhere(cluster, topic, leader))
         assert produce(cluster, leader, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER
+        with Wire(cluster.brokers[leader].port) as wire:
+            assert wire.fetch(topic, 0).error == 0
+            assert wire.fetch(topic, 1 << 40).error == errors.NOT_LEADER_OR_FOLLOWER, "it may lie at the next leader"
+        assert latest(cluster.brokers[leader].port, topic)[0] == errors.NOT_LEADER_OR_FOLLOWER
         assert cluster.brokers[leader].count("ISR") == 0
         network.heal()
         cluster.until_in_sync(topic)

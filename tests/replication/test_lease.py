@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pybroker.model import TopicPartition
-from pybroker.replication.lease import LAPSED_MS, Lease
+from pybroker.replication.lease import NO_MEMBER_MS, Lease
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -18,16 +18,16 @@ def test_another_registration_has_to_be_told() -> None:
     assert held[-1] == 1000, "it led nothing before"
     lease.registered(20, [A, B])
     lease.renew(2000)
-    assert held[-1] == LAPSED_MS
+    assert held[-1] == NO_MEMBER_MS
     lease.told(10, [A, B])
-    assert held[-1] == LAPSED_MS, "that was for the registration before"
+    assert held[-1] == NO_MEMBER_MS, "that was for the registration before"
     lease.told(20, [A])
-    assert held[-1] == LAPSED_MS
+    assert held[-1] == NO_MEMBER_MS
     lease.told(20, [B])
     assert held[-1] == 2000
     lease.told(30, [A])  # the controller knew of the next registration first
     lease.registered(30, [A, B])
-    assert held[-1] == LAPSED_MS
+    assert held[-1] == NO_MEMBER_MS
     lease.told(30, [B])
     assert held[-1] == 2000
 

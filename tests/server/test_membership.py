@@ -10,6 +10,7 @@ import pytest
 
 from pybroker import errors
 from pybroker.clock import boot_ms, wall_ms
+from pybroker.cluster.image import LiveBroker
 from pybroker.controller import nodes
 from pybroker.controller.loading import prepare
 from pybroker.coordination.memory import MemorySession, MemoryStore
@@ -164,6 +165,30 @@ async def test_another_broker_has_the_id(store: MemoryStore, member: Member) -> 
     with pytest.raises(StartError, match="another broker with the id 7 is registered in this cluster"):
         await member.join()
     assert await owner(store) == other.id
+
+
+def at(broker: LiveBroker, where: LiveBroker) -> LiveBroker:
+    """A broker that advertises the addresses of another one."""
+    return broker._replace(endpoints=where.endpoints)
+
+
+async def test_another_broker_has_the_address(store: MemoryStore, member: Member) -> None:
+    """Clients and the controller would reach that one in place of this one, for good."""
+    other = await store.session(60_000)
+    await other.create(nodes.broker(8), nodes.dump_broker(at(live_broker(8), member.broker), 0), ephemeral=True)
+    await other.create(f"{nodes.BROKER_IDS}/x", b"", ephemeral=True)  # is nobody's
+    with pytest.raises(StartError, match=r"host-7:9092 is the address of broker 8, which is registered, .*advertised"):
+        await member.join()
+    assert await other.exists(nodes.broker(7)) is None
+
+
+async def test_a_dead_broker_had_the_address(store: MemoryStore, member: Member) -> None:
+    """A machine has another id after a while: its session of before ends by itself."""
+    ghost = await store.session(200)
+    await ghost.create(nodes.broker(8), nodes.dump_broker(at(live_broker(8), member.broker), 0), ephemeral=True)
+    ghost.suspend()
+    session = await member.join()
+    assert await owner(store) == session.id
 
 
 async def test_the_lease_runs_from_the_last_answer(store: MemoryStore, member: Member) -> None:

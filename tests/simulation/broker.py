@@ -30,9 +30,10 @@ from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.disk_space import DiskSpace
 from pybroker.replication.isr import IsrKeeper
-from pybroker.replication.lease import LAPSED_MS, Lease
+from pybroker.replication.lease import LAPSED_MS, NO_MEMBER_MS, Lease
 from pybroker.replication.logdirs import StartError, open_log_dirs
 from pybroker.replication.manager import ReplicaManager
+from pybroker.replication.proof import Proof
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.server.cluster_groups import ClusterGroups
@@ -173,16 +174,17 @@ class Life(Process):
 
     def _serve(self) -> None:
         orders = control.Control(control.Peers("PLAINTEXT", self.manager, lambda: self.controller, _no_ids))
-        followers = fetch.Followers("PLAINTEXT", self.isr.fetched)
+        followers, proof = fetch.Followers("PLAINTEXT", self.isr.fetched), Proof(self.replicas, self.config)
         sessions = Sessions(10, lambda: self.world.random.getrandbits(31))
+        fetching = fetch.Fetch(self.replicas, self.metadata, sessions, 1 << 20, followers, proof)
         self._handlers: dict[type, tuple[Callable[[Any, Call], Any], Callable[[Any, int, str], Any]]] = {
             m.LeaderAndIsrRequest: (orders.leader_and_isr, control.leader_and_isr_failed),
             m.StopReplicaRequest: (orders.stop_replica, control.stop_replica_failed),
             m.UpdateMetadataRequest: (orders.update_metadata, control.update_metadata_failed),
             m.AlterPartitionRequest: (orders.alter_partition, control.alter_partition_failed),
             m.ControlledShutdownRequest: (orders.controlled_shutdown, control.controlled_shutdown_failed),
-            m.FetchRequest: (fetch.Fetch(self.replicas, self.metadata, sessions, 1 << 20, followers), fetch.failed),
-            m.ListOffsetsRequest: (ListOffsets(self.replicas), list_offsets_failed),
+            m.FetchRequest: (fetching, fetch.failed),
+            m.ListOffsetsRequest: (ListOffsets(self.replicas, proof), list_offsets_failed),
             m.ProduceRequest: (produce.Produce(self.replicas, self.metadata, None), produce.failed),  # type: ignore[arg-type]
             m.OffsetCommitRequest: (
                 group_offsets.OffsetCommit(self.groups, self.metadata), group_offsets.failed_commit
@@ -226,7 +228,8 @@ class Life(Process):
         """Core's clock of leases is not ours: what lapses, lapses by a timer that no freeze holds back."""
         loop = self.world.loop
         self.lapsed_ms = until_ms
-        self.replicas.set_lease(0 if until_ms > loop.ms() else LAPSED_MS)
+        lapsed_ms = NO_MEMBER_MS if until_ms == NO_MEMBER_MS else LAPSED_MS
+        self.replicas.set_lease(0 if until_ms > loop.ms() else lapsed_ms)
         if until_ms > loop.ms():
             loop.later((until_ms - loop.ms() + 1) / 1000, self._lapse_if_due)
 

@@ -26,6 +26,7 @@ from pybroker.cluster.replica_selector import ReplicaView, preferred_read_replic
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.replication.leaders import tell_leader
+from pybroker.replication.proof import Proof
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 
@@ -139,10 +140,11 @@ class _Parked:
 class Fetch:
     def __init__(
         self, replicas: Replicas, metadata: MetadataCache, sessions: Sessions, bytes_max: int,
-        followers: Followers | None = None,
+        followers: Followers | None, proof: Proof,
     ) -> None:  # fmt: skip
         """`followers`: of a broker of a cluster; a lone one has none."""
         self._followers = followers
+        self._proof = proof
         self._replicas = replicas
         self._metadata = metadata
         self._sessions = sessions
@@ -241,10 +243,19 @@ class Fetch:
                 empty = empty and size == 0
         if by.broker >= 0 and not noted:
             self._tell(reads, by)
+        if by.broker < 0 and self._proof.is_due:
+            await asyncio.gather(*(self._doubt(read) for read in reads if _ends_a_log(read)))
         for read in reads:
             if read.answer.error_code:
                 read.replica = None  # nobody waits for its news
         return reads
+
+    async def _doubt(self, read: _Read) -> None:
+        """Others may lead by now: only what is proven has a client go back to an offset of ours."""
+        assert read.replica is not None
+        if not await self._proof.found(read.replica):
+            answer = read.answer
+            answer.error_code, answer.diverging_epoch, answer.high_watermark = errors.NOT_LEADER_OR_FOLLOWER, None, -1
 
     def _tell(self, reads: Iterable[_Read], by: _Fetcher) -> None:
         """A follower has what it has: who waits for the high watermark is told, and who keeps the ISR."""
@@ -407,6 +418,13 @@ class Fetch:
         topic = image.topic(key.topic) if isinstance(key.topic, str) else image.topic_by_id(key.topic)
         if topic is not None:
             tell_leader(response, answer, self._replicas.leader_of(topic.name, key.partition), image, listener)
+
+
+def _ends_a_log(read: _Read) -> bool:
+    """True if the answer says that a client is beyond the log, before it, or on another branch."""
+    answer = read.answer
+    outside = answer.error_code == errors.OFFSET_OUT_OF_RANGE or answer.diverging_epoch is not None
+    return outside and read.replica is not None
 
 
 def _bytes(size: int, reads: Sequence[_Read]) -> int:

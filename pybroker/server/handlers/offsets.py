@@ -1,13 +1,16 @@
 """ListOffsets and OffsetForLeaderEpoch: from a time, or from a leader's epoch, to an offset."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pybroker import core, errors
 from pybroker.cluster.caller import Call
 from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.replication.proof import Proof
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.replication.search import Found, by_time, latest_time
@@ -26,8 +29,9 @@ def _failure(problem: KafkaError | core.LogError | OSError) -> int:
 
 
 class ListOffsets:
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: Replicas, proof: Proof) -> None:
         self._replicas = replicas
+        self._proof = proof
 
     async def __call__(self, request: Any, call: Call) -> Any:
         kind = m.ListOffsetsResponse
@@ -43,7 +47,11 @@ class ListOffsets:
                         raise KafkaError(errors.INVALID_REQUEST, f"{topic.name}-{index} is asked for twice")
                     _check_meaning(asked.timestamp, call.version)
                     replica = self._replicas.leader(topic.name, index, asked.current_leader_epoch)
+                    if self._proof.is_due and asked.timestamp in (LATEST, MAX_TIMESTAMP):
+                        await self._proof.check(replica)
                     found = await self._look(replica, asked, request)
+                    if self._proof.is_due and found.offset < 0 and asked.timestamp != LATEST_TIERED:
+                        await self._proof.check(replica)
                     if request.replica_id == CONSUMER and (asked.timestamp == LATEST or found.offset < 0):
                         _check_end(replica.partition(), call.version)
                     answer.offset, answer.timestamp, answer.leader_epoch = found
@@ -105,20 +113,33 @@ def list_offsets_failed(request: Any, code: int, message: str) -> Any:
 class OffsetForLeaderEpoch:
     """Where a leader's epoch ended (KIP-101): how consumers and followers find that a log was cut."""
 
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: Replicas, proof: Proof) -> None:
         self._replicas = replicas
+        self._proof = proof
 
     def __call__(self, request: Any, call: Call) -> Any:
-        kind = m.OffsetForLeaderEpochResponse
-        return kind(
-            topics=[kind.Topics(topic=t.topic, partitions=list(self._ends(request, t))) for t in request.topics]
-        )
+        """The answer, or a coroutine of it where the ends are to be proven; a follower goes by its own epoch."""
+        if self._proof.is_due and request.replica_id == CONSUMER:
+            return self._when_proven(request)
+        return self._answer(request, {})
 
-    def _ends(self, request: Any, topic: Any) -> Iterator[Any]:
+    async def _when_proven(self, request: Any) -> Any:
+        named = {TopicPartition(t.topic, p.partition) for t in request.topics for p in t.partitions}
+        led = {key: replica for key in named if (replica := self._replicas.get(*key)) is not None and replica.leads}
+        found = await asyncio.gather(*map(self._proof.found, led.values()))
+        return self._answer(request, dict(zip(led, found, strict=True)))
+
+    def _answer(self, request: Any, proven: Mapping[TopicPartition, bool]) -> Any:
+        kind = m.OffsetForLeaderEpochResponse
+        return kind(topics=[kind.Topics(topic=t.topic, partitions=list(self._ends(t, proven))) for t in request.topics])
+
+    def _ends(self, topic: Any, proven: Mapping[TopicPartition, bool]) -> Iterator[Any]:
         for asked in topic.partitions:
             answer = m.OffsetForLeaderEpochResponse.Topics.Partitions(partition=asked.partition)
             try:
                 replica = self._replicas.leader(topic.topic, asked.partition, asked.current_leader_epoch)
+                if not proven.get(replica.key, True):
+                    raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"another broker may lead {replica.key} by now")
                 answer.leader_epoch, answer.end_offset = replica.partition().end_offset_for_epoch(asked.leader_epoch)
             except (KafkaError, core.LogError, OSError) as problem:
                 answer.error_code = _failure(problem)

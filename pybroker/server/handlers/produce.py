@@ -161,7 +161,7 @@ class Produce:
         for replica, end, epoch, answer in waits:
             try:
                 async with asyncio.timeout_at(deadline_s):
-                    await replica.committed(end, epoch)
+                    await replica.committed(end, epoch, lambda: self._replicas.lease_lost)
             except TimeoutError:
                 few = replica.log is not None and replica.log.under_min_isr
                 code = errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND if few else errors.REQUEST_TIMED_OUT

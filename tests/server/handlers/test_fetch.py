@@ -11,6 +11,7 @@ from pybroker import errors
 from pybroker.clock import monotonic_ms
 from pybroker.cluster.fetch_sessions import Sessions
 from pybroker.protocol import messages as m
+from pybroker.replication.proof import Proof
 from pybroker.server.handlers.fetch import Fetch, Followers
 from tests.server.handlers.desk import CALLER, ELSEWHERE, HERE, Desk
 from tests.server.live import batch, fetch_fields, values
@@ -115,9 +116,9 @@ async def test_what_is_throttled_waits_outside_the_isr(desk: Desk) -> None:
     given, and waits for no more than that."""
     await stock(desk, "t", (A, B), leader_replication_throttled_replicas="*")
     replica, bucket = desk.replica("t"), desk.replicas.throttles.leader
-    followers = Followers(CALLER.listener, lambda *_: None)
+    followers, proof = Followers(CALLER.listener, lambda *_: None), Proof(desk.replicas, desk.stage.config)
     desk.table[FETCH] = desk.table[FETCH]._replace(
-        by=Fetch(desk.replicas, desk.stage.metadata, Sessions(10, lambda: 1), 1 << 20, followers)
+        by=Fetch(desk.replicas, desk.stage.metadata, Sessions(10, lambda: 1), 1 << 20, followers, proof)
     )
 
     async def given(**how: int) -> int:

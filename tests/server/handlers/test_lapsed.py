@@ -1,0 +1,207 @@
+"""A leader whose lease has lapsed, without sockets: it answers what no other leader would answer otherwise, and what
+its followers prove."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pybroker import errors
+from pybroker.clock import monotonic_ms
+from pybroker.groups.coordinator import OFFSETS_TOPIC
+from pybroker.protocol import messages as m
+from pybroker.replication.lease import LAPSED_MS, NO_MEMBER_MS
+from pybroker.replication.replica import Replica
+from pybroker.server.handlers.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from pybroker.server.handlers.produce import ACKS_ALL
+from tests.server.handlers.desk import ELSEWHERE, HERE, Desk
+from tests.server.handlers.test_fetch import fetch
+from tests.server.handlers.test_groups import commit, join, serve, stands
+from tests.server.handlers.test_offsets import EPOCHS, listed
+from tests.server.live import BASE_MS, batch
+
+MOVED, ELSEWHERE_NOW = errors.NOT_LEADER_OR_FOLLOWER, errors.NOT_COORDINATOR
+BEYOND = BASE_MS + 1000
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    """Whose followers are to fetch often, so that a proof that does not come is not waited for for long."""
+    made = await Desk(tmp_path / "data", "replica.fetch.wait.max.ms=50").begin()
+    yield made
+    await made.end()
+
+
+@pytest.fixture
+async def lapsed(desk: Desk) -> Desk:
+    """Two records that are committed, replicated to a broker that has told nothing since the lease lapsed."""
+    await desk.topic("t")
+    replica = desk.replica("t")
+    await replica.append(batch(b"a", b"b"), 1)
+    await followed(replica)
+    desk.replicas.set_lease(LAPSED_MS)
+    return desk
+
+
+async def followed(replica: Replica) -> None:
+    await replica.lead(replica.leader_epoch, 1, [ELSEWHERE], [HERE, ELSEWHERE])
+    replica.note_fetch(ELSEWHERE, replica.partition().log_end_offset, replica.leader_epoch, monotonic_ms())
+
+
+@contextlib.asynccontextmanager
+async def proving(*replicas: Replica) -> AsyncIterator[None]:
+    """The follower goes on fetching."""
+
+    async def follow() -> None:
+        for epoch in count(1):
+            for replica in replicas:
+                log = replica.partition()
+                log.note_fetch(
+                    ELSEWHERE, log.log_end_offset, leader_epoch=replica.leader_epoch, session=7, session_epoch=epoch,
+                    now_ms=monotonic_ms(),
+                )  # fmt: skip
+                replica.tell()
+            await asyncio.sleep(0.005)
+
+    task = asyncio.create_task(follow())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def ends(desk: Desk, replica_id: int) -> tuple[int, int]:
+    """OffsetForLeaderEpoch: error code and end."""
+    asked = EPOCHS.Partitions(partition=0, current_leader_epoch=-1, leader_epoch=0)
+    answer = await desk.ask(
+        "OffsetForLeaderEpoch", 4, replica_id=replica_id, topics=[EPOCHS(topic="t", partitions=[asked])]
+    )
+    return answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].end_offset
+
+
+async def fetched(desk: Desk, offset: int) -> tuple[int, bool]:
+    [found] = await fetch(desk, "t", offset)
+    return found.error_code, len(found.records) > 0
+
+
+async def test_a_fetch_beyond_its_end_is_not_out_of_range(lapsed: Desk) -> None:
+    """The consumer has read it at the next leader; told that it is out of range, it would go back."""
+    assert await fetched(lapsed, 0) == (0, True)
+    assert await fetched(lapsed, 2) == (0, False)
+    assert await fetched(lapsed, 3) == (MOVED, False)
+    [found] = await fetch(lapsed, "t", 3)
+    assert found.error_code == MOVED and found.current_leader is None, "no client is sent here again"
+    async with proving(lapsed.replica("t")):
+        assert await fetched(lapsed, 3) == (errors.OFFSET_OUT_OF_RANGE, False)
+
+
+async def test_a_divergence_is_proven(lapsed: Desk) -> None:
+    """A consumer that read in another epoch is not told to cut."""
+    await lapsed.replica("t").lead(7, 2, [ELSEWHERE], [HERE, ELSEWHERE])
+    [found] = await fetch(lapsed, "t", 2, last_fetched_epoch=5)
+    assert (found.error_code, found.diverging_epoch) == (MOVED, None)
+    async with proving(lapsed.replica("t")):
+        [found] = await fetch(lapsed, "t", 2, last_fetched_epoch=5)
+        assert found.error_code == 0 and found.diverging_epoch is not None
+
+
+async def test_offsets_that_another_leader_would_tell_otherwise(lapsed: Desk) -> None:
+    """The end, the largest time, and that there is nothing of a time; where a log starts, and a record, are as they
+    are."""
+    for timestamp in (LATEST, MAX_TIMESTAMP, BEYOND):
+        assert (await listed(lapsed, timestamp))[:2] == (MOVED, -1)
+    assert (await listed(lapsed, EARLIEST))[:2] == (0, 0)
+    assert (await listed(lapsed, BASE_MS))[:2] == (0, 0)
+    assert await ends(lapsed, -1) == (MOVED, -1)
+    assert await ends(lapsed, ELSEWHERE) == (0, 2), "a follower goes by its own epoch"
+    async with proving(lapsed.replica("t")):
+        assert (await listed(lapsed, LATEST))[:2] == (0, 2)
+        assert (await listed(lapsed, BEYOND))[:2] == (0, -1)
+        assert await ends(lapsed, -1) == (0, 2)
+
+
+async def test_a_lease_that_comes_back_proves_it(lapsed: Desk) -> None:
+    asked = asyncio.create_task(listed(lapsed, LATEST))
+    await asyncio.sleep(0)
+    lapsed.replicas.set_lease(0)
+    assert (await asked)[:2] == (0, 2)
+
+
+async def heartbeat(desk: Desk) -> int:
+    answer = await desk.ask("Heartbeat", 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+    return int(answer.error_code)
+
+
+async def test_groups_are_coordinated_while_followers_prove_it(desk: Desk) -> None:
+    """Who was replaced tells no member that all is well, or that its group does not know it, and nobody where a group
+    stands. While ZooKeeper is away for all, groups go on."""
+    await serve(desk)
+    assert await commit(desk, "g", ("t", 0, 5)) == [0]
+    logs = [desk.replica(OFFSETS_TOPIC, index) for index in (0, 1)]
+    for log in logs:
+        await followed(log)
+    desk.replicas.set_lease(LAPSED_MS)
+    assert await heartbeat(desk) == ELSEWHERE_NOW
+    assert [code for code, _ in await stands(desk, ("g", None))] == [ELSEWHERE_NOW]
+    assert (await join(desk, "g")).error_code == ELSEWHERE_NOW
+    described = (await desk.ask("DescribeGroups", 5, groups=["g"], include_authorized_operations=False)).groups
+    assert [group.error_code for group in described] == [ELSEWHERE_NOW]
+    listing: dict[str, Any] = {"states_filter": [], "types_filter": []}
+    assert (await desk.ask("ListGroups", 4, **listing)).error_code == ELSEWHERE_NOW
+    deleted = await desk.ask("DeleteGroups", 2, groups_names=["g"])
+    assert [result.error_code for result in deleted.results] == [ELSEWHERE_NOW]
+    async with proving(*logs):
+        assert await heartbeat(desk) == errors.UNKNOWN_MEMBER_ID
+        assert await stands(desk, ("g", None)) == [(0, {"t": {0: 5}})]
+        assert await commit(desk, "g", ("t", 0, 6)) == [0]
+        assert await stands(desk, ("g", None)) == [(0, {"t": {0: 6}})]
+        assert (await desk.ask("ListGroups", 4, **listing)).error_code == 0
+
+
+async def test_a_refused_commit_is_in_doubt(desk: Desk) -> None:
+    """A member that the next coordinator knows is not told that its generation is over."""
+    await serve(desk)
+    for index in (0, 1):
+        await followed(desk.replica(OFFSETS_TOPIC, index))
+    desk.replicas.set_lease(LAPSED_MS)
+    member = {"generation_id_or_member_epoch": 3, "member_id": "m"}
+    assert await commit(desk, "g", ("t", 0, 5), **member) == [ELSEWHERE_NOW]
+
+
+async def produced(desk: Desk) -> int:
+    kind = m.ProduceRequest.TopicData
+    data = [kind(name="t", partition_data=[kind.PartitionData(index=0, records=batch(b"c"))])]
+    answer = await desk.ask("Produce", 9, acks=ACKS_ALL, timeout_ms=20_000, topic_data=data)
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+async def soon(answer: Awaitable[int]) -> int:
+    """What comes long before the request's own time is over."""
+    async with asyncio.timeout(10):
+        return await answer
+
+
+async def test_who_was_replaced_takes_nothing(lapsed: Desk) -> None:
+    """acks=all goes on while ZooKeeper is away. Once the registration is gone who waits for followers is told at once
+    that another leads, and so is who comes until the controller has spoken."""
+    replica = lapsed.replica("t")
+    waits = asyncio.create_task(produced(lapsed))
+    await asyncio.sleep(0)
+    while replica.partition().log_end_offset == 2:
+        await asyncio.sleep(0.01)
+    assert not waits.done()
+    lapsed.replicas.set_lease(NO_MEMBER_MS)
+    assert await soon(waits) == MOVED
+    end = replica.partition().log_end_offset
+    assert await soon(produced(lapsed)) == MOVED
+    assert replica.partition().log_end_offset == end
+    async with proving(replica):
+        assert (await listed(lapsed, LATEST))[0] == MOVED, "no follower of an earlier life proves it"
+        lapsed.replicas.set_lease(0)
+        assert await soon(produced(lapsed)) == 0
