@@ -50,9 +50,9 @@ class Broker(LogDirs):
         dir is offline then. None if there is none."""
     def set_lease(self, until_ms: int) -> None:
         """Until when, in ms since the host was started, this broker may act as leader alone; 0: for ever. Once it has
-        lapsed, the plane leaves Produce with acks 0 and 1 to Python, which refuses it, and a consumer's Fetch that is out
-        of range. 1: it is no member of its cluster; then it leaves all Produce to Python, and an acks=all that waits
-        gets NOT_LEADER_OR_FOLLOWER as soon as its partition is told to look (Partition.tell_all)."""
+        lapsed, the plane leaves to Python a Produce with acks 0 or 1, and a consumer's Fetch that is out of range. 1:
+        it is no member of its cluster; every Produce is Python's then, and an acks=all that waits gets
+        NOT_LEADER_OR_FOLLOWER once its partition looks again (Partition.tell_all)."""
     @property
     def lease_lapsed(self) -> bool: ...
     @property

@@ -45,5 +45,6 @@ def latest(port: int, topic: str) -> tuple[int, int]:
     """ListOffsets of the latest offset of partition 0 of a topic: the error code and the offset."""
     kind = m.ListOffsetsRequest.Topics
     asked = kind.Partitions(partition_index=0, current_leader_epoch=-1, timestamp=-1)
-    answer = ask(port, "ListOffsets", 7, replica_id=-1, isolation_level=0, topics=[kind(name=topic, partitions=[asked])])
+    topics = [kind(name=topic, partitions=[asked])]
+    answer = ask(port, "ListOffsets", 7, replica_id=-1, isolation_level=0, topics=topics)
     return answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].offset

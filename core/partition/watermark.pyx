@@ -3,9 +3,9 @@
     leader      high watermark = min(end of the log, where each follower of the maximal ISR last fetched from)
     follower    high watermark = min(end of the log, the leader's high watermark)
 
-A leader whose lease has lapsed asks whether others lead by now. No: another leader is elected from the ISR, and fetches from
-this one no more. So nobody else led at a time after which each follower of the maximal ISR sent a fetch, in our leader
-epoch. Arrival proves nothing, for a fetch may have been under way for long; but at most PIPELINED of them are
+A leader whose lease has lapsed may prove that it still leads alone. Another leader is elected from the ISR, and fetches
+from this one no more; so no other led at a time after which each follower of the maximal ISR sent a fetch, in our
+leader epoch. Arrival proves nothing, for a fetch may have been under way for long; but at most PIPELINED of them are
 unanswered in a session, so that each was sent after the answer to the one so many before it.
 
 An append moves the end; a fetch of a follower, a change of the ISR or of the role, and an append where nobody follows

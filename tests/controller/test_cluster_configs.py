@@ -174,6 +174,20 @@ async def test_what_is_wrong_is_refused_and_written_nowhere(members: tuple[Membe
     assert (await one.session.children(nodes.CONFIG_CHANGES))[0] == []
 
 
+async def test_no_broker_is_given_the_address_of_another(members: tuple[Member, Member]) -> None:
+    """An address that is advertised twice leads clients of both brokers to one of them."""
+    one, _ = members
+    for host, taken in (("host-2", True), ("host-3", False)):
+        change = Change("advertised.listeners", Operation.SET, f"PLAINTEXT://{host}:9092,CLIENTS://{host}:9093")
+        alter = one.configs.alter_broker(str(one.number), [change], replace=False, validate_only=True)
+        if not taken:
+            await alter
+            continue
+        with pytest.raises(KafkaError, match="host-2:9092 is the address of broker 2, which is registered") as refused:
+            await alter
+        assert refused.value.code == errors.INVALID_CONFIG
+
+
 async def test_topics_come_and_go_without_a_notice(members: tuple[Member, Member]) -> None:
     """As Kafka creates and deletes them."""
     one, _ = members

@@ -176,7 +176,7 @@ async def test_another_broker_has_the_address(store: MemoryStore, member: Member
     """Clients and the controller would reach that one in place of this one, for good."""
     other = await store.session(60_000)
     await other.create(nodes.broker(8), nodes.dump_broker(at(live_broker(8), member.broker), 0), ephemeral=True)
-    await other.create(f"{nodes.BROKER_IDS}/x", b"", ephemeral=True)  # is nobody's
+    await other.create(f"{nodes.BROKER_IDS}/x", b"", ephemeral=True)  # no broker's name
     with pytest.raises(StartError, match=r"host-7:9092 is the address of broker 8, which is registered, .*advertised"):
         await member.join()
     assert await other.exists(nodes.broker(7)) is None

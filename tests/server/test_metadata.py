@@ -210,3 +210,19 @@ def test_nobody_hears_that_there_is_no_topic_before_topics_were_told() -> None:
     cache.update(UpdateMetadata(1, 1, [broker(1, "INSIDE")], deleted=["t"]))
     cache.expects_topics = False
     assert cache.complete and code() == errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_broker_that_others_may_have_replaced_stays_suspect() -> None:
+    """Until it has heard from the controller, and without being asked about for longer than another one is."""
+    clock = [0.0]
+    suspects = Suspects(lambda: clock[0])
+    suspects.doubt(1, True)
+    clock[0] = 60.0
+    suspects.doubt(1, True)
+    suspects.look()
+    assert 1 in suspects and bool(suspects) and suspects.is_doubted(1) and suspects.patience_s([1]) < 0
+    suspects.doubt(1, False)
+    assert 1 not in suspects and not suspects and not suspects.is_doubted(1)
+    suspects.add(1)
+    suspects.doubt(1, False)
+    assert 1 in suspects, "one whose connection ended is suspected as before"

@@ -174,7 +174,7 @@ class Life(Process):
 
     def _serve(self) -> None:
         orders = control.Control(control.Peers("PLAINTEXT", self.manager, lambda: self.controller, _no_ids))
-        followers, proof = fetch.Followers("PLAINTEXT", self.isr.fetched), Proof(self.replicas, self.config)
+        followers, proof = fetch.Followers("PLAINTEXT", self.isr.fetched), Proof(self.replicas, self.world.config)
         sessions = Sessions(10, lambda: self.world.random.getrandbits(31))
         fetching = fetch.Fetch(self.replicas, self.metadata, sessions, 1 << 20, followers, proof)
         self._handlers: dict[type, tuple[Callable[[Any, Call], Any], Callable[[Any, int, str], Any]]] = {

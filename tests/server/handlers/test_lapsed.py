@@ -32,7 +32,7 @@ BEYOND = BASE_MS + 1000
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    """Whose followers are to fetch often, so that a proof that does not come is not waited for for long."""
+    """A desk whose followers are to fetch often, so that a proof that does not come is given up soon."""
     made = await Desk(tmp_path / "data", "replica.fetch.wait.max.ms=50").begin()
     yield made
     await made.end()
@@ -40,7 +40,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 @pytest.fixture
 async def lapsed(desk: Desk) -> Desk:
-    """Two records that are committed, replicated to a broker that has told nothing since the lease lapsed."""
+    """Two records that are committed, and a follower that has not fetched since the lease lapsed."""
     await desk.topic("t")
     replica = desk.replica("t")
     await replica.append(batch(b"a", b"b"), 1)
@@ -91,7 +91,7 @@ async def fetched(desk: Desk, offset: int) -> tuple[int, bool]:
 
 
 async def test_a_fetch_beyond_its_end_is_not_out_of_range(lapsed: Desk) -> None:
-    """The consumer has read it at the next leader; told that it is out of range, it would go back."""
+    """The consumer has read it at the next leader: with OFFSET_OUT_OF_RANGE it would go back."""
     assert await fetched(lapsed, 0) == (0, True)
     assert await fetched(lapsed, 2) == (0, False)
     assert await fetched(lapsed, 3) == (MOVED, False)
@@ -102,7 +102,7 @@ async def test_a_fetch_beyond_its_end_is_not_out_of_range(lapsed: Desk) -> None:
 
 
 async def test_a_divergence_is_proven(lapsed: Desk) -> None:
-    """A consumer that read in another epoch is not told to cut."""
+    """A consumer that read in another epoch gets no false divergence."""
     await lapsed.replica("t").lead(7, 2, [ELSEWHERE], [HERE, ELSEWHERE])
     [found] = await fetch(lapsed, "t", 2, last_fetched_epoch=5)
     assert (found.error_code, found.diverging_epoch) == (MOVED, None)
@@ -139,8 +139,8 @@ async def heartbeat(desk: Desk) -> int:
 
 
 async def test_groups_are_coordinated_while_followers_prove_it(desk: Desk) -> None:
-    """Who was replaced tells no member that all is well, or that its group does not know it, and nobody where a group
-    stands. While ZooKeeper is away for all, groups go on."""
+    """Answer no heartbeat, offset or description of a group unless it is certain. While ZooKeeper is away for all,
+    groups go on."""
     await serve(desk)
     assert await commit(desk, "g", ("t", 0, 5)) == [0]
     logs = [desk.replica(OFFSETS_TOPIC, index) for index in (0, 1)]
@@ -165,7 +165,7 @@ async def test_groups_are_coordinated_while_followers_prove_it(desk: Desk) -> No
 
 
 async def test_a_refused_commit_is_in_doubt(desk: Desk) -> None:
-    """A member that the next coordinator knows is not told that its generation is over."""
+    """Give no member ILLEGAL_GENERATION that the next coordinator may know."""
     await serve(desk)
     for index in (0, 1):
         await followed(desk.replica(OFFSETS_TOPIC, index))
@@ -182,14 +182,14 @@ async def produced(desk: Desk) -> int:
 
 
 async def soon(answer: Awaitable[int]) -> int:
-    """What comes long before the request's own time is over."""
+    """The answer, which comes long before the timeout of the request."""
     async with asyncio.timeout(10):
         return await answer
 
 
 async def test_who_was_replaced_takes_nothing(lapsed: Desk) -> None:
-    """acks=all goes on while ZooKeeper is away. Once the registration is gone who waits for followers is told at once
-    that another leads, and so is who comes until the controller has spoken."""
+    """Take acks=all while ZooKeeper is away. From the loss of the registration until the controller has spoken refuse
+    it, also where it waits for followers already."""
     replica = lapsed.replica("t")
     waits = asyncio.create_task(produced(lapsed))
     await asyncio.sleep(0)
