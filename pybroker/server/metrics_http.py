@@ -20,7 +20,10 @@ from pybroker.tasks import cancel_and_wait
 
 REQUEST_BYTES_MAX = 8 << 10
 REQUEST_SECONDS_MAX = 5.0
-CONNECTIONS_MAX = 16
+ANSWERED_MAX = 16
+SILENT_MAX = 64
+"""Connections whose request is answered, and those that have not sent one yet: one more closes the oldest of its kind,
+so that a newcomer, which may be a probe of health, is heard beside any number of clients that say or read nothing."""
 TEXT = "text/plain; charset=utf-8"
 JSON_LINES = "application/x-ndjson"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -41,6 +44,8 @@ class MetricsServer:
         self._checks = {"/healthz": health, "/readyz": ready}
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.Task[None], None] = {}  # the oldest first, as of those below
+        self._answered: dict[asyncio.Task[None], None] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port. Raises OSError."""
@@ -63,19 +68,25 @@ class MetricsServer:
         assert task is not None
         self._open.add(task)
         try:
-            if len(self._open) <= CONNECTIONS_MAX:
-                async with asyncio.timeout(REQUEST_SECONDS_MAX):
-                    await self._serve(reader, writer)
+            async with asyncio.timeout(REQUEST_SECONDS_MAX):
+                _take_place(task, self._silent, SILENT_MAX)
+                head = await reader.readuntil(b"\r\n\r\n")
+                self._silent.pop(task, None)
+                _take_place(task, self._answered, ANSWERED_MAX)
+                await self._serve(head, writer)
+                writer.close()
+                await writer.wait_closed()  # the client has read its answer, or the time is over
         except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            writer.transport.abort()  # nobody is there who could be told, or who reads; cancelled: the broker stops
+            writer.transport.abort()  # the client left or is too slow; cancelled: another takes its place, or a stop
         finally:
+            for held in (self._silent, self._answered):
+                held.pop(task, None)
             self._open.discard(task)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
+    async def _serve(self, head: bytes, writer: asyncio.StreamWriter) -> None:
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             status, kind, body = HTTPStatus.BAD_REQUEST, TEXT, b"not HTTP/1\n"
@@ -111,3 +122,12 @@ class MetricsServer:
         status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
         full = self._full() if path == "/readyz" else ""
         return status, TEXT, f"{wrong or full or 'ok'}\n".encode()
+
+
+def _take_place(task: asyncio.Task[None], among: dict[asyncio.Task[None], None], most: int) -> None:
+    """Count a connection among those of its kind; the oldest is closed for one that is too many."""
+    if len(among) >= most:
+        oldest = next(iter(among))
+        del among[oldest]
+        oldest.cancel()
+    among[task] = None
