@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+FIELD_CHARS_MAX = 1000
+SAID_CHARS_MAX = 200
+SAID_BY_CLIENTS = frozenset(
+    {"cause", "client_id", "group", "mechanism", "of", "own", "owner", "principal", "resource", "token", "user"}
+)
+"""Fields whose text a client can choose, at any length: SAID_CHARS_MAX of it are written. Others are cut, too, for they
+may quote such a text, but leave room for a path and a sentence."""
+
 _PLAIN = re.compile(r"[^\s\"=\\]+")
 
 
@@ -19,17 +27,20 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _quote(value: Any) -> str:
-    """The value as one logfmt word: quoted where it holds a space, a quote, an equals sign or nothing."""
+def _quote(value: Any, most: int) -> str:
+    """The value as one logfmt word: quoted where it holds a space, a quote, an equals sign or nothing; cut where it has
+    more than `most` characters."""
     if isinstance(value, float):
         value = f"{value:.3f}".rstrip("0").rstrip(".")
     text = str(value)
     if not text and isinstance(value, BaseException):  # some say nothing, TimeoutError as a rule
         text = "timed out" if isinstance(value, TimeoutError) else type(value).__name__
-    if _PLAIN.fullmatch(text) and text.isprintable():
+    if len(text) <= most and _PLAIN.fullmatch(text) and text.isprintable():
         return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{printable(escaped)}"'
+    escaped = printable(text[: most + 1].replace("\\", "\\\\").replace('"', '\\"'))
+    if len(text) > most or len(escaped) > 2 * most:  # what is escaped has up to ten characters for one
+        escaped = f"{escaped[:most]}..."
+    return f'"{escaped}"'
 
 
 def event(logger: logging.Logger, level: int, name: str, **fields: Any) -> None:
@@ -37,7 +48,10 @@ def event(logger: logging.Logger, level: int, name: str, **fields: Any) -> None:
     if not logger.isEnabledFor(level):
         return
     exc_info = fields.pop("exc_info", None)
-    words = [name, *(f"{key}={_quote(value)}" for key, value in fields.items() if value is not None)]
+    words = [name]
+    for key, value in fields.items():
+        if value is not None:
+            words.append(f"{key}={_quote(value, SAID_CHARS_MAX if key in SAID_BY_CLIENTS else FIELD_CHARS_MAX)}")
     logger.log(level, "%s", " ".join(words), exc_info=exc_info, stacklevel=2)
 
 

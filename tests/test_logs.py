@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from pybroker.logs import event
+from pybroker.logs import FIELD_CHARS_MAX, SAID_BY_CLIENTS, SAID_CHARS_MAX, event
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,21 @@ from pybroker.logs import event
 def test_a_value_is_one_word(caplog: pytest.LogCaptureFixture, value: object, written: str) -> None:
     event(logging.getLogger("test"), logging.WARNING, "something happened", what=value, none=None)
     assert [record.getMessage() for record in caplog.records] == [f"something happened what={written}"]
+
+
+def field(caplog: pytest.LogCaptureFixture, **fields: str) -> str:
+    """The only field of an event that is logged, without its name."""
+    caplog.clear()
+    event(logging.getLogger("test"), logging.WARNING, "it", **fields)
+    return caplog.messages[0].partition("=")[2]
+
+
+@pytest.mark.parametrize("name", [*sorted(SAID_BY_CLIENTS), "reason"])
+def test_a_value_of_any_length_makes_a_short_line(caplog: pytest.LogCaptureFixture, name: str) -> None:
+    """Also where each character is written as ten."""
+    most = FIELD_CHARS_MAX if name == "reason" else SAID_CHARS_MAX
+    assert field(caplog, **{name: "x" * most}) == "x" * most
+    assert field(caplog, **{name: "x" * (most + 1)}) == f'"{"x" * most}..."'
+    assert field(caplog, **{name: "\U000e0001\n" * 20_000}).startswith('"\\U000e0001\\n\\U000e')
+    for text in ("\U000e0001" * most, '"' * most, "\\" * 20_000, "a b" * 20_000):
+        assert len(field(caplog, **{name: text})) <= 2 * most + len('"..."')

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pybroker.cluster.caller import Caller
-from pybroker.logs import event
+from pybroker.logs import FIELD_CHARS_MAX, event
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ CLIENTS_MAX = 1000
 REASONS_MAX = 10
 """Of one client: it fills no more lines a minute, nor more memory, whatever it makes up."""
 OTHERS = "others"
-REASON_CHARS_MAX, USER_CHARS_MAX = 1000, 100
+REASON_CHARS_MAX, USER_CHARS_MAX = FIELD_CHARS_MAX, 100
 
 
 class _What(NamedTuple):

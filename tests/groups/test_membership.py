@@ -160,6 +160,17 @@ async def test_the_cause_of_a_rebalance_is_logged_and_kept(
     assert old.groups[0].last_rebalance_cause == ""  # versions without tagged fields have no place for it
 
 
+async def test_long_names_of_a_client_make_short_lines(
+    live: Live, member: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a group, a client id and a reason of 20,000 characters each."""
+    caplog.set_level(logging.INFO, "pybroker")
+    one = await member(group="g" * 20_000)
+    assert await one.join(reason="j" * 20_000) == 0
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("rebalance ")]
+    assert len(lines) == 1 and len(lines[0]) < 600
+
+
 async def test_what_a_client_says_is_shown_not_obeyed(member: Make, caplog: pytest.LogCaptureFixture) -> None:
     """Line ends and a terminal's escapes in names and reasons: each event stays one line of plain characters."""
     caplog.set_level(logging.INFO, "pybroker")

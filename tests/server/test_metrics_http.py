@@ -65,9 +65,7 @@ async def test_health_is_answered_beside_silent_connections(port: int, monkeypat
         sock.close()
 
 
-async def test_metrics_are_answered_beside_clients_that_do_not_read(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_metrics_are_answered_beside_clients_that_do_not_read(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_http, "REQUEST_SECONDS_MAX", None)
     held = [await silent(port, b"GET /metrics HTTP/1.1\r\n\r\n") for _ in range(ANSWERED_MAX)]
     for sock in held:  # each is being answered
