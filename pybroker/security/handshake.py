@@ -40,12 +40,13 @@ Mechanisms = Mapping[str, Offer]
 class Step(NamedTuple):
     """What is to be done after a frame: send the answer, if there is one; then end the connection if it `failed`, or
     hand it over if a `user` is logged in, for `lifetime_ms`; 0 for good. `until`: bring the same frame again then.
-    `claimed` is the user whom a client that failed gave."""
+    `claimed` is the user whom a client that failed gave, `credentials` if its password, proof or token was refused."""
 
     answer: bytes | None = None
     failed: str | None = None
     user: str | None = None
     claimed: str = ""
+    credentials: bool = False
     by_token: bool = False
     mechanism: str = ""
     lifetime_ms: int = 0
@@ -133,7 +134,7 @@ class Handshake:
         except BadCredentials as problem:
             refusal = kind(error_code=errors.SASL_AUTHENTICATION_FAILED, error_message=str(problem), auth_bytes=b"")
             data = codec.encode_response(AUTHENTICATE, version, header.correlation_id, refusal)
-            return self._end(problem.reason, data)
+            return self._end(problem.reason, data)._replace(credentials=True)
         done = self._answered()
         answer = kind(error_message=None, auth_bytes=token, session_lifetime_ms=done.lifetime_ms)
         return done._replace(answer=codec.encode_response(AUTHENTICATE, version, header.correlation_id, answer))
@@ -154,7 +155,7 @@ class Handshake:
         try:
             token = self._exchange.step(frame)
         except BadCredentials as problem:
-            return self._end(problem.reason)
+            return self._end(problem.reason)._replace(credentials=True)
         except NotYet as problem:
             return self._later(problem)
         return self._answered()._replace(answer=token)

@@ -4,11 +4,14 @@ fills no disk, and hides no other trouble of its own.
     first of a client, for a reason     one line at once
     the same within the minute          counted, one line with the number when the minute is over
     more reasons than REASONS_MAX       of one client: counted together, with the last of them
+
+Refused passwords, proofs and tokens are counted apart from all else, so that no number of harmless ends hides a guess:
+their summary is called LOGINS_REFUSED, and where it is about several users it names those that come most often.
 """
 
 import logging
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pybroker.cluster.caller import Caller
@@ -21,13 +24,17 @@ CLIENTS_MAX = 1000
 """So many are told apart; those beyond share lines."""
 REASONS_MAX = 10
 """Of one client: it fills no more lines a minute, nor more memory, whatever it makes up."""
+USERS_MAX = 10
+"""Of one line about several users: each user of more than one guess in eleven is among them (Misra and Gries)."""
 OTHERS = "others"
+LOGINS_REFUSED = "logins refused"
 REASON_CHARS_MAX, USER_CHARS_MAX = FIELD_CHARS_MAX, 100
 
 
 class _What(NamedTuple):
-    """What one line is about; no `reason` where it is about several."""
+    """What one line is about, and the name of its summary; no `reason` where it is about several."""
 
+    summary: str
     client: str
     user: str | None
     reason: str | None
@@ -38,23 +45,33 @@ class _Minute:
     until: float
     count: int = 0
     last: str = ""
+    users: Counter[str] = field(default_factory=Counter)
+
+    def add_user(self, user: str) -> None:
+        """Count a user, of whom USERS_MAX are kept."""
+        if user in self.users or len(self.users) < USERS_MAX:
+            self.users[user] += 1
+        else:
+            self.users = Counter({name: count - 1 for name, count in self.users.items() if count > 1})
 
 
 class Closings:
     """Tells of closed connections; `now` is in seconds of the loop's clock."""
 
     def __init__(self, summary: str = "connections closed") -> None:
-        """`summary` is what the line with a number is called."""
+        """`summary` is what the line with a number is called, but for refused credentials."""
         self._summary = summary
         self._minutes: dict[_What, _Minute] = {}
-        self._reasons: Counter[str] = Counter()  # by client
+        self._reasons: dict[str, Counter[str]] = {}  # by summary, then by client
 
-    def tell(self, name: str, caller: Caller, reason: str, now: float, user: str = "") -> None:
+    def tell(
+        self, name: str, caller: Caller, reason: str, now: float, user: str = "", *, credentials: bool = False
+    ) -> None:
         """A connection was closed or refused, as `name` says. A caller without a port is shown as a host. `user` is who
-        the client said that it is, if it did."""
+        the client said that it is, if it did; `credentials`: its password, proof or token was refused."""
         self.tend(now)
         reason, shown = _cut(reason, REASON_CHARS_MAX), _cut(user, USER_CHARS_MAX) or None
-        what = self._line(_What(caller.host, shown, reason))
+        what = self._line(_What(LOGINS_REFUSED if credentials else self._summary, caller.host, shown, reason))
         minute = self._minutes.get(what)
         if minute is None:
             self._begin(what, now)
@@ -63,6 +80,8 @@ class Closings:
         else:
             minute.count += 1
             minute.last = reason
+            if shown is not None and what.user is None:
+                minute.add_user(shown)
 
     def tend(self, now: float) -> None:
         """Tell what was counted in the minutes that are over; they are kept in the order of their ends."""
@@ -87,25 +106,28 @@ class Closings:
 
     def _line(self, what: _What) -> _What:
         """What a closing is counted as: itself, where there is room for its client and for its reason."""
-        if what.client not in self._reasons and len(self._reasons) >= CLIENTS_MAX:
+        reasons = self._reasons.setdefault(what.summary, Counter())
+        if what.client not in reasons and len(reasons) >= CLIENTS_MAX:
             what = what._replace(client=OTHERS)
-        if what in self._minutes or self._reasons[what.client] < REASONS_MAX:
+        if what in self._minutes or reasons[what.client] < REASONS_MAX:
             return what
-        return _What(what.client, None, None)
+        return what._replace(user=None, reason=None)
 
     def _begin(self, what: _What, now: float) -> None:
         self._minutes[what] = _Minute(now + SILENT_SECONDS)
-        self._reasons[what.client] += 1
+        self._reasons[what.summary][what.client] += 1
 
     def _end(self, what: _What, minute: _Minute) -> None:
         del self._minutes[what]
-        self._reasons[what.client] -= 1
-        if not self._reasons[what.client]:
-            del self._reasons[what.client]
+        reasons = self._reasons[what.summary]
+        reasons[what.client] -= 1
+        if not reasons[what.client]:
+            del reasons[what.client]
         if minute.count:
             last = minute.last if what.reason is None else None
+            users = ",".join(user for user, _ in minute.users.most_common()) or None
             event(
-                log, logging.WARNING, self._summary, client=what.client, user=what.user, count=minute.count,
+                log, logging.WARNING, what.summary, client=what.client, user=what.user, users=users, count=minute.count,
                 reason=what.reason, last=last,
             )  # fmt: skip
 

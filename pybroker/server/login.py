@@ -49,8 +49,14 @@ class Logins:
     held_bytes: int = 0
     failed: int = 0
     """Logins that were refused."""
+    credentials: int = 0
+    """Those of them whose password, proof or token was refused."""
     expired: int = 0
     """Connections that were closed since their login had ended."""
+
+    def count_refused(self, step: Step) -> None:
+        self.failed += 1
+        self.credentials += step.credentials
 
 
 class Owner(Protocol):
@@ -67,7 +73,6 @@ class Login:
     """One client's socket. Everything happens on the event loop's thread."""
 
     __slots__ = (
-        "_claimed",
         "_deadline",
         "_fd",
         "_frame",
@@ -81,6 +86,7 @@ class Login:
         "_small_bytes",
         "_sock",
         "_then",
+        "_told",
         "caller",
         "last_active",
     )
@@ -107,7 +113,7 @@ class Login:
         self._frame = bytearray()
         self._need = SIZE_BYTES
         self._out = b""
-        self._claimed = ""  # the user whom the client gave, if it was refused
+        self._told = False  # the log was told why it is refused
         self._then: Callable[[], None] | None = None  # once the answer is sent
         self._deadline = owner.loop.call_later(LOGIN_SECONDS, self.close, f"no login within {LOGIN_SECONDS:g} s")
         self._listen()
@@ -233,38 +239,45 @@ class Login:
     # -- how it ends -------------------------------------------------------------------------------------------------
 
     def _refuse(self, step: Step) -> None:
-        """Say no, and hang up, a while from now: guessing is slow."""
-        self._logins.failed += 1
-        self._claimed = step.claimed
+        """Say no, and hang up, a while from now: guessing is slow. The log is told at once: the client may leave
+        meanwhile, or have to make room for another."""
         owner = self._owner
+        self._logins.count_refused(step)
+        self._tell(step.failed or "", step)
         owner.loop.remove_reader(self._fd)
         self._reading = False
         self._deadline.cancel()
 
         def answer() -> None:
             if self._fd >= 0:
-                self._deadline = owner.loop.call_later(LOGIN_SECONDS, self.close, step.failed)
+                self._deadline = owner.loop.call_later(LOGIN_SECONDS, self.close, None)
                 self._send(step.answer, lambda: self._part(step))
 
         self._deadline = owner.loop.call_later(self._logins.delay_seconds, answer)
 
+    def _tell(self, reason: str, step: Step) -> None:
+        """Have the log say why it is refused, once."""
+        if not self._told:
+            self._told = True
+            owner = self._owner
+            now = owner.loop.time()
+            owner.closings.tell("login refused", self.caller, reason, now, step.claimed, credentials=step.credentials)
+
     def _part(self, step: Step) -> None:
-        """Tell of a refusal, and hang up: once the client has had the time to read it, if it is answered."""
-        assert step.failed is not None
+        """Hang up: once the client has had the time to read the answer, if there is one."""
         if step.answer is None:
-            self.close(step.failed)
+            self.close(None)
             return
-        owner = self._owner
-        owner.closings.tell("login refused", self.caller, step.failed, owner.loop.time(), self._claimed)
         self._deadline.cancel()
-        self._deadline = owner.loop.call_later(HEARD_MS / 1000, self.close, None)
+        self._deadline = self._owner.loop.call_later(HEARD_MS / 1000, self.close, None)
 
     def _logged_in(self, step: Step) -> None:
         now_s, session = self._owner.loop.time(), None
         if step.lifetime_ms:
             session = Session(step.mechanism, now_s + step.lifetime_ms / 1000)
-        sock, caller = self._sock, self.caller._replace(
-            principal=f"User:{step.user}", session=session, by_token=step.by_token
+        sock, caller = (
+            self._sock,
+            self.caller._replace(principal=f"User:{step.user}", session=session, by_token=step.by_token),
         )
         self._leave()
         self._hand_over(sock, caller)
@@ -293,7 +306,6 @@ class Login:
         if reason is not None and level < logging.WARNING:
             event(log, level, "connection closed", client=self.caller.address, reason=reason)
         elif reason is not None:
-            owner = self._owner
-            owner.closings.tell("login refused", self.caller, reason, owner.loop.time(), self._claimed)
+            self._tell(reason, Step())
         self._leave()
         forks.hang_up(self._sock)

@@ -136,6 +136,8 @@ class BrokerMetrics(Collector):
         yield GaugeMetricFamily("pybroker_connections", "Open connections of clients.", self._connections())
         failed, expired = "Logins that were refused.", "Connections closed as their login had ended."
         yield CounterMetricFamily("pybroker_failed_authentications", failed, self._logins.failed)
+        refused = "Logins whose password, proof or token was refused."
+        yield CounterMetricFamily("pybroker_refused_credentials", refused, self._logins.credentials)
         yield CounterMetricFamily("pybroker_expired_connections_killed", expired, self._logins.expired)
         what = "When the first certificate of a listener ends, or the last that it trusts, in seconds since 1970."
         ends = GaugeMetricFamily("pybroker_certificate_end_timestamp_seconds", what, labels=["listener"])

@@ -75,10 +75,13 @@ class Sessions:
 
     async def _refuse(self, caller: Caller, step: Step) -> Answer:
         """Say no, and hang up, a while from now."""
-        self._logins.failed += 1
-        await asyncio.sleep(self._logins.delay_seconds)
         assert step.failed is not None
+        self._logins.count_refused(step)
+        if step.answer is not None:  # told before the wait, whether the client is there until its end or not
+            self._closings.tell(
+                "login refused", caller, step.failed, self._loop.time(), step.claimed, credentials=step.credentials
+            )
+        await asyncio.sleep(self._logins.delay_seconds)
         if step.answer is None:
             raise Disconnect(step.failed)
-        self._closings.tell("login refused", caller, step.failed, self._loop.time(), step.claimed)
         return Last([step.answer])

@@ -70,6 +70,6 @@ async def test_a_broker_whose_login_is_refused(
     assert "controlled shutdown not done" not in caplog.text
     await give(store, "right")  # a controller that stops asks itself, and logs in for that
     await one.stop()
-    refused = re.findall(r"connections closed client=127.0.0.1 user=broker count=(\d+)", caplog.text)
+    refused = re.findall(r"logins refused client=127.0.0.1 user=broker count=(\d+)", caplog.text)
     assert 0 < sum(map(int, refused)) < LOGINS_MAX
     await store.close()
