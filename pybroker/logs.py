@@ -13,7 +13,9 @@ _log = logging.getLogger(__name__)
 
 FIELD_CHARS_MAX = 1000
 SAID_CHARS_MAX = 200
-SAID_BY_CLIENTS = frozenset("cause client_id group mechanism of own owner principal resource token user users".split())
+SAID_BY_CLIENTS = frozenset({
+    "cause", "client_id", "group", "mechanism", "of", "own", "owner", "principal", "resource", "token", "user", "users",
+})  # fmt: skip
 """Fields whose text a client can choose, at any length: SAID_CHARS_MAX of it are written. Others are cut, too, for they
 may quote such a text, but leave room for a path and a sentence."""
 

@@ -4,7 +4,8 @@
     max.connections                      over it, no listener does, but the one that brokers use among themselves, if
                                          there are others: for its connections those of other listeners are closed
     not logged in, in a TLS handshake    at most half of what a listener may have; one that is there for longer than
-                                         LOGIN_GRACE_SECONDS is closed for the next
+                                         LOGIN_GRACE_SECONDS is closed for the next, and at once where its host
+                                         holds more than half of these places and others are connected, too
 
 Kafka has no bound for logins: a stranger without a password could fill max.connections.
 """
@@ -131,32 +132,46 @@ class PendingLogins:
 
     def __init__(self) -> None:
         self._by_host: dict[str, dict[Login, None]] = {}
+        self._by_count: dict[int, dict[str, None]] = {}  # hosts by how many of theirs are there
+        self._most = 0
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, host: str, login: Login) -> None:
-        self._by_host.setdefault(host, {})[login] = None
-        self._count += 1
+        there = self._by_host.setdefault(host, {})
+        self._recount(host, len(there), len(there) + 1)
+        there[login] = None
 
     def discard(self, host: str, login: object) -> None:
         """It is logged in, or gone. One that was never added is no error."""
         there = self._by_host.get(host, {})
         if there.pop(login, self) is None:  # type: ignore[call-overload]
-            self._count -= 1
+            self._recount(host, len(there) + 1, len(there))
             if not there:
                 del self._by_host[host]
 
-    def make_room(self, now: float) -> float:
+    def _recount(self, host: str, before: int, now: int) -> None:
+        self._count += now - before
+        if before:
+            del self._by_count[before][host]
+            if not self._by_count[before]:
+                del self._by_count[before]
+        if now:
+            self._by_count.setdefault(now, {})[host] = None
+        self._most = max(self._most, now) if self._by_count.get(self._most) else now
+
+    def make_room(self, now: float, hosts: int = 1) -> float:
         """Close the one that is there for longest, of the host that has most of them: 0. Else how many seconds from now
-        it can be closed; infinity if there is none."""
-        if not self._by_host:
+        it can be closed; infinity if there is none. `hosts` have connections to this broker: a host that has more than
+        half of the places gets no time where there are others, which a flood of it would keep out."""
+        if not self._count:
             return inf
-        host = max(self._by_host, key=lambda host: len(self._by_host[host]))
+        host = next(iter(self._by_count[self._most]))
         longest = next(iter(self._by_host[host]))
         wait = longest.last_active + LOGIN_GRACE_SECONDS - now
-        if wait > 0:
+        if wait > 0 and not (hosts > 1 and 2 * self._most > self._count):
             return wait
         self.discard(host, longest)  # its end may have to wait for a step of a handshake
         longest.close("others wait to log in, and this one took too long")

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Protocol
 
 from pybroker import forks
@@ -21,7 +22,7 @@ from pybroker.config.listeners import parse_per_ip
 from pybroker.logs import event
 from pybroker.security.tls import SslStream, Stream
 from pybroker.server.bridge import Bridge
-from pybroker.server.closings import Closings
+from pybroker.server.closings import SILENT_SECONDS, Closings
 from pybroker.server.connection import Connection, Responder
 from pybroker.server.connection_quotas import CONNECTIONS_SHARE, UNLIMITED, PendingLogins, Quotas
 from pybroker.server.connection_rates import Held
@@ -159,7 +160,7 @@ class Listener:
         self._held = Held(self.loop)
         self._rests_until = 0.0  # connections came too fast
         self._accepting = False
-        self._full = False
+        self._told_full_s = -inf  # when the log was last told that accepting is paused
         self._hurried = False
         self._timer: asyncio.TimerHandle | None = None
         self._resumption: asyncio.TimerHandle | None = None
@@ -346,7 +347,6 @@ class Listener:
                     raise
                 self._wait_for_room(str(problem))
                 return
-            self._full = False
             self._admit(sock, address[0], address[1])
 
     def _has_room(self) -> bool:
@@ -359,7 +359,7 @@ class Listener:
             if self.name == self._quotas.spared and self._quotas.close_longest_silent(1):
                 self._wait_for_room(reason, ACCEPT_RETRY_SECONDS)
                 return False
-        if reason is None or not (wait := self._pending.make_room(self.loop.time())):
+        if reason is None or not (wait := self._pending.make_room(self.loop.time(), len(self._quotas.per_host))):
             return True
         self._wait_for_room(reason, min(wait, ACCEPT_PAUSE_SECONDS))
         return False
@@ -373,11 +373,12 @@ class Listener:
         return following < resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_KEPT
 
     def _wait_for_room(self, reason: str, seconds: float = ACCEPT_PAUSE_SECONDS) -> None:
-        """Stop accepting until a connection ends, or for a moment; said once until one is accepted again."""
-        if not self._full:
+        """Stop accepting until a connection ends, or for a moment; told once a minute."""
+        now = self.loop.time()
+        if now - self._told_full_s >= SILENT_SECONDS:
+            self._told_full_s = now
             event(log, logging.WARNING, "accepting paused", listener=self.name, reason=reason,
                   connections=self._quotas.count)  # fmt: skip
-        self._full = True
         self._pause()
         self._quotas.wait(self._resume)
         self._resume_in(seconds)

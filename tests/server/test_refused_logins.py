@@ -1,4 +1,4 @@
-"""Guesses at passwords are seen: in the log, with user and address, and in a metric, beside whatever else goes wrong."""
+"""Guesses at passwords are seen: in the log, by user and address, and in a metric, beside whatever else goes wrong."""
 
 from __future__ import annotations
 
