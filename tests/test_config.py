@@ -342,7 +342,8 @@ def test_a_brokers_entry_says_where_its_value_comes_from() -> None:
     assert minutes.synonyms == (Synonym("log.retention.minutes", "10", Source.STATIC_BROKER), by_default)
     assert hours.synonyms == (by_default,)
     assert (minutes.read_only, least.read_only) == (True, False)
-    assert {n for n, entry in entries.items() if entry.sensitive} == {n for n in BROKER if BROKER[n].sensitive}
+    hidden = {n for n in BROKER if BROKER[n].sensitive} | {"super.users", "allow.everyone.if.no.acl.found"}
+    assert {n for n, entry in entries.items() if entry.sensitive} == hidden
     assert all(entry.value is None for entry in entries.values() if entry.sensitive)
 
 
@@ -391,3 +392,13 @@ def test_a_compacted_topic_rolls_in_time_to_be_compacted() -> None:
     for policy, expected in (("compact", 5000), ("compact,delete", 5000), ("delete", 604800000)):
         compacted = TopicConfig(broker, {"cleanup.policy": policy, "max.compaction.lag.ms": "5000"})
         assert compacted.core()["segment.ms"] == expected
+
+
+def test_who_may_do_everything_is_hidden() -> None:
+    """As Kafka hides each setting that is its authorizer's and none of its own: who may describe a broker need not
+    learn whose password to guess."""
+    given = config("super.users=User:boss;User:ann")
+    (entry,) = [entry for entry in given.entries() if entry.name == "super.users"]
+    assert (entry.value, entry.sensitive) == (None, True)
+    assert entry.synonyms == (Synonym("super.users", None, Source.STATIC_BROKER),)
+    assert "boss" not in repr(given.entries())

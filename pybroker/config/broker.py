@@ -182,7 +182,7 @@ class BrokerConfig:
             self._entry(setting)._replace(value=shown, source=source, synonyms=(Synonym(name, shown, source),))
             for name, text in self._dynamic[source].items()
             if (setting := setting_of(name)) is not None
-            for shown in [None if setting.sensitive else text]
+            for shown in [None if setting.hidden else text]
         ]
 
     # -- what DescribeConfigs shows ----------------------------------------------------------------------------------
@@ -266,12 +266,12 @@ class BrokerConfig:
         source = Source.DYNAMIC_BROKER
         return [
             Entry(
-                name, shown, source, False, setting.sensitive, setting.type, setting.doc,
+                name, shown, source, False, setting.hidden, setting.type, setting.doc,
                 (Synonym(name, shown, source),)
             )
             for name, text in self._dynamic[source].items()
             if (setting := changes_of_listener(name)) is not None
-            for shown in [None if setting.sensitive else text]
+            for shown in [None if setting.hidden else text]
         ]  # fmt: skip
 
     def synonyms(self, name: str) -> list[Synonym]:
@@ -283,14 +283,14 @@ class BrokerConfig:
         names = next((group[group.index(name) :] for group in ALTERNATIVES if name in group), names)
         given = []
         for n in names:
-            hides = _known(n).sensitive
+            hides = _known(n).hidden
             given += [
                 Synonym(n, None if hides else held[n], source) for source, held in self._dynamic.items() if n in held
             ]
             if n in self._given:
                 text = as_text(_known(n).parse(*self._given[n]))
                 given.append(Synonym(n, None if hides else text, Source.STATIC_BROKER))
-        defaults = [(n, as_text(default_of(_known(n)))) for n in names]
+        defaults = [(n, None if _known(n).hidden else as_text(default_of(_known(n)))) for n in names]
         return given + [Synonym(n, text, Source.DEFAULT) for n, text in defaults if text is not None]
 
     def _entry(self, setting: Setting) -> Entry:
@@ -299,10 +299,10 @@ class BrokerConfig:
         sources.append(Source.STATIC_BROKER if setting.name in self._given else Source.DEFAULT)
         return Entry(
             setting.name,
-            None if setting.sensitive else as_text(value),
+            None if setting.hidden else as_text(value),
             sources[0],
             not setting.dynamic,
-            setting.sensitive,
+            setting.hidden,
             setting.type,
             setting.doc,
             () if value is None else tuple(self.synonyms(setting.name)),

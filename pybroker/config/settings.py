@@ -6,7 +6,7 @@ Names, types, defaults and numbers of types and sources are Kafka's (those of De
 import re
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pybroker.errors import INVALID_CONFIG, KafkaError
 
@@ -85,6 +85,9 @@ class Shape(NamedTuple):
     check: Callable[[str], object]
 
 
+OF_THE_AUTHORIZER: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+
+
 class Setting(NamedTuple):
     """One setting. `default` is text as in a file, None for "not set"; `synonyms` is for topic settings."""
 
@@ -101,6 +104,12 @@ class Setting(NamedTuple):
     @property
     def sensitive(self) -> bool:
         return self.type is Type.PASSWORD
+
+    @property
+    def hidden(self) -> bool:
+        """True if DescribeConfigs shows no value: of passwords, and of what Kafka's own settings do not define, but its
+        authorizer (Kafka takes all that for a secret)."""
+        return self.sensitive or self.name in OF_THE_AUTHORIZER
 
     @property
     def allowed(self) -> str:

@@ -13,7 +13,7 @@ from pybroker.controller.election import read_config
 from pybroker.controller.entities import Change, EntityConfigs, written
 from pybroker.coordination.commit import commit
 from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Session
-from pybroker.security.credentials import Credentials, check_user
+from pybroker.security.credentials import Credentials, check_new_user, check_user
 from pybroker.security.quotas import USER, ClientQuotas
 
 ABOVE: Final = (nodes.CONFIGS, nodes.USER_CONFIGS, nodes.CONFIG_CHANGES)
@@ -37,7 +37,10 @@ async def alter(session: Session, user: str, change: Change) -> None:
     while True:
         await loading.prepare(session, ABOVE)
         held, version = await read_config(session, f"{nodes.CONFIGS}/{path}", nodes.load_entity_config)
-        changes = await written(session, entity, version, change(held))
+        wanted = change(held)
+        if wanted.keys() - held.keys():
+            check_new_user(user)
+        changes = await written(session, entity, version, wanted)
         try:
             return await commit(session, [*changes, notice])
         except (BadVersion, NodeExists, NoNode):

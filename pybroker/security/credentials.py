@@ -12,6 +12,7 @@ from pybroker.errors import KafkaError
 from pybroker.security.delegation_tokens import USER, DelegationTokens
 from pybroker.security.handshake import Mechanisms, Offer
 from pybroker.security.mechanism import PlainServer
+from pybroker.security.principals import can_log_in
 from pybroker.security.scram import HASHES, Credential, ScramServer, TokenLogin
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ def check_user(name: str) -> None:
         raise KafkaError(errors.UNACCEPTABLE_CREDENTIAL, "a user has a name")
     if name in (".", ".."):
         raise KafkaError(errors.UNACCEPTABLE_CREDENTIAL, f"a user's name is that of a node in ZooKeeper, not {name!r}")
+
+
+def check_new_user(name: str) -> None:
+    """See that a user of this name may be given a password; one who has one may lose it. Raises
+    UNACCEPTABLE_CREDENTIAL."""
+    if not can_log_in(name):
+        raise KafkaError(errors.UNACCEPTABLE_CREDENTIAL, f"no user can be called {name!r}, which ACLs have for others")
 
 
 class Credentials:

@@ -18,6 +18,7 @@ from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import API_VERSIONS, KNOWN
 from pybroker.security.mechanism import BadCredentials, NotYet, ServerMechanism
+from pybroker.security.principals import can_log_in
 
 HANDSHAKE: Final = 17
 AUTHENTICATE: Final = 36
@@ -140,9 +141,14 @@ class Handshake:
         return done._replace(answer=codec.encode_response(AUTHENTICATE, version, header.correlation_id, answer))
 
     def _check_principal(self, exchange: ServerMechanism) -> None:
-        """Raises BadCredentials for who was somebody else before, in Kafka's words, or by a token, or by none."""
+        """Raises BadCredentials for a name that is no user's, and for a client that was another user before, in Kafka's
+        words, or by a token, or by none."""
         user = exchange.user
-        if user is None or self._principal is None:
+        if user is None:
+            return
+        if not can_log_in(user):
+            raise BadCredentials(f"Authentication failed: no user can be called {user!r}")
+        if self._principal is None:
             return
         if exchange.by_token != self._by_token:
             raise BadCredentials("Authentication failed: a delegation token renews its own login, and no other")
@@ -154,6 +160,7 @@ class Handshake:
         assert self._exchange is not None
         try:
             token = self._exchange.step(frame)
+            self._check_principal(self._exchange)
         except BadCredentials as problem:
             return self._end(problem.reason)._replace(credentials=True)
         except NotYet as problem:

@@ -5,6 +5,14 @@ from struct import unpack
 
 from pybroker.config.settings import shown
 
+_NOT_USERS = frozenset({"", "*", "ANONYMOUS"})
+
+
+def can_log_in(user: str) -> bool:
+    """False for the names that ACLs have for who has not logged in and for everybody: no login, certificate or token
+    makes that principal."""
+    return user not in _NOT_USERS
+
 
 def host_text(address: str) -> str:
     """The text of a peer's address as Java prints it, and as ACLs have it: IPv6 in full, IPv4 in IPv6 as IPv4.

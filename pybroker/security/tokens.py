@@ -14,6 +14,7 @@ from jwt.utils import base64url_decode
 from pybroker.config.oauth_settings import OAuth
 from pybroker.security.jwks import ALGORITHMS, Jwks
 from pybroker.security.mechanism import NotYet
+from pybroker.security.principals import can_log_in
 
 TOKEN_BYTES_MAX: Final = 1 << 16
 KID_MAX: Final = 1000
@@ -124,7 +125,7 @@ def checked(claims: Mapping[str, Any], settings: OAuth) -> Claims:
     user, scope = claims.get(settings.sub_claim), claims.get(settings.scope_claim, "")
     if not isinstance(user, str) or not user.strip():
         raise BadToken("it names no user")
-    if not user.isprintable():
+    if not user.isprintable() or not can_log_in(user):
         raise BadToken("its user is no name")
     if not isinstance(scope, str) and not (isinstance(scope, list) and all(isinstance(each, str) for each in scope)):
         raise BadToken("its scope is neither a text nor a list of texts")

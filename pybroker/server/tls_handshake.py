@@ -23,6 +23,7 @@ from pybroker.cluster.caller import Caller
 from pybroker.config.settings import ConfigError
 from pybroker.config.ssl_settings import PRINCIPAL_RULES, Ssl
 from pybroker.logs import event
+from pybroker.security.principals import can_log_in
 from pybroker.security.ssl_principal_mapper import Rule, parse_rules, principal_name, subject_of
 from pybroker.security.tls import ListenerContext, Stream, Wanted, secure, server_context
 from pybroker.security.tls_errors import HANDSHAKE_FAILED, OF_CERTIFICATES, alert_of
@@ -136,7 +137,10 @@ class TlsHandshake:
             shown = self._stream.peer_certificate()
             caller = self.caller
             if shown is not None:
-                caller = caller._replace(principal=f"User:{principal_name(self._tls.rules, subject_of(shown))}")
+                name = principal_name(self._tls.rules, subject_of(shown))
+                if not can_log_in(name):
+                    raise ValueError(f"no user can be called {name!r}")
+                caller = caller._replace(principal=f"User:{name}")
         except ValueError as problem:
             self._refuse(f"the client's certificate makes no principal: {problem}")
             return

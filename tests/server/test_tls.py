@@ -197,17 +197,24 @@ async def test_a_certificate_makes_a_principal(tmp_path: Path, rules: str | None
         await live.stop()
 
 
-async def test_a_certificate_that_no_rule_matches(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ("RULE:^CN=x$/x/", r"no rule of ssl.principal.mapping.rules matches"),
+        ("RULE:^.*$/ANONYMOUS/", "no user can be called 'ANONYMOUS'"),
+        ("RULE:^.*$/*/", "no user can be called '*'"),
+    ],
+)
+async def test_a_certificate_that_makes_no_principal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, rules: str, said: str
 ) -> None:
     live = Live(tmp_path / "data", settings(
         tmp_path, "listener.name.tls.ssl.client.auth=required",
-        "listener.name.tls.ssl.principal.mapping.rules=RULE:^CN=x$/x/",
+        f"listener.name.tls.ssl.principal.mapping.rules={rules}",
     ))  # fmt: skip
     await live.start()
     try:
         await turned_away(live, "TLS", context(store(tmp_path, "alice", ALICE)))
-        said = r"no rule of ssl.principal.mapping.rules matches"
         await eventually("it is told", lambda: said in reasons(caplog))
     finally:
         await live.stop()

@@ -15,6 +15,7 @@ from pybroker.controller.delegation_tokens import TokenStore
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.security.delegation_tokens import USER, Token, new_id
+from pybroker.security.principals import can_log_in
 
 TOKENS_PER_OWNER_MAX: Final = 1000
 RENEWERS_MAX: Final = 100
@@ -44,8 +45,9 @@ class DelegationTokens:
         name = getattr(request, "owner_principal_name", None)
         owner = f"{request.owner_principal_type}:{name}" if name else requester
         renewers = tuple(f"{each.principal_type}:{each.principal_name}" for each in request.renewers)
-        if not all(each.startswith(USER) and each != USER for each in (owner, *renewers)):
-            raise KafkaError(errors.INVALID_PRINCIPAL_TYPE, "owners and renewers of tokens are users: User and a name")
+        if not all(each.startswith(USER) and can_log_in(each.removeprefix(USER)) for each in (owner, *renewers)):
+            words = "owners and renewers of tokens are users: User and a name, which is neither * nor ANONYMOUS"
+            raise KafkaError(errors.INVALID_PRINCIPAL_TYPE, words)
         store = self._enabled()
         if len(renewers) > RENEWERS_MAX or Counter(t.owner for t in store.tokens.all())[owner] >= TOKENS_PER_OWNER_MAX:
             words = f"a token has {RENEWERS_MAX} renewers at most, and an owner {TOKENS_PER_OWNER_MAX} tokens"

@@ -16,7 +16,7 @@ from pybroker.cluster.caller import Call
 from pybroker.config.settings import shown
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
-from pybroker.security.credentials import Credentials, check_user
+from pybroker.security.credentials import Credentials, check_new_user, check_user
 from pybroker.security.quotas import USER, Entity
 from pybroker.security.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, Credential
 
@@ -92,6 +92,8 @@ def _change(user: str, request: Any, asked: Counter[tuple[str, int]]) -> Change:
             raise KafkaError(errors.DUPLICATE_RESOURCE, words)
     gone = [NUMBERS[each.mechanism] for each in request.deletions if each.name == user]
     made = {NUMBERS[each.mechanism]: _credential(each) for each in request.upsertions if each.name == user}
+    if made:
+        check_new_user(user)
 
     def change(held: Mapping[str, str]) -> dict[str, str]:
         for mechanism in gone:
