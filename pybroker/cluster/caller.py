@@ -53,7 +53,7 @@ class Session:
 class Throttle:
     """What becomes of a connection after the answer that is being made for it: what its quotas ask for."""
 
-    __slots__ = ("client", "mute_ms", "told")
+    __slots__ = ("_settled", "client", "is_kept", "mute_ms", "told")
 
     def __init__(self) -> None:
         self.mute_ms = 0
@@ -62,6 +62,17 @@ class Throttle:
         """What the data plane is told of where it counts (`Counted` in core); None: nothing new."""
         self.client: Any = None
         """Where it counted last, for who counts."""
+        self.is_kept = False
+        """The data plane is not told yet where it counts, for its client has yet to wait."""
+        self._settled: tuple[bool, bool] = (False, False)
+
+    def is_settled(self, produce: bool) -> bool:
+        """True once the connection has waited for what its client owed when it came, or need not: for any request, and
+        for a Produce."""
+        return self._settled[produce]
+
+    def settle(self, produce: bool) -> None:
+        self._settled = (True, produce or self._settled[True])
 
     def take_mute(self) -> int:
         mute_ms, self.mute_ms = self.mute_ms, 0

@@ -63,7 +63,7 @@ class Bridge:
         self._joining = joining
         self._loop = asyncio.get_running_loop()
         self._adopted: dict[int, tuple[Adopted, Callable[[Adopted], object]]] = {}
-        self._running: dict[int, tuple[asyncio.Task[Answer], bool]] = {}
+        self._running: dict[int, tuple[asyncio.Task[Answer], Waiting]] = {}
         self._responder: Responder | None = None
         self._closings: Closings | None = None
         self._finishing = False
@@ -192,7 +192,7 @@ class Bridge:
                     self._tell(adopted.caller, frame.decode())
             finally:
                 forget(adopted)
-        elif token in self._running and self._running[token][1]:
+        elif token in self._running and self._running[token][1].abandon:
             # A turn later: what has not begun, both being told at one go, would not be closed in good order.
             self._loop.call_soon(self._running[token][0].cancel)
 
@@ -214,7 +214,7 @@ class Bridge:
         else:
             if isinstance(answer, Waiting):
                 task = self._loop.create_task(answer.answer)  # itself: one that is cancelled before it runs is closed
-                self._running[token] = task, answer.abandon
+                self._running[token] = task, answer
                 task.add_done_callback(lambda done: self._done(token, caller, done))
             else:
                 self._reply(token, caller, answer)

@@ -46,6 +46,7 @@ from pybroker.server import directories
 from pybroker.server.authorization import Authorization
 from pybroker.server.bridge import Bridge
 from pybroker.server.connection import Responder
+from pybroker.server.debts import Debts
 from pybroker.server.dispatch import Dispatcher, Handler
 from pybroker.server.group_locator import Locator
 from pybroker.server.handlers.fetch import Fetch
@@ -339,7 +340,7 @@ class Broker:
         responder: Responder = Dispatcher(table if self._through is None else self._through(table))
         if self._exporter is not None:
             responder = self._exporter.watch(asked.replicas, asked.groups, quotas, responder)
-        self._sockets.open(responder, free)
+        self._sockets.open(Debts(responder, quotas), free)
         if self._tokens is not None:
             self._tokens.sweep(self._is_controller)
 

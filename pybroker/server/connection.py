@@ -19,7 +19,8 @@ import socket
 import termios
 from collections import deque
 from collections.abc import Coroutine, Iterable
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from pybroker import forks
 from pybroker.cluster.caller import Caller, Disconnect, Throttle
@@ -61,8 +62,10 @@ class Last(list[Part]):
     """An answer behind which the connection is closed, HEARD_MS later."""
 
 
-class Waiting(NamedTuple):
-    """A request that is answered later; `abandon`: nobody needs its effects once the client is gone."""
+@dataclass(slots=True)
+class Waiting:
+    """A request that is answered later; `abandon`: nobody needs its effects once the client is gone, which may change
+    while it waits."""
 
     answer: Coroutine[Any, Any, Answer]
     abandon: bool
@@ -92,7 +95,6 @@ class Connection:
     """A client's socket and what is under way on it. Everything happens on the event loop's thread."""
 
     __slots__ = (
-        "_abandon",
         "_ended",
         "_fd",
         "_frames",
@@ -112,6 +114,7 @@ class Connection:
         "_taken",
         "_task",
         "_throttle",
+        "_waiting",
         "caller",
         "last_active",
     )
@@ -130,7 +133,7 @@ class Connection:
         self._queued = 0  # bytes in _frames
         self._running = 0  # bytes of the request that runs or is being answered
         self._task: asyncio.Task[Answer] | None = None
-        self._abandon = False  # whether _task may be cancelled when the client is gone
+        self._waiting: Waiting | None = None  # what _task is about
         self._out: deque[Part] | None = None
         self._sent = 0  # bytes of _out[0] that are sent
         self._stuck = False  # the socket takes no more at the moment
@@ -231,7 +234,7 @@ class Connection:
 
     def _give_up(self) -> None:
         """Cancel what runs, if it may be; a turn later, for what has not begun would not be closed in good order."""
-        if self._task is not None and self._abandon:
+        if self._task is not None and self._waiting is not None and self._waiting.abandon:
             self._owner.loop.call_soon(self._task.cancel)
 
     # -- execution -------------------------------------------------------------------------------------------------
@@ -274,7 +277,7 @@ class Connection:
             self._fail(problem)
             return
         if isinstance(answer, Waiting):
-            self._abandon = answer.abandon
+            self._waiting = answer
             self._task = self._owner.loop.create_task(answer.answer)
             self._task.add_done_callback(self._answered)
         else:

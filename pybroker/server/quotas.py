@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pybroker.clock import monotonic_ms
-from pybroker.cluster.caller import Call
+from pybroker.cluster.caller import Call, Caller, Throttle
 from pybroker.core import QuotaBucket
 from pybroker.errors import KafkaError
 from pybroker.protocol.apis import SERVED
@@ -88,6 +88,21 @@ class QuotaManager:
             _add(found, quota, bucket)
         return found
 
+    @property
+    def in_force(self) -> bool:
+        """True if there is any quota."""
+        return bool(self._quotas.number)
+
+    def owed(self, caller: Caller, client_id: str | None, produce: bool) -> QuotaBucket | None:
+        """The bucket that has a client wait for longest before its next request, or Produce; None where none has."""
+        if not self._quotas.number:
+            return None
+        client, now_ms = self._client(caller, client_id or ""), self._now_ms()
+        buckets = (client.request, client.produce if produce else None)
+        found = [(bucket, bucket.throttle(now_ms)) for bucket in buckets if bucket is not None]
+        most = max(found, key=lambda each: each[1], default=None)
+        return most[0] if most is not None and most[1] > 0 else None
+
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _counted(self, key: int, handler: Handler) -> Callable[[Any, Call], Any]:
@@ -96,7 +111,7 @@ class QuotaManager:
         def by(request: Any, call: Call) -> Any:
             if not self._quotas.number or (api == "Fetch" and self._is_follower(request, call)):
                 return handler.by(request, call)
-            client = self._client(call)
+            client = self._client(call.caller, call.client_id or "")
             if api == "Fetch" and client.fetch is not None:
                 request.max_bytes = min(request.max_bytes, client.fetch.most(self._now_ms()))
             if api == "Fetch":
@@ -151,14 +166,15 @@ class QuotaManager:
 
     # -- who counts where --------------------------------------------------------------------------------------------
 
-    def _client(self, call: Call) -> Client:
+    def _client(self, caller: Caller, client_id: str) -> Client:
         """Where a request counts; who is on a connection is looked up once, and again when quotas change."""
-        throttle, client_id = call.caller.throttle, call.client_id or ""
-        number = self._quotas.number
+        throttle, number = caller.throttle, self._quotas.number
         held: Client | None = None if throttle is None else throttle.client
         if held is not None and (held.number, held.client_id) == (number, client_id) and self._is_current(held):
+            if throttle is not None and throttle.is_kept:
+                self._tell_plane(throttle, held)
             return held
-        user = call.caller.principal.partition(":")[2]
+        user = caller.principal.partition(":")[2]
         found = Client(
             number,
             client_id,
@@ -168,10 +184,17 @@ class QuotaManager:
         )
         if throttle is not None:
             throttle.client = found
-            encoded = client_id.encode()
-            if len(encoded) <= ID_BYTES_MAX:
-                throttle.told = (number, encoded, found.produce, found.fetch, found.request)
+            self._tell_plane(throttle, found)
         return found
+
+    def _tell_plane(self, throttle: Throttle, client: Client) -> None:
+        """Have the native plane count there from now on, and execute what it can; not yet where the connection has yet
+        to wait for what its client produced on others (debts.py)."""
+        encoded = client.client_id.encode()
+        owes = client.produce is not None and not throttle.is_settled(True) and client.produce.throttle(self._now_ms())
+        throttle.is_kept = bool(owes)
+        if not owes and len(encoded) <= ID_BYTES_MAX:
+            throttle.told = (client.number, encoded, client.produce, client.fetch, client.request)
 
     def _is_current(self, client: Client) -> bool:
         return not any(b is not None and b.retired for b in (client.produce, client.fetch, client.request))

@@ -205,8 +205,9 @@ async def test_whoever_is_muted_and_leaves_is_gone(live: Live) -> None:
     assert len(sockets) == before + 1
     leaves.writer.close()
     await eventually("its connection is gone", lambda: len(sockets) == before)
+    await quota(live, {"client_id": "other"}, **{PRODUCER: 1})
     stays = await live.connect()
-    assert await produced(stays, SMALL) > 10_000
+    assert await produced(stays, LARGE, client_id="other") > 10_000
     stays.writer.write_eof()
     assert await stays.reader.read() == b"", "also who only says that nothing more comes"
 
@@ -260,8 +261,10 @@ async def test_every_level_holds_and_the_first_that_is_set_wins(live: Live) -> N
     await wire.create("t")
     admin = await live.connect()
     for level in reversed(LEVELS):
+        client = await live.connect()
+        assert await produced(client, SMALL, client_id="tä st") == 0  # it came before there was anything to wait for
         assert await alter(admin, entry(level, **{PRODUCER: 10})) == [0]
-        assert await produced(await live.connect(), LARGE, client_id="tä st") > 1000
+        assert await produced(client, LARGE, client_id="tä st") > 1000
         assert await alter(admin, entry(level, **{PRODUCER: 1e9})) == [0]
         assert await produced(await live.connect(), LARGE, client_id="tä st") == 0
 

@@ -1,0 +1,113 @@
+"""Clients that come with another connection while their quota is used up: what stands before the handlers.
+
+    first request of a connection, first Produce ──its bucket owes nothing──> executed
+                              └──owes──> held, one behind the other ──until nothing is owed──> executed
+
+An answer mutes its connection for what its client owes (quotas.py), and a client that hung up and came back would be
+free of that: each connection's first request would pass. So it waits before it is executed, while nothing more of its
+connection is read; the native plane learns where the client counts once nothing is owed. Those of one bucket pass one
+at a time, and what the one before did is counted by then. The request of a client that leaves meanwhile is neither
+executed nor counted.
+"""
+
+import asyncio
+from typing import Final
+
+from pybroker.clock import monotonic_ms
+from pybroker.cluster.caller import Caller, Disconnect
+from pybroker.core import QuotaBucket
+from pybroker.protocol import codec
+from pybroker.protocol.apis import SERVED
+from pybroker.server.connection import Answer, Responder, Waiting
+from pybroker.server.quotas import BETWEEN_BROKERS, QuotaManager
+
+HELD_BYTES_MAX: Final = 64 << 20
+"""Of requests that are held at one time; a connection whose request is one too many is closed."""
+LOOK_MS: Final = 500
+"""Between two looks at a bucket: a quota that is raised, or taken away, holds from then on."""
+PRODUCE: Final = 0
+FREE: Final = frozenset(
+    key for key, api in SERVED.items() if api.name in BETWEEN_BROKERS | {"Fetch", "SaslHandshake", "SaslAuthenticate"}
+)
+"""A Fetch that is too much is answered without records, on whatever connection."""
+
+
+class _Line:
+    """Those who wait for one bucket."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.waiting = 0
+
+
+class Debts:
+    """A responder that stands before another."""
+
+    def __init__(self, responder: Responder, quotas: QuotaManager) -> None:
+        self._responder = responder
+        self._quotas = quotas
+        self._lines: dict[QuotaBucket, _Line] = {}
+        self._held_bytes = 0
+
+    def respond(self, frame: bytes | memoryview, caller: Caller) -> Answer | Waiting:
+        """Execute a request, at once unless its client owes something. Raises Disconnect."""
+        throttle = caller.throttle
+        key = int.from_bytes(frame[:2], "big")
+        if throttle is None or key in FREE or not self._quotas.in_force or throttle.is_settled(key == PRODUCE):
+            return self._responder.respond(frame, caller)
+        try:
+            client_id = codec.decode_request_header(frame).client_id
+        except codec.ProtocolError:
+            return self._responder.respond(frame, caller)  # which says what is wrong
+        throttle.settle(key == PRODUCE)
+        if self._owes(caller, client_id, key) is None:
+            return self._responder.respond(frame, caller)
+        if self._held_bytes and self._held_bytes + len(frame) > HELD_BYTES_MAX:
+            raise Disconnect("its client has used up a quota, and others that have hold too much memory")
+        waiting = Waiting(None, True)  # type: ignore[arg-type]  # it is told next what it is
+        waiting.answer = self._hold(bytes(frame), caller, client_id, key, waiting)
+        self._held_bytes += len(frame)
+        return waiting
+
+    def _owes(self, caller: Caller, client_id: str | None, key: int) -> QuotaBucket | None:
+        return self._quotas.owed(caller, client_id, key == PRODUCE)
+
+    async def _hold(self, frame: bytes, caller: Caller, client_id: str | None, key: int, waiting: Waiting) -> Answer:
+        held = True
+        try:
+            while (bucket := self._owes(caller, client_id, key)) is not None:
+                line = self._lines.setdefault(bucket, _Line())
+                line.waiting += 1
+                try:
+                    async with line.turn:
+                        if not await self._paid(bucket, caller, client_id, key):
+                            continue  # it counts elsewhere by now
+                        held = False
+                        self._held_bytes -= len(frame)
+                        return await self._execute(frame, caller, waiting)
+                finally:
+                    line.waiting -= 1
+                    if not line.waiting:
+                        del self._lines[bucket]
+            return await self._execute(frame, caller, waiting)
+        finally:
+            if held:
+                self._held_bytes -= len(frame)
+
+    async def _paid(self, bucket: QuotaBucket, caller: Caller, client_id: str | None, key: int) -> bool:
+        """Wait until nothing is owed; false where it is owed to another bucket."""
+        while self._owes(caller, client_id, key) is bucket:
+            left_ms = bucket.wait(monotonic_ms())
+            if left_ms == 0:
+                return True
+            while left_ms > 0 and self._owes(caller, client_id, key) is bucket:
+                await asyncio.sleep(min(left_ms, LOOK_MS) / 1000)
+                left_ms -= LOOK_MS
+        return self._owes(caller, client_id, key) is None
+
+    async def _execute(self, frame: bytes, caller: Caller, waiting: Waiting) -> Answer:
+        answer = self._responder.respond(frame, caller)
+        if isinstance(answer, Waiting):
+            waiting.abandon = answer.abandon
+            return await answer.answer
+        return answer
