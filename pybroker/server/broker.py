@@ -327,17 +327,16 @@ class Broker:
         assert self._sockets is not None
         self._fetch = fetch_of(asked)
         await asyncio.sleep(0)  # every partition is known to be loading before the first request comes
-        table: Table = handlers(asked, self._fetch)
-        table = Mutations(self.entities.quotas, self.metadata, self.config, monotonic_ms).counted(table)
+        limits = Mutations(self.entities.quotas, self.metadata, self.config, monotonic_ms)
+        table: Table = limits.counted(handlers(asked, self._fetch))
         free = None
         if self._authorization is not None:
             table, free = self._authorization.guard(table, self.metadata), self._authorization.is_free
             self._sockets.judge_by(self._authorization)
-        inter_broker = None if asked.peers is None else self.config.listeners.inter_broker
-        quotas = QuotaManager(self.entities.quotas, inter_broker)
-        table = quotas.counted(table)
+        quotas = QuotaManager(self.entities.quotas, None if asked.peers is None else self.config.listeners.inter_broker)
         self._sockets.count_by(quotas, self.entities.quotas)
-        responder: Responder = Dispatcher(table if self._through is None else self._through(table))
+        table = quotas.counted(table)
+        responder: Responder = Dispatcher(self._through(table) if self._through else table)
         if self._exporter is not None:
             responder = self._exporter.watch(asked.replicas, asked.groups, quotas, responder)
         self._sockets.open(Debts(responder, quotas), free)
