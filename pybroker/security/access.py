@@ -1,10 +1,15 @@
 """The rules that hold now, and who hears of denials."""
 
 from collections.abc import Callable
+from typing import Final
 
 from pybroker.security.acls import Operation, ResourceType
 from pybroker.security.authorizer import Rules
 from pybroker.security.principals import host_text
+
+FOUND_MAX: Final = 4096
+NAME_MAX: Final = 255
+"""Characters of a name whose rights are kept."""
 
 Denied = Callable[[str, str, Operation, ResourceType, str], object]
 """Called with principal, host, operation, type and name."""
@@ -20,6 +25,7 @@ class Access:
         self.on_replaced: list[Callable[[int], object]] = []
         """Who hears of other rules: their number."""
         self._rules = Rules(super_users, allow_everyone)
+        self._found: dict[tuple[str, str, ResourceType, str], int] = {}  # what was asked of these rules, as bits
         self._denied = denied
 
     @property
@@ -29,6 +35,7 @@ class Access:
     def replace(self, rules: Rules) -> None:
         """Go by other rules from now on."""
         self._rules = rules
+        self._found = {}
         self.number += 1
         for hear in self.on_replaced:
             hear(self.number)
@@ -41,7 +48,15 @@ class Access:
         self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str, *, told: bool = True
     ) -> bool:
         """`told` False: nobody hears of a denial. `host` is a peer's address as sockets have it."""
-        allowed = self.rules.authorize(principal, host_text(host), operation, kind, name)
+        key = principal, host, kind, name
+        bits = self._found.get(key)
+        if bits is None:
+            bits = self.rules.allowed(principal, host_text(host), kind, name)
+            if len(name) <= NAME_MAX:
+                if len(self._found) >= FOUND_MAX:
+                    self._found.clear()
+                self._found[key] = bits
+        allowed = bool(bits >> operation & 1)
         if told and not allowed:
             self._denied(principal, host, operation, kind, name)
         return allowed

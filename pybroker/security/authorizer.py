@@ -113,7 +113,7 @@ class Rules:
 
     def authorize(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
         """`principal` is like User:ann, `host` the text of the peer's address (`host_text`)."""
-        return bool(self._allowed(principal, host, kind, name) >> operation & 1)
+        return bool(self.allowed(principal, host, kind, name) >> operation & 1)
 
     def authorize_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
         """May it be done to any resource of the type? Kafka's authorizeByResourceType.
@@ -147,7 +147,7 @@ class Rules:
 
         Who may not describe the cluster is told 0, as by Kafka: everybody gets the answers that have its bits. A topic
         or a group is left out of the answer, or has an error there, for who may not describe it."""
-        allowed = self._allowed(principal, host, kind, name) & OPERATIONS[kind]
+        allowed = self.allowed(principal, host, kind, name) & OPERATIONS[kind]
         return 0 if kind is ResourceType.CLUSTER and not allowed >> Operation.DESCRIBE & 1 else allowed
 
     def acls(self, wanted: AclFilter) -> Iterator[AclBinding]:
@@ -174,7 +174,8 @@ class Rules:
 
     # -- how it is found ----------------------------------------------------------------------------------------------
 
-    def _allowed(self, principal: str, host: str, kind: ResourceType, name: str) -> int:
+    def allowed(self, principal: str, host: str, kind: ResourceType, name: str) -> int:
+        """What may be done, as bits; those that no resource of the type has are among them."""
         if principal in self._super_users:
             return _EVERY
         allowed, denied, found = 0, 0, False

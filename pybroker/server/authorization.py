@@ -15,7 +15,7 @@ from pybroker.config.security_settings import ACL_AUTHORIZER, AUTHORIZER, SUPER_
 from pybroker.controller import loading
 from pybroker.coordination.store import Session
 from pybroker.logs import event
-from pybroker.server.closings import SILENT_SECONDS, Closings
+from pybroker.server.closings import CLIENTS_MAX, SILENT_SECONDS, Closings
 from pybroker.server.dispatch import Handler
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TOLD_MAX = 50
+"""Denials of one principal at one address, within a minute, that words are made for; the others are counted."""
 ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
 
 
@@ -41,6 +43,8 @@ class Authorization:
         self.access = Access(super_users(config[SUPER_USERS]) | own, config[ALLOW_EVERYONE], self._denied)
         self.store = AclStore(session, self.access, wall_ms)
         self._denials = Closings("requests denied")
+        self._counts: dict[tuple[str, str], int] = {}  # by principal and host, in this minute
+        self._last: dict[tuple[str, str], tuple[Operation, ResourceType, str]] = {}  # of those with more than TOLD_MAX
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -82,16 +86,31 @@ class Authorization:
 
     def _denied(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> None:
         """One line for the first of a client, and one with a number for those of the next minute."""
+        who = principal, host
+        count = self._counts.get(who, 0)
+        if count or len(self._counts) < CLIENTS_MAX:
+            self._counts[who] = count + 1
+        if count >= TOLD_MAX:  # a request may be denied a hundred thousand things: no words are made for these
+            self._last[who] = operation, kind, name
+            return
         loop = asyncio.get_running_loop()
-        what = f"{principal} may not {operation.text} {kind.text} {name[:100]!r}"
-        self._denials.tell("request denied", Caller(host, 0, ""), what, loop.time())
+        self._denials.tell("request denied", Caller(host, 0, ""), _words(principal, operation, kind, name), loop.time())
         if self._timer is None:
             self._timer = loop.call_later(SILENT_SECONDS, self._tend)
+
+    def _tell_counts(self) -> None:
+        """Tell how much more was denied than words were made for."""
+        counts, self._counts = self._counts, {}
+        last, self._last = self._last, {}
+        for (principal, host), denied in last.items():
+            count = counts[principal, host] - TOLD_MAX
+            event(log, logging.WARNING, "requests denied", client=host, count=count, last=_words(principal, *denied))
 
     def _tend(self) -> None:
         """Tell the numbers of the minutes that are over, as long as there are any."""
         loop = asyncio.get_running_loop()
         self._denials.tend(loop.time())
+        self._tell_counts()
         self._timer = loop.call_later(SILENT_SECONDS, self._tend) if self._denials else None
 
     def close(self) -> None:
@@ -100,3 +119,8 @@ class Authorization:
             self._timer.cancel()
             self._timer = None
         self._denials.close()
+        self._tell_counts()
+
+
+def _words(principal: str, operation: Operation, kind: ResourceType, name: str) -> str:
+    return f"{principal} may not {operation.text} {kind.text} {name[:100]!r}"

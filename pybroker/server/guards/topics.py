@@ -106,10 +106,12 @@ def created(auth: AuthHelper, handler: Handler) -> Guarded:
         def allowed(topic: Any) -> bool:
             return any_topic or auth.may_to_topic(caller, Operation.CREATE, topic.name)
 
+        def may_describe(name: str) -> bool:
+            return auth.may_to_topic(caller, Operation.DESCRIBE_CONFIGS, name, told=False)
+
         def finish(answer: Any) -> Any:
             for topic in answer.topics:
-                may = auth.may_to_topic(caller, Operation.DESCRIBE_CONFIGS, topic.name, told=False)
-                if not topic.error_code and not may:
+                if not topic.error_code and not may_describe(topic.name):
                     topic.topic_config_error_code = errors.TOPIC_AUTHORIZATION_FAILED
                     topic.configs, topic.num_partitions, topic.replication_factor = [], -1, -1
             return answer
