@@ -4,6 +4,8 @@ A reader and a writer are compiled for a message and version when first used (se
 is untrusted: ProtocolError is all that it can raise, and what it allocates is bounded (`wire.ELEMENTS_MAX`).
 """
 
+from collections.abc import Generator
+from functools import cache
 from struct import Struct as Layout
 from struct import error as StructError
 from typing import Any, Final, NamedTuple
@@ -13,17 +15,19 @@ from pybroker.protocol import messages
 from pybroker.protocol.apis import API_VERSIONS, CONTROLLED_SHUTDOWN, KNOWN, SERVED
 from pybroker.protocol.diagnose import fault
 from pybroker.protocol.messages import Message
-from pybroker.protocol.reader import Reader, compile_reader
-from pybroker.protocol.wire import EncodeError, ProtocolError, skip_tags, uvarint
+from pybroker.protocol.reader import Piece, Reader, compile_reader, compile_slicer
+from pybroker.protocol.wire import ELEMENTS_MAX, EncodeError, ProtocolError, TooMany, skip_tags, uvarint
 from pybroker.protocol.writer import compile_writer
 
 __all__ = [
     "EncodeError",
     "ProtocolError",
     "RequestHeader",
+    "TooMany",
     "decode",
     "decode_request_header",
     "decode_response",
+    "decode_slices",
     "encode",
     "encode_parts",
     "encode_request",
@@ -42,16 +46,40 @@ _UNWRITABLE: Final = (StructError, TypeError, AttributeError, ValueError, Overfl
 # -- messages --------------------------------------------------------------------------------------------------------
 
 
-def decode(kind: Any, version: int, data: Buffer, offset: int = 0) -> tuple[Any, int]:
-    """(message, where it ends) of a message class at a version; its bytes are views of `data`. Raises ProtocolError."""
+def decode(
+    kind: Any, version: int, data: Buffer, offset: int = 0, elements_max: int = ELEMENTS_MAX
+) -> tuple[Any, int]:
+    """(message, where it ends) of a message class at a version; its bytes are views of `data`. Raises ProtocolError,
+    TooMany where it has more elements than that."""
     reader = kind.READERS.get(version) or _new_reader(kind, version)
     if type(data) is not bytes:
         data = memoryview(data)
     try:
-        return reader(data, offset, len(data))
+        return reader(data, offset, len(data), elements_max)
     except _UNREADABLE as error:
-        why = "has a string that is not UTF-8" if isinstance(error, UnicodeDecodeError) else "ends early"
-        raise ProtocolError(f"{kind.__name__} v{version} of {len(data) - offset} bytes {why}") from None
+        raise _unreadable(kind, version, len(data) - offset, error) from None
+
+
+def decode_slices(
+    kind: Any, version: int, data: Buffer, offset: int, elements_max: int, step: int, path: tuple[str, ...]
+) -> Generator[Piece, None, Any]:
+    """The same in slices of about `step` elements, as `reader.compile_slicer` has them; returns the message."""
+    slicer = _slicer(kind, version, path)
+    if type(data) is not bytes:
+        data = memoryview(data)
+    try:
+        message, _ = yield from slicer(data, offset, len(data), elements_max, step)
+    except _UNREADABLE as error:
+        raise _unreadable(kind, version, len(data) - offset, error) from None
+    return message
+
+
+_slicer: Final = cache(compile_slicer)
+
+
+def _unreadable(kind: Any, version: int, size: int, error: Exception) -> ProtocolError:
+    why = "has a string that is not UTF-8" if isinstance(error, UnicodeDecodeError) else "ends early"
+    return ProtocolError(f"{kind.__name__} v{version} of {size} bytes {why}")
 
 
 def _new_reader(kind: type[Message], version: int) -> Reader:
@@ -191,16 +219,17 @@ def _request_header(api_key: int, version: int, correlation_id: int, client_id: 
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Any) -> bytes:
     """A response with its header, without the size that frames it. Raises EncodeError."""
-    return _join(_pieces(message, version, _response_header(api_key, version, correlation_id)))
+    return _join(_pieces(message, version, response_header(api_key, version, correlation_id)))
 
 
 def encode_response_parts(api_key: int, version: int, correlation_id: int, message: Any) -> list[Any]:
     """As `encode_response`, in parts as `encode_parts` gives them; the lengths add up to what frames it."""
-    return _merge(_pieces(message, version, _response_header(api_key, version, correlation_id)))
+    return _merge(_pieces(message, version, response_header(api_key, version, correlation_id)))
 
 
-def _response_header(api_key: int, version: int, correlation_id: int) -> bytes:
-    """The answer to ApiVersions has the oldest header at every version: its client does not know ours yet (KIP-511)."""
+def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
+    """What goes before a response. That to ApiVersions is the oldest header at every version: its client does not know
+    ours yet (KIP-511)."""
     flexible = version >= KNOWN[api_key].flexible_from and api_key != API_VERSIONS
     return _I32.pack(correlation_id) + b"\0" if flexible else _I32.pack(correlation_id)
 

@@ -6,7 +6,7 @@ what runs over the end within fields of fixed size raises struct.error or IndexE
 ProtocolError. In the source `p` is the position, `n` the count or length just read, `q` the end of a value.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
 from struct import Struct as Layout
 from struct import unpack_from
@@ -21,17 +21,33 @@ from pybroker.protocol.wire import (
     SIZES,
     STRING_MAX,
     refuse,
+    refuse_many,
     skip_tags,
     uvarint,
 )
 
-Reader = Callable[[bytes | memoryview, int, int], tuple[Any, int]]
-"""(data, position, end) -> (message, position after it)"""
+Reader = Callable[..., tuple[Any, int]]
+"""(data, position, end, elements at most) -> (message, position after it)"""
+
+Piece = tuple[list[Any], int] | None
+"""The elements of a slice, and how many arrays deep its last one goes on in the next; None for a mere pause."""
+
+Slicer = Callable[[bytes | memoryview, int, int, int, int], Generator[Piece, None, tuple[Any, int]]]
+"""(data, position, end, elements at most, elements in a slice) -> slices, and in the end what a reader gives, with the
+elements of the last slice."""
 
 
 def compile_reader(kind: type[Message], version: int) -> Reader:
     """The reader of a top-level message at a version that its definition has."""
-    return _Compiler(kind, version).compile()
+    reader: Reader = _Compiler(kind, version).compile("data, p, end, left=ELEMENTS_MAX")
+    return reader
+
+
+def compile_slicer(kind: type[Message], version: int, path: tuple[str, ...]) -> Slicer:
+    """The same as a generator that pauses after so many elements, and hands over those of the arrays of `path`, each in
+    the one before. Within an element it pauses with its fields before the array alone, which has to be its last."""
+    slicer: Slicer = _Compiler(kind, version, path).compile("data, p, end, left, step")
+    return slicer
 
 
 @cache
@@ -43,9 +59,12 @@ def _unpackers(format_: str) -> tuple[Callable[..., tuple[Any, ...]], ...]:
 class _Compiler:
     """Writes the source, line by line; `run` holds the fixed fields that wait for their struct call."""
 
-    def __init__(self, kind: type[Message], version: int) -> None:
+    def __init__(self, kind: type[Message], version: int, path: tuple[str, ...] | None = None) -> None:
         self.kind = kind
         self.version = version
+        self.path = path  # None: it never pauses
+        self.open: list[tuple[str, str, str]] = []  # of the path's arrays: elements, target, the element being read
+        self.aside = 0  # arrays beside the path that are being read
         self.compact = kind.SCHEMA.flexible(version)
         self.title = f"{kind.SCHEMA.name} v{version}"
         self.lines: list[str] = []
@@ -53,22 +72,25 @@ class _Compiler:
         self.run: list[tuple[str, str]] = []  # (struct format, target)
         self.count = 0
         self.scope: dict[str, Any] = {
+            "ELEMENTS_MAX": ELEMENTS_MAX,
             "new": object.__new__,
             "refuse": refuse,
+            "refuse_many": refuse_many,
             "skip_tags": skip_tags,
             "unpack_from": unpack_from,
             "uvarint": uvarint,
         }
 
-    def compile(self) -> Reader:
-        self.emit("view = memoryview(data)")
-        self.emit(f"left = {ELEMENTS_MAX}")
+    def compile(self, arguments: str) -> Callable[..., Any]:
+        self.emit("view = memoryview(data)", "most = left")
+        if self.path is not None:
+            self.emit("k = h = step", "if False: yield")
         made = self.struct(self.kind.STRUCT, self.kind, self.title)
         self.emit(f"return {made}, p")
-        source = "\n".join(["def read(data, p, end):", *self.lines])
+        source = "\n".join([f"def read({arguments}):", *self.lines])
         exec(compile(source, f"<pybroker {self.title} reader>", "exec"), self.scope)
-        reader: Reader = self.scope["read"]
-        return reader
+        made_reader: Callable[..., Any] = self.scope["read"]
+        return made_reader
 
     def emit(self, *lines: str) -> None:
         self.lines += ["    " * self.indent + line for line in lines]
@@ -140,19 +162,61 @@ class _Compiler:
             assert format_ != "16s", "struct would read one string of n * 16"
             self.spend(where, 1 if self.kind.SCHEMA.name.endswith("Request") else NUMBERS_IN_ELEMENT)
             short = self.constant("U", _unpackers(format_))
+            if self.is_on_path(field):
+                self.emit("while n > step:")
+                self.indent += 1
+                self.emit(f"{target} = list(unpack_from(f'>{{step}}{format_}', data, p))")
+                self.emit(f"p += step * {SIZES[field.type]}", "n -= step")
+                self.hand_over()
+                self.indent -= 1
+            if self.path is not None:
+                self.emit("k -= n")
             self.emit(f"{target} = list({short}[n](data, p) if n < 16 else unpack_from(f'>{{n}}{format_}', data, p))")
             self.emit(f"p += n * {SIZES[field.type]}")
             return
-        items = self.name("a")
         self.spend(where)
-        self.emit(f"{target} = {items} = []", "for _ in range(n):")
+        self.loop(field, target, kind, where)
+
+    def loop(self, field: Field, target: str, kind: Any, where: str) -> None:
+        """Reads `n` structs or strings."""
+        items, made, on_path = self.name("a"), "x", self.is_on_path(field)
+        left = self.name("i") if on_path else "_"
+        self.emit(f"{target} = {items} = []", f"for {left} in range(n, 0, -1):" if on_path else "for _ in range(n):")
         self.indent += 1
+        if on_path:
+            # What a struct is called is known once it is read: its name is the next.
+            self.open.append((items, target, f"o{self.count + 1}"))
+        else:
+            self.aside += 1
         if field.struct:
             made = self.struct(field.struct, getattr(kind, field.struct.name), f"{where}[]")
         else:
-            made = "x"
             self.chunk(field.type, made, f"{where}[]", False)
         self.emit(f"{items}.append({made})")
+        if on_path:
+            assert made in (self.open.pop()[2], "x"), "the element has another name"
+            self.emit("k -= 1", f"if k <= 0 and {left} > 1:")
+            self.indent += 1
+            self.hand_over((items, target))
+            self.indent -= 1
+        else:
+            self.aside -= 1
+            if self.path is not None:
+                self.emit("k -= 1", "h -= 1", "if h <= 0:", "    h = step", "    yield None")
+
+    def is_on_path(self, field: Field) -> bool:
+        depth = len(self.open)
+        return bool(self.path) and not self.aside and self.path[depth : depth + 1] == (field.name,)  # type: ignore[index]
+
+    def hand_over(self, own: tuple[str, str] | None = None) -> None:
+        """Yields the elements that are there, of which the outer ones go on; then lists begin anew. `own` is the array
+        between two of whose elements this is."""
+        for items, _, made in self.open:
+            self.emit(f"{items}.append({made})")
+        outermost = self.open[0][0] if self.open else own[0] if own else ""
+        self.emit(f"yield {outermost}, {len(self.open)}", "k = h = step")
+        for items, target in [*((items, target) for items, target, _ in self.open), *([own] if own else [])]:
+            self.emit(f"{target} = {items} = []")
 
     def tags(self, struct: Struct, made: str, kind: Any, where: str) -> None:
         """The section of tagged fields that ends a struct. Of a tag that comes twice the last one counts."""
@@ -221,7 +285,7 @@ class _Compiler:
     def spend(self, where: str, share: int = 1) -> None:
         """Takes `n` elements, or `n` things of which so many count as one, from what the message may hold."""
         self.emit("left -= n" if share == 1 else f"left -= n // {share}")
-        self.emit(f"if left < 0: refuse('{where}: more than {ELEMENTS_MAX} elements in one message')")
+        self.emit(f"if left < 0: refuse_many('{where}', most)")
 
     def least(self, field: Field) -> int:
         """The fewest bytes that an element takes."""

@@ -30,12 +30,20 @@ class ProtocolError(KafkaError):
         super().__init__(INVALID_REQUEST, message)
 
 
+class TooMany(ProtocolError):
+    """A message that may be one of its kind, and has more elements than its reader was to take."""
+
+
 class EncodeError(ValueError):
     """A message that cannot be written at its version: which field, its value, and what the field takes."""
 
 
 def refuse(what: str) -> NoReturn:
     raise ProtocolError(what)
+
+
+def refuse_many(where: str, most: int) -> NoReturn:
+    raise TooMany(f"{where}: more than {most} elements in one message")
 
 
 def uvarint(data: bytes | memoryview, position: int, first: int) -> tuple[int, int]:

@@ -6,10 +6,10 @@ the next piece of output, `v` is the value at hand, `n` its size or count.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from struct import Struct as Layout
 from struct import pack
-from typing import Any
+from typing import Any, NamedTuple
 
 from pybroker.protocol.messages import Message
 from pybroker.protocol.schema import Field, Struct
@@ -22,6 +22,34 @@ Writer = Callable[[Any, Callable[[Any], None]], None]
 def compile_writer(kind: type[Message], version: int) -> Writer:
     """The writer of a top-level message at a version that its definition has."""
     return _Compiler(kind, version).compile()
+
+
+class Level(NamedTuple):
+    """What writes a struct around one of its arrays, and an element of that array."""
+
+    before: Writer
+    after: Writer
+    element: Writer
+
+
+def compile_levels(kind: type[Message], version: int, path: tuple[str, ...]) -> list[Level]:
+    """Of a top-level message and of the arrays of `path`, each in the one before."""
+    levels = []
+    struct, of = kind.STRUCT, kind
+    for name in path:
+        fields = struct.untagged(version)
+        place = next(index for index, field in enumerate(fields) if field.name == name)
+        array, write = fields[place], partial(_Compiler, kind, version)
+        levels.append(
+            Level(
+                write().compile_fields(fields[:place], of),
+                write().compile_fields(fields[place + 1 :], of, tags_of=struct),
+                write().compile_element(array, of),
+            )
+        )
+        if array.struct is not None:
+            struct, of = array.struct, getattr(of, array.struct.name)
+    return levels
 
 
 @cache
@@ -80,6 +108,28 @@ class _Compiler:
 
     def compile(self) -> Writer:
         self.struct(self.kind.STRUCT, self.kind, "m")
+        return self.finish()
+
+    def compile_fields(self, fields: Sequence[Field], kind: Any, tags_of: Struct | None = None) -> Writer:
+        """Of some fields of a struct, and its tags."""
+        for field in fields:
+            self.value(field, kind, f"m.{field.name}")
+        if tags_of is not None and self.compact:
+            self.tags(tags_of, kind, "m")
+        return self.finish()
+
+    def compile_element(self, array: Field, kind: Any) -> Writer:
+        """Of one element of an array."""
+        if array.struct is not None:
+            self.struct(array.struct, getattr(kind, array.struct.name), "m")
+        elif array.type in FORMATS:
+            self.run.append((FORMATS[array.type], "m"))
+        else:
+            self.chunk(array.type, "m", False)
+        return self.finish()
+
+    def finish(self) -> Writer:
+        self.flush()
         source = "\n".join(["def write(m, w):", *(self.lines or ["    pass"])])
         exec(compile(source, f"<pybroker {self.title} writer>", "exec"), self.scope)
         writer: Writer = self.scope["write"]

@@ -336,7 +336,7 @@ class Broker:
         quotas = QuotaManager(self.entities.quotas, None if asked.peers is None else self.config.listeners.inter_broker)
         self._sockets.count_by(quotas, self.entities.quotas)
         table = quotas.counted(table)
-        responder: Responder = Dispatcher(self._through(table) if self._through else table)
+        responder: Responder = Dispatcher(table if self._through is None else self._through(table), quotas.charge)
         if self._exporter is not None:
             responder = self._exporter.watch(asked.replicas, asked.groups, quotas, responder)
         self._sockets.open(Debts(responder, quotas), free)

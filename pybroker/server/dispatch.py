@@ -1,6 +1,9 @@
 """From a frame to the handler of its API and back: one table, and one place for everything that can go wrong.
 
 not readable, or a version that is not served      the connection is closed, with one line in the log
+more elements than its API is bound to             INVALID_REQUEST where the answer has an error of the whole, else the
+                                                   connection is closed
+more elements than are looked at in one go         executed in slices (`large`)
 ApiVersions at a version that is not served        answered at version 0 with error 35 (KIP-511)
 KafkaError from a handler                          its code, in the shape that the API answers errors in
 any other exception                                UNKNOWN_SERVER_ERROR in that shape, and a traceback in the log
@@ -11,11 +14,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from pybroker.cluster.caller import Call, Caller, Disconnect
-from pybroker.errors import UNKNOWN_SERVER_ERROR, KafkaError
+from pybroker.errors import INVALID_REQUEST, UNKNOWN_SERVER_ERROR, KafkaError
 from pybroker.logs import event
 from pybroker.protocol import codec
 from pybroker.protocol.apis import API_VERSIONS, SERVED, Api
+from pybroker.protocol.bounds import Bound, bound_of
 from pybroker.server.connection import Answer, Waiting
+from pybroker.server.large import Charge, Large, Request
 
 log = logging.getLogger(__name__)
 
@@ -25,21 +30,31 @@ class Handler(NamedTuple):
 
     `by` takes (request, Call) and gives the response, None for no answer, or a coroutine of these. `failed` takes
     (request, error code, message) and gives the response that tells the whole request failed. `abandon`: it only waits
-    for news, and is given up when the client is gone.
+    for news, and is given up when the client is gone. `denied`: the code with which a call is denied whatever its
+    request says, 0 where it is not; None where that depends on the request.
     """
 
     by: Callable[[Any, Call], Any]
     failed: Callable[[Any, int, str], Any]
     abandon: bool = False
+    denied: Callable[[Call], int] | None = None
+
+
+def nobody_pays(api: str, call: Call, spent_ns: int) -> int:
+    """Charge nothing: there are no quotas."""
+    return 0
 
 
 class Dispatcher:
     """Executes frames by a table of handlers, one for each key of apis.SERVED."""
 
-    def __init__(self, handlers: Mapping[int, Handler]) -> None:
+    def __init__(self, handlers: Mapping[int, Handler], charge: Charge = nobody_pays) -> None:
+        """`charge` counts the time of requests that are executed in slices."""
         if handlers.keys() != SERVED.keys():
             raise ValueError(f"handlers and served APIs differ: {sorted(handlers.keys() ^ SERVED.keys())}")
         self._handlers = handlers
+        self._bounds = {key: bound_of(api.name) for key, api in SERVED.items()}
+        self._large = Large(charge)
 
     def respond(self, frame: bytes | memoryview, caller: Caller) -> Answer | Waiting:
         """Execute one request. Raises Disconnect."""
@@ -53,12 +68,17 @@ class Dispatcher:
                 return [codec.encode_unsupported(header.correlation_id)]
             name = f"{api.name} v{header.api_version}" if api else f"API {header.api_key}"
             raise Disconnect(f"{name} is not served")
+        call = Call(header.api_version, header.client_id, caller, size=len(frame))
+        handler, bound = self._handlers[header.api_key], self._bounds[header.api_key]
         try:
-            request, _ = codec.decode(api.request, header.api_version, frame, header.body_offset)
+            request, _ = codec.decode(api.request, header.api_version, frame, header.body_offset, bound.at_once)
+        except codec.TooMany as problem:
+            asked = Request(api, call, frame, header)
+            if bound.at_once < bound.most:
+                return Waiting(self._in_slices(asked, bound, handler), handler.abandon or bound.reads)
+            return _refuse(asked, handler, INVALID_REQUEST, problem.message)
         except codec.ProtocolError as problem:
             raise Disconnect(f"malformed request: {problem.message}") from None
-        call = Call(header.api_version, header.client_id, caller, size=len(frame))
-        handler = self._handlers[header.api_key]
         try:
             response = handler.by(request, call)
         except Disconnect:
@@ -68,6 +88,48 @@ class Dispatcher:
         if isinstance(response, Coroutine):
             return Waiting(_later(api, handler, request, call, header.correlation_id, response), handler.abandon)
         return _encode(api, handler, request, call, header.correlation_id, response)
+
+    async def _in_slices(self, asked: Request, bound: Bound, handler: Handler) -> Answer:
+        api, call, correlation_id = asked.api, asked.call, asked.header.correlation_id
+        if handler.denied is not None and bound.cut(api.request.STRUCT, call.version) is None and _tells_whole(asked):
+            code = handler.denied(call)
+            if code:
+                return _refuse(asked, handler, code, "")
+
+        async def execute(request: Any) -> Any:
+            try:
+                response = handler.by(request, call)
+                return await response if isinstance(response, Coroutine) else response
+            except Disconnect:
+                raise
+            except Exception as problem:
+                return _failure(api, handler, request, call, problem)
+
+        def encode(request: Any, response: Any) -> Answer:
+            return _encode(api, handler, request, call, correlation_id, response)
+
+        try:
+            return await self._large.execute(asked, bound, execute, encode)
+        except codec.TooMany as problem:
+            return _refuse(asked, handler, INVALID_REQUEST, problem.message)
+        except codec.ProtocolError as problem:
+            raise Disconnect(f"malformed request: {problem.message}") from None
+
+
+def _tells_whole(asked: Request) -> bool:
+    """Return whether the answer has an error of the whole."""
+    fields = asked.api.response.STRUCT.untagged(asked.call.version)
+    return any(field.name == "error_code" for field in fields)
+
+
+def _refuse(asked: Request, handler: Handler, code: int, message: str) -> Answer:
+    """Answer a request of which nothing is known but its API. Raises Disconnect where the answer has no place for an
+    error of the whole."""
+    if not _tells_whole(asked):
+        raise Disconnect(f"too large a request: {message}")
+    request = asked.api.request()
+    response = handler.failed(request, code, message)
+    return _encode(asked.api, handler, request, asked.call, asked.header.correlation_id, response)
 
 
 async def _later(

@@ -164,6 +164,16 @@ class QuotaManager:
         state = request.replica_state
         return bool(request.replica_id >= 0 or (state is not None and state.replica_id >= 0))
 
+    def charge(self, api: str, call: Call, spent_ns: int) -> int:
+        """Count time that was spent on a request beside its handler; how many ms its client has to wait."""
+        if not self._quotas.number or api in BETWEEN_BROKERS:
+            return 0
+        bucket = self._client(call).request
+        if bucket is None:
+            return 0
+        now_ms = self._now_ms()
+        return int(bucket.record(spent_ns, now_ms) if spent_ns else bucket.throttle(now_ms))
+
     # -- who counts where --------------------------------------------------------------------------------------------
 
     def _client(self, caller: Caller, client_id: str) -> Client:

@@ -1,5 +1,6 @@
 """Guards of what is asked of the cluster as a whole, and of whoever is about to produce."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pybroker import errors
@@ -19,6 +20,15 @@ def of_cluster(auth: AuthHelper, handler: Handler, operation: Operation) -> Guar
         return handler.by(request, call)
 
     return guarded
+
+
+def denied(auth: AuthHelper, operation: Operation) -> Callable[[Call], int]:
+    """What all of a call is denied with, before its request is looked at."""
+
+    def code(call: Call) -> int:
+        return errors.NONE if auth.may_to_cluster(call.caller, operation) else errors.CLUSTER_AUTHORIZATION_FAILED
+
+    return code
 
 
 def producer_ids(auth: AuthHelper, handler: Handler) -> Guarded:

@@ -73,7 +73,9 @@ def guarded(auth: AuthHelper, handlers: Mapping[int, Handler], auto_create: bool
         elif name in GUARDS:
             by = GUARDS[name](auth, handler)
         elif MATRIX[key].checks:
-            by = cluster.of_cluster(auth, handler, cluster_operation(key))
+            operation = cluster_operation(key)
+            by = cluster.of_cluster(auth, handler, operation)
+            handler = handler._replace(denied=cluster.denied(auth, operation))
         made[key] = handler._replace(by=by)
     return made
 

@@ -1,0 +1,114 @@
+"""The table of bounds: what one request of each API may hold, what is read in one go, where a larger one is cut.
+
+An element is a struct, a string or a number of an array, at any depth. What is above `most` no client sends: it is
+refused before it is read. What is above `at_once` is read and answered in slices of so many elements, between which
+others have their turn; where the API can be cut, each slice is a request of its own, and the answers are joined.
+
+    asked    the arrays of the request, from the outermost to the one whose elements go to slices
+    told     the arrays of the answer that correspond to them, one for each
+
+The bounds have Kafka's largest clusters in mind: 200,000 partitions, of which a client may ask at one broker, and
+20,000 topics or groups that a person's tool changes or describes at one go.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from pybroker.protocol.schema import Struct
+from pybroker.protocol.wire import ELEMENTS_MAX
+
+
+class Cut(NamedTuple):
+    """A place where requests are cut and answers are joined."""
+
+    asked: tuple[str, ...]
+    told: tuple[str, ...]
+
+
+class Bound(NamedTuple):
+    """The bound of one API. Of `cuts` the first whose outermost array a version has is for that version. `reads`: the
+    API changes nothing, and a request whose client is gone is given up."""
+
+    most: int
+    at_once: int
+    cuts: tuple[Cut, ...] = ()
+    reads: bool = False
+
+    def cut(self, struct: Struct, version: int) -> Cut | None:
+        """Return the cut of a request of this struct at a version; None for a request that is executed as a whole."""
+        fields = {field.name for field in struct.fields if field.exists(version)}
+        return next((cut for cut in self.cuts if cut.asked[0] in fields), None)
+
+
+def _cut(asked: str, told: str) -> Cut:
+    found = Cut(tuple(asked.split(".")), tuple(told.split(".")))
+    assert len(found.asked) == len(found.told), f"{asked} is not told by {told}"
+    return found
+
+
+PARTITIONS: Final = ELEMENTS_MAX
+NAMES: Final = 20_000
+FEW: Final = 1_000
+
+OTHERS: Final = Bound(FEW, FEW)
+"""Of an API that has no bound of its own."""
+
+BOUNDS: Final[Mapping[str, Bound]] = {
+    # What is asked of many partitions.
+    "Metadata": Bound(PARTITIONS, 200, (_cut("topics", "topics"),), reads=True),
+    "ListOffsets": Bound(PARTITIONS, 400, (_cut("topics.partitions", "topics.partitions"),), reads=True),
+    "OffsetForLeaderEpoch": Bound(PARTITIONS, 400, (_cut("topics.partitions", "topics.partitions"),), reads=True),
+    "OffsetCommit": Bound(PARTITIONS, 1_000, (_cut("topics.partitions", "topics.partitions"),)),
+    "OffsetFetch": Bound(
+        PARTITIONS,
+        400,
+        (
+            _cut("topics.partition_indexes", "topics.partitions"),
+            _cut("groups.topics.partition_indexes", "groups.topics.partitions"),
+        ),
+        reads=True,
+    ),
+    "DescribeProducers": Bound(PARTITIONS, 400, (_cut("topics.partition_indexes", "topics.partitions"),), reads=True),
+    "DeleteRecords": Bound(PARTITIONS, 1_000, (_cut("topics.partitions", "topics.partitions"),)),
+    "OffsetDelete": Bound(PARTITIONS, 1_000, (_cut("topics.partitions", "topics.partitions"),)),
+    "Produce": Bound(NAMES, 400, (_cut("topic_data.partition_data", "responses.partition_responses"),)),
+    "ElectLeaders": Bound(
+        PARTITIONS, 400, (_cut("topic_partitions.partitions", "replica_election_results.partition_result"),)
+    ),
+    "AlterPartitionReassignments": Bound(PARTITIONS, 400, (_cut("topics.partitions", "responses.partitions"),)),
+    "ListPartitionReassignments": Bound(
+        PARTITIONS, 400, (_cut("topics.partition_indexes", "topics.partitions"),), reads=True
+    ),
+    # What is asked of many topics, groups, or things with a name.
+    "FindCoordinator": Bound(NAMES, 200, (_cut("coordinator_keys", "coordinators"),), reads=True),
+    "DescribeGroups": Bound(NAMES, 200, (_cut("groups", "groups"),), reads=True),
+    "DeleteGroups": Bound(NAMES, 200, (_cut("groups_names", "results"),)),
+    "LeaveGroup": Bound(NAMES, 200, (_cut("members", "members"),)),
+    "CreateTopics": Bound(PARTITIONS, 1_000, (_cut("topics", "topics"),)),
+    "DeleteTopics": Bound(NAMES, 400, (_cut("topics", "responses"), _cut("topic_names", "responses"))),
+    "CreatePartitions": Bound(PARTITIONS, 400, (_cut("topics", "results"),)),
+    "DescribeConfigs": Bound(NAMES, 10, (_cut("resources", "results"),), reads=True),
+    "AlterConfigs": Bound(NAMES, 100, (_cut("resources", "responses"),)),
+    "IncrementalAlterConfigs": Bound(NAMES, 100, (_cut("resources", "responses"),)),
+    "CreateAcls": Bound(NAMES, 200, (_cut("creations", "results"),)),
+    "DeleteAcls": Bound(FEW, 20, (_cut("filters", "filter_results"),)),
+    "AlterClientQuotas": Bound(NAMES, 200, (_cut("entries", "entries"),)),
+    # What is one thing, and executed as one.
+    "Fetch": Bound(NAMES, 1_000, reads=True),
+    "SyncGroup": Bound(NAMES, 1_000),
+    "DescribeLogDirs": Bound(PARTITIONS, 1_000, reads=True),
+    "AlterReplicaLogDirs": Bound(NAMES, 1_000),
+    "DescribeUserScramCredentials": Bound(NAMES, 1_000, (_cut("users", "results"),), reads=True),
+    "AlterUserScramCredentials": Bound(2 * FEW, 2 * FEW),
+    # What brokers say to each other.
+    "LeaderAndIsr": Bound(ELEMENTS_MAX, 1_000),
+    "StopReplica": Bound(ELEMENTS_MAX, 1_000),
+    "UpdateMetadata": Bound(ELEMENTS_MAX, 1_000),
+    "AlterPartition": Bound(ELEMENTS_MAX, 1_000),
+}
+"""By the name of the API. JoinGroup's protocols, filters, owners and renewers are few: `OTHERS`."""
+
+
+def bound_of(name: str) -> Bound:
+    """Return the bound of an API."""
+    return BOUNDS.get(name, OTHERS)

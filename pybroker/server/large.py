@@ -1,0 +1,134 @@
+"""Executes large requests in slices, so that no request holds the event loop.
+
+    survey    the request is read once in slices that are thrown away: it is whole, and within its API's bound; what it
+              says beside the array that it is cut at is known from here on
+    slices    it is read once more; each slice is executed as a request of its own, and the answers are joined as bytes
+    whole     where the API cannot be cut, it is read in slices, and executed at one go
+
+Each slice waits for its turn, and is charged to the quota of its client's time: a client in debt waits before the next.
+"""
+
+import asyncio
+import copy
+import time
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Final, NamedTuple
+
+from pybroker.cluster.caller import Call, Disconnect
+from pybroker.protocol import codec
+from pybroker.protocol.apis import Api
+from pybroker.protocol.bounds import Bound, Cut
+from pybroker.protocol.joiner import Joiner, key_of
+from pybroker.server.connection import Answer
+from pybroker.server.turns import Turns
+
+ANSWER_BYTES_MAX: Final = 1 << 28
+SURVEY_STEP: Final = 1_000
+"""Elements that are read at one go where nothing else is done with them: half a millisecond."""
+WAIT_MS_MAX: Final = 1_000
+
+Charge = Callable[[str, Call, int], int]
+"""(API, call, nanoseconds that were spent on it) -> how many ms its client has to wait."""
+
+
+class Request(NamedTuple):
+    """A request whose header is read."""
+
+    api: Api
+    call: Call
+    frame: bytes | memoryview
+    header: codec.RequestHeader
+
+
+class Large:
+    """Executes large requests of all connections."""
+
+    def __init__(self, charge: Charge) -> None:
+        self._charge = charge
+        self._turns = Turns()
+
+    async def execute(
+        self,
+        asked: Request,
+        bound: Bound,
+        execute: Callable[[Any], Awaitable[Any]],
+        encode: Callable[[Any, Any], Answer],
+    ) -> Answer:
+        """Return the answer. `execute` answers a request, or a slice; `encode` makes bytes of the answer to a request
+        that is not cut. Raises ProtocolError, TooMany where its API's bound is passed, Disconnect."""
+        cut = bound.cut(asked.api.request.STRUCT, asked.header.api_version)
+        await self._pay(asked, 0)
+        request = await self._read(asked, bound.most, () if cut is None else cut.asked)
+        if cut is None:
+            return encode(request, await execute(request))
+        return await self._slices(asked, bound, cut, request, execute)
+
+    async def _read(self, asked: Request, most: int, path: tuple[str, ...]) -> Any:
+        """The request; of what it is cut at, it has the last slice."""
+        slices, request = self._decoded(asked, most, SURVEY_STEP, path), None
+        while request is None:
+            began_ns = await self._turn(asked)
+            try:
+                next(slices)
+            except StopIteration as done:
+                request = done.value
+            await self._pay(asked, time.perf_counter_ns() - began_ns)
+        return request
+
+    def _decoded(self, asked: Request, most: int, step: int, path: tuple[str, ...]) -> Generator[Any, None, Any]:
+        header = asked.header
+        return codec.decode_slices(
+            asked.api.request, header.api_version, asked.frame, header.body_offset, most, step, path
+        )
+
+    async def _slices(
+        self, asked: Request, bound: Bound, cut: Cut, request: Any, execute: Callable[[Any], Awaitable[Any]]
+    ) -> Answer:
+        api, header = asked.api, asked.header
+        joiner = Joiner(api.key, header.api_version, header.correlation_id, api.response, cut.told)
+        slices = self._decoded(asked, bound.most, bound.at_once, cut.asked)
+        field, is_last = cut.asked[0], False
+        while not is_last:
+            began_ns = await self._turn(asked)
+            try:
+                piece = next(slices)
+            except StopIteration as done:
+                piece, is_last = (getattr(done.value, field), 0), True
+            if piece is None:
+                continue
+            elements, depth = piece
+            less = copy.copy(request)
+            setattr(less, field, elements)
+            decoded_ns = time.perf_counter_ns()
+            answer = await execute(less)
+            if answer is None:
+                continue
+            answered_ns = time.perf_counter_ns()
+            joiner.add(answer, _keys(elements, cut.asked, depth))
+            if joiner.size > ANSWER_BYTES_MAX:
+                raise Disconnect(f"the answer to {api.name} has more than {ANSWER_BYTES_MAX} bytes")
+            await self._pay(asked, time.perf_counter_ns() - answered_ns + decoded_ns - began_ns)
+        return joiner.finish()
+
+    async def _turn(self, asked: Request) -> int:
+        """Wait for a turn; when it began."""
+        await self._turns.take(asked.call.caller.principal)
+        return time.perf_counter_ns()
+
+    async def _pay(self, asked: Request, spent_ns: int) -> None:
+        """Charge what was spent beside the handler, which is charged for itself, and wait where that asks for it."""
+        wait_ms = self._charge(asked.api.name, asked.call, spent_ns)
+        throttle = asked.call.caller.throttle
+        if throttle is not None:
+            wait_ms = max(wait_ms, throttle.mute_ms)
+        if wait_ms:
+            await asyncio.sleep(min(wait_ms, WAIT_MS_MAX) / 1000)
+
+
+def _keys(elements: list[Any], path: tuple[str, ...], depth: int) -> list[object]:
+    """Return the keys of the last element, the last one within it, and so on, as deep as they go on in the next."""
+    keys = []
+    for name in path[1 : depth + 1]:
+        keys.append(key_of(elements[-1]))
+        elements = getattr(elements[-1], name)
+    return keys

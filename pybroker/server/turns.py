@@ -1,0 +1,43 @@
+"""Gives out turns on the event loop to large requests: one slice of one of them, then all that came meanwhile.
+
+    turn of the loop   slice of ann's | what came meanwhile | slice of bob's | what came meanwhile | slice of ann's ...
+
+A principal with many connections gets no more turns than one with a single connection.
+"""
+
+import asyncio
+from collections import deque
+
+
+class Turns:
+    """The turns of one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the next principal comes first
+        self._ringing = False
+
+    async def take(self, who: str) -> None:
+        """Wait for a turn. It ends where the caller awaits something, or asks for the next one."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.setdefault(who, deque()).append(turn)
+        if not self._ringing:
+            self._ringing = True
+            loop.call_soon(self._ring)
+        await turn
+
+    def _ring(self) -> None:
+        """Give one turn; once in two rounds of the loop, as long as a request waits."""
+        while self._waiting:
+            who = next(iter(self._waiting))
+            waiting = self._waiting.pop(who)
+            turn = waiting.popleft()
+            if waiting:
+                self._waiting[who] = waiting
+            if not turn.done():  # else its client went away
+                turn.set_result(None)
+                # Two rounds later: in the one between, the slice is executed, and the request asks for its next turn.
+                loop = asyncio.get_running_loop()
+                loop.call_soon(loop.call_soon, self._ring)
+                return
+        self._ringing = False

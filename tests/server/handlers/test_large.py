@@ -1,0 +1,209 @@
+"""Large requests run in slices between which small ones are answered; requests that no client sends are refused before
+they are read; the answer to slices is the answer to the whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pybroker import errors
+from pybroker.cluster.caller import Call, Caller, Disconnect
+from pybroker.protocol import codec
+from pybroker.protocol.apis import SERVED, Api
+from pybroker.protocol.bounds import Bound, bound_of
+from pybroker.security.access import Access
+from pybroker.server import dispatch as dispatch_module
+from pybroker.server.connection import Waiting
+from pybroker.server.dispatch import Dispatcher
+from pybroker.server.guards.auth_helper import AuthHelper
+from pybroker.server.guards.table import guarded
+from pybroker.server.turns import Turns
+from tests.server.handlers.desk import KEYS, Desk
+from tests.wide import arrays, wide
+
+ANN = Caller("127.0.0.1", 1, "CLIENTS", "User:ann")
+BEFORE_LOGIN = {"SaslHandshake", "SaslAuthenticate", "ApiVersions"}
+SMALL = Bound(300, 20)
+WIDE = [
+    (api, path)
+    for api in SERVED.values()
+    if api.name not in BEFORE_LOGIN
+    for path in arrays(api.request.STRUCT, api.max_version)
+]
+
+
+def called(value: Any) -> str:
+    return value.name if isinstance(value, Api) else ".".join(value)
+
+
+class Judge(Access):
+    """Allows nothing, and counts how often it is asked between two rounds of the event loop."""
+
+    def __init__(self) -> None:
+        super().__init__(frozenset(), False, lambda *_: None)
+        self.asked = self.most = 0
+
+    def may(self, *asked: Any, **how: Any) -> bool:
+        self.asked += 1
+        self.most = max(self.most, self.asked)
+        return super().may(*asked, **how)
+
+    async def watch(self) -> None:
+        while True:
+            self.asked = 0
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds that a test meets soon; where an API is cut stays as it is."""
+
+    def of(name: str) -> Bound:
+        return bound_of(name)._replace(most=SMALL.most, at_once=min(SMALL.at_once, bound_of(name).at_once))
+
+    monkeypatch.setattr(dispatch_module, "bound_of", of)
+
+
+async def respond(dispatcher: Dispatcher, api: Api, request: Any, version: int | None = None) -> Any:
+    """The answer to a request; None where there is none."""
+    version = api.max_version if version is None else version
+    answer: Any = dispatcher.respond(codec.encode_request(api.key, version, 3, "test", request), ANN)
+    if isinstance(answer, Waiting):
+        answer = await answer.answer
+    return None if answer is None else codec.decode_response(api.key, version, b"".join(answer))[1]
+
+
+@pytest.mark.usefixtures("bounds")
+@pytest.mark.parametrize(("api", "path"), WIDE, ids=called)
+async def test_what_is_denied_is_denied_in_slices(desk: Desk, api: Api, path: tuple[str, ...]) -> None:
+    judge = Judge()
+    table = guarded(AuthHelper(judge, desk.stage.metadata), desk.table, True)
+    dispatcher = Dispatcher(table)
+    count = 200 // len(path)
+    request = wide(api.request, api.max_version, path, (1,) * (len(path) - 1) + (count,))
+    if api.name == "Produce":
+        request.acks = 1
+    watching = asyncio.create_task(judge.watch())
+    try:
+        # The desk has no brokers, without which Metadata closes the connection.
+        with contextlib.suppress(*([Disconnect] if api.name == "Metadata" else [])):
+            await respond(dispatcher, api, request)
+    finally:
+        watching.cancel()
+    cut = bound_of(api.name).cut(api.request.STRUCT, api.max_version)
+    if cut is not None and cut.asked[: len(path)] == path:
+        assert judge.most <= 3 * SMALL.at_once, "a slice asks for more than it has"
+
+
+@pytest.mark.usefixtures("bounds")
+@pytest.mark.parametrize(("api", "path"), WIDE, ids=called)
+async def test_what_no_client_sends_is_refused(desk: Desk, api: Api, path: tuple[str, ...]) -> None:
+    judge = Judge()
+    table = guarded(AuthHelper(judge, desk.stage.metadata), desk.table, True)
+    request = wide(api.request, api.max_version, path, (1,) * (len(path) - 1) + (SMALL.most + 1,))
+    try:
+        answer = await respond(Dispatcher(table), api, request)
+    except Disconnect as closed:
+        assert "elements in one message" in str(closed)
+        assert not any(field.name == "error_code" for field in api.response.STRUCT.untagged(api.max_version))
+    else:
+        assert answer.error_code in (errors.CLUSTER_AUTHORIZATION_FAILED, errors.INVALID_REQUEST)
+    assert judge.most <= 1
+
+
+async def test_a_large_request_is_answered_as_small_ones_are(desk: Desk) -> None:
+    await desk.topic("many", partitions=700)
+    await desk.topic("few", partitions=3)
+    dispatcher, api = Dispatcher(desk.table), SERVED[KEYS["ListOffsets"]]
+    kind = api.request.Topics
+    asked = {"few": 3, "many": 701, "none": 2}
+    request = api.request(
+        replica_id=-1,
+        topics=[
+            kind(name=name, partitions=[kind.Partitions(partition_index=p, timestamp=-1) for p in range(count)])
+            for name, count in asked.items()
+        ],
+    )
+    answer = await respond(dispatcher, api, request)
+    assert {topic.name: len(topic.partitions) for topic in answer.topics} == asked and len(answer.topics) == 3
+    codes = {(t.name, p.partition_index) for t in answer.topics for p in t.partitions if p.error_code}
+    assert codes == {("many", 700), ("none", 0), ("none", 1)}
+
+
+async def test_others_have_their_turn_meanwhile(desk: Desk) -> None:
+    """A request of four thousand names, and small ones that come later, and are answered first."""
+    dispatcher, api = Dispatcher(desk.table), SERVED[KEYS["DescribeGroups"]]
+    names = [f"g{number}" for number in range(4000)]
+    large = asyncio.create_task(respond(dispatcher, api, api.request(groups=names)))
+    await asyncio.sleep(0)
+    for _ in range(10):
+        small = await asyncio.create_task(respond(dispatcher, api, api.request(groups=["one"])))
+        assert len(small.groups) == 1
+    assert not large.done()
+    assert [group.group_id for group in (await large).groups] == names
+
+
+async def test_a_large_request_is_paid_for_before_it_runs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client in debt waits first, and again where a slice has brought it into debt."""
+    done: list[str] = []
+    waits = [70, 0, 0, 30]
+
+    def charge(api: str, call: Call, spent_ns: int) -> int:
+        done.append(f"charged {api}")
+        return waits.pop(0) if waits else 0
+
+    async def sleep(seconds: float, then: Callable[[float], Any] = asyncio.sleep) -> None:
+        done.append(f"waited {seconds:g}")
+        await then(0)
+
+    monkeypatch.setattr("pybroker.server.large.asyncio", MappingSleep(sleep))
+    api = SERVED[KEYS["DescribeGroups"]]
+
+    def by(request: Any, call: Call) -> Any:
+        done.append(f"{len(request.groups)} groups")
+        return api.response()
+
+    table = {**desk.table, api.key: desk.table[api.key]._replace(by=by)}
+    await respond(Dispatcher(table, charge), api, api.request(groups=[f"g{number}" for number in range(450)]))
+    assert done[:2] == ["charged DescribeGroups", "waited 0.07"]
+    assert [each for each in done if "charged" not in each] == [
+        "waited 0.07", "200 groups", "200 groups", "waited 0.03", "50 groups",
+    ]  # fmt: skip
+
+
+class MappingSleep:
+    """asyncio with another sleep."""
+
+    def __init__(self, sleep: Any) -> None:
+        self.sleep = sleep
+
+
+async def test_who_has_many_requests_has_no_more_turns() -> None:
+    turns, had = Turns(), []
+
+    async def work(who: str, slices: int) -> None:
+        for _ in range(slices):
+            await turns.take(who)
+            had.append(who)
+
+    others = [asyncio.create_task(work("ann", 5)) for _ in range(4)]
+    await asyncio.gather(asyncio.create_task(work("bob", 5)), *others)
+    assert had[:10].count("bob") == 5, had
+
+
+async def test_a_turn_of_somebody_who_left_goes_to_the_next() -> None:
+    turns, had = Turns(), []
+
+    async def work(who: str) -> None:
+        await turns.take(who)
+        had.append(who)
+
+    gone, stays = asyncio.create_task(work("ann")), asyncio.create_task(work("bob"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.wait_for(stays, 10)
+    assert had == ["bob"]
