@@ -97,6 +97,10 @@ class ClusterTopics:
         await self._shown(lambda image: _led(image.topic(new.name), planned.id, count), f"the topic {new.name} is made")
         return topic
 
+    def is_creating(self, name: str) -> bool:
+        """Is a topic of this name being made, because it was mentioned?"""
+        return name in self._creating
+
     def auto_create(self, name: str) -> None:
         """Begin to create a topic with the broker's defaults; again while that is under way changes nothing."""
         if name not in self._creating:

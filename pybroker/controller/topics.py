@@ -125,6 +125,10 @@ class TopicAdmin:
         await write(self._session, self._context.fence, [*self._left.get(name, ()), *ops])
         self._left.pop(name, None)
 
+    def is_creating(self, name: str) -> bool:
+        """Is a topic of this name being made?"""
+        return name in self._changing
+
     def auto_create(self, name: str) -> None:
         """Begin to create a topic with the broker's defaults; again while that is under way changes nothing."""
         if name in self._changing:

@@ -4,6 +4,8 @@
                      └──none──> 89, of versions whose clients know it; older ones are done, and wait behind it
 
 What is only validated costs nothing. The tokens are this broker's: clients ask the controller for such changes.
+A topic that is made because Metadata names it costs as much; without tokens Metadata answers
+LEADER_NOT_AVAILABLE, and the client asks again.
 """
 
 import copy
@@ -14,12 +16,14 @@ from pybroker import errors
 from pybroker.cluster.caller import Call
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
+from pybroker.errors import KafkaError
 from pybroker.protocol.apis import SERVED
 from pybroker.security.quotas import MUTATION, ClientQuotas
 from pybroker.security.token_bucket import TokenBucket
 from pybroker.server.dispatch import Handler
 
 BUCKETS_MAX: Final = 65_536
+METADATA: Final = next(key for key, api in SERVED.items() if api.name == "Metadata")
 WORDS: Final = "the quota of partitions that are created and deleted is used up for now"
 
 
@@ -54,7 +58,38 @@ class Mutations:
         return {
             key: handler._replace(by=self._counted(name, handler)) if (name := SERVED[key].name) in APIS else handler
             for key, handler in table.items()
-        }
+        } | {METADATA: table[METADATA]._replace(by=self._mentioned(table[METADATA]))}
+
+    def _mentioned(self, handler: Handler) -> Callable[[Any, Call], Any]:
+        """Metadata, which makes topics that are missing."""
+
+        def by(request: Any, call: Call) -> Any:
+            bucket = self._bucket(call)
+            if bucket is None:
+                return handler.by(request, call)
+            asked, mentioned = call.may_create, []
+
+            def may_create(name: str) -> bool:
+                if asked is not None and not asked(name):
+                    return False
+                mentioned.append(name)
+                if bucket.is_exceeded(self._now_ms()):
+                    raise KafkaError(errors.LEADER_NOT_AVAILABLE, WORDS)
+                bucket.record(int(self._config["num.partitions"]), self._now_ms())
+                return True
+
+            def finish(answer: Any) -> Any:
+                if mentioned:
+                    answer.throttle_time_ms = max(answer.throttle_time_ms, bucket.throttle_ms(self._now_ms()))
+                return answer
+
+            async def later(waiting: Coroutine[Any, Any, Any]) -> Any:
+                return finish(await waiting)
+
+            answer = handler.by(request, call._replace(may_create=may_create))
+            return later(answer) if isinstance(answer, Coroutine) else finish(answer)
+
+        return by
 
     def _counted(self, name: str, handler: Handler) -> Callable[[Any, Call], Any]:
         api = APIS[name]

@@ -102,7 +102,8 @@ async def test_a_topic_that_goes_before_the_handler_looks_is_not_made_again_by_w
         without.update(UpdateMetadata(1, 1, [LiveBroker(1, {"CLIENTS": HostPort("h", 1)}, {"CLIENTS": PLAINTEXT})], []))
         access = Access(frozenset(), False, lambda *_: None)
         access.may = lambda *what, may=may_make, **_: may or Operation.CREATE not in what  # type: ignore[method-assign]
-        handler = Metadata(without, SimpleNamespace(auto_create=made.append), True)  # type: ignore[arg-type]
+        creator = SimpleNamespace(auto_create=made.append, is_creating=lambda _: False)
+        handler = Metadata(without, creator, True)  # type: ignore[arg-type]
         guard = data.described(AuthHelper(access, told), Handler(handler, failed), True)  # type: ignore[arg-type]
         request = m.MetadataRequest(topics=[m.MetadataRequest.Topics(name="hidden")], allow_auto_topic_creation=True)
         [topic] = guard(request, CALL).topics

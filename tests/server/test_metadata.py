@@ -52,6 +52,9 @@ def call(listener: str, version: int = 12) -> Call:
 
 
 class Nobody:
+    def is_creating(self, name: str) -> bool:
+        return False
+
     def auto_create(self, name: str) -> None:
         raise AssertionError(name)
 

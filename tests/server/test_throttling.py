@@ -329,6 +329,24 @@ async def test_partitions_that_are_made_and_deleted(live: Live) -> None:
     assert (grown.results[0].error_code, grown.throttle_time_ms) == (0, 0)
 
 
+async def test_topics_that_are_made_for_they_were_mentioned_cost_as_much(live: Live) -> None:
+    await live.restart("num.partitions=4", "auto.create.topics.enable=true")
+    await quota(live, {"user": "ANONYMOUS"}, **{MUTATION: 1})
+    wire, names = await live.connect(), ["n0", "n1", "n2", "n3"]
+    kind = m.MetadataRequest.Topics
+    answer = await wire.call("Metadata", 9, topics=[kind(name=name) for name in names])
+    assert [topic.error_code for topic in answer.topics] == [5] * 4, "the client asks again"
+    assert answer.throttle_time_ms > 0
+    other = await live.connect()
+
+    async def made() -> set[str]:
+        return {topic.name for topic in (await other.call("Metadata", 9, topics=None)).topics}
+
+    while len(await made()) < 3:
+        await asyncio.sleep(0.05)
+    assert await made() == {"n0", "n1", "n2"}, "eleven tokens are enough for two and a part"
+
+
 async def test_metrics_tell_how_many_had_to_wait(live: Live) -> None:
     await live.restart("metrics.listener=127.0.0.1:0")
     assert live.broker is not None

@@ -33,6 +33,9 @@ UNTOLD_S = 1.0
 class Creator(Protocol):
     """Who creates topics that clients merely mention."""
 
+    def is_creating(self, name: str) -> bool:
+        """Is that under way?"""
+
     def auto_create(self, name: str) -> None:
         """Begin to create a topic with the broker's defaults; again while that is under way changes nothing."""
 
@@ -122,12 +125,16 @@ class Metadata:
             check_name(name)
             if not self._metadata.is_complete(image):
                 code = errors.LEADER_NOT_AVAILABLE
-            elif wanted and self._auto_create and (call.may_create is None or call.may_create(name)):
+            elif wanted and self._auto_create and self._may_create(name, call):
                 self._creator.auto_create(name)
                 code = errors.LEADER_NOT_AVAILABLE
         except KafkaError as refusal:
             code = refusal.code
         return m.MetadataResponse.Topics(error_code=code, name=name, topic_id=NO_ID)
+
+    def _may_create(self, name: str, call: Call) -> bool:
+        """What is under way was allowed, and costs nothing more."""
+        return call.may_create is None or self._creator.is_creating(name) or call.may_create(name)
 
 
 def _no_such_id(topic_id: bytes) -> Any:
