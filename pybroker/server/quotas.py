@@ -168,7 +168,7 @@ class QuotaManager:
         """Count time that was spent on a request beside its handler; how many ms its client has to wait."""
         if not self._quotas.number or api in BETWEEN_BROKERS:
             return 0
-        bucket = self._client(call).request
+        bucket = self._client(call.caller, call.client_id or "").request
         if bucket is None:
             return 0
         now_ms = self._now_ms()
