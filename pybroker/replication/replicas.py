@@ -9,7 +9,7 @@ Opening, deleting and flushing wait for the disk, on threads of their own; every
 import asyncio
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pybroker import core, errors
 from pybroker.cluster.metadata_cache import MetadataCache
@@ -26,6 +26,7 @@ from pybroker.replication.logdirs import Found, LogDir, remove
 from pybroker.replication.opening import Opener, Opening, Wanted
 from pybroker.replication.recording import Recorder
 from pybroker.replication.replica import LEADER, Replica
+from pybroker.replication.throttles import throttles_of
 from pybroker.replication.validation import Rules
 from pybroker.replication.workers import Workers
 
@@ -33,13 +34,6 @@ log = logging.getLogger(__name__)
 
 Hear = Callable[[str, bytes], object]
 """Called with the kind of a fetcher's letter, and the letter."""
-
-
-class Throttles(NamedTuple):
-    """What was copied of throttled partitions lately (KIP-73), of bytes a second."""
-
-    leader: core.QuotaBucket
-    follower: core.QuotaBucket
 
 
 class Replicas:
@@ -76,7 +70,7 @@ class Replicas:
             log_dir.core = self._core
             if not log_dir.failure:
                 log_dir.space.begin(self._core)
-        self.throttles = Throttles(*(core.QuotaBucket(config[_rate(role)]) for role in Throttles._fields))
+        self.throttles = throttles_of(config)
         self._workers = Workers(self._pool_threads(), "replicas")
         self.recorder = Recorder(self, self._opener.usable, self._disk)
 
@@ -89,11 +83,6 @@ class Replicas:
         """Work with as many threads as the settings say now."""
         self._threads = self._config["num.recovery.threads.per.data.dir"]
         self._workers.resize(self._pool_threads())
-
-    def throttle(self) -> None:
-        """Copy throttled partitions as fast as the settings say now, and let them be copied."""
-        for role, bucket in zip(Throttles._fields, self.throttles, strict=True):
-            bucket.set_limit(self._config[_rate(role)])
 
     def set_lease(self, until_ms: int) -> None:
         """Until when, by the clock since boot, this broker is a member of its cluster for certain; see Lease."""
@@ -486,10 +475,6 @@ class Replicas:
     def disarm(self) -> None:
         """Let every file call do its work again."""
         self._core.disarm()
-
-
-def _rate(role: str) -> str:
-    return f"{role}.replication.throttled.rate"
 
 
 def _flush(replica: Replica) -> None:

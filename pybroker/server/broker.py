@@ -387,7 +387,7 @@ class Broker:
         self._sockets.reload()
         self._workers.resize(self._io_threads())
         self.replicas.resize()
-        self.replicas.throttle()
+        self.replicas.throttles.follow(self.config)
         await self._renew_registration()
 
     async def _renew_registration(self) -> None:

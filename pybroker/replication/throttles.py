@@ -1,0 +1,26 @@
+"""The throttles on copying between brokers (KIP-73): a rate for what a broker copies, and one for what others copy."""
+
+from typing import NamedTuple
+
+from pybroker import core
+from pybroker.config import BrokerConfig
+
+
+class Throttles(NamedTuple):
+    """Buckets of the bytes of throttled partitions, by the role of the replica here."""
+
+    leader: core.QuotaBucket
+    follower: core.QuotaBucket
+
+    def follow(self, config: BrokerConfig) -> None:
+        """Go by the rates that the settings have now, in bytes a second."""
+        for role, bucket in zip(self._fields, self, strict=True):
+            bucket.set_limit(config[_rate(role)])
+
+
+def throttles_of(config: BrokerConfig) -> Throttles:
+    return Throttles(*(core.QuotaBucket(config[_rate(role)]) for role in Throttles._fields))
+
+
+def _rate(role: str) -> str:
+    return f"{role}.replication.throttled.rate"
