@@ -3,6 +3,7 @@
 import logging
 import re
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,24 @@ def event(logger: logging.Logger, level: int, name: str, **fields: Any) -> None:
         if value is not None:
             words.append(f"{key}={_quote(value, SAID_CHARS_MAX if key in SAID_BY_CLIENTS else FIELD_CHARS_MAX)}")
     logger.log(level, "%s", " ".join(words), exc_info=exc_info, stacklevel=2)
+
+
+class Unfailing(logging.LoggerAdapter[logging.Logger]):
+    """The logger of a client, whose calls never raise: handlers of a program's log are the program's own code, and one
+    that fails, or calls sys.exit(), must not stop the thread that sends and fetches. Ctrl-C in the main thread does."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        try:
+            self.logger.log(level, msg, *args, **{**kwargs, "stacklevel": kwargs.get("stacklevel", 1) + 1})
+        except Exception:
+            pass
+        except BaseException:
+            if threading.current_thread() is threading.main_thread():
+                raise
+
+
+def unfailing(name: str) -> Unfailing:
+    return Unfailing(logging.getLogger(name), {})
 
 
 def tell_late(task: "asyncio.Task[Any]") -> None:

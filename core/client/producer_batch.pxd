@@ -27,7 +27,7 @@ cdef class PendingBatch:
     cdef list calls
     cdef object event
 
-    cdef int call_out(self) except -1
+    cdef int call_out(self, bint raises) except -1
     cdef tuple outcome(self, int32_t index)
     cdef bint wait(self, timeout_s) except -1
 

@@ -25,7 +25,9 @@ class Delivery:
     def exception(self, timeout_s: float | None = None) -> Any:
         """Why the record was refused, a KafkaError; None if acknowledged. TimeoutError if nobody knows in time."""
     def add_done_callback(self, call: Callable[[Delivery], object]) -> None:
-        """Call with this delivery once its outcome is known: on the producer's thread, or here if it is already."""
+        """Call with this delivery once its outcome is known: on the producer's thread, or here if it is already.
+
+        Exceptions of the call are logged; here, SystemExit, KeyboardInterrupt and the like are raised."""
 
 class PendingBatch:
     """Records of one partition that are sent together."""

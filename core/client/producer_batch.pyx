@@ -1,8 +1,9 @@
 """Batches on their way to a broker, and the outcome of each of their records, which costs nothing until it is asked
 for.
 
-An outcome is set once, by `PendingBatch.end`; whoever waits for one of its records is woken then, and what was to be
-called is called. What such a call raises is logged.
+`PendingBatch.end` sets an outcome once: it wakes the threads that wait for a record of the batch, and calls the
+delivery callbacks. A callback is its user's code and may raise anything, SystemExit and CancelledError too: the
+exception is logged, one line a second at most, and the other callbacks are called.
 """
 
 cimport cython
@@ -20,6 +21,26 @@ from pybroker.core.batch.builder cimport SealedBatch, builder_init, builder_seal
 RecordMetadata = namedtuple("RecordMetadata", "topic partition offset timestamp_ms", module=__name__)
 
 _log = logging.getLogger("pybroker.client")
+
+cdef int64_t LOG_PAUSE_NS = 1_000_000_000
+cdef int64_t logged_ns = -LOG_PAUSE_NS   # when a callback's exception was logged last
+cdef int64_t unlogged = 0                # exceptions since then
+
+
+cdef int log_callback() except -1:
+    """Log the exception that is being handled, with how many came since the last line; or count it."""
+    global logged_ns, unlogged
+    cdef int64_t now_ns = monotonic_ns()
+    if now_ns - logged_ns < LOG_PAUSE_NS:
+        unlogged += 1
+        return 0
+    logged_ns = now_ns
+    more, unlogged = unlogged, 0
+    try:
+        _log.exception("a delivery callback failed%s", f", and {more} more since the last such line" if more else "")
+    except BaseException:  # a handler of the log is its user's code, too
+        pass
+    return 0
 
 
 cdef PendingBatch pending_batch(str topic, int32_t partition, int64_t bytes_hint):
@@ -90,7 +111,7 @@ cdef class PendingBatch:
         block_free(&self.builder.block)
         if self.event is not None:
             self.event.set()
-        self.call_out()
+        self.call_out(False)
         return True
 
     def end_parts(self, list parts not None) -> bool:
@@ -116,15 +137,24 @@ cdef class PendingBatch:
             first, base_offset, by_log, error = part
         return (-1 if base_offset < 0 else base_offset + index - first), by_log, error
 
-    cdef int call_out(self) except -1:
-        """Make the calls that wait. Whoever takes the list makes them, so that none is made twice or left out."""
+    cdef int call_out(self, bint raises) except -1:
+        """Make the calls that wait. The thread that takes the list makes them all, so none is made twice or left out.
+
+        With `raises`, what is no Exception (Ctrl-C, SystemExit) is raised once all are made: the thread is the
+        caller's own, and not the one that sends."""
+        leaving = None
         while self.calls:
             calls, self.calls = self.calls, None
             for call, delivery in calls:
                 try:
                     call(delivery)
-                except Exception:
-                    _log.exception("a delivery callback failed")
+                except BaseException as problem:
+                    if raises and not isinstance(problem, Exception):
+                        leaving = leaving or problem
+                    else:
+                        log_callback()
+        if leaving is not None:
+            raise leaving
         return 0
 
     cdef bint wait(self, timeout_s) except -1:
@@ -168,8 +198,12 @@ cdef class Delivery:
     def add_done_callback(self, call) -> None:
         """Call with this delivery once its outcome is known: on the producer's thread, or here if it is already."""
         cdef PendingBatch batch = self.batch
+        cdef list entry = [(call, self)]
+        # Nothing is made from here on: an allocation may run the garbage collector, and with it other threads, one of
+        # which takes the list of calls.
         if batch.calls is None:
-            batch.calls = []
-        batch.calls.append((call, self))
+            batch.calls = entry
+        else:
+            batch.calls.append(entry[0])
         if batch.ended:
-            batch.call_out()
+            batch.call_out(True)

@@ -7,25 +7,28 @@
 """
 
 import atexit
-import logging
+import contextlib
+import os
 import random
+import sys
 import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from pybroker import errors, forks
 from pybroker.core import Appender, Delivery, OpenQueue, PendingBatch, SealedBatch
 from pybroker.errors import KafkaError
+from pybroker.logs import unfailing
 
 EXIT_S: Final = 10.0
 """How long the end of the interpreter, and a `with` that an exception leaves, may wait for what is not acknowledged."""
 
 _NAMED_MAX: Final = 10  # partitions in one line of the log
 
-_log = logging.getLogger(__name__)
+_log = unfailing(__name__)
 
 
 class Queue(OpenQueue):
@@ -79,6 +82,7 @@ class Accumulator:
         self._changed = threading.Condition()
         self._closed = False
         _open.add(self)
+        _flush_at_the_end_of_a_worker()
         forks.tell(self)
 
     # -- callers -------------------------------------------------------------------------------------------------------
@@ -111,16 +115,23 @@ class Accumulator:
         limit = min(self._record_size_max, self._memory)
         return KafkaError(errors.MESSAGE_TOO_LARGE, f"a record of {size} bytes, where {name} allows {limit}")
 
+    @contextlib.contextmanager
+    def hurry(self) -> Iterator[None]:
+        """Send what lingers, for as long as this lasts: some caller waits for outcomes, or for memory."""
+        with self._changed:
+            self._hurries += 1
+        try:
+            self._wake()
+            yield
+        finally:
+            with self._changed:
+                self._hurries -= 1
+
     def wait_for_memory(self, timeout_s: float) -> bool:
         """Wait until some memory is free, or the producer is closed; False if that takes longer."""
-        with self._changed:
-            used = self.appender.used
-            self._hurries += 1
-            self._wake()  # what lingers need not: memory is short
-            try:
-                return self._changed.wait_for(lambda: self.appender.used < used or self._closed, timeout_s)
-            finally:
-                self._hurries -= 1
+        used = self.appender.used
+        with self.hurry(), self._changed:
+            return self._changed.wait_for(lambda: self.appender.used < used or self._closed, timeout_s)
 
     def no_memory(self, timeout_s: float) -> KafkaError:
         words = f"buffer_memory of {self._memory} bytes was full for {timeout_s:g} s: brokers take too little"
@@ -143,25 +154,22 @@ class Accumulator:
         self._wake()
         return batch.delivery()
 
+    def pending(self) -> deque[PendingBatch]:
+        """All batches that have no outcome yet."""
+        with self._changed:
+            return deque(batch for queue in tuple(self.busy) for batch in queue.batches())
+
     def flush(self, timeout_s: float | None) -> bool:
         """Send everything that is here now and wait for its outcome; False if that takes longer."""
-        with self._changed:
-            self._hurries += 1
-        try:
-            with self._changed:
-                left = deque(batch for queue in tuple(self.busy) for batch in queue.batches())
+        left = self.pending()
 
-            def ended() -> bool:
-                while left and left[0].ended:  # asked at the end of each: what has ended is not looked at again
-                    left.popleft()
-                return not left
+        def ended() -> bool:
+            while left and left[0].ended:  # asked at the end of each: what has ended is not looked at again
+                left.popleft()
+            return not left
 
-            self._wake()
-            with self._changed:
-                return self._changed.wait_for(ended, timeout_s)
-        finally:
-            with self._changed:
-                self._hurries -= 1
+        with self.hurry(), self._changed:
+            return self._changed.wait_for(ended, timeout_s)
 
     def close(self) -> None:
         """Take no more records."""
@@ -233,8 +241,23 @@ _open: Final["weakref.WeakSet[Accumulator]"] = weakref.WeakSet()
 
 @atexit.register
 def _flush_at_exit() -> None:
-    """Producers that nobody closed: the threads that send for them are here until the interpreter is gone."""
+    """Flush producers that were not closed: their threads are here until the interpreter is gone."""
     deadline_s = time.monotonic() + EXIT_S
     for accumulator in list(_open):
         if accumulator.busy and not accumulator.flush(max(0.0, deadline_s - time.monotonic())):
             accumulator.name_unacknowledged()
+
+
+_worker = -1
+"""The process that was asked to call `_flush_at_exit` at its end, where atexit is of no use."""
+
+
+def _flush_at_the_end_of_a_worker() -> None:
+    """Flush as well at the end of a worker of multiprocessing or of a ProcessPoolExecutor: it is forked, and ends by
+    os._exit(), which skips atexit. Its finalizers run before that."""
+    global _worker
+    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if process is None or util is None or process.parent_process() is None or _worker == os.getpid():
+        return
+    _worker = os.getpid()
+    util.Finalize(None, _flush_at_exit, exitpriority=0)

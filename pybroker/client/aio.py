@@ -1,62 +1,43 @@
-"""The producer for asyncio, and what the consumer's twin shares with it: the same clients, awaited.
+"""The producer for asyncio: the same client, its waits awaited.
 
-A call that only looks at what is there is made in place; one that may wait for brokers runs on a thread of the client's
-own, so that the event loop never stands still.
+What a call waits for (metadata, memory, outcomes) its own task awaits, so tasks do not wait for each other. Threads
+only encode columns, and wait for the end of the producer's own thread.
 """
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar, Unpack
+from typing import Any, Final, Unpack
 
 from pybroker import errors
+from pybroker.client import arguments
 from pybroker.client.accumulator import EXIT_S
-from pybroker.client.network import Network
-from pybroker.client.producer import Headers, Producer
+from pybroker.client.producer import POLL_S, Headers, Producer, Result, Steps, late
 from pybroker.client.settings import ProducerSettings
 from pybroker.core import Delivery, RecordMetadata
 from pybroker.errors import KafkaError
 
 __all__ = ["AsyncProducer"]
 
-Result = TypeVar("Result")
+_THREADS: Final = 4
+"""Calls of send_columns that encode beside each other."""
 
 
-class Twin:
-    """A thread for the calls of a client that may wait; one at a time, in their order."""
+class AsyncProducer:
+    """`pybroker.Producer` for asyncio; the settings are the same. Use it in an `async with`, or `await close()`.
 
-    def __init__(self, kind: str, network: Network) -> None:
-        self._kind = kind
-        self._network = network
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"pybroker-async-{kind}")
-        self._ended = False
-
-    def _check_open(self) -> None:
-        """KafkaError after close(), and in a process that was forked: the thread is the parent's."""
-        self._network.check_forked()
-        if self._ended:
-            raise KafkaError(errors.INVALID_REQUEST, f"the {self._kind} is closed")
-
-    async def _call(self, call: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-        self._check_open()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(call, *arguments, **named))
-
-    async def _end(self, close: Callable[..., None], timeout: float | None) -> None:
-        """Close the client and let the thread end; once, and not for the parent."""
-        if self._ended or self._network.was_forked:
-            return
-        await self._call(close, timeout)
-        self._ended = True
-        self._executor.shutdown(wait=False)
-
-
-class AsyncProducer(Twin):
-    """`pybroker.Producer` for asyncio; the settings are the same. Use it in an `async with`, or `await close()`."""
+    Calls of different tasks do not wait for each other, and a call that is cancelled ends at once."""
 
     def __init__(self, **settings: Unpack[ProducerSettings]) -> None:
         self.producer = Producer(**settings)
-        super().__init__("producer", self.producer._network)
+        self._network = self.producer._network
+        self._accumulator = self.producer._accumulator
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="pybroker-async-producer")
+        self._waiting: dict[str, tuple[asyncio.Lock, list[None]]] = {}
+        """Topics for which sends wait, which go on in their order; and an entry for each of these sends."""
 
     async def __aenter__(self) -> "AsyncProducer":
         return self
@@ -77,18 +58,33 @@ class AsyncProducer(Twin):
         """Add a record as `Producer.send` does, waiting for metadata and memory; return a future of its outcome.
 
         `await (await producer.send(...))` waits for the acknowledgement of one record, `flush` for those of all."""
-        made = self.producer.try_send(topic, value, key, headers, partition, timestamp_ms)
-        if made is None:
-            made = await self._call(
-                self.producer.send,
-                topic,
-                value,
-                key=key,
-                headers=headers,
-                partition=partition,
-                timestamp_ms=timestamp_ms,
-            )
-        return _awaited(made)
+        record = (value, key, headers, partition, timestamp_ms)
+        made = None if topic in self._waiting else self.producer.try_send(topic, *record)
+        return _awaited(await self._in_order(topic, *record) if made is None else made)
+
+    async def _in_order(self, topic: str, *record: Any) -> Delivery:
+        """Send behind the sends of this topic that wait already."""
+        self._check_open()
+        lock, waiting = self._waiting.setdefault(topic, (asyncio.Lock(), []))
+        waiting.append(None)
+        try:
+            async with lock:
+                return await self._through(self.producer._see_to(topic, *record))
+        finally:
+            waiting.pop()
+            if not waiting:
+                self._waiting.pop(topic, None)
+
+    async def _through(self, steps: Steps[Result]) -> Result:
+        """The result of `steps`, whose waits are awaited."""
+        try:
+            while True:
+                memory_s = next(steps)
+                with contextlib.nullcontext() if memory_s is None else self._accumulator.hurry():
+                    await asyncio.sleep(POLL_S if memory_s is None else min(memory_s, POLL_S))
+        except StopIteration as done:
+            result: Result = done.value
+            return result
 
     async def send_columns(
         self,
@@ -102,7 +98,9 @@ class AsyncProducer(Twin):
     ) -> list[RecordMetadata]:
         """Add many records as `Producer.send_columns` does; wait until each batch is acknowledged, and return where
         the first record of each lies."""
-        sent = await self._call(
+        self._check_open()
+        await self._through(self.producer._find(topic, time.monotonic() + self.producer._block_s))
+        sent = await self._beside(
             self.producer.send_columns,
             topic,
             values,
@@ -115,15 +113,46 @@ class AsyncProducer(Twin):
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic. Raises KafkaError as `send` does."""
-        return await self._call(self.producer.partitions_for, topic)
+        self._check_open()
+        info = await self._through(self.producer._find(topic, time.monotonic() + self.producer._block_s))
+        return [p.partition for p in info.partitions]
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Send what waits and return once everything sent before has its outcome. TimeoutError if that takes longer."""
-        await self._call(self.producer.flush, timeout_s)
+        self._check_open()
+        if not await self._flush(arguments.seconds(timeout_s)):
+            raise late(timeout_s)
+
+    async def _flush(self, timeout_s: float | None) -> bool:
+        left = self._accumulator.pending()
+        with self._accumulator.hurry(), contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while left:
+                    batch = left.popleft()
+                    if not batch.ended:
+                        await asyncio.wait([_awaited(batch.delivery())])
+                return True
+        return False
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Flush, for as long as that may take, and end, as `Producer.close` does."""
-        await self._end(self.producer.close, timeout_s)
+        if not self.producer._begin_close(timeout_s):
+            return
+        try:
+            if timeout_s != 0:
+                await self._flush(timeout_s)
+        finally:
+            await self._beside(self.producer._end_close)
+            self._threads.shutdown(wait=False)
+
+    def _beside(self, call: Callable[..., Result], *arguments: Any, **named: Any) -> "asyncio.Future[Result]":
+        """The result of a call that takes a while, made on a thread."""
+        return asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *arguments, **named))
+
+    def _check_open(self) -> None:
+        self._network.check_usable()
+        if self.producer._closed:
+            raise KafkaError(errors.INVALID_REQUEST, "the producer is closed")
 
 
 def _awaited(delivery: Delivery) -> "asyncio.Future[RecordMetadata]":

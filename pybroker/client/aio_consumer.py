@@ -6,17 +6,18 @@ A `poll` that is cancelled loses no record: what it had found already, the next 
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
-from pybroker.client.aio import Twin
+from pybroker import errors
 from pybroker.client.arguments import whole
 from pybroker.client.committed import OffsetAndMetadata
 from pybroker.client.consumer import Consumer, OffsetAndTimestamp, Partition
 from pybroker.client.group import RebalanceListener
 from pybroker.client.settings import ConsumerSettings
 from pybroker.core import COLUMNS, Record
+from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -31,14 +32,17 @@ Result = TypeVar("Result")
 _LOOK_S: Final = 0.1  # how long a poll waits before it looks whether there is something to do for the group
 
 
-class AsyncConsumer(Twin):
+class AsyncConsumer:
     """`pybroker.Consumer` for asyncio; the settings are the same. Use it in an `async with`, or `await close()`.
 
-    Methods mean what the consumer's mean. A rebalance listener is called on the client's own thread."""
+    Methods mean what the consumer's mean. Calls that may wait run on one thread, in their order; so do the calls of a
+    rebalance listener."""
 
     def __init__(self, **settings: Unpack[ConsumerSettings]) -> None:
         self.consumer = Consumer(**settings)
-        super().__init__("consumer", self.consumer._network)
+        self._network = self.consumer._network
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="pybroker-async-consumer")
+        self._ended = False
         self._rung = asyncio.Event()
         self._found: dict[Callable[..., Any], asyncio.Future[Any]] = {}
         """Calls whose callers were cancelled, by what was called."""
@@ -51,7 +55,21 @@ class AsyncConsumer(Twin):
 
     async def close(self, timeout_ms: int | None = None) -> None:
         """Commit where that is automatic, leave the group, and end. Calling it again does nothing."""
-        await self._end(self.consumer.close, timeout_ms)
+        if self._ended or self._network.was_forked:
+            return
+        await self._call(self.consumer.close, timeout_ms)
+        self._ended = True
+        self._executor.shutdown(wait=False)
+
+    def _check_open(self) -> None:
+        """Raise KafkaError after close(), and in a process that was forked, whose parent has the thread."""
+        self._network.check_usable()
+        if self._ended:
+            raise KafkaError(errors.INVALID_REQUEST, "the consumer is closed")
+
+    async def _call(self, call: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        self._check_open()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(call, *arguments, **named))
 
     # -- what is read --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ the next request connects again, after a pause that doubles up to a limit. Every
 
 import contextlib
 import errno
-import logging
 import os
 import socket
 import time
@@ -38,6 +37,7 @@ from pybroker.client.loop import READ, WRITE, Loop, Timer
 from pybroker.client.requests import PLAIN, Done, How, Parcel, Pauses
 from pybroker.client.tls import ClientTls
 from pybroker.errors import KafkaError
+from pybroker.logs import unfailing
 from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
@@ -45,7 +45,7 @@ from pybroker.protocol.apis import Api
 from pybroker.security.login import Account
 from pybroker.security.tls import SslStream, Stream, secure
 
-_log = logging.getLogger(__name__)
+_log = unfailing(__name__)
 
 HEAD_BYTES: Final = 1 << 16
 """Frames that fit are parsed where they were received; a larger one gets bytes of its own."""

@@ -1,6 +1,5 @@
 """A consumer's commits, on demand and in the background, and the committed offsets that it begins from."""
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
@@ -14,9 +13,10 @@ from pybroker.client.positions import Asked, Place, Positions
 from pybroker.client.requests import settles
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
+from pybroker.logs import unfailing
 from pybroker.model import TopicPartition
 
-_log = logging.getLogger(__name__)
+_log = unfailing(__name__)
 
 
 class Commits:

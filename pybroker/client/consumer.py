@@ -98,12 +98,13 @@ class Consumer:
         in a process that was forked."""
         if self._closed or self._network.was_forked:
             return
-        deadline_s = self._deadline(timeout_ms)
+        died = self._network.died is not None  # then no broker can be asked for anything
+        deadline_s = 0.0 if died else self._deadline(timeout_ms)
         self._closed = True
         try:
-            if self._commits is not None:
+            if self._commits is not None and not died:
                 self._commits.before_leaving(set(self._positions.places), deadline_s)
-            if self._group is not None:
+            if self._group is not None and not died:
                 self._group.leave("the consumer was closed", deadline_s)
         finally:
             self._network.close()
@@ -112,7 +113,7 @@ class Consumer:
     def _check_open(self) -> None:
         """KafkaError once the thread has ended that would ask brokers; until then listeners may still commit. And in a
         process that was forked, which never had that thread."""
-        self._network.check_forked()
+        self._network.check_usable()
         if not self._network.loop.running:
             raise KafkaError(errors.INVALID_REQUEST, "the consumer is closed")
 
@@ -395,6 +396,7 @@ class Consumer:
                 return found
             if any(self._is_due(place) for place in self._positions.places.values()):
                 continue  # what was to be taken has an error
+            self._network.check_usable()
             self._network.check_login()
             if now_s >= deadline_s:
                 return found

@@ -3,7 +3,6 @@
 What it fetched lies in `chunks`, in the order in which it came, until the consumer takes it.
 """
 
-import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -19,9 +18,10 @@ from pybroker.client.positions import RESETS, Asked, Bell, Place, Positions
 from pybroker.client.requests import How
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
+from pybroker.logs import unfailing
 from pybroker.model import TopicPartition
 
-_log = logging.getLogger(__name__)
+_log = unfailing(__name__)
 
 LANE: Final = "fetch"
 MISSING_PAUSE_S: Final = 1.0

@@ -1,6 +1,5 @@
 """The broker that coordinates a group: found when it is needed, and anew when it says that it is another."""
 
-import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,6 +10,7 @@ from pybroker import errors
 from pybroker.client.network import ANY, Network
 from pybroker.client.requests import PLAIN, Done, How, settles
 from pybroker.errors import KafkaError
+from pybroker.logs import unfailing
 from pybroker.protocol import messages as m
 
 LANE: Final = "group"
@@ -19,7 +19,7 @@ JOIN_LANE: Final = "join"
 
 SILENT_S: Final = 5.0
 """Without a coordinator for so long, a client says why; while a cluster starts or a leader moves there is none."""
-_log = logging.getLogger(__name__)
+_log = unfailing(__name__)
 
 _MOVED: Final = frozenset(
     {errors.NOT_COORDINATOR, errors.COORDINATOR_NOT_AVAILABLE, errors.NETWORK_EXCEPTION, errors.REQUEST_TIMED_OUT}

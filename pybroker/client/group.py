@@ -9,7 +9,6 @@ Rebalances go on inside poll(), on the consumer's thread, so that listeners are 
 answer waits. Heartbeats are the loop's, which also leaves the group when poll() stays away for max_poll_interval_ms.
 """
 
-import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -30,12 +29,13 @@ from pybroker.client.requests import How
 from pybroker.client.settings import Settings
 from pybroker.client.subscriptions import PROTOCOL_TYPE, Member
 from pybroker.errors import KafkaError
+from pybroker.logs import unfailing
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 
 _JOIN_MARGIN_S: Final = 5.0
 
-_log = logging.getLogger(__name__)
+_log = unfailing(__name__)
 
 
 class RebalanceListener:

@@ -7,16 +7,16 @@ While a login is under way the channel holds back what it is asked to send; what
 are had on a thread of their own, while a channel that is open stays so. Everything here runs on the loop's thread.
 """
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
 from pybroker.client.loop import Loop, Timer
 from pybroker.errors import KafkaError
+from pybroker.logs import unfailing
 from pybroker.security.login import Account, Login
 
-_log = logging.getLogger(__name__)
+_log = unfailing(__name__)
 
 AGAIN_S: Final = 1.0
 """The pause before a token is asked for again that could not be had, while the last login holds."""

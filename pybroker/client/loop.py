@@ -7,7 +7,6 @@ which costs a system call only while the thread sleeps and nobody has woken it y
 import contextlib
 import heapq
 import itertools
-import logging
 import selectors
 import socket
 import threading
@@ -16,12 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from pybroker import errors
 from pybroker.errors import KafkaError
+from pybroker.logs import unfailing
 
 READ: Final = selectors.EVENT_READ
 WRITE: Final = selectors.EVENT_WRITE
 
-_log = logging.getLogger(__name__)
+_log = unfailing(__name__)
 
 
 class Timer:
@@ -40,7 +41,9 @@ class Timer:
 class Loop:
     """A thread that waits for sockets and for time. A call that fails is logged, and the thread goes on."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, died: Callable[[], object] = lambda: None) -> None:
+        """`died` is called on the thread if it ends without `close`, which takes a defect, or a debugger."""
+        self._died = died
         self._selector = selectors.DefaultSelector()
         self._waker, self._wakes = socket.socketpair()
         self._waker.setblocking(False)
@@ -124,7 +127,9 @@ class Loop:
             self.call_soon(done, error)
 
     def run(self, call: Callable[[], Any], done: Callable[[Any], object]) -> None:
-        """Make a call that may block, on a thread of its own; `done` is called with its result, or its KafkaError."""
+        """Make a call that may block, on a thread of its own; `done` is called with its result, or its KafkaError.
+
+        Whatever else the call raises becomes a KafkaError, so that `done` is called in any case."""
         try:
             threading.Thread(target=self._run_aside, args=(call, done), daemon=True).start()
         except RuntimeError:  # the interpreter ends, or there may be no more threads
@@ -135,6 +140,9 @@ class Loop:
             result = call()
         except KafkaError as error:
             result = error
+        except BaseException as problem:
+            _log.exception("a call on a thread beside %s failed", self._thread.name)
+            result = KafkaError(errors.UNKNOWN_SERVER_ERROR, f"{type(problem).__name__}: {problem}")
         self.call_soon(done, result)
 
     def _look_up(self, host: str, port: int, done: Callable[["list[Any] | Exception"], object]) -> None:
@@ -165,19 +173,26 @@ class Loop:
 
     def _run(self) -> None:
         try:
-            while self._running:
-                self._awake = False  # a finalizer may hand work over from here on, when nobody looks for it any more
-                found = self._selector.select(self._wait_s())
-                self._awake = True
-                for key, events in found:
-                    self._guard(key.data, events)
-                self._run_soon()
-                self._run_timers()
+            self._turns()
+        except BaseException:
+            _log.exception("the thread %s ended", self._thread.name)
         finally:
-            self._running = False
+            if self._running:
+                self._running = False
+                self._guard(self._died)
             self._selector.close()
             self._wakes.close()
             self._waker.close()
+
+    def _turns(self) -> None:
+        while self._running:
+            self._awake = False  # a finalizer may hand work over from here on, when nobody looks for it any more
+            found = self._selector.select(self._wait_s())
+            self._awake = True
+            for key, events in found:
+                self._guard(key.data, events)
+            self._run_soon()
+            self._run_timers()
 
     def _wait_s(self) -> float | None:
         if self._soon:
@@ -203,7 +218,7 @@ class Loop:
     def _guard(self, call: Callable[..., object], *arguments: Any) -> None:
         try:
             call(*arguments)
-        except Exception:
+        except BaseException:  # SystemExit too: a callback of the program ends neither this thread nor the program
             _log.exception("a call on the thread %s failed", self._thread.name)
 
 

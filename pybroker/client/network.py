@@ -4,7 +4,7 @@ Metadata is asked for the topics that somebody wants, when it grows old, and whe
 is known is a `View`, replaced as a whole, so that any thread may read it.
 """
 
-import logging
+import contextlib
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
@@ -20,10 +20,11 @@ from pybroker.client.metadata import PATIENCE_S, Node, PartitionInfo, TopicInfo,
 from pybroker.client.requests import PLAIN, Done, How, Pauses, settles
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
+from pybroker.logs import unfailing
 from pybroker.model import HostPort, TopicPartition
 from pybroker.protocol import messages as m
 
-_log = logging.getLogger(__name__)
+_log = unfailing(__name__)
 
 Found = TypeVar("Found")
 
@@ -110,15 +111,36 @@ class Network:
         self._refresh_timer: Timer | None = None
         self._listeners: list[Callable[[], object]] = []
         self._closed = False
-        self.loop = Loop(f"pybroker-{kind}")
+        self._after_death: list[Callable[[KafkaError], object]] = []
+        self.died: KafkaError | None = None
+        """The client's thread ended without close()."""
+        self.loop = Loop(f"pybroker-{kind}", self._loop_died)
         forks.tell(self)
 
     # -- from any thread -----------------------------------------------------------------------------------------------
 
-    def check_forked(self) -> None:
-        """KafkaError in a child of the process that made the client: its thread and its sockets are the parent's."""
+    def check_usable(self) -> None:
+        """Raise KafkaError in a child of the process that made the client, whose thread and sockets are the parent's;
+        and once the client's thread has ended by itself."""
         if self.was_forked:
             raise forks.refusal(self._kind)
+        if self.died is not None:
+            raise KafkaError(self.died.code, self.died.message)
+
+    def on_death(self, call: Callable[[KafkaError], object]) -> None:
+        """Call if the client's thread ends without close(): what waits for it would wait for ever."""
+        self._after_death.append(call)
+
+    def _loop_died(self) -> None:
+        error = self.died = KafkaError(
+            errors.UNKNOWN_SERVER_ERROR,
+            f"the thread of this {self._kind} ended, as the log says: close it, and make another one",
+        )
+        self._closed = True
+        closing: list[Callable[[KafkaError], object]] = [channel.close for channel in self._channels.values()]
+        for call in closing + self._after_death:
+            with contextlib.suppress(Exception):  # the others are ended all the same
+                call(error)
 
     def forked(self) -> None:
         self.was_forked = True
@@ -130,7 +152,7 @@ class Network:
         """Send a request from another thread; a future of its answer, or of KafkaError."""
         future: Future[Any] = Future()
         if not self.loop.running:
-            future.set_exception(_closed())
+            future.set_exception(self.died or _closed())
         else:
             self.loop.call_soon(partial(self.send, node, message, settles(future), lane=lane, how=how))
         return future
@@ -210,7 +232,7 @@ class Network:
 
     def _channel_to(self, host: str, port: int, lane: str = "") -> Channel:
         if self._closed:
-            raise _closed()
+            raise self.died or _closed()
         found = self._channels.get((host, port, lane))
         if found is None:
             found = self._channels[host, port, lane] = Channel(

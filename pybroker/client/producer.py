@@ -1,8 +1,8 @@
 """A producer: records in, acknowledgements out, and in between batches of many records a request."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Unpack
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, TypeVar, Unpack
 
 from pybroker import core, errors
 from pybroker.client import arguments
@@ -24,7 +24,13 @@ Headers = Sequence[tuple[str, bytes | None]]
 IN_FLIGHT_MAX: Final = 5
 """Of an idempotent producer: so many batches of a producer the brokers remember (KIP-98)."""
 
-_POLL_S: Final = 0.005
+POLL_S: Final = 0.005
+"""The pause between two looks at metadata, of a caller that waits for it."""
+
+Result = TypeVar("Result")
+Steps = Generator[float | None, None, Result]
+"""What may have to wait: it yields None before it looks at metadata again, or for how many seconds it waits for memory;
+its caller waits, by blocking or by awaiting, and its return value is the result."""
 
 
 class Producer:
@@ -56,6 +62,7 @@ class Producer:
         )
         self._append = self._accumulator.appender.append
         self._closed = False
+        self._network.on_death(self._died)
 
     def _idempotence(self, acks: int) -> bool:
         """On unless the settings rule it out; asked for and ruled out is an error."""
@@ -100,7 +107,7 @@ class Producer:
             _check_callback(on_delivery)
         made = self._append(topic, value, key, headers, partition, timestamp_ms)
         if isinstance(made, int):
-            made = self._see_to(made, topic, value, key, headers, partition, timestamp_ms)
+            made = self._wait_through(self._see_to(topic, value, key, headers, partition, timestamp_ms))
         if on_delivery is not None:
             made.add_done_callback(on_delivery)
         return made
@@ -125,24 +132,39 @@ class Producer:
         known = self._network.view.topics.get(topic)
         self._accumulator.choose(topic, [p.partition for p in known.partitions if p.leader >= 0] if known else [])
 
-    def _see_to(self, made: Delivery | int, topic: str, *record: Any) -> Delivery:
-        """Do what stood in the way of a record, and append it again."""
+    def _see_to(self, topic: str, *record: Any) -> Steps[Delivery]:
+        """The steps of a record that cannot be appended at once: what stands in its way is done or waited for."""
         deadline_s = time.monotonic() + self._block_s
         partition: int | None = record[3]
-        while isinstance(made, int):
+        while True:
+            made = self._append(topic, *record)
+            if not isinstance(made, int):
+                return made
             if made > 0:
                 raise self._accumulator.too_large(made)
             if made == core.NO_TOPIC:
-                info = self._wait_for(topic, deadline_s, -1 if partition is None else partition)
+                info = yield from self._find(topic, deadline_s, -1 if partition is None else partition)
                 self._accumulator.know(topic, len(info.partitions))
             elif made == core.NO_CHOICE:
                 self._choose(topic)
             else:
                 left_s = deadline_s - time.monotonic()
-                if left_s <= 0 or not self._accumulator.wait_for_memory(left_s):
+                if left_s <= 0:
                     raise self._accumulator.no_memory(self._block_s)
-            made = self._append(topic, *record)
-        return made
+                yield left_s
+
+    def _wait_through(self, steps: Steps[Result]) -> Result:
+        """The result of `steps`, whose waits block the calling thread."""
+        try:
+            while True:
+                memory_s = next(steps)
+                if memory_s is None:
+                    time.sleep(POLL_S)
+                else:
+                    self._accumulator.wait_for_memory(memory_s)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
 
     def send_columns(
         self,
@@ -167,7 +189,7 @@ class Producer:
         _check_callback(on_delivery)
         deadline_s = time.monotonic() + self._block_s
         one = arguments.whole(partition, "a partition") if isinstance(partition, int) else None
-        info = self._wait_for(topic, deadline_s, -1 if one is None else one)
+        info = self._wait_through(self._find(topic, deadline_s, -1 if one is None else one))
         if partition is None and len(info.partitions) == 1:
             one = 0  # rows with a key and rows without keep their order
         accumulator, settings = self._accumulator, self._settings
@@ -200,12 +222,12 @@ class Producer:
 
     def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic. Raises KafkaError as `send` does."""
-        info = self._wait_for(topic, time.monotonic() + self._block_s)
+        info = self._wait_through(self._find(topic, time.monotonic() + self._block_s))
         return [p.partition for p in info.partitions]
 
-    def _wait_for(self, topic: str, deadline_s: float, partition: int = -1) -> TopicInfo:
-        """The topic once metadata has it, with the partition."""
-        self._network.check_forked()
+    def _find(self, topic: str, deadline_s: float, partition: int = -1) -> Steps[TopicInfo]:
+        """The steps until metadata has the topic, with the partition; the result is the topic."""
+        self._network.check_usable()
         if not topic:
             raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, "a topic has a name")
         network = self._network
@@ -226,12 +248,13 @@ class Producer:
                     errors.UNKNOWN_TOPIC_OR_PARTITION,
                     f"topic {topic!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}",
                 )
+            network.check_usable()
             network.check_login()
             if time.monotonic() > deadline_s:
                 raise self._unknown(topic, error)
             if info and partition >= 0 and view.version == seen:
                 network.refresh_soon()
-            time.sleep(_POLL_S)
+            yield None
 
     def _unknown(self, topic: str, error: errors.ErrorCode) -> KafkaError:
         waited = f"within max_block_ms of {self._settings.max_block_ms}"
@@ -248,27 +271,47 @@ class Producer:
         """Send what waits and return once everything sent before has its outcome. TimeoutError if that takes longer.
 
         It raises nothing for records that were refused: their deliveries do."""
-        self._network.check_forked()
+        self._network.check_usable()
         if not self._accumulator.flush(arguments.seconds(timeout_s)):
-            raise TimeoutError(f"not everything was acknowledged within {timeout_s:g} s")
+            raise late(timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, for as long as that may take, and end. What is not acknowledged then fails, and the log names it.
 
         Calling it again does nothing, nor does calling it in a process that was forked: the records are the parent's.
         """
-        arguments.seconds(timeout_s)
-        if self._closed or self._network.was_forked:
+        if not self._begin_close(timeout_s):
             return
-        self._closed = True
-        self._accumulator.close()
         try:
             if timeout_s != 0:
                 self._accumulator.flush(timeout_s)
         finally:
-            self._network.close()
-            self._accumulator.name_unacknowledged()
-            self._sender.fail_all(KafkaError(errors.NETWORK_EXCEPTION, "the producer was closed before it was sent"))
+            self._end_close()
+
+    def _begin_close(self, timeout_s: float | None) -> bool:
+        """Take no more records; False if the producer is closed already, or is the parent's."""
+        arguments.seconds(timeout_s)
+        if self._closed or self._network.was_forked:
+            return False
+        self._closed = True
+        self._accumulator.close()
+        return True
+
+    def _end_close(self) -> None:
+        """End the thread, and give up what is not acknowledged. Blocks until the thread has ended."""
+        self._network.close()
+        self._accumulator.name_unacknowledged()
+        self._sender.fail_all(KafkaError(errors.NETWORK_EXCEPTION, "the producer was closed before it was sent"))
+
+    def _died(self, error: KafkaError) -> None:
+        """Fail every record: the thread that would have sent it has ended."""
+        self._accumulator.close()
+        self._accumulator.name_unacknowledged()
+        self._sender.fail_all(error)
+
+
+def late(timeout_s: float | None) -> TimeoutError:
+    return TimeoutError(f"not everything was acknowledged within {timeout_s or 0:g} s")
 
 
 def _check_callback(call: object) -> None:

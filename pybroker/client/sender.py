@@ -8,7 +8,6 @@ then the epoch is raised and sequences begin at 0 (as KIP-360 has it, but for on
     steady --a sequenced batch fails--> renewing --none is sequenced any more--> steady, epoch + 1
 """
 
-import logging
 import time
 from collections.abc import Set
 from functools import partial
@@ -24,6 +23,7 @@ from pybroker.client.settings import Settings
 from pybroker.client.splitting import Split
 from pybroker.core import PendingBatch, SealedBatch
 from pybroker.errors import KafkaError
+from pybroker.logs import unfailing
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.protocol.compression import CODECS, compressor
@@ -39,7 +39,7 @@ _NO_ID: Final = {
     " IdempotentWrite on the cluster"
 }
 """Why there is no producer id, where the code alone misleads: what is asked of a principal is KIP-679's."""
-_log = logging.getLogger(__name__)
+_log = unfailing(__name__)
 
 
 class Sender:

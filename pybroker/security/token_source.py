@@ -113,7 +113,9 @@ class TokenSource:
 def _provided(provider: Callable[[], object]) -> str:
     try:
         found = provider()
-    except Exception as problem:  # somebody else's code; what it says may be a secret
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:  # the program's own code; its words may hold a secret
         words = f"the function that provides tokens failed with {type(problem).__name__}"
         raise KafkaError(errors.SASL_AUTHENTICATION_FAILED, words) from problem
     if not isinstance(found, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -12,8 +13,8 @@ from pybroker.client.aio_consumer import AsyncConsumer
 from pybroker.client.committed import OffsetAndMetadata
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
-from tests.client.kit import WAIT_S, create, find_nobody
-from tests.harness import Server
+from tests.client.kit import WAIT_S, create, find_nobody, read_all
+from tests.harness import BrokerProcess, Server
 
 
 async def test_there_and_back(target: Server, topic: str) -> None:
@@ -109,3 +110,55 @@ async def test_what_is_refused() -> None:
     async with AsyncConsumer(bootstrap_servers="127.0.0.1:1") as consumer:
         with pytest.raises(TypeError, match="columns is a list of names"):
             await consumer.poll_arrow(columns="value")
+
+
+async def test_tasks_do_not_wait_for_each_other(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
+    """While a send waits for a topic that does not come, others send, flush and close; its wait can be cancelled."""
+    broker = start_broker(sets={"auto.create.topics.enable": "false"})
+    create(broker, topic)
+    producer = AsyncProducer(bootstrap_servers=broker.bootstrap, max_block_ms=3_600_000)
+    waiting = [
+        asyncio.create_task(producer.send("typo", b"")),
+        asyncio.create_task(producer.send_columns("typo", [b""])),
+        asyncio.create_task(producer.partitions_for("typo")),
+    ]
+    async with asyncio.timeout(WAIT_S):
+        sent = [await producer.send(topic, b"%d" % n) for n in range(10)]
+        await producer.flush()
+        assert [(await future).offset for future in sent] == list(range(10))
+        assert [found.offset for found in await producer.send_columns(topic, [b"10"])] == [10]
+        assert not any(task.done() for task in waiting)
+        given_up = waiting.pop(0)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        await producer.close()
+        for task in waiting:  # they say so, an hour before their time is over
+            with pytest.raises(KafkaError, match="the producer is closed"):
+                await task
+
+
+async def test_sends_that_wait_keep_their_order(shared_broker: Server, topic: str) -> None:
+    """Those that wait for metadata, or for memory, are appended as they were called."""
+    create(shared_broker, topic)
+    async with AsyncProducer(
+        bootstrap_servers=shared_broker.bootstrap, buffer_memory=40_000, batch_size=10_000
+    ) as producer:
+        sends = [asyncio.create_task(producer.send(topic, b"%d" % n + b" " * 999, partition=0)) for n in range(300)]
+        assert [(await (await send)).offset for send in sends] == list(range(300))
+    values = [record.value for record in read_all(shared_broker, topic, 300)]
+    assert [int(value or b"") for value in values] == list(range(300))
+
+
+async def test_a_flush_has_a_limit(shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TimeoutError once it is over; the end of the producer has a limit as well."""
+    create(shared_broker, topic)
+    producer = AsyncProducer(bootstrap_servers=shared_broker.bootstrap)
+    await producer.partitions_for(topic)
+    monkeypatch.setattr(producer.producer._sender, "_send_to", lambda leader, candidates: None)
+    lost = await producer.send(topic, b"")
+    with pytest.raises(TimeoutError, match="not everything was acknowledged"):
+        await producer.flush(0.01)
+    await asyncio.wait_for(producer.close(timeout_s=0.01), WAIT_S)
+    with pytest.raises(KafkaError, match="closed before it was sent"):
+        await lost
