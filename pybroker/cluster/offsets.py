@@ -31,18 +31,19 @@ def expired(
     now_ms: int,
     retention_ms: int,
 ) -> list[TopicPartition]:
-    """The partitions whose offsets are to be forgotten. `subscribed` None: unknown, so a live group keeps all."""
+    """The partitions whose offsets have expired. `subscribed` None: unknown, so a live group keeps all.
+
+    The group's state decides first, as in Kafka's GroupMetadata: a group in a rebalance loses nothing, a stable one
+    loses offsets of topics that it does not subscribe to. Then comes the time that a client of long ago set, by an
+    OffsetCommit before version 5, or else the retention."""
+    if group.state is not State.EMPTY and (group.state is not State.STABLE or subscribed is None):
+        return []
+    kept = frozenset(subscribed or ()) if group.state is State.STABLE else frozenset[str]()
+    from_commit = group.state is State.STABLE or group.is_simple()
     gone = []
     for key, committed in offsets.items():
-        if committed.expire_ms >= 0:
-            over = committed.expire_ms <= now_ms
-        elif group.state is State.EMPTY:
-            since = committed.commit_ms if group.is_simple() else max(empty_since_ms, committed.commit_ms)
-            over = since + retention_ms <= now_ms
-        elif group.state is State.STABLE and subscribed is not None and key.topic not in subscribed:
-            over = committed.commit_ms + retention_ms <= now_ms
-        else:
-            over = False
-        if over:
+        since_ms = committed.commit_ms if from_commit else max(empty_since_ms, committed.commit_ms)
+        end_ms = committed.expire_ms if committed.expire_ms >= 0 else since_ms + retention_ms
+        if key.topic not in kept and end_ms <= now_ms:
             gone.append(key)
     return gone
