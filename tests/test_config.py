@@ -166,8 +166,8 @@ def test_a_refusal_is_the_error_invalid_config_and_survives_pickling() -> None:
 def test_an_unknown_name_warns_with_the_nearest_and_is_ignored() -> None:
     broker = config("num.partition=3", "zookeeper.connecting=localhost")
     assert broker.warnings == [
-        "num.partition (--set) is not a setting of this broker and is ignored; did you mean num.partitions?",
-        "zookeeper.connecting (--set) is not a setting of this broker and is ignored; did you mean zookeeper.connect?",
+        "num.partition (--set) is not a setting of this broker; did you mean num.partitions?",
+        "zookeeper.connecting (--set) is not a setting of this broker; did you mean zookeeper.connect?",
     ]
     assert broker["num.partitions"] == 1
 

@@ -133,6 +133,6 @@ def test_a_setting_of_no_listener_is_told(name: str) -> None:
     sets = [TWO, MAP, "inter.broker.listener.name=A", f"listener.name.{name}.ssl.client.auth=required"]
     [told] = BrokerConfig.load(None, sets).warnings
     assert told == (
-        f"listener.name.{name}.ssl.client.auth (--set) is ignored: there is no such listener; "
+        f"listener.name.{name}.ssl.client.auth (--set) has no effect: there is no such listener; "
         "theirs begin with listener.name.a. and listener.name.b."
     )

@@ -109,6 +109,7 @@ def _description(
         "coordinator": {"id": node.id, "host": node.host, "port": node.port},
         "last_rebalance": group.rebalance_cause and {"cause": group.rebalance_cause, "at": group.rebalance_ms},
         "lag": sum(p["lag"] or 0 for p in partitions),
+        "partitions_without_commit": _without_commit(partitions, committed, ends),
         "members": [
             {
                 "member": member.id,
@@ -121,6 +122,14 @@ def _description(
         ],
         "partitions": partitions,
     }
+
+
+def _without_commit(partitions: Sequence[Mapping[str, Any]], committed: Mapping[TopicPartition, Committed],
+                    ends: Offsets) -> int:  # fmt: skip
+    """The number of partitions, of topics that the group reads or has committed, that have no committed offset: what
+    lies there is in no lag."""
+    topics = {p["topic"] for p in partitions}
+    return sum(partition.topic in topics and partition not in committed for partition in ends)
 
 
 def _progress(partition: TopicPartition, at: Committed | None, end: int | None, owner: str | None) -> dict[str, Any]:
@@ -144,6 +153,9 @@ def _show(document: dict[str, Any]) -> None:
     click.echo(printable(f"Group {document['group']}  {document['state']}  {protocol}".rstrip()))
     click.echo(f"Members {len(members):,}  lag {document['lag']:,}  coordinator {node['id']} at {node['host']}:"
                f"{node['port']}")  # fmt: skip
+    if count := document["partitions_without_commit"]:
+        words = "partition has" if count == 1 else "partitions have"
+        click.echo(f"{count:,} {words} no commit, and no part in the lag")
     if last:
         words = printable(f"Last rebalance {output.moment(last['at'])}: {last['cause']}")
         click.echo("\n".join(textwrap.wrap(words, LINE, subsequent_indent="  ", break_on_hyphens=False)))

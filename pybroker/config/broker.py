@@ -81,7 +81,7 @@ class BrokerConfig:
             elif changes_of_listener(name) is not None:
                 self._of_listeners[name] = _Given(text, where)
             else:
-                self.warnings.append(f"{name} ({where}) is not a setting of this broker and is ignored{nearest(name)}")
+                self.warnings.append(f"{name} ({where}) is not a setting of this broker{nearest(name)}")
         try:
             self._evaluate()
         except ConfigError as problem:
@@ -89,7 +89,7 @@ class BrokerConfig:
             raise
         for name, held in {**self._given, **self._of_listeners}.items():
             if (why := self.stray(name)) is not None:
-                self.warnings.append(f"{name} ({held.where}) is ignored: {why}")
+                self.warnings.append(f"{name} ({held.where}) has no effect: {why}")
 
     def _evaluate(self) -> None:
         """The value of every setting, by who says it. ConfigError if one is not allowed."""

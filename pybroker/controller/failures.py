@@ -54,6 +54,9 @@ async def bury(context: ClusterContext, broker: int, epoch: int) -> None:
     stat = await until_answered(lambda: context.session.exists(nodes.broker(broker)))
     if stat is None or stat.czxid != epoch:
         return
-    event(log, logging.WARNING, "broker is dead", broker=broker, epoch=epoch, cause="its address refuses")
+    if broker in context.leaving:  # a controlled shutdown: the session may outlast the process by a moment
+        event(log, logging.INFO, "broker stopped", broker=broker, epoch=epoch)
+    else:
+        event(log, logging.WARNING, "broker is dead", broker=broker, epoch=epoch, cause="its address refuses")
     with contextlib.suppress(NoNode):
         await until_answered(lambda: context.session.delete(nodes.broker(broker), stat.version))

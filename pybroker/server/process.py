@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 
 
 def run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Collection[str] = ()) -> None:
-    """Serve until SIGTERM or SIGINT, which end it cleanly; a second one waits for no running request.
+    """Serve until SIGTERM or SIGINT, which end it cleanly; a second one waits for no running request. SIGHUP, which a
+    terminal sends that is closed, and a service manager that wants settings read again, ends nothing.
 
     `on_ready` is called once the broker serves; `give_up` as in Broker. Raises StartError, OSError. The process may
     open as many files as the system lets it: connections and segments that are in use take one each."""
@@ -65,7 +66,11 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_
             broker.hurry()
         asked_to_stop.set()
 
+    def on_hangup() -> None:
+        event(log, logging.INFO, "SIGHUP ignored", reason="pybroker configs alter changes the settings of a broker")
+
     loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     started = loop.create_task(broker.start())

@@ -1,6 +1,7 @@
 """The pytest plugin: fixtures for a broker, one that tests share and a cluster, markers that say how they are started,
 and the option --pybroker-mode."""
 
+import difflib
 import re
 import uuid
 from collections.abc import Generator, Iterator
@@ -19,7 +20,11 @@ MARKERS: Final = (
     "this test is started",
 )
 
-CLUSTER_TAKES: Final = ("brokers", "mode", "store", "settings", "sasl", "acls", "tls")
+TAKES: Final = {
+    "pybroker": ("mode", "settings", "data_dir", "sasl", "acls", "tls"),
+    "pybroker_cluster": ("brokers", "mode", "store", "settings", "sasl", "acls", "tls"),
+}
+"""The words of each marker."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,9 +59,12 @@ def secured_pybroker(request: pytest.FixtureRequest) -> Iterator[BrokerHandle]:
 
 
 def _how(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the marker `pybroker`, and the test run, say of the broker of a test."""
-    marker = request.node.get_closest_marker("pybroker")
-    how: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
+    """The arguments of a test's broker, by the marker `pybroker` and the options of the run."""
+    __tracebackhide__ = True
+    args, how = _said(request, "pybroker")
+    if args:
+        words = f"@pytest.mark.pybroker takes its words by name, as settings={{...}}, and not {args[0]!r}"
+        pytest.fail(words, pytrace=False)
     how.setdefault("mode", request.config.getoption("--pybroker-mode"))
     return how
 
@@ -65,20 +73,25 @@ def _how(request: pytest.FixtureRequest) -> dict[str, Any]:
 def pybroker_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterHandle]:
     """Fresh brokers of this test's own that are one cluster, three without the marker `pybroker_cluster`."""
     __tracebackhide__ = True
-    marker = request.node.get_closest_marker("pybroker_cluster")
-    count, how = ((), {}) if marker is None else (marker.args, dict(marker.kwargs))
-    _check(how)
+    count, how = _said(request, "pybroker_cluster")
     if how.get("store") != "memory":  # which says that the brokers are in this process
         how.setdefault("mode", request.config.getoption("--pybroker-mode"))
     with ClusterHandle(*count, **how) as handle:
         yield handle
 
 
-def _check(how: dict[str, Any]) -> None:
-    """The end of a test whose marker `pybroker_cluster` says what no cluster has."""
-    for name in how.keys() - CLUSTER_TAKES:
-        words = f"{', '.join(CLUSTER_TAKES[:-1])} and {CLUSTER_TAKES[-1]}"
-        pytest.fail(f"@pytest.mark.pybroker_cluster takes {words}, and no {name}", pytrace=False)
+def _said(request: pytest.FixtureRequest, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a test's marker; the test fails where it has a word that the marker does not take."""
+    __tracebackhide__ = True
+    marker = request.node.get_closest_marker(name)
+    if marker is None:
+        return (), {}
+    takes = TAKES[name]
+    for word in marker.kwargs.keys() - takes:
+        near = "".join(f": did you mean {found}?" for found in difflib.get_close_matches(word, takes, 1))
+        words = f"@pytest.mark.{name} takes {', '.join(takes[:-1])} and {takes[-1]}, and no {word}{near}"
+        pytest.fail(words, pytrace=False)
+    return marker.args, dict(marker.kwargs)
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,18 @@ def test_more_partitions_than_a_common_limit_of_files(start_broker: Start, topic
         assert wire.produce(topic, batch([b"v"]), partitions - 1).error == 0
 
 
+def test_a_hangup_ends_nothing(start_broker: Start, topic: str) -> None:
+    """SIGHUP, as a terminal that is closed and systemctl reload send it: the broker logs it, and serves."""
+    broker = start_broker()
+    assert broker.process is not None
+    broker.process.signal(signal.SIGHUP)
+    broker.process.wait_line("SIGHUP ignored", 30)
+    with Wire(broker.port) as wire:
+        assert wire.create_topic(topic) == 0
+        assert wire.produce(topic, batch([b"v"])).error == 0
+    broker.stop()
+
+
 def test_a_second_signal_waits_for_no_request(start_broker: Start, topic: str) -> None:
     """The client of a request that runs is cut off instead of answered; what was acknowledged before is there."""
     broker = start_broker()

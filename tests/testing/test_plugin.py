@@ -87,6 +87,38 @@ def test_the_marker_says_how_the_broker_is_started(pytester: pytest.Pytester) ->
     pytester.runpytest_subprocess(*STRICT).assert_outcomes(passed=2)
 
 
+def test_a_wrong_word_of_a_marker_is_named(pytester: pytest.Pytester) -> None:
+    """With the word that was meant, and not as a TypeError of what the marker is handed to; a setting by its name."""
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.pybroker(sttings={})
+        def test_word(pybroker):
+            pass
+
+        @pytest.mark.pybroker({"num.partitions": 3})
+        def test_place(secured_pybroker):
+            pass
+
+        @pytest.mark.pybroker_cluster(stor="memory")
+        def test_cluster(pybroker_cluster):
+            pass
+
+        @pytest.mark.pybroker(settings={"num.partitons": 3})
+        def test_setting(pybroker):
+            pass
+        """
+    )
+    result = pytester.runpytest_subprocess(*STRICT)
+    result.assert_outcomes(errors=4)
+    text = result.stdout.str()
+    assert "takes mode, settings, data_dir, sasl, acls and tls, and no sttings: did you mean settings?" in text
+    assert "takes its words by name" in text and "and no stor: did you mean store?" in text
+    assert "num.partitons (settings of the test) is not a setting of this broker; did you mean num.partitions?" in text
+    assert "ignored" not in text and "TypeError" not in text
+
+
 def test_a_failure_shows_what_the_broker_said(pytester: pytest.Pytester, own_temporary_directory: Path) -> None:
     """Beside a failed test stands the log of its broker; its files go all the same."""
     pytester.makepyfile(
