@@ -1,14 +1,15 @@
 """The options of the source and the sink, by the names that Spark's own connector has for them (format "kafka").
 
-Names are told in any case, as Spark does. One that is nearly a known name is refused, for it is a slip; any other
-unknown one is left alone, as Spark's connector leaves it. What is said with `kafka.` is for the client: what pybroker's
-has a use for is used, what only tunes Java's is ignored with a warning, and what would change the meaning is refused.
+Names are compared without regard to case, as in Spark. A name that is nearly a known one is refused as a slip, and so
+is a client's setting without its `kafka.`; any other unknown name is left alone, as Spark's connector leaves it. A name
+with `kafka.` is for the client. Ours uses what it has a use for, ignores with a warning what only tunes Java's, and
+refuses what would change the meaning.
 """
 
 import difflib
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
@@ -20,6 +21,7 @@ from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.model import TopicPartition
 from pybroker.security.login import Account
 from pybroker.spark import offsets
+from pybroker.spark.java_settings import OF_CONSUMERS, OF_PRODUCERS
 from pybroker.spark.offsets import Bound
 
 Value = TypeVar("Value")
@@ -66,8 +68,11 @@ REFUSED: Final = {
     "value.serializer": "values are string or binary columns: cast them in Spark",
     "enable.auto.commit": "Spark's checkpoint holds the offsets",
     "interceptor.classes": "there is no place for interceptors",
+    "transactional.id": "rows are written at least once, without transactions",
 }
-"""Settings of the client that Spark's connector refuses too, and what to do instead."""
+"""Settings of the client that are refused, and what to do instead; Spark's connector refuses most of them too."""
+NO_LIMITS: Final = ("maxBytesPerTrigger", "maxRatePerPartition", "spark.streaming.kafka.maxRatePerPartition")
+"""Limits of other sources, which this one would ignore."""
 SECURITY_CLIENT: Final = frozenset(
     ("sasl.jaas.config", *(name.replace("_", ".") for name in SECURITY if name != PROVIDER))
 )
@@ -151,17 +156,28 @@ class SinkOptions:
 class _Given:
     """The options as they were given, by name in lower case; each `take` parses one, and says whose value is wrong."""
 
-    def __init__(self, options: Mapping[str, str], known: frozenset[str], client: frozenset[str]) -> None:
+    def __init__(
+        self, options: Mapping[str, str], known: frozenset[str], client: frozenset[str], java: frozenset[str]
+    ) -> None:
+        """`known`: options; `client`: settings that pybroker's client takes; `java`: those that only tune Java's."""
         self.values = {key.lower(): str(value) for key, value in options.items() if value is not None}
         self.client = {key[6:]: value for key, value in self.values.items() if key.startswith("kafka.")}
         for key in self.values:
-            if not key.startswith("kafka."):
-                _refuse_slip(key, known | SPARK_OPTIONS)
+            if key.startswith("kafka."):
+                continue
+            if key in client | REFUSED.keys():
+                raise _invalid(f"{key} is a setting of the client: say kafka.{key}")
+            if key in (limit.lower() for limit in NO_LIMITS):
+                raise _invalid(f"{key} is not supported: say maxOffsetsPerTrigger")
+            _refuse_slip(key, known | SPARK_OPTIONS)
         for key in self.client:
             if key in REFUSED:
                 raise _invalid(f"kafka.{key} is not supported: {REFUSED[key]}")
-            if key not in client:
+            if key in java:
                 logger.warning("kafka.%s has no effect here: it tunes the Java client", key)
+            elif key not in client:
+                _refuse_slip(key, client | java | REFUSED.keys(), "kafka.")
+                logger.warning("kafka.%s has no effect: no client of Kafka is known to have this setting", key)
         self.security = _security(self.client)
         if not self.client.get("bootstrap.servers"):
             raise _invalid("option kafka.bootstrap.servers is missing: host:port, one or more with commas between")
@@ -180,7 +196,7 @@ class _Given:
 
 def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """What a batch read or a stream is told. Raises KafkaError(INVALID_CONFIG) with one sentence."""
-    given = _Given(options, SOURCE_OPTIONS, SOURCE_CLIENT)
+    given = _Given(options, SOURCE_OPTIONS, SOURCE_CLIENT, OF_CONSUMERS - SOURCE_CLIENT)
     start, end = _bounds(given, streaming)
     if streaming:
         for option in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
@@ -220,7 +236,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     """What a write is told. Raises KafkaError(INVALID_CONFIG) with one sentence."""
-    given = _Given(options, SINK_OPTIONS, SINK_CLIENT)
+    given = _Given(options, SINK_OPTIONS, SINK_CLIENT, OF_PRODUCERS - SINK_CLIENT)
     client = {key: value for key, value in given.client.items() if key in SINK_CLIENT - SECURITY_CLIENT}
     client.pop("bootstrap.servers")
     if client.get("acks", "all") not in ("all", "-1"):
@@ -350,10 +366,10 @@ def _one_of(text: str, option: str, allowed: tuple[str, ...]) -> str:
     return text
 
 
-def _refuse_slip(key: str, known: frozenset[str]) -> None:
+def _refuse_slip(key: str, known: Set[str], prefix: str = "") -> None:
     by_lower = {name.lower(): name for name in known}
     if key not in by_lower and (near := difflib.get_close_matches(key, by_lower, 1, cutoff=0.8)):
-        raise _invalid(f"unknown option {key}: did you mean {by_lower[near[0]]}?")
+        raise _invalid(f"unknown option {prefix}{key}: did you mean {prefix}{by_lower[near[0]]}?")
 
 
 def _invalid(why: str) -> KafkaError:

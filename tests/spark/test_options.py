@@ -85,6 +85,14 @@ def test_three_ways_to_say_what_is_read(given: dict[str, str], expected: options
         ({**NAMED, "maxTriggerDelay": "soon"}, "such as 15m"),
         ({**NAMED, "kafka.isolation.level": "dirty"}, "read_uncommitted or read_committed"),
         ({**NAMED, "kafka.auto.offset.reset": "latest"}, "say startingOffsets"),
+        ({**NAMED, "kafka.isolation.levle": "read_committed"}, "levle: did you mean kafka.isolation.level"),
+        ({**NAMED, "kafka.isolation_level": "read_committed"}, "did you mean kafka.isolation.level"),
+        ({**NAMED, "kafka.sasl.mechansim": "PLAIN"}, "did you mean kafka.sasl.mechanism"),
+        ({**NAMED, "kafka.max.poll.record": "5"}, "did you mean kafka.max.poll.records"),
+        ({**NAMED, "isolation.level": "read_committed"}, "a setting of the client: say kafka.isolation.level"),
+        ({**NAMED, "group.id": "g"}, "say kafka.group.id"),
+        ({**NAMED, "maxBytesPerTrigger": "5"}, "maxbytespertrigger is not supported: say maxOffsetsPerTrigger"),
+        ({**NAMED, "maxRatePerPartition": "5"}, "say maxOffsetsPerTrigger"),
         ({**NAMED, "kafka.security.protocol": "MAGIC"}, "takes one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
         ({**NAMED, "kafka.security.protocol": "SASL_PLAINTEXT"}, "and sasl_mechanism is not given"),
         ({**NAMED, "kafka.sasl.jaas.config": "com.sun.x.JndiLoginModule required;"}, "there are org"),
@@ -138,8 +146,9 @@ def test_the_group_is_named_itself_or_after_the_query() -> None:
 
 def test_an_option_that_is_nothing_like_ours_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     """So is what only tunes Java's client, with a warning."""
-    source(**{"checkpointLocation": "/x", "somebodyElses": "1", "kafka.max.poll.records": "5000"})
-    assert "kafka.max.poll.records has no effect" in caplog.text
+    source(**{"checkpointLocation": "/x", "somebodyElses": "1", "kafka.max.poll.records": "5000", "kafka.own.x": "1"})
+    assert "kafka.max.poll.records has no effect here: it tunes the Java client" in caplog.text
+    assert "kafka.own.x has no effect: no client of Kafka is known to have this setting" in caplog.text
 
 
 def test_the_sink_hands_the_producer_its_settings() -> None:
@@ -150,6 +159,13 @@ def test_the_sink_hands_the_producer_its_settings() -> None:
     assert sink.client == {"linger_ms": "20", "compression_type": "lz4"}
     with pytest.raises(KafkaError, match="acknowledged by all"):
         options.parse_sink({**SERVERS, "kafka.acks": "1"})
+    for slip, right in {
+        "kafka.compresion.type": "did you mean kafka.compression.type",
+        "compression.type": "say kafka.compression.type",
+        "kafka.transactional.id": "without transactions",
+    }.items():
+        with pytest.raises(KafkaError, match=right):
+            options.parse_sink({**SERVERS, "topic": "t", slip: "x"})
 
 
 def test_a_checkpoint_of_sparks_connector_is_read() -> None:
