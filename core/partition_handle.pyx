@@ -16,7 +16,7 @@ from pybroker.core.base.error_codes cimport (
 from pybroker.core.batch.batch cimport batch_check, batch_fault, batch_t
 from pybroker.core.batch.validate cimport batch_validate
 from pybroker.core.log_handle cimport Log
-from pybroker.core.partition.append cimport ACKS_UNSAID, FROM_CLIENT, INTERNAL, appended_t, partition_append
+from pybroker.core.partition.append cimport FROM_CLIENT, INTERNAL, appended_t, partition_append
 from pybroker.core.partition.append_replica cimport NOT_ASKED, partition_append_replica, replicated_t
 from pybroker.core.partition.partition cimport (
     BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, LEADER, follower_t, partition_drop, partition_find, partition_read,
@@ -74,7 +74,7 @@ cdef class Partition(Log):
         return Role(KINDS[role.kind], role.leader, role.leader_epoch, role.partition_epoch)
 
     def append(self, records, *, int64_t now_ms, int32_t leader_epoch=-1, bint internal=False,
-               int32_t acks=ACKS_UNSAID) -> Appended:
+               int32_t acks=-2) -> Appended:
         """Check, stamp and append exactly one batch; LogError says why it was refused."""
         cdef Py_buffer buffer
         cdef appended_t done

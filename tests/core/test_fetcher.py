@@ -174,7 +174,7 @@ def test_a_bad_batch_fails_its_partition_alone(following: Following, what: str) 
     bad, code = BAD[what]
     following.add()
     request = following.turn({0: batch(2) + bad, 1: batch(2)}, session=SESSION)
-    assert following.events() == [("failed", following.log, code, -1, -1)]
+    assert following.events() == [("failed", following.log, code, -1, 0)]
     assert (following.log.log_end_offset, following.partitions[1].log_end_offset) == (0, 2)
     assert (asked(request), forgotten(request)) == ({1: (EPOCH, 2, EPOCH, 0)}, [0])
 
@@ -184,7 +184,7 @@ def test_an_epoch_that_goes_back_is_refused_in_the_next_answer_too(following: Fo
     following.add(0)
     following.turn({0: batch(2)})
     following.leader.answer({0: batch(2, 2, EPOCH - 1)})
-    assert following.events() == [("failed", following.log, 2, -1, -1)]
+    assert following.events() == [("failed", following.log, 2, -1, 0)]
     assert following.log.log_end_offset == 2
 
 

@@ -44,7 +44,7 @@ class Held(dict[TopicPartition, Any]):
         for each in wanted:
             self[each.key] = SimpleNamespace(
                 key=each.key, topic_id=each.topic_id, offline=False, leads=False, has_role=False, leader_epoch=-1,
-                follow=follow,
+                follow=follow, directory=None,
             )  # fmt: skip
 
 
