@@ -9,11 +9,13 @@ from pybroker import errors
 from pybroker.clock import wall_ms
 from pybroker.config.security_settings import Sasl
 from pybroker.errors import KafkaError
+from pybroker.security import unknown_users
 from pybroker.security.delegation_tokens import USER, DelegationTokens
 from pybroker.security.handshake import Mechanisms, Offer
 from pybroker.security.mechanism import PlainServer
 from pybroker.security.principals import can_log_in
 from pybroker.security.scram import HASHES, Credential, ScramServer, TokenLogin
+from pybroker.security.unknown_users import USUAL, Forms
 
 if TYPE_CHECKING:
     from pybroker.security.tokens import Validator
@@ -41,10 +43,12 @@ class Credentials:
 
     def __init__(self) -> None:
         self.secret = secrets.token_bytes(SECRET_BYTES)
-        """Salts of users who do not exist are made of it."""
+        """Salts of users who do not exist are made of it, and those of delegation tokens: where the store can be read,
+        it is the one that all brokers share."""
         self.tokens: DelegationTokens | None = None
         """None where there are no delegation tokens."""
         self._held: dict[str, dict[str, Credential]] = {mechanism: {} for mechanism in HASHES}
+        self._forms = {mechanism: Forms() for mechanism in HASHES}
 
     def look_up(self, mechanism: str, user: str) -> Credential | None:
         """None where the user has none of that mechanism."""
@@ -52,8 +56,15 @@ class Credentials:
 
     def look_up_token(self, mechanism: str, token_id: str) -> TokenLogin | None:
         """What a delegation token is worth now; None where there is none."""
-        found = None if self.tokens is None else self.tokens.look_up(mechanism, token_id, wall_ms())
+        if self.tokens is None:
+            return None
+        salt = self.made_up(mechanism, token_id, True).salt  # or two brokers show by two salts that there is a token
+        found = self.tokens.look_up(mechanism, token_id, wall_ms(), salt)
         return None if found is None else TokenLogin(found[0], found[1].owner.removeprefix(USER), found[1].ends_ms())
+
+    def made_up(self, mechanism: str, name: str, by_token: bool) -> Credential:
+        """The credential to answer by for a user, or a delegation token, that does not exist."""
+        return unknown_users.made_up(self.secret, mechanism, name, USUAL if by_token else self._forms[mechanism].most())
 
     def users(self) -> dict[str, dict[str, int]]:
         """{user: {mechanism: iterations}} of everybody who has a credential."""
@@ -68,19 +79,25 @@ class Credentials:
         user therefore has not."""
         unreadable = []
         for mechanism, held in self._held.items():
-            held.pop(user, None)
+            self._forget(mechanism, user)
             if mechanism in config:
                 try:
                     held[user] = Credential.parse(mechanism, config[mechanism])
+                    self._forms[mechanism].add(held[user])
                 except ValueError:
                     unreadable.append(mechanism)
         return unreadable
 
     def keep(self, users: set[str]) -> None:
         """Forget everybody but these."""
-        for held in self._held.values():
+        for mechanism, held in self._held.items():
             for user in held.keys() - users:
-                del held[user]
+                self._forget(mechanism, user)
+
+    def _forget(self, mechanism: str, user: str) -> None:
+        before = self._held[mechanism].pop(user, None)
+        if before is not None:
+            self._forms[mechanism].add(before, -1)
 
 
 def offered(sasl: Sasl, credentials: Credentials, validator: "Validator | None" = None) -> Mechanisms:
@@ -93,7 +110,8 @@ def offered(sasl: Sasl, credentials: Credentials, validator: "Validator | None" 
         elif name in HASHES:
             look_up = partial(credentials.look_up, name)
             tokens = partial(credentials.look_up_token, name)
-            begin = partial(ScramServer, name, look_up, credentials.secret, look_up_token=tokens)
+            made_up = partial(credentials.made_up, name)
+            begin = partial(ScramServer, name, look_up, made_up, look_up_token=tokens)
             made[name] = Offer(begin, max_reauth_ms)
         else:
             from pybroker.security.oauthbearer import OAuthBearerServer  # few brokers need what it stands on

@@ -120,15 +120,16 @@ class DelegationTokens:
         token_id = self._by_hmac.get(given)
         return None if token_id is None else self._held[token_id]
 
-    def look_up(self, mechanism: str, token_id: str, now_ms: int) -> tuple[Credential, Token] | None:
-        """A token that has not ended, and the credential that it is; the first time that takes milliseconds."""
+    def look_up(self, mechanism: str, token_id: str, now_ms: int, salt: bytes) -> tuple[Credential, Token] | None:
+        """A token that has not ended, and the credential that it is; the first time that takes milliseconds. An id is
+        122 random bits, so this shows nobody which ids there are."""
         token = self._held.get(token_id)
         if token is None or token.ends_ms() <= now_ms:
             return None
         key = mechanism, token_id
         if key not in self._credentials:
             password = base64.b64encode(self.hmac(token_id)).decode()
-            self._credentials[key] = Credential.of_password(mechanism, password)
+            self._credentials[key] = Credential.of_password(mechanism, password, salt=salt)
         return self._credentials[key], token
 
     def take(self, token_id: str, token: Token | None) -> None:

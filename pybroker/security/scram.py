@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from pybroker.security.mechanism import BadCredentials
 
 HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+KEY_BYTES: Final[Mapping[str, int]] = {name: hashlib.new(name).digest_size for name in HASHES.values()}
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 """What Kafka takes for a new credential."""
@@ -79,7 +80,7 @@ class Credential(NamedTuple):
             )
         except ValueError:
             raise ValueError("it is no SCRAM credential") from None
-        size = hashlib.new(HASHES[mechanism]).digest_size
+        size = KEY_BYTES[HASHES[mechanism]]
         if not found.salt or {len(found.stored_key), len(found.server_key)} != {size} or found.iterations < 1:
             raise ValueError(f"it is no credential of {mechanism}")
         return found
@@ -93,9 +94,11 @@ class Credential(NamedTuple):
         return cls(salt, stored_key, hmac.digest(salted_password, b"Server Key", name), iterations)
 
     @classmethod
-    def of_password(cls, mechanism: str, password: str, iterations: int = ITERATIONS_MIN) -> "Credential":
-        """From a password, with a salt of its own. Takes milliseconds."""
-        salt = secrets.token_bytes(SALT_BYTES)
+    def of_password(
+        cls, mechanism: str, password: str, iterations: int = ITERATIONS_MIN, salt: bytes | None = None
+    ) -> "Credential":
+        """From a password, with a salt of its own if none is given. Takes milliseconds."""
+        salt = salt or secrets.token_bytes(SALT_BYTES)
         return cls.of_salted(mechanism, salted(mechanism, password, salt, iterations), salt, iterations)
 
     def is_of(self, mechanism: str, password: str) -> bool:
@@ -123,19 +126,20 @@ class TokenLogin(NamedTuple):
 
 
 class ScramServer:
-    """A broker's side of one exchange; `look_up` has the credential of a user, None where there is none."""
+    """A broker's side of one exchange. It looks up and hashes as often for a user who does not exist as for another."""
 
     def __init__(
         self,
         mechanism: str,
         look_up: Callable[[str], Credential | None],
-        secret: bytes,
+        made_up: Callable[[str, bool], Credential],
         nonce: str | None = None,
         look_up_token: Callable[[str], TokenLogin | None] = lambda _: None,
     ) -> None:
-        """`secret` makes up the salts of users who do not exist: the same one for each, whenever somebody asks. `nonce`
-        is what it adds to the client's; random where none is given. `look_up_token` has a delegation token by its id,
-        which clients say in place of a user, with the extension tokenauth=true."""
+        """`look_up` has the credential of a user, None where there is none, and `made_up` one to answer by then, the
+        same whenever the name is given; True: of a delegation token. `nonce` is what it adds to the client's; random
+        where none is given. `look_up_token` has a delegation token by its id, which clients say in place of a user,
+        with the extension tokenauth=true."""
         self.mechanism = mechanism
         self.user: str | None = None
         self.expires_ms: int | None = None
@@ -144,13 +148,14 @@ class ScramServer:
         self._look_up_token = look_up_token
         self._hash = HASHES[mechanism]
         self._look_up = look_up
-        self._secret = secret
+        self._made_up = made_up
         self._first: re.Match[str] | None = None
         self._asked_user = ""
         self._server_first = ""
         self._more = nonce or _base64(secrets.token_bytes(NONCE_BYTES))
         self._nonce = ""
         self._credential: Credential | None = None
+        self._is_known = False
 
     def step(self, token: bytes) -> bytes:
         """The answer to one message of the client; `user` is set once it has proven itself. Raises BadCredentials."""
@@ -184,24 +189,20 @@ class ScramServer:
         self._first = found
         self._asked_user = user
         self.by_token = TOKENAUTH in found["extensions"].lower().split(",")
+        known: Credential | None = None
         if not self.by_token:
-            self._credential = self._look_up(user)
+            known = self._look_up(user)
         elif (token := self._look_up_token(user)) is not None:
-            self._credential, self._asked_user, self.expires_ms = token
-        salt, iterations = self._told(user)
+            known, self._asked_user, self.expires_ms = token
+        made_up = self._made_up(user, self.by_token)  # for a known user too: it takes time
+        self._credential, self._is_known = known or made_up, known is not None
         self._nonce = found["nonce"] + self._more
+        salt, iterations = self._credential.salt, self._credential.iterations
         self._server_first = f"r={self._nonce},s={_base64(salt)},i={iterations}"
         return self._server_first.encode()
 
-    def _told(self, user: str) -> tuple[bytes, int]:
-        """Salt and iterations."""
-        if self._credential is not None:
-            return self._credential.salt, self._credential.iterations
-        made_up = hmac.digest(self._secret, f"{self.mechanism} {user}".encode(), "sha256")
-        return made_up[:SALT_BYTES], ITERATIONS_MIN
-
     def _verify(self, text: str) -> bytes:
-        assert self._first is not None
+        assert self._first is not None and self._credential is not None
         server_first, self._server_first = self._server_first, ""  # one try
         found = _CLIENT_FINAL.fullmatch(text)
         if found is None or found["nonce"] not in (self._nonce, self._first["nonce"] + self._nonce):
@@ -212,14 +213,14 @@ class ScramServer:
             proof = base64.b64decode(found["proof"], validate=True)
         except ValueError:
             raise BadCredentials(self.refusal) from None
-        held = self._credential or Credential(b"", bytes(len(proof)), bytes(len(proof)), ITERATIONS_MIN)
+        held = self._credential
         signed = f"{self._first['bare']},{server_first},{found['unproven']}".encode()
         signature = hmac.digest(held.stored_key, signed, self._hash)
         if len(proof) != len(signature):
             raise BadCredentials(self.refusal)
         client_key = _xor(proof, signature)
         proven = hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), held.stored_key)
-        if not proven or self._credential is None:
+        if not proven or not self._is_known:
             raise BadCredentials(self.refusal)
         self.user = self._asked_user
         return b"v=" + _base64(hmac.digest(held.server_key, signed, self._hash)).encode()

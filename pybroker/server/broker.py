@@ -21,7 +21,7 @@ from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
 from pybroker.config.broker_settings import NETWORK_THREADS_MAX
 from pybroker.config.security_settings import TOKEN_SECRET
-from pybroker.controller import configs, identity, loading, migration
+from pybroker.controller import configs, identity, loading, login_secret, migration
 from pybroker.controller.adoption import Adoption
 from pybroker.controller.channel import Channel
 from pybroker.controller.configs import ConfigAdmin
@@ -344,8 +344,8 @@ class Broker:
             self._tokens.sweep(self._is_controller)
 
     async def _load_security(self, session: Session) -> None:
-        """Know who may do what, where the settings name an authorizer, and delegation tokens, where there are any.
-        Raises StoreError."""
+        """Know who may do what, delegation tokens, and by which secret to answer for nobody. Raises StoreError."""
+        await login_secret.share(session, self.entities.credentials)
         self._authorization = Authorization.of(self.config, self._present_session)
         if self._authorization is not None:
             await self._authorization.load(session)

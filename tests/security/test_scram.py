@@ -9,6 +9,7 @@ import pytest
 
 from pybroker.security.mechanism import BadCredentials
 from pybroker.security.scram import HASHES, Credential, ScramClient, ScramServer, salted
+from pybroker.security.unknown_users import made_up
 
 SHA_256, SHA_512 = HASHES
 SALT = b"0123456789abcdef"
@@ -19,7 +20,10 @@ CREDENTIALS = {
 
 
 def server(mechanism: str = SHA_256, users: tuple[str, ...] = ("user",), nonce: str | None = None) -> ScramServer:
-    return ScramServer(mechanism, lambda user: CREDENTIALS[mechanism] if user in users else None, b"secret", nonce)
+    def look_up(user: str) -> Credential | None:
+        return CREDENTIALS[mechanism] if user in users else None
+
+    return ScramServer(mechanism, look_up, lambda user, _: made_up(b"secret", mechanism, user), nonce)
 
 
 def talk(client: ScramClient, to: ScramServer) -> None:
@@ -33,7 +37,7 @@ def test_the_exchange_of_rfc_7677() -> None:
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     held = Credential.of_salted(SHA_256, salted(SHA_256, "pencil", salt, 4096), salt, 4096)
     client = ScramClient(SHA_256, "user", "pencil", "rOprNGfwEbeRWgbNEkqO")
-    there = ScramServer(SHA_256, lambda _: held, b"", "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    there = ScramServer(SHA_256, lambda _: held, lambda user, _: held, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     assert client.start() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     first = there.step(client.start())
     assert first == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"

@@ -1,0 +1,59 @@
+"""The secret by which a cluster answers for users that do not exist: made once, by its first broker.
+
+    /config/users    {"version":1,"unknown_users_secret":"base64"}    empty until then
+
+Kafka keeps nothing in the node itself, and never reads it: its users are the nodes below. With zookeeper.set.acl
+only brokers read it, as they do the credentials.
+"""
+
+import base64
+import json
+import logging
+from typing import Final
+
+from pybroker.controller import nodes
+from pybroker.coordination.commit import commit, read
+from pybroker.coordination.store import BadVersion, NoNode, Session, Set, StoreFailed
+from pybroker.logs import event
+from pybroker.security.credentials import SECRET_BYTES, Credentials
+
+log = logging.getLogger(__name__)
+
+KEY: Final = "unknown_users_secret"
+EMPTY: Final = (b"", b"null")
+
+
+async def share(session: Session, credentials: Credentials) -> None:
+    """Have the credentials' secret be that of all brokers: the one in the store, or in an empty node its own. Where
+    that cannot be, it stays its own, and the log says so. Raises StoreError where the session ends."""
+    path = nodes.USER_CONFIGS
+    try:
+        while True:
+            data, stat = await read(session, path)
+            if data not in EMPTY:
+                credentials.secret = _load(data)
+                return
+            try:
+                await commit(session, [Set(path, _dump(credentials.secret), stat.version)])
+                return
+            except BadVersion:
+                continue  # another broker was quicker: read its secret
+    except (NoNode, StoreFailed, ValueError) as problem:
+        effect = "the salts that unknown users are shown are this broker's own, and others after a restart"
+        event(log, logging.WARNING, "secret of unknown users not shared", node=path, reason=problem, effect=effect)
+
+
+def _dump(secret: bytes) -> bytes:
+    return json.dumps({"version": 1, KEY: base64.b64encode(secret).decode()}, separators=(",", ":")).encode()
+
+
+def _load(data: bytes) -> bytes:
+    """Raises ValueError, without what is in it."""
+    try:
+        found = json.loads(data)
+        secret = base64.b64decode(found[KEY], validate=True)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError("it holds something else") from None
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"it holds a secret of {len(secret)} bytes: {SECRET_BYTES} are needed")
+    return secret

@@ -1,0 +1,145 @@
+"""SCRAM for users that do not exist: the same work as for others, and a first message that does not show it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from pybroker.security import unknown_users
+from pybroker.security.credentials import Credentials
+from pybroker.security.delegation_tokens import DelegationTokens, Token
+from pybroker.security.mechanism import BadCredentials
+from pybroker.security.scram import HASHES, Credential, ScramClient, ScramServer
+from pybroker.security.unknown_users import OF_KAFKAS_TOOLS, USUAL, Form, Forms
+
+TOKEN = Token("a-token", "User:ann", "User:ann", (), 0, 1 << 60, 1 << 60)
+
+
+def credential(mechanism: str, iterations: int = 4096, salt: bytes = b"s" * 24) -> Credential:
+    return Credential.of_salted(mechanism, b"salted", salt, iterations)
+
+
+def known(*iterations: int, salt: bytes = b"\x00" * 24) -> Credentials:
+    """Credentials of the users u0, u1, ..., of both mechanisms."""
+    found = Credentials()
+    found.tokens = DelegationTokens("the key of all tokens")
+    found.tokens.take(TOKEN.id, TOKEN)
+    for number, each in enumerate(iterations):
+        found.take(f"u{number}", {m: credential(m, each, salt).text() for m in HASHES})
+    return found
+
+
+def begin(credentials: Credentials, mechanism: str, counts: Counter[str]) -> ScramServer:
+    """A broker's side that counts what it looks up."""
+
+    def counted(name: str, call: Any) -> Any:
+        def ask(*given: Any) -> Any:
+            counts[name] += 1
+            return call(mechanism, *given)
+
+        return ask
+
+    look_up, made_up = counted("look_up", credentials.look_up), counted("made_up", credentials.made_up)
+    return ScramServer(mechanism, look_up, made_up, look_up_token=counted("token", credentials.look_up_token))
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+@pytest.mark.parametrize("mechanism", HASHES)
+def test_a_broker_works_as_much_for_nobody(
+    monkeypatch: pytest.MonkeyPatch, mechanism: str, by_token: bool
+) -> None:
+    """Count look-ups and hashes: as many for a user that exists as for one that does not, and so for a token."""
+    credentials, counts = known(8192, 8192), Counter[str]()
+    credentials.look_up_token(mechanism, TOKEN.id)  # it is made at its first use
+
+    def digest(*given: Any) -> bytes:
+        counts[f"hmac {given[2]}"] += 1
+        return hmac_digest(*given)
+
+    def new(*given: Any) -> Any:
+        counts[f"hash {given[0]}"] += 1
+        return hash_new(*given)
+
+    hmac_digest, hash_new = hmac.digest, hashlib.new
+    done = []
+    for name in (TOKEN.id if by_token else "u1", "nobody"):
+        counts.clear()
+        client = ScramClient(mechanism, name, "wrong", by_token=by_token)
+        there = begin(credentials, mechanism, counts)
+        with monkeypatch.context() as patched:
+            patched.setattr(hmac, "digest", digest)
+            patched.setattr(hashlib, "new", new)
+            first = there.step(client.start())
+        final = client.step(first)
+        assert final is not None
+        with monkeypatch.context() as patched, pytest.raises(BadCredentials):
+            patched.setattr(hmac, "digest", digest)
+            patched.setattr(hashlib, "new", new)
+            there.step(final)
+        done.append((dict(counts), len(first)))
+    assert done[0] == done[1] and sum(done[0][0].values()) >= 4
+
+
+def test_every_broker_that_has_the_secret_shows_the_same() -> None:
+    one, other, stranger = known(4096), known(4096), known(4096)
+    other.secret = one.secret
+    for mechanism in HASHES:
+        shown = [each.made_up(mechanism, "nobody", False) for each in (one, other, stranger)]
+        assert shown[0] == shown[1] != shown[2]
+        assert shown[0].salt != one.made_up(mechanism, "nobody2", False).salt
+
+
+@pytest.mark.parametrize("mechanism", HASHES)
+def test_a_token_has_one_salt_at_every_broker(mechanism: str) -> None:
+    """Show the salt of a token that does not exist: two salts for one id would show that it does."""
+    one, other = known(8192), known(8192)
+    other.secret = one.secret
+    found = [each.look_up_token(mechanism, TOKEN.id) for each in (one, other)]
+    made_up = one.made_up(mechanism, TOKEN.id, True)
+    for each in found:
+        assert each is not None
+        assert (each.credential.salt, each.credential.iterations) == (made_up.salt, made_up.iterations)
+
+
+def test_nobody_has_the_iterations_of_most_users() -> None:
+    credentials = known(4096, 8192, 8192)
+    assert credentials.made_up("SCRAM-SHA-256", "nobody", False).iterations == 8192
+    credentials.keep({"u0"})
+    assert credentials.made_up("SCRAM-SHA-256", "nobody", False).iterations == 4096
+    credentials.take("u0", {})
+    assert credentials.made_up("SCRAM-SHA-256", "nobody", False).iterations == 4096
+    credentials.take("u1", {"SCRAM-SHA-512": credential("SCRAM-SHA-512", 16384).text()})
+    assert credentials.made_up("SCRAM-SHA-256", "nobody", False).iterations == 4096
+    assert credentials.made_up("SCRAM-SHA-512", "nobody", False).iterations == 16384
+
+
+@pytest.mark.parametrize("salt", [b"\x01" * 16, b"\xff" * 64, b"0a9z1b8y2c7x3d6w4e5v6u7t8"])
+def test_nobody_has_a_salt_of_the_form_of_most_users(salt: bytes) -> None:
+    """Our own salts have 24 bytes, those of librdkafka 64; Kafka's tools write 130 bits with digits and letters."""
+    made = [known(4096, 4096, salt=salt).made_up("SCRAM-SHA-256", f"nobody{n}", False).salt for n in range(50)]
+    assert len(set(made)) == 50
+    if salt.isalnum():
+        assert {len(each) for each in made} <= {24, 25, 26} and all(each.isalnum() and each.islower() for each in made)
+    else:
+        assert {len(each) for each in made} == {len(salt)} and not all(each.isalnum() for each in made)
+
+
+def test_forms_are_counted() -> None:
+    """Choose one of two that as many users have: the same at each broker, in whatever order it has read users."""
+    orders = []
+    for order in (1, -1):
+        forms = Forms()
+        for each in [credential("SCRAM-SHA-256", n) for n in (8192, 4096)][::order]:
+            forms.add(each)
+        orders.append(forms.most())
+        for n in (4096, 8192):
+            forms.add(credential("SCRAM-SHA-256", n), -1)
+        assert forms.most() == USUAL
+    assert orders[0] == orders[1]
+    assert Form.of(credential("SCRAM-SHA-256", salt=b"x" * 300)).salt_bytes == 64
+    assert Form.of(credential("SCRAM-SHA-256", salt=b"0123456789abcdefghijklmno")).salt_bytes == OF_KAFKAS_TOOLS
+    assert unknown_users.made_up(b"", "SCRAM-SHA-512", "x").iterations == 4096
