@@ -1,5 +1,6 @@
 """`pybroker zookeeper`: a real ZooKeeper for development, from jars that are here already."""
 
+import logging
 import signal
 import threading
 
@@ -7,6 +8,7 @@ import click
 
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure, Whole
+from pybroker.logs import to_stderr
 from pybroker.model import PORT_MAX
 
 
@@ -19,7 +21,7 @@ def command(servers: int, port: int, data_dir: str | None, jars: str | None) -> 
     """Run ZooKeeper until SIGTERM or Ctrl-C, for development and tests: nobody else is let in than this machine.
 
     As soon as it serves, a line with what zookeeper.connect is to be goes to standard output. It needs Java 17 or
-    newer, and the jars that PySpark brings or a directory of them.
+    newer, and the jars that PySpark brings or a directory of them. Other users can read nothing of its data.
 
     Exit codes: 0 stopped; 1 it could not start; 2 an option is wrong.
     """
@@ -29,6 +31,7 @@ def command(servers: int, port: int, data_dir: str | None, jars: str | None) -> 
 
     if port + servers - 1 > PORT_MAX:
         raise click.UsageError(f"there are no {servers} ports from {port} on: {PORT_MAX} is the last")
+    to_stderr(logging.WARNING)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -13,10 +13,12 @@ import atexit
 import contextlib
 import fcntl
 import importlib.util
+import logging
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -26,14 +28,19 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pybroker import forks
+from pybroker.logs import event
 from pybroker.replication.lock_file import LOCK
 from pybroker.replication.logdirs import StartError
 from pybroker.server.listener import why_not
 from pybroker.spark.java import find_java
 from pybroker.spark.jvm import reason
 
+log = logging.getLogger(__name__)
+
 HOST: Final = "127.0.0.1"
 TICK_MS: Final = 500
+OTHERS: Final = 0o077
+"""The rights of a group and of others: none has any, for the data holds credentials."""
 START_S_MAX: Final = 30.0
 STOP_S_MAX: Final = 10.0
 LOOK_S: Final = 0.01
@@ -110,29 +117,49 @@ class Server:
         """-1 while it is down."""
         return -1 if self._process is None else self._process.pid
 
+    def close_to_others(self) -> None:
+        """Take from other users every right in a directory of an earlier run, and log that they had some."""
+        opened, refused = 0, 0
+        for path in (self._directory, *self._directory.rglob("*")) if self._directory.is_dir() else ():
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode) or not mode & OTHERS:
+                continue
+            try:
+                path.chmod(stat.S_IMODE(mode) & ~OTHERS)
+                opened += 1
+            except PermissionError:  # another user's
+                refused += 1
+        if opened or refused:
+            where = {"directory": self._directory, "closed": opened, "still_open": refused}
+            event(log, logging.WARNING, "data of ZooKeeper was open to other users", **where)
+
     def start(self, peers: Sequence[str] = ()) -> None:
         """Begin; `serves` says when it does. It ends with the thread that calls this."""
-        self.data.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.data.mkdir(exist_ok=True, mode=0o700)
         settings = [
             f"tickTime={self._tick_ms}", "initLimit=20", "syncLimit=10", f"dataDir={self.data}",
             f"clientPort={self.port}", f"clientPortAddress={HOST}", "admin.enableServer=false", "maxClientCnxns=0",
             "4lw.commands.whitelist=srvr", *peers,
             *(self._more.settings(self.number) if self._more is not None else ()),
         ]  # fmt: skip
-        (self._directory / "zoo.cfg").write_text("\n".join([*settings, ""]))
-        (self.data / "myid").write_text(str(self.number))
+        files = {self._directory / "zoo.cfg": "\n".join([*settings, ""]), self.data / "myid": str(self.number)}
+        for file, text in files.items():
+            with open(file, "w", opener=_private) as written:
+                written.write(text)
         java = find_java(needs="ZooKeeper") / "bin" / "java"
         options = [*SMALL, *(self._more.java if self._more is not None else ())]
         start = [sys.executable, "-I", "-S", "-c", DIES_WITH_US, str(java), *options]
         path = os.pathsep.join(map(str, self._jars))
-        with open(self._directory / LOG, "ab") as log:
-            self._begun_at = log.tell()
+        with open(self._directory / LOG, "ab", opener=_private) as output:
+            self._begun_at = output.tell()
             self._process = subprocess.Popen(
                 [*start, "-cp", path, MAIN, str(self._directory / "zoo.cfg")],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,  # Ctrl-C is for who started it, who then ends it
+                umask=OTHERS,
             )
 
     def serves(self) -> bool:
@@ -187,6 +214,8 @@ class ZooKeeper:
         atexit.register(self.close)
         forks.tell(self)
         try:
+            for server in self.servers:
+                server.close_to_others()
             self.start()
         except BaseException:
             self.close()
@@ -259,10 +288,15 @@ class ZooKeeper:
         return [server for server in self.servers if not numbers or server.number in numbers]
 
 
+def _private(path: str, flags: int) -> int:
+    """Open a file that other users may not read, for `open`."""
+    return os.open(path, flags, 0o600)
+
+
 def _lock(directory: Path) -> int:
     """A descriptor that holds the lock of a directory, which two servers would ruin. Raises StartError, OSError."""
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -39,6 +39,37 @@ def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     assert any(tmp_path.rglob("log.*"))
 
 
+def test_no_other_user_can_read_its_data(tmp_path: Path) -> None:
+    """SCRAM credentials are in it. What an earlier release left open is closed, with one line."""
+    home = tmp_path / "home"
+    (home / "1" / "data" / "version-2").mkdir(parents=True)
+    (home / "1" / "data" / "version-2" / "left").write_text("open")
+    (home / "of another").write_text("open")
+    for path in (home, *home.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    command = [sys.executable, "-m", "pybroker", "zookeeper", "--port", str(free_port()), "--data-dir", str(home)]
+    command = ["sh", "-c", 'umask 0; exec "$0" "$@"', *command]
+    process = Process(command)
+    connect = process.wait_line(r"zookeeper ready: zookeeper\.connect=(\S+)", 30)[1]
+
+    async def use() -> None:
+        store = ZooKeeperStore(connect)
+        await store.open()
+        await (await store.session(4000)).create("/node", b"data")
+        await store.close()
+
+    asyncio.run(use())
+    process.signal(signal.SIGINT)
+    assert process.wait(20) == 0
+    found = {str(path.relative_to(home)): path.stat().st_mode & 0o777 for path in (home / "1").rglob("*")}
+    assert any(name.startswith("data/version-2/log.") or "/log." in name for name in found)
+    assert {name: oct(mode) for name, mode in found.items() if mode & 0o077} == {}
+    assert (home / "1").stat().st_mode & 0o077 == 0
+    assert home.stat().st_mode & 0o777 == 0o755, "the directory that was named may hold other things"
+    assert (home / "of another").stat().st_mode & 0o777 == 0o644
+    assert process.output().count("data of ZooKeeper was open to other users") == 1
+
+
 def test_no_jars(tmp_path: Path) -> None:
     done = run("zookeeper", "--jars", str(tmp_path))
     assert done.code == 1
