@@ -103,7 +103,10 @@ def _flat(table: Mapping[str, Any], prefix: str, where: str) -> Iterator[tuple[s
 
 
 def _check_secrets(profile: Profile) -> None:
-    """A file with a secret is for its owner alone, as ssh has it."""
+    """See that a file with a secret is for its owner alone, as ssh has it; warn of a private key that is not."""
+    from pybroker.cli.readable import warn_of_keys
+
+    warn_of_keys(profile.settings.items())
     secrets = [name for name in profile.settings if _SECRET.search(name)]
     if secrets and os.stat(profile.file).st_mode & OTHERS:
         raise Misuse(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from pybroker.cli import secrets
+from pybroker.cli import readable, secrets
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Misuse, Whole
 
@@ -86,6 +86,9 @@ def command(
     config = _configuration(data_dir, host, port, metrics_port, zookeeper, file, sets)
     for warning in config.warnings:
         click.echo(f"pybroker: warning: {warning}", err=True)
+    if file is not None:
+        readable.warn_of_config(file)
+    readable.warn_of_keys((name.strip(), text.strip()) for name, _, text in (pair.partition("=") for pair in sets))
     secrets.warn((pair.partition("=")[0].strip() for pair in sets), "the file of --config")
     with importing():
         from pybroker.server.process import run

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 from click.core import ParameterSource
 
-from pybroker.cli import output
+from pybroker.cli import output, readable
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Misuse
 from pybroker.cli.options import F, admin_of, cluster_options, delete_each, say, warn_of_type
@@ -100,6 +100,7 @@ def set_password(
 
 def _password(file: TextIO | None) -> str:
     if file is not None:
+        readable.warn(file.name, "a password")
         place = "the first line of --password-file"
         try:
             password = file.readline().rstrip("\r\n")

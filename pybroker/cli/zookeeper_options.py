@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pybroker.cli import readable
 from pybroker.cli.main import Misuse
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def config_of(zookeeper: str | None, file: str | None, program: Mapping[str, str
         config = BrokerConfig.load(file, options=options)
     except ConfigError as problem:
         raise Misuse(problem.message) from None
+    if file is not None:
+        readable.warn_of_config(file)
     if config["zookeeper.connect"] is None:
         raise Misuse("where ZooKeeper is, --zookeeper says, or zookeeper.connect in the file of --config")
     return config

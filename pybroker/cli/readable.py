@@ -1,0 +1,66 @@
+"""Warnings of files with secrets that other users of this machine can read: one line each, with what to do.
+
+A broker starts all the same: that of a package may be another user's to change. A client's own file with a password is
+refused instead (profiles.py).
+"""
+
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterable
+from typing import Final
+
+import click
+
+from pybroker.cli.profiles import OTHERS
+
+KEY_BYTES_MAX: Final = 4 << 20
+_LOCATION: Final = re.compile(r"ssl[._](keystore[._]location|keyfile)$")
+_PLAIN_KEY: Final = re.compile(rb"-----BEGIN ((?:RSA |EC |DSA )?PRIVATE KEY)-----\s*(Proc-Type: 4,ENCRYPTED)?")
+
+
+def warn_of_config(file: str) -> None:
+    """Warn of a broker's .properties file that holds a secret, and of the files with private keys that it names."""
+    from pybroker.config.broker import read_properties, setting_of
+    from pybroker.config.listener_settings import changes_of_listener
+
+    settings = {name: text for name, text, _ in read_properties(file) if text}
+    found = ((name, setting_of(name) or changes_of_listener(name)) for name in settings)
+    secret = next((name for name, setting in found if setting is not None and setting.sensitive), None)
+    if secret is not None:
+        warn(file, secret)
+    warn_of_keys(settings.items())
+
+
+def warn_of_keys(settings: Iterable[tuple[str, str]]) -> None:
+    """Warn of the files named by these settings, (name, text) each, that hold a private key without a password."""
+    for file in dict.fromkeys(text for name, text in settings if _LOCATION.search(name)):
+        if _mode(file) & OTHERS and _has_plain_key(file):
+            warn(file, "a private key without a password")
+
+
+def warn(file: str, what: str) -> None:
+    """Warn of a file that holds `what`, if others can read it; of a pipe or a terminal never."""
+    mode = _mode(file)
+    if mode & OTHERS:
+        words = f"{file} holds {what}, and its mode {mode:04o} lets other users at it: chmod 600 {shlex.quote(file)}"
+        click.echo(f"pybroker: warning: {words}", err=True)
+
+
+def _mode(file: str) -> int:
+    """The rights of a regular file; 0 for anything else."""
+    try:
+        found = os.stat(file)
+    except (OSError, ValueError):  # whoever opens it says why
+        return 0
+    return stat.S_IMODE(found.st_mode) if stat.S_ISREG(found.st_mode) else 0
+
+
+def _has_plain_key(file: str) -> bool:
+    try:
+        with open(file, "rb") as opened:
+            data = opened.read(KEY_BYTES_MAX)
+    except OSError:
+        return False
+    return any(found[2] is None for found in _PLAIN_KEY.finditer(data))
