@@ -57,6 +57,11 @@ class KeyPair(NamedTuple):
     def __repr__(self) -> str:
         return "KeyPair(...)"
 
+    @property
+    def last(self) -> bytes:
+        """The certificate that vouches for the others, as far as these tell."""
+        return self.chain[self.chain.rindex(b"-----BEGIN ") :]
+
     def load_into(self, context: ssl.SSLContext) -> None:
         """Have a context show it to the other side. The ssl module reads files alone: this one is never on a disk."""
         fd = os.memfd_create("key store", os.MFD_CLOEXEC)
@@ -88,12 +93,12 @@ class _Source(NamedTuple):
 def key_store(
     prefix: str, *, type: str | None, location: str | None = None, password: str | None = None,
     key_password: str | None = None, key: str | None = None, chain: str | None = None,
-    key_password_setting: str | None = None,
+    key_password_setting: str | None = None, dated: bool = True,
 ) -> KeyPair | None:  # fmt: skip
     """The key and the certificates that the settings with a prefix name; None if they name none. Raises ConfigError.
 
     `type` is one of TYPES; None goes by the file's name. `key_password_setting`: what the setting of the key's password
-    is called, if it is not {prefix}key.password."""
+    is called, if it is not {prefix}key.password. `dated`: refuse a certificate that is not valid now."""
     setting = f"{prefix}keystore"
     key_password_setting = key_password_setting or f"{prefix}key.password"
     if key is not None or chain is not None:
@@ -104,7 +109,7 @@ def key_store(
         _only_inline(setting, f"{setting}.key", type, location)
         _no_store_password(setting, password, key_password_setting)
         sources = [_inline(name, text) for name, text in inline.items() if text is not None]
-        return _pair_of_pem(sources[0], sources[1], key_password, key_password_setting)
+        return _pair_of_pem(sources[0], sources[1], key_password, key_password_setting, dated)
     if location is None:
         if password is not None:
             raise ConfigError(f"{setting}.password is set, but {setting}.location is not")
@@ -112,24 +117,25 @@ def key_store(
     kind, source = _type(setting, type, location), _read(f"{setting}.location", location)
     if kind == PEM:
         _no_store_password(setting, password, key_password_setting)
-        return _pair_of_pem(source, source, key_password, key_password_setting)
+        return _pair_of_pem(source, source, key_password, key_password_setting, dated)
     found, certificate, others = _pkcs12(source, password, f"{setting}.password")
     if found is None or certificate is None:
         raise source.refuse("has no private key with its certificate")
-    return _pair(source, found, _in_order(certificate, others))
+    return _pair(source, found, _in_order(certificate, others), dated)
 
 
 def trust_store(
     prefix: str, *, type: str | None, location: str | None = None, password: str | None = None,
-    certificates: str | None = None,
+    certificates: str | None = None, dated: bool = True,
 ) -> bytes | None:  # fmt: skip
-    """The certificates of those who are trusted, as PEM; None if the settings name none. Raises ConfigError."""
+    """The certificates of those who are trusted, as PEM; None if the settings name none. Raises ConfigError; with
+    `dated` also where none of them is still valid."""
     setting = f"{prefix}truststore"
     if certificates is not None:
         _only_inline(setting, f"{setting}.certificates", type, location)
         _no_store_password(setting, password)
         source = _inline(f"{setting}.certificates", certificates)
-        return _anchors(source, _certificates(source))
+        return _anchors(source, _certificates(source), dated)
     if location is None:
         if password is not None:
             raise ConfigError(f"{setting}.password is set, but {setting}.location is not")
@@ -137,9 +143,9 @@ def trust_store(
     kind, source = _type(setting, type, location), _read(f"{setting}.location", location)
     if kind == PEM:
         _no_store_password(setting, password)
-        return _anchors(source, _certificates(source))
+        return _anchors(source, _certificates(source), dated)
     _, certificate, others = _pkcs12(source, password, f"{setting}.password")
-    return _anchors(source, [each for each in (certificate, *others) if each is not None])
+    return _anchors(source, [each for each in (certificate, *others) if each is not None], dated)
 
 
 def ending_of(store: str, pem: bytes, *, trusted: bool) -> Ending:
@@ -245,7 +251,9 @@ def _certificates(source: _Source) -> list[Certificate]:
     return found
 
 
-def _pair_of_pem(of_key: _Source, of_chain: _Source, password: str | None, password_setting: str) -> KeyPair:
+def _pair_of_pem(
+    of_key: _Source, of_chain: _Source, password: str | None, password_setting: str, dated: bool
+) -> KeyPair:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -265,7 +273,7 @@ def _pair_of_pem(of_key: _Source, of_chain: _Source, password: str | None, passw
             ) from None
         raise of_key.refuse(f"has a private key that cannot be read: {_words(problem)}") from None
     certificates = _certificates(of_chain)
-    return _pair(of_chain, key, _in_order(_own(certificates, key) or certificates[0], certificates))
+    return _pair(of_chain, key, _in_order(_own(certificates, key) or certificates[0], certificates), dated)
 
 
 def _own(certificates: Sequence[Certificate], key: PrivateKeyTypes) -> Certificate | None:
@@ -341,16 +349,16 @@ def _has_signed(issuer: Certificate, certificate: Certificate) -> bool:
     return True
 
 
-def _pair(source: _Source, key: PrivateKeyTypes, chain: Sequence[Certificate]) -> KeyPair:
+def _pair(source: _Source, key: PrivateKeyTypes, chain: Sequence[Certificate], dated: bool) -> KeyPair:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     if _own(chain[:1], key) is None:
         raise source.refuse("has no certificate of the private key: they do not belong together")
     now = datetime.now(UTC)
     since, until = chain[0].not_valid_before_utc, chain[0].not_valid_after_utc
-    if now > until:
+    if dated and now > until:
         raise source.refuse(f"has a certificate that expired on {_day(until)}")
-    if now < since:
+    if dated and now < since:
         raise source.refuse(f"has a certificate that is not valid before {_day(since)}")
     pair = KeyPair(_as_pem(chain), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     try:
@@ -360,11 +368,11 @@ def _pair(source: _Source, key: PrivateKeyTypes, chain: Sequence[Certificate]) -
     return pair
 
 
-def _anchors(source: _Source, certificates: Sequence[Certificate]) -> bytes:
+def _anchors(source: _Source, certificates: Sequence[Certificate], dated: bool) -> bytes:
     if not certificates:
         raise source.refuse("has no certificate")
     last = max(each.not_valid_after_utc for each in certificates)
-    if datetime.now(UTC) > last:
+    if dated and datetime.now(UTC) > last:
         raise source.refuse(f"has no certificate that is still valid: the last one expired on {_day(last)}")
     return _as_pem(certificates)
 

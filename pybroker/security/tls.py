@@ -28,6 +28,8 @@ Wanted = Literal["read", "write"] | None
 RECORD_BYTES: Final = 1 << 14
 PIECE_BYTES: Final = 1 << 17
 """What a record has at most, and what is encrypted in one go."""
+NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python has no name for."""
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 SUITES_1_3: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 SUITES_1_2: Final = {
@@ -51,19 +53,23 @@ class ListenerContext(ssl.SSLContext):
     endings: tuple[Ending, ...] = ()
 
 
-def server_context(settings: Ssl, listener: str) -> ListenerContext:
-    """What a listener speaks TLS by. Raises ConfigError, in one sentence."""
+def server_context(settings: Ssl, listener: str, *, dated: bool = True) -> ListenerContext:
+    """What a listener speaks TLS by. Raises ConfigError, in one sentence, for what no client can use.
+
+    Without `dated` a certificate may have expired, or not be valid yet: a broker that restarts with one serves its
+    other listeners, and can be given another one, where all brokers of a cluster would stay down."""
     context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
-    pair = _key_store(settings)
+    pair = _key_store(settings, dated)
     if pair is None:
         raise ConfigError(
             f"the listener {listener} has TLS, but no certificate: "
             f"{settings.prefix('ssl.key')}keystore.location and {settings.prefix('ssl.key')}keystore.key are not set"
         )
     pair.load_into(context)
+    _check_usable(settings, listener, pair, dated)
     context.endings = (ending_of(_called(settings, "keystore"), pair.chain, trusted=False),)
     if settings[CLIENT_AUTH] != NONE:
-        trusted = _trust(context, settings)
+        trusted = _trust(context, settings, dated)
         if trusted is not None:
             context.endings += (ending_of(_called(settings, "truststore"), trusted, trusted=True),)
         context.verify_mode = ssl.CERT_REQUIRED if settings[CLIENT_AUTH] == REQUIRED else ssl.CERT_OPTIONAL
@@ -72,13 +78,14 @@ def server_context(settings: Ssl, listener: str) -> ListenerContext:
 
 
 def client_context(settings: Ssl) -> ssl.SSLContext:
-    """What somebody connects by to others who have TLS. Raises ConfigError, in one sentence."""
+    """What a broker connects by to others who have TLS, who judge whether it is valid now. Raises ConfigError, in one
+    sentence."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings["ssl.endpoint.identification.algorithm"] != ""
-    pair = _key_store(settings)
+    pair = _key_store(settings, dated=False)
     if pair is not None:
         pair.load_into(context)
-    _trust(context, settings)
+    _trust(context, settings, dated=False)
     _narrow(context, settings)
     return context
 
@@ -100,14 +107,36 @@ def check_believed(config: BrokerConfig) -> None:
     host = next((each.host for each in told if each.listener == name and each.host not in EVERY_INTERFACE), "")
     server, client = server_context(settings, name), client_context(settings)
     client.check_hostname = client.check_hostname and bool(host)  # none: it is this machine's, whatever that is called
+    if (why := _refusal(client, server, host or None)) is not None:
+        raise ConfigError(f"no broker would connect to the listener {name} any more: {why}")
+
+
+def _check_usable(settings: Ssl, listener: str, pair: KeyPair, dated: bool) -> None:
+    """See that a client would take a listener's certificates that trusts the last of them, asks for no name, and is
+    else as OpenSSL makes it: it refuses weak keys and signatures, a certificate that is not for servers, and one that
+    the next has not signed. Raises ConfigError."""
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    pair.load_into(server)
+    _narrow(server, settings)
+    believe(client, pair.last)
+    if not dated:
+        client.verify_flags |= NO_CHECK_TIME
+    if (why := _refusal(client, server, None)) is not None:
+        store = _called(settings, "keystore")
+        raise ConfigError(f"no client would connect to the listener {listener} by the certificates of {store}: {why}")
+
+
+def _refusal(client: ssl.SSLContext, server: ssl.SSLContext, host: str | None) -> str | None:
+    """Why the two do not shake hands, in words; None if they do."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [client.wrap_bio(back, there, server_hostname=host or None), server.wrap_bio(there, back, server_side=True)]
+    ends = [client.wrap_bio(back, there, server_hostname=host), server.wrap_bio(there, back, server_side=True)]
     try:
         while ends:
             ends = [end for end in ends if not _has_shaken_hands(end)]
     except ssl.SSLError as problem:
-        words = str(handshake_failed(problem)).removeprefix(HANDSHAKE_FAILED)
-        raise ConfigError(f"no broker would connect to the listener {name} any more: {words}") from None
+        return str(handshake_failed(problem)).removeprefix(HANDSHAKE_FAILED)
+    return None
 
 
 def _has_shaken_hands(end: ssl.SSLObject) -> bool:
@@ -118,7 +147,7 @@ def _has_shaken_hands(end: ssl.SSLObject) -> bool:
     return True
 
 
-def _key_store(settings: Ssl) -> KeyPair | None:
+def _key_store(settings: Ssl, dated: bool) -> KeyPair | None:
     return key_store(
         settings.prefix("ssl.key"),
         type=settings["ssl.keystore.type"],
@@ -127,6 +156,7 @@ def _key_store(settings: Ssl) -> KeyPair | None:
         key_password=settings["ssl.key.password"],
         key=settings["ssl.keystore.key"],
         chain=settings["ssl.keystore.certificate.chain"],
+        dated=dated,
     )
 
 
@@ -135,7 +165,7 @@ def _called(settings: Ssl, store: str) -> str:
     return settings[f"ssl.{store}.location"] or f"{settings.prefix(f'ssl.{store}')}{store}"
 
 
-def _trust(context: ssl.SSLContext, settings: Ssl) -> bytes | None:
+def _trust(context: ssl.SSLContext, settings: Ssl, dated: bool) -> bytes | None:
     """Have it trust whom the settings name; their certificates, or None for those of this machine."""
     trusted = trust_store(
         settings.prefix("ssl.truststore"),
@@ -143,6 +173,7 @@ def _trust(context: ssl.SSLContext, settings: Ssl) -> bytes | None:
         location=settings["ssl.truststore.location"],
         password=settings["ssl.truststore.password"],
         certificates=settings["ssl.truststore.certificates"],
+        dated=dated,
     )
     believe(context, trusted)
     return trusted

@@ -1,5 +1,6 @@
 """What each listener of a broker asks of its clients, TLS and logins, as the settings of the listener say."""
 
+import contextlib
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -86,19 +87,23 @@ class ListenerSecurity:
 
     def _made(self, config: BrokerConfig, listener: str, ssl: Ssl) -> tuple[Ssl, Tls]:
         """What a listener speaks TLS by. Where what was changed in an earlier life cannot be used, that is told, and
-        the listener begins by what the broker was started with. Raises ConfigError where that is of no use either."""
+        the listener begins by what the broker was started with. Certificates that are not valid now are better than
+        none, and that is told. Raises ConfigError where all is of no use."""
         try:
             return ssl, tls_of(listener, ssl, self._steps, self.logins)
         except ConfigError as problem:
             started = config.as_started().ssl.get(listener)
-            if started is None or started.values == ssl.values:
-                raise
+            if started is not None and started.values != ssl.values:
+                with contextlib.suppress(ConfigError):
+                    made = tls_of(listener, started, self._steps, self.logins)
+                    event(log, logging.ERROR, "certificates not exchanged", listener=listener, reason=problem.message)
+                    return started, made
             try:
-                made = tls_of(listener, started, self._steps, self.logins)
+                made = tls_of(listener, ssl, self._steps, self.logins, dated=False)
             except ConfigError:
                 raise problem from None
-            event(log, logging.ERROR, "certificates not exchanged", listener=listener, reason=problem.message)
-            return started, made
+            event(log, logging.ERROR, "clients cannot connect", listener=listener, reason=problem.message)
+            return ssl, made
 
     def reload(self) -> None:
         """Show new clients the certificates that the settings name now, of listeners where these were changed while the

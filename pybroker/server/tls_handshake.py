@@ -57,9 +57,9 @@ class Tls:
     """What counts those who are turned away."""
 
 
-def tls_of(listener: str, settings: Ssl, steps: Executor, logins: Logins) -> Tls:
-    """What the settings of a listener say. Raises ConfigError."""
-    context = server_context(settings, listener)
+def tls_of(listener: str, settings: Ssl, steps: Executor, logins: Logins, *, dated: bool = True) -> Tls:
+    """What the settings of a listener say; `dated` as of `server_context`. Raises ConfigError."""
+    context = server_context(settings, listener, dated=dated)
     try:
         rules = parse_rules(settings[PRINCIPAL_RULES])
     except ValueError as problem:
