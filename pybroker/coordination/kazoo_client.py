@@ -14,13 +14,16 @@ import contextlib
 import logging
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped
+from kazoo.protocol.connection import PING_XID
 from kazoo.protocol.serialization import SASL
 
+from pybroker.clock import boot_ms
 from pybroker.security.digest_md5 import DigestError, DigestMd5
 
 from .kazoo_handler import OneThread, Patience
@@ -42,13 +45,21 @@ NO_SASL: Final = "takes no part in a login by DIGEST-MD5: perhaps its JAAS file 
 
 class Client(KazooClient):  # type: ignore[misc]
     """A client of ZooKeeper. `refused` says why it is not let in, "" if that is not so; who wants to know at once is
-    called on kazoo's thread."""
+    called on kazoo's thread, as `on_answer` is with the time at which an answered ping was sent."""
 
-    def __init__(self, hosts: str, timeout_ms: int, access: Access, on_refused: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        timeout_ms: int,
+        access: Access,
+        on_refused: Callable[[], object],
+        on_answer: Callable[[int], object] = lambda sent_ms: None,
+    ) -> None:
         self.granted_ms = timeout_ms
         self.refused = ""
         self._login = access.login
         self._on_refused = on_refused
+        self._on_answer = on_answer
         least_s, most_s = max(HANDSHAKE_S_MIN, timeout_ms / 1000 / ASKS), max(HANDSHAKE_S_MAX, timeout_ms / 1000)
         self._patience = Patience(least_s, most_s)
         logger = logging.getLogger("pybroker.coordination.kazoo")
@@ -61,6 +72,7 @@ class Client(KazooClient):  # type: ignore[misc]
             logger=logger,
         )
         self._watch_handshake()
+        self._watch_pings()
 
     def _watch_handshake(self) -> None:
         """Hear what the server grants, at each connection: kazoo tells how long it will read, which is a share of it.
@@ -84,6 +96,30 @@ class Client(KazooClient):  # type: ignore[misc]
 
         self._connection._connect = connect_and_tell
         self._connection._invoke = invoke_soon
+
+    def _watch_pings(self) -> None:
+        """Hear of each ping that is answered: kazoo sends them by itself, where nothing else is asked for a third of a
+        session."""
+        connect, ping, read_header = self._connection._connect, self._connection._send_ping, self._connection._read_header
+        sent_ms: deque[int] = deque()
+
+        def connect_anew(*arguments: Any) -> Any:
+            sent_ms.clear()
+            return connect(*arguments)
+
+        def ping_and_note(*arguments: Any) -> None:
+            sent_ms.append(boot_ms())
+            ping(*arguments)
+
+        def read_and_tell(*arguments: Any) -> Any:
+            found = read_header(*arguments)
+            if found[0].xid == PING_XID and sent_ms:
+                self._on_answer(sent_ms.popleft())
+            return found
+
+        self._connection._connect = connect_anew
+        self._connection._send_ping = ping_and_note
+        self._connection._read_header = read_and_tell
 
     def _log_in(self, login: Login, timeout_s: float) -> None:
         """On kazoo's thread, before it tells of the connection. Raises ConnectionDropped."""

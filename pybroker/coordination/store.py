@@ -25,6 +25,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple, TypeVar
 
 from pybroker.clock import boot_ms
+from pybroker.coordination.renewals import Renewals
 
 T = TypeVar("T")
 
@@ -210,6 +211,7 @@ class Session(ABC):
 
     def __init__(self) -> None:
         self.state = SessionState.CONNECTED
+        self.renewals = Renewals()
         self.expired = asyncio.Event()
         self._listeners: list[Listener] = []
 

@@ -5,7 +5,8 @@ loop's, brings watches, answers and states over in that order, so that a watch f
 operation that sees the change. A session that expired is stopped: kazoo would begin another one by itself.
 
 What kazoo keeps to itself, and a lease needs: the timeout that the server granted, and when the last answered request
-was sent. The first is taken from its handshake; for the second the session asks often enough by itself.
+was sent. The first is taken from its handshake; for the second the session asks often enough by itself, and notes what
+is answered on kazoo's thread (renewals.py): while the loop stands still, that are kazoo's pings.
 """
 
 from __future__ import annotations
@@ -48,6 +49,13 @@ EVENTS: Final = {
     "CHANGED": s.EventType.DATA_CHANGED,
     "CHILD": s.EventType.CHILDREN_CHANGED,
 }
+NO_ANSWERS: Final = (
+    exceptions.ConnectionLoss,
+    exceptions.SessionExpiredError,
+    exceptions.ConnectionClosedError,
+    exceptions.AuthFailedError,
+)
+"""What kazoo says in place of the server."""
 STATES: Final = {
     KazooState.CONNECTED: s.SessionState.CONNECTED,
     KazooState.SUSPENDED: s.SessionState.DISCONNECTED,
@@ -80,7 +88,6 @@ class ZooKeeperSession(s.Session):
     def __init__(self, hosts: str, timeout_ms: int, access: Access = ANYBODY) -> None:
         super().__init__()
         self.loop = asyncio.get_running_loop()
-        self._answered_ms = boot_ms()
         self._told: tuple[WatchedEvent | None, list[s.Watch]] = None, []  # the last event, and who was told of it
         self._next: asyncio.TimerHandle | None = None
         self._asked: asyncio.Future[s.Stat | None] | None = None  # by itself, the last time,
@@ -90,8 +97,10 @@ class ZooKeeperSession(s.Session):
         self._reads: list[Read] = []
         self._reads_many = False
         self._secure = access.set_acl
-        self._client = Client(hosts, timeout_ms, access, lambda: self._soon(self._reached.set))
-        self._client.add_listener(lambda state: self._soon(self._come_to, state))
+        self._client = Client(
+            hosts, timeout_ms, access, lambda: self._soon(self._reached.set), self.renewals.moved
+        )
+        self._client.add_listener(self._state_told)
 
     async def open(self, timeout_s: float) -> None:
         """Reach a server; who is cancelled waits for nobody. Raises StoreRefused where one does not let this client in,
@@ -141,7 +150,7 @@ class ZooKeeperSession(s.Session):
 
     @property
     def answered_ms(self) -> int:
-        return self._answered_ms
+        return self.renewals.answered_ms
 
     def _ask(self) -> None:
         """kazoo's pings are answered to itself alone, and none is due where much is asked: a server that stands still
@@ -150,13 +159,18 @@ class ZooKeeperSession(s.Session):
             if self._asked is None or self._asked.done():
                 self._asked, self._asked_ms = self.exists("/"), boot_ms()
                 self._asked.add_done_callback(lambda done: done.cancelled() or done.exception())
-            elif boot_ms() - self._asked_ms > self.timeout_ms * SILENT_SHARE:
+            elif self.answered_ms < self._asked_ms < boot_ms() - self.timeout_ms * SILENT_SHARE:
                 self._client.hang_up()
         self._next = self.loop.call_later(self.timeout_ms / 1000 / ASKS, self._ask)
 
     def _soon(self, call: Callable[..., object], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self.loop.call_soon_threadsafe(call, *arguments)
+
+    def _state_told(self, state: str) -> None:
+        """On kazoo's thread."""
+        self.renewals.news()
+        self._soon(self._come_to, state)
 
     def _come_to(self, state: str) -> None:
         self._become(STATES[state])
@@ -319,10 +333,14 @@ class ZooKeeperSession(s.Session):
                 answer, error = None, _translated(problem, path)
             if isinstance(error, s.ConnectionLoss):
                 self._become(s.SessionState.DISCONNECTED)  # kazoo fails what waits before it tells its state
-            elif not isinstance(error, s.SessionExpired):
-                self._answered_ms = max(self._answered_ms, sent_ms)
             if not future.done():
                 future.set_result(answer) if error is None else future.set_exception(error)
+
+        def hear(result: Any) -> None:
+            """On kazoo's thread."""
+            if not isinstance(result.exception, NO_ANSWERS):
+                self.renewals.moved(sent_ms)
+            self._soon(settle, result, self._client.last_zxid)
 
         try:
             if self.state in s.ENDED:
@@ -330,7 +348,7 @@ class ZooKeeperSession(s.Session):
             ops = op if isinstance(op, list) else [op]
             s.check_multi(ops) if isinstance(op, list) else s.check_op(op)
             s.check_request(ops, self._client.chroot)
-            send().rawlink(lambda result: self._soon(settle, result, self._client.last_zxid))
+            send().rawlink(hear)
         except s.StoreError as error:
             future.set_exception(error)
         return future
@@ -384,6 +402,8 @@ class _Watch:
         self._watch = watch
 
     def __call__(self, event: WatchedEvent) -> None:
+        if event.type in EVENTS:
+            self._session.renewals.news(event.path)
         if event.type in EVENTS and self._session.first_told(event, self._watch):
             told = s.WatchEvent(EVENTS[event.type], event.path)
             self._session._soon(s.tell, self._watch, told, f"a watch failed on {event.type} of {event.path}")

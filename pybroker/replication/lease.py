@@ -11,6 +11,7 @@ not registered, only the controller can tell it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 
 from pybroker.model import TopicPartition
@@ -23,10 +24,13 @@ LAPSED_MS = 2
 
 
 class Lease:
-    """Of one broker; `hold` is called with until when it lasts, by the clock since boot, as often as that changes."""
+    """Of one broker; `hold` is called with until when it lasts, by the clock since boot, as often as that changes, and
+    `prolong` where it goes on: that may be on another thread."""
 
-    def __init__(self, hold: Callable[[int], object]) -> None:
+    def __init__(self, hold: Callable[[int], object], prolong: Callable[[int], object]) -> None:
         self._hold = hold
+        self._prolong = prolong
+        self._lock = threading.RLock()  # or a renewal might come behind the loss that it knows nothing of
         self._until_ms = NO_MEMBER_MS
         self._epoch = -1
         self._early: dict[TopicPartition, int] = {}  # under which later broker epoch each was told
@@ -34,16 +38,26 @@ class Lease:
 
     def renew(self, until_ms: int) -> None:
         """The session is alive until then."""
-        self._until_ms = until_ms
-        self._apply()
+        with self._lock:
+            self._until_ms = until_ms
+            self._apply()
+
+    def go_on(self, until_ms: int) -> None:
+        """The session is alive until then, says its own thread: a lease that is held lasts so long."""
+        with self._lock:
+            if self._until_ms > LAPSED_MS:
+                self._until_ms = max(self._until_ms, until_ms)
+                if not self._unsure:
+                    self._prolong(self._until_ms)
 
     def registered(self, epoch: int, led: Iterable[TopicPartition]) -> None:
         """The broker is registered under this epoch, and has led these partitions until now."""
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._unsure = {key for key in led if self._early.get(key, -1) < epoch}
-            self._early = {key: told for key, told in self._early.items() if told > epoch}
-        self._apply()
+        with self._lock:
+            if epoch != self._epoch:
+                self._epoch = epoch
+                self._unsure = {key for key in led if self._early.get(key, -1) < epoch}
+                self._early = {key: told for key, told in self._early.items() if told > epoch}
+            self._apply()
 
     def told(self, epoch: int, keys: Iterable[TopicPartition]) -> None:
         """The controller has told what these are now, to the broker of this epoch, which it may know before we do."""
@@ -55,4 +69,5 @@ class Lease:
         self._apply()
 
     def _apply(self) -> None:
-        self._hold(NO_MEMBER_MS if self._unsure else self._until_ms)
+        with self._lock:
+            self._hold(NO_MEMBER_MS if self._unsure else self._until_ms)

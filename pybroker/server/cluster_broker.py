@@ -195,10 +195,11 @@ class ClusterBroker(Broker):
         self._isr.start()
         self._serving = True
         member.on_lost.append(self._end_reign)
-        lease = self._lease = Lease(self._hold_lease)
+        lease = self._lease = Lease(self._hold_lease, replicas.set_lease)
         self._manager.on_told.append(lease.told)
         self._manager.on_failure.append(self._report_failure)
         member.on_lease.append(lease.renew)
+        member.on_answer.append(lease.go_on)
         member.on_session.append(lambda session: identity.check_cluster(session, self.cluster_id))
         member.on_registered.append(self._registered)
         for log_dir in self._dirs:

@@ -8,13 +8,15 @@ The node is gone when the session expired, when somebody proved that the process
 operator deleted it. The broker registers anew each time, under a new epoch, which fences what was meant for the old.
 
 The lease runs from when the last answered request of the session was sent (`Session.answered_ms`): when it lapses,
-others may have taken over, though this broker has heard nothing of it.
+others may have taken over, though this broker has heard nothing of it. Once the registration was looked at, answers
+renew the lease on the session's thread (coordination/renewals.py): an event loop that stands still loses nothing.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from pybroker.cluster.addresses import clash
@@ -82,6 +84,7 @@ class Membership:
         self.on_lost: list[Callable[[], Awaitable[object]]] = []  # told when the session ended
         self.on_registered: list[Registered] = []
         self.on_lease: list[Callable[[int], object]] = []  # told until when, by the clock since boot, it is a member
+        self.on_answer: list[Callable[[int], object]] = []  # told the same, on the session's thread, of a lease that goes on
 
     @property
     def session(self) -> Session:
@@ -164,7 +167,7 @@ class Membership:
         self.expiries += state is SessionState.EXPIRED
         if state is SessionState.DISCONNECTED:
             self.disconnects += 1
-            lease_ms = int(self.session.timeout_ms * (1 - LEASE_MARGIN))
+            lease_ms = _lease_ms(self.session)
             then = "acks 0 and 1 are refused once the lease has lapsed"
             event(log, logging.WARNING, "ZooKeeper lost", lease_ms=lease_ms, then=then)
         elif state is SessionState.CONNECTED:
@@ -261,6 +264,7 @@ class Membership:
                     event(log, logging.WARNING, "broker cannot register", reason=problem)
                 said = str(problem)
                 if isinstance(problem, KafkaError):  # nobody is elected in a store that knows nothing of this cluster
+                    self.session.renewals.news()
                     self._hold(LAPSED_MS)
                 await asyncio.sleep(RETRY_S)
 
@@ -281,11 +285,17 @@ class Membership:
     def _lapse(self) -> None:
         """Nobody knows this broker any more: others may lead what it leads."""
         self._registered = False
+        self.session.renewals.news()
         self._hold(NO_MEMBER_MS)
 
     def _hold(self, until_ms: int) -> None:
         for tell in self.on_lease:
             tell(until_ms)
+
+    def _prolong(self, session: Session, sent_ms: int) -> None:
+        """On the session's thread."""
+        for tell in self.on_answer:
+            tell(sent_ms + _lease_ms(session))
 
     async def _gone(self) -> str:
         """Wait until the node is gone; why."""
@@ -295,6 +305,7 @@ class Membership:
             session = self.session
             if session.state in ENDED:
                 return "its session has expired"
+            since = session.renewals.look(path)
             try:
                 stat = await session.exists(path, watch=lambda _: self._look.set())
             except ConnectionLoss:
@@ -304,17 +315,20 @@ class Membership:
                 continue
             if stat is None or stat.czxid != self.epoch:
                 return "its node was deleted"
+            session.renewals.keep(since, partial(self._prolong, session))
+            self._renew.set()
             await self._look.wait()
 
     async def _renew_lease(self) -> None:
         """Tell until when the session is alive for certain, as often as that moves."""
-        told, moved_s, now_s = -1, 0.0, asyncio.get_running_loop().time
+        now_s = asyncio.get_running_loop().time
+        told, moved_s = -1, now_s()
         while True:
             session = self.session
             self._renew.clear()
-            lease_ms = int(session.timeout_ms * (1 - LEASE_MARGIN))
+            lease_ms = _lease_ms(session)
             until_ms = session.answered_ms + lease_ms
-            if self._registered and session.state not in ENDED and until_ms != told:
+            if self._registered and session.state not in ENDED and session.renewals.are_due and until_ms != told:
                 told, moved_s = until_ms, now_s()
                 self._hold(until_ms)
                 if self._silent:
@@ -329,7 +343,7 @@ class Membership:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(session.timeout_ms / 1000 / LEASE_LOOKS):
                     await self._renew.wait()
-                    told = -1
+                    told, moved_s = -1, now_s()
 
     async def _say_why(self) -> None:
         """Find out why ZooKeeper does not answer, and say so, for as long as it does not. That may wait for a resolver
@@ -343,3 +357,8 @@ class Membership:
                     event(log, logging.WARNING, "ZooKeeper not reached", reason=why)
                     said = why
                 await asyncio.sleep(WHY_S)
+
+
+def _lease_ms(session: Session) -> int:
+    """How long after an answered request was sent a session is alive for certain."""
+    return int(session.timeout_ms * (1 - LEASE_MARGIN))

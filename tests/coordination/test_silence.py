@@ -19,15 +19,21 @@ GRANT_MS = 6000
 class Slow:
     """So much of ZooKeeper that a session stands, each answer as late as `late_s` says."""
 
-    def __init__(self, late_s: float) -> None:
+    def __init__(self, late_s: float, grant_ms: int = GRANT_MS) -> None:
         self.late_s = late_s
+        self.grant_ms = grant_ms
         self.connections = 0
 
     async def open(self) -> ZooKeeperSession:
         """A session of it that is not opened yet."""
+        await self.begin()
+        return self.session()
+
+    async def begin(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = self._server.sockets[0].getsockname()[1]
-        return ZooKeeperSession(f"127.0.0.1:{port}", GRANT_MS)
+
+    def session(self) -> ZooKeeperSession:
+        return ZooKeeperSession(f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}", self.grant_ms)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -38,7 +44,7 @@ class Slow:
             self.connections += 1
             await reader.readexactly(struct.unpack("!i", head)[0])
             await asyncio.sleep(self.late_s)
-            answer = struct.pack("!iiqi", 0, GRANT_MS, 0x1234, 16) + b"p" * 16 + b"\0"
+            answer = struct.pack("!iiqi", 0, self.grant_ms, 0x1234, 16) + b"p" * 16 + b"\0"
             writer.write(struct.pack("!i", len(answer)) + answer)
             while True:
                 (size,) = struct.unpack("!i", await reader.readexactly(4))
@@ -48,6 +54,14 @@ class Slow:
 
     def close(self) -> None:
         self._server.close()
+
+    async def end(self) -> None:
+        """Close it and its connections, before the loop ends."""
+        self.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 @pytest.mark.parametrize("late_s", [0.0, 1.5, 3.2])

@@ -11,7 +11,7 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 def test_another_registration_has_to_be_told() -> None:
     """Of every partition that is led, under the present epoch; what is told early counts, and what is late does not."""
     held: list[int] = []
-    lease = Lease(held.append)
+    lease = Lease(held.append, held.append)
     lease.registered(10, [])
     lease.renew(1000)
     lease.told(10, [A, B])
@@ -35,7 +35,7 @@ def test_another_registration_has_to_be_told() -> None:
 def test_only_what_was_told_early_is_remembered() -> None:
     """Topics come and go by the thousand in one registration, which is told of none of them again."""
     held: list[int] = []
-    lease = Lease(held.append)
+    lease = Lease(held.append, held.append)
     lease.registered(10, [])
     lease.renew(1000)
     lease.told(10, [A, B])

@@ -138,7 +138,7 @@ class Life(Process):
         world.checker.opened(self)
         self._serve()
         self.isr.start()
-        self.lease = Lease(self._hold_lease)
+        self.lease = Lease(self._hold_lease, self._hold_lease)
         self.manager.on_told.append(self.lease.told)
         member.on_lost.append(self._end_reign)
         member.on_lease.append(self.lease.renew)

@@ -1,0 +1,61 @@
+"""Renewals of a lease on the thread that hears the store, so that an event loop that stands still loses none.
+
+    the event loop         look ──> is the registration there? ──yes──> keep ──if there was no news since the look──┐
+    the session's thread   an answer ──> moved ──> the lease is renewed <───────────────────────────────────────────┘
+                           an event of the registration's node, another state ──> news: no more, until the next look
+
+The thread reads nothing itself: that a node is gone, or the session, is news on its way to the loop, and from then on
+what the store answers proves nothing.
+"""
+
+import threading
+from collections.abc import Callable
+
+from pybroker.clock import boot_ms
+
+
+class Renewals:
+    """Of one session. `answered_ms`: when the latest request that was answered had been sent, by the clock since boot."""
+
+    def __init__(self) -> None:
+        self.answered_ms = boot_ms()
+        self._lock = threading.Lock()
+        self._path = ""
+        self._news = 0
+        self._renew: Callable[[int], object] | None = None
+
+    # -- on the event loop -------------------------------------------------------------------------------------------
+
+    def look(self, path: str) -> int:
+        """Return what `keep` needs; called before a node is asked for that a lease depends on."""
+        with self._lock:
+            self._path = path
+            return self._news
+
+    def keep(self, since: int, renew: Callable[[int], object]) -> None:
+        """Have `renew` called with each later `answered_ms`, on the session's thread, unless there was news since."""
+        with self._lock:
+            if since == self._news:
+                self._renew = renew
+
+    @property
+    def are_due(self) -> bool:
+        """True if the node was looked at, and there was no news since."""
+        return self._renew is not None
+
+    # -- on any thread -----------------------------------------------------------------------------------------------
+
+    def moved(self, sent_ms: int) -> None:
+        """Note the answer to a request that was sent at this time."""
+        with self._lock:  # no renewal ends after `news` has returned
+            if sent_ms > self.answered_ms:
+                self.answered_ms = sent_ms
+                if self._renew is not None:
+                    self._renew(sent_ms)
+
+    def news(self, path: str | None = None) -> None:
+        """Renew nothing until the loop has looked again, if this node is looked at; None: whichever it is."""
+        with self._lock:
+            if path is None or path == self._path:
+                self._news += 1
+                self._renew = None
