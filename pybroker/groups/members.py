@@ -40,6 +40,11 @@ from pybroker.logs import event
 NAME_IN_ID_MAX = 255
 """Characters of a client's name that its members' ids begin with: with them an id still is a string of the protocol."""
 
+LATE_MS = 100
+"""A timer that rings later than that says that the event loop stood still, and heard no member meanwhile."""
+EXCUSED_MS_MAX = 60_000
+"""How much longer members have in a row for that."""
+
 log = logging.getLogger(__name__)
 
 
@@ -210,9 +215,19 @@ class Members:
             return
         if entry.alarm is not None:
             entry.alarm.cancel()
+        self._set(shard, entry, due_ms)
+
+    def _set(self, shard: Shard, entry: Entry, due_ms: int) -> None:
         entry.alarm_ms = due_ms
         entry.alarm = asyncio.get_running_loop().call_at((due_ms + 1) / 1000, self._ring, shard, entry)
 
     def _ring(self, shard: Shard, entry: Entry) -> None:
         entry.alarm = None
+        now_ms = loop_ms()
+        late_ms = now_ms - entry.alarm_ms
+        if late_ms > LATE_MS and entry.excused_ms < EXCUSED_MS_MAX:
+            entry.excused_ms += late_ms
+            self._set(shard, entry, now_ms + min(late_ms, EXCUSED_MS_MAX))
+            return
+        entry.excused_ms = 0
         self._do(shard, entry, rebalance.tick(entry.group, loop_ms(), self._limits))

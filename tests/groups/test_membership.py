@@ -295,3 +295,22 @@ async def test_what_a_member_said_goes_with_it(member: Make) -> None:
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
+
+
+async def test_a_broker_that_stood_still_expires_nobody_for_that(
+    member: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clock jumps over two sessions, in which no heartbeat could be heard: the members have as long once more."""
+    loop = asyncio.get_running_loop()
+    first, second = await member(session_ms=SHORT_SESSION_MS), await member(session_ms=SHORT_SESSION_MS)
+    await stable(first, second)
+    later_s, now_s = 3 * SHORT_SESSION_MS / 1000, loop.time
+    monkeypatch.setattr(loop, "time", lambda: now_s() + later_s)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [await first.heartbeat(), await second.heartbeat()] == [0, 0]
+
+    async def told() -> bool:
+        return await first.heartbeat() == errors.REBALANCE_IN_PROGRESS
+
+    await eventually("one that is silent in its time is missed", told)
