@@ -387,3 +387,12 @@ def test_buckets_are_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> No
     now_ms[0] += 3_600_001
     by.by(m.ProduceRequest(acks=1), Call(9, "another", caller, size=1000))
     assert last.produce.retired and len(manager._buckets) == 1, "who was idle for an hour is forgotten"
+
+
+async def test_a_request_in_slices_is_counted(live: Live) -> None:
+    """Each slice, beside its handler; the answer is whole."""
+    wire = await live.connect()
+    await quota(live, CLIENT, **{REQUEST: 1000})
+    groups = [f"g{number}" for number in range(1000)]
+    answer = await wire.call("DescribeGroups", 5, groups=groups)
+    assert [group.group_id for group in answer.groups] == groups
