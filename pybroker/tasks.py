@@ -1,8 +1,13 @@
-"""Tasks that are ended: cancelled, waited for, and let go of."""
+"""Tasks that are ended: cancelled, waited for, and let go of. Work that gives way to others."""
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
+
+SHARE = 200
+
+T = TypeVar("T")
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
@@ -18,3 +23,11 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         with contextlib.suppress(asyncio.CancelledError):
             task.exception()  # raises that error, which nobody has afterwards
+
+
+async def in_shares(items: Sequence[T], size: int = SHARE) -> AsyncIterator[Sequence[T]]:
+    """Give items in shares, between which the event loop has its turn; few of them come at once."""
+    for first in range(0, len(items), size):
+        if first:
+            await asyncio.sleep(0)
+        yield items[first : first + size]

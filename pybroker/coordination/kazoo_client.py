@@ -100,7 +100,8 @@ class Client(KazooClient):  # type: ignore[misc]
     def _watch_pings(self) -> None:
         """Hear of each ping that is answered: kazoo sends them by itself, where nothing else is asked for a third of a
         session."""
-        connect, ping, read_header = self._connection._connect, self._connection._send_ping, self._connection._read_header
+        connection = self._connection
+        connect, ping, read_header = connection._connect, connection._send_ping, connection._read_header
         sent_ms: deque[int] = deque()
 
         def connect_anew(*arguments: Any) -> Any:
@@ -117,9 +118,8 @@ class Client(KazooClient):  # type: ignore[misc]
                 self._on_answer(sent_ms.popleft())
             return found
 
-        self._connection._connect = connect_anew
-        self._connection._send_ping = ping_and_note
-        self._connection._read_header = read_and_tell
+        connection._connect, connection._send_ping = connect_anew, ping_and_note
+        connection._read_header = read_and_tell
 
     def _log_in(self, login: Login, timeout_s: float) -> None:
         """On kazoo's thread, before it tells of the connection. Raises ConnectionDropped."""

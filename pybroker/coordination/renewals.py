@@ -15,7 +15,7 @@ from pybroker.clock import boot_ms
 
 
 class Renewals:
-    """Of one session. `answered_ms`: when the latest request that was answered had been sent, by the clock since boot."""
+    """Of one session. `answered_ms`: when the latest request that was answered was sent, by the clock since boot."""
 
     def __init__(self) -> None:
         self.answered_ms = boot_ms()

@@ -84,7 +84,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "DescribeGroups": Bound(NAMES, 200, (_cut("groups", "groups"),), reads=True),
     "DeleteGroups": Bound(NAMES, 200, (_cut("groups_names", "results"),)),
     "LeaveGroup": Bound(NAMES, 200, (_cut("members", "members"),)),
-    "CreateTopics": Bound(PARTITIONS, 1_000, (_cut("topics", "topics"),)),
+    "CreateTopics": Bound(PARTITIONS, 500, (_cut("topics", "topics"),)),
     "DeleteTopics": Bound(NAMES, 400, (_cut("topics", "responses"), _cut("topic_names", "responses"))),
     "CreatePartitions": Bound(PARTITIONS, 400, (_cut("topics", "results"),)),
     "DescribeConfigs": Bound(NAMES, 10, (_cut("resources", "results"),), reads=True),
@@ -97,7 +97,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "Fetch": Bound(NAMES, 1_000, reads=True),
     "SyncGroup": Bound(NAMES, 1_000),
     "DescribeLogDirs": Bound(PARTITIONS, 1_000, reads=True),
-    "AlterReplicaLogDirs": Bound(NAMES, 1_000),
+    "AlterReplicaLogDirs": Bound(5 * FEW, 1_000),
     "DescribeUserScramCredentials": Bound(NAMES, 1_000, (_cut("users", "results"),), reads=True),
     "AlterUserScramCredentials": Bound(2 * FEW, 2 * FEW),
     # What brokers say to each other.

@@ -3,7 +3,8 @@
     survey    the request is read once in slices that are thrown away: it is whole, and within its API's bound; what it
               says beside the array that it is cut at is known from here on
     slices    it is read once more; each slice is executed as a request of its own, and the answers are joined as bytes
-    whole     where the API cannot be cut, it is read in slices, and executed at one go
+    whole     where the API cannot be cut, it is read in slices, executed as one that gives way by itself, and its
+              answer is encoded on another thread
 
 Each slice waits for its turn, and is charged to the quota of its client's time: a client in debt waits before the next.
 """
@@ -60,7 +61,8 @@ class Large:
         await self._pay(asked, 0)
         request = await self._read(asked, bound.most, () if cut is None else cut.asked)
         if cut is None:
-            return encode(request, await execute(request))
+            response = await execute(request)
+            return await asyncio.to_thread(encode, request, response)
         return await self._slices(asked, bound, cut, request, execute)
 
     async def _read(self, asked: Request, most: int, path: tuple[str, ...]) -> Any:

@@ -84,7 +84,7 @@ class Membership:
         self.on_lost: list[Callable[[], Awaitable[object]]] = []  # told when the session ended
         self.on_registered: list[Registered] = []
         self.on_lease: list[Callable[[int], object]] = []  # told until when, by the clock since boot, it is a member
-        self.on_answer: list[Callable[[int], object]] = []  # told the same, on the session's thread, of a lease that goes on
+        self.on_answer: list[Callable[[int], object]] = []  # told of a lease that goes on, on the session's thread
 
     @property
     def session(self) -> Session:

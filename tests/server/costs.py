@@ -1,4 +1,4 @@
-"""Prints what each API costs, for a client with rights and one without: `python -m tests.server.costs [-n N] [API ...]`.
+"""Prints what each API costs, for a client with rights and one without: `python -m tests.server.costs [-n N] [API]`.
 
 For each array of the newest version of each API one request, as large as its bound allows, or of N elements:
 

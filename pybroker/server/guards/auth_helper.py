@@ -8,7 +8,7 @@ What is asked of whom is one table, pybroker/security/matrix.py.
 """
 
 import copy
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from pybroker import errors
@@ -17,6 +17,7 @@ from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.security.access import Access
 from pybroker.security.acls import CLUSTER_NAME, Operation, ResourceType
 from pybroker.server.dispatch import Handler
+from pybroker.tasks import in_shares
 
 WORDS: Final = {
     errors.TOPIC_AUTHORIZATION_FAILED: "the principal may not do this with the topic",
@@ -113,6 +114,16 @@ def split(items: Iterable[Any], allowed: Callable[[Any], bool]) -> tuple[list[An
     denied: list[Any] = []
     for item in items:
         (kept if allowed(item) else denied).append(item)
+    return kept, denied
+
+
+async def split_in_shares(items: Sequence[Any], allowed: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
+    """The same of many, giving way to others."""
+    kept: list[Any] = []
+    denied: list[Any] = []
+    async for share in in_shares(items):
+        for parts, more in zip((kept, denied), split(share, allowed), strict=True):
+            parts.extend(more)
     return kept, denied
 
 

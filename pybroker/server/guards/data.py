@@ -1,5 +1,6 @@
 """Guards of Metadata, Produce and Fetch: which topics a client sees, writes to and reads."""
 
+from collections.abc import Coroutine
 from typing import Any
 
 from pybroker import errors
@@ -16,9 +17,11 @@ from pybroker.server.guards.auth_helper import (
     refusal,
     run,
     split,
+    split_in_shares,
     with_known_ids,
     with_only,
 )
+from pybroker.tasks import SHARE
 
 NO_ID = bytes(16)
 RIGHT_READ, RIGHT_WRITE = 1, 2
@@ -76,21 +79,33 @@ def fetched(auth: AuthHelper, handler: Handler) -> Guarded:
             auth.grant(caller, RIGHT_READ, topic.topic, topic.topic_id)
             return True
 
-        known, unknown = split(request.topics, lambda topic: auth.has(topic.topic, topic.topic_id))
-        kept, denied = split(known, allowed)
-        if not kept and (denied or unknown):
-            return m.FetchResponse(responses=refused(denied, unknown))
+        def judged(kept: list[Any], denied: list[Any], unknown: list[Any]) -> Any:
+            if not kept and (denied or unknown):
+                return m.FetchResponse(responses=refused(denied, unknown))
 
-        def finish(answer: Any) -> Any:
-            if auth.rules is not rules:
-                answer.responses, late = split(answer.responses, allowed)
-                for topic in late:
-                    _drop(topic)
-                denied.extend(topic for topic in kept if not allowed(topic))
-            answer.responses.extend(refused(denied, unknown))
-            return answer
+            def finish(answer: Any) -> Any:
+                if auth.rules is not rules:
+                    answer.responses, late = split(answer.responses, allowed)
+                    for topic in late:
+                        _drop(topic)
+                    denied.extend(topic for topic in kept if not allowed(topic))
+                answer.responses.extend(refused(denied, unknown))
+                return answer
 
-        return after(handler.by(with_only(request, "topics", kept), call), finish)
+            return after(handler.by(with_only(request, "topics", kept), call), finish)
+
+        def is_named(topic: Any) -> bool:
+            return auth.has(topic.topic, topic.topic_id)
+
+        async def give_way() -> Any:
+            known, unknown = await split_in_shares(request.topics, is_named)
+            answer = judged(*await split_in_shares(known, allowed), unknown)
+            return await answer if isinstance(answer, Coroutine) else answer
+
+        if len(request.topics) > SHARE:
+            return give_way()
+        known, unknown = split(request.topics, is_named)
+        return judged(*split(known, allowed), unknown)
 
     return guarded
 

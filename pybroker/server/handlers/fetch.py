@@ -29,6 +29,7 @@ from pybroker.replication.leaders import tell_leader
 from pybroker.replication.proof import Proof
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
+from pybroker.tasks import in_shares
 
 IDS_VERSION = 13
 ZSTD_VERSION = 10
@@ -115,11 +116,12 @@ class _Parked:
     async def wait(self) -> None:
         """Return at the first news, or when its time is over."""
         timer = self._loop.call_at(self._until, self.release)
-        for replica, end in self._ends.items():
-            replica.wait(self, to_log_end=self._to_log_end)
-            if replica.gone or replica.log is None or self._end(replica.log) != end:
-                self.release()
         try:
+            async for share in in_shares(list(self._ends.items())):
+                for replica, end in share:
+                    replica.wait(self, to_log_end=self._to_log_end)
+                    if replica.gone or replica.log is None or self._end(replica.log) != end:
+                        self.release()
             await self._news
         finally:
             timer.cancel()
@@ -155,17 +157,16 @@ class Fetch:
     async def __call__(self, request: Any, call: Call) -> Any:
         loop = asyncio.get_running_loop()
         by_id = call.version >= IDS_VERSION
-        named = {
-            Key(topic.topic_id if by_id else topic.topic, p.partition): Wanted(
-                p.fetch_offset,
-                p.partition_max_bytes,
-                p.current_leader_epoch,
-                p.last_fetched_epoch,
-                log_start=p.log_start_offset,
-            )
-            for topic in request.topics
-            for p in topic.partitions
-        }
+        named: dict[Key, Wanted] = {}
+        async for share in in_shares([(topic, p) for topic in request.topics for p in topic.partitions]):
+            for topic, p in share:
+                named[Key(topic.topic_id if by_id else topic.topic, p.partition)] = Wanted(
+                    p.fetch_offset,
+                    p.partition_max_bytes,
+                    p.current_leader_epoch,
+                    p.last_fetched_epoch,
+                    log_start=p.log_start_offset,
+                )
         forgotten = [
             Key(topic.topic_id if by_id else topic.topic, partition)
             for topic in request.forgotten_topics_data
@@ -192,7 +193,7 @@ class Fetch:
                 wait_ms, refused = (0, False) if call.fetched is None else call.fetched(_bytes(size, reads))
                 if refused:
                     return self._throttled(plan, reads, wait_ms)
-                return self._answer(plan, reads, call.caller.listener, wait_ms)
+                return await self._answer(plan, reads, call.caller.listener, wait_ms)
             for read in reads:
                 read.drop()
             parked = _Parked(reads, self._look_again(by, until), to_log_end=by.broker >= 0)
@@ -228,7 +229,9 @@ class Fetch:
 
         `noted`: a follower's offsets are known from an earlier pass."""
         image = self._metadata.image
-        reads = [self._find(image, key, wanted, version, by) for key, wanted in plan.wanted.items()]
+        reads: list[_Read] = []
+        async for some in in_shares(list(plan.wanted.items())):
+            reads += [self._find(image, key, wanted, version, by) for key, wanted in some]
         left = min(request.max_bytes, self._bytes_max)
         empty = True
         for log_dir, share in itertools.groupby(reads, lambda read: read.replica and read.replica.directory):
@@ -396,20 +399,21 @@ class Fetch:
             self._sessions.end(plan.session_id)
         return m.FetchResponse(session_id=plan.session_id if plan.incremental else 0, throttle_time_ms=wait_ms)
 
-    def _answer(self, plan: Plan, reads: list[_Read], listener: str, wait_ms: int) -> Any:
+    async def _answer(self, plan: Plan, reads: list[_Read], listener: str, wait_ms: int) -> Any:
         kind, image = m.FetchResponse, self._metadata.image
         by_key = {read.key: read for read in reads}
         response = kind(session_id=plan.session_id, throttle_time_ms=wait_ms)
         topic: str | bytes | None = None
-        for key in plan.told([(read.key, read.news) for read in reads]):
-            read = by_key.pop(key)
-            if key.topic != topic:  # neighbours of one topic go together, as in Kafka's answers
-                topic = key.topic
-                named = {"topic": topic} if isinstance(topic, str) else {"topic_id": topic}
-                response.responses.append(kind.Responses(**named))
-            response.responses[-1].partitions.append(read.answer)
-            if read.answer.error_code in MOVED:
-                self._show_leader(response, key, read.answer, image, listener)
+        async for share in in_shares(plan.told([(read.key, read.news) for read in reads])):
+            for key in share:
+                read = by_key.pop(key)
+                if key.topic != topic:  # neighbours of one topic go together, as in Kafka's answers
+                    topic = key.topic
+                    named = {"topic": topic} if isinstance(topic, str) else {"topic_id": topic}
+                    response.responses.append(kind.Responses(**named))
+                response.responses[-1].partitions.append(read.answer)
+                if read.answer.error_code in MOVED:
+                    self._show_leader(response, key, read.answer, image, listener)
         for read in by_key.values():
             read.drop()
         return response

@@ -12,6 +12,9 @@ from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.logdirs import LogDir
 from pybroker.replication.replicas import Replicas
+from pybroker.tasks import in_shares
+
+Logs = dict[TopicPartition, core.Partition]
 
 
 class DescribeLogDirs:
@@ -22,24 +25,29 @@ class DescribeLogDirs:
         """Partitions that are unknown are left out, as Kafka does; a log dir is always there."""
         wanted = None
         if request.topics is not None:
-            wanted = {TopicPartition(topic.topic, p) for topic in request.topics for p in topic.partitions}
-        sizes = self._sizes(wanted)
+            wanted = set[TopicPartition]()
+            async for share in in_shares([(topic.topic, p) for topic in request.topics for p in topic.partitions]):
+                wanted.update(TopicPartition(*each) for each in share)
+        sizes = await self._sizes(wanted)
         results = [await asyncio.to_thread(_describe, d, sizes.get(d, {})) for d in self._replicas.log_dirs]
         return m.DescribeLogDirsResponse(results=results)
 
-    def _sizes(self, wanted: Collection[TopicPartition] | None) -> dict[LogDir, dict[TopicPartition, core.Partition]]:
-        found: dict[LogDir, dict[TopicPartition, core.Partition]] = {}
+    async def _sizes(self, wanted: Collection[TopicPartition] | None) -> dict[LogDir, Logs]:
+        found: dict[LogDir, Logs] = {}
         if wanted is None:
             replicas = list(self._replicas)
         else:
-            replicas = [replica for key in wanted if (replica := self._replicas.get(*key)) is not None]
-        for replica in replicas:
-            if replica.log is not None and replica.directory is not None:
-                found.setdefault(replica.directory, {})[replica.key] = replica.log
+            replicas = []
+            async for some in in_shares(list(wanted)):
+                replicas += [replica for key in some if (replica := self._replicas.get(*key)) is not None]
+        async for those in in_shares(replicas):
+            for replica in those:
+                if replica.log is not None and replica.directory is not None:
+                    found.setdefault(replica.directory, {})[replica.key] = replica.log
         return found
 
 
-def _describe(log_dir: LogDir, logs: dict[TopicPartition, core.Partition]) -> Any:
+def _describe(log_dir: LogDir, logs: Logs) -> Any:
     """One log dir; on a thread, as a disk may hang."""
     kind = m.DescribeLogDirsResponse.Results
     path = os.path.abspath(log_dir.path)
