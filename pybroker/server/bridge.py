@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +25,8 @@ from pybroker.server.connection import HEARD_MS, Answer, Last, Responder, Waitin
 log = logging.getLogger(__name__)
 
 NO_LISTENER = -1
+TAKE_S_MAX = 0.005
+"""For which what the plane declined is executed before others have their turn."""
 LISTENERS_MAX = 63
 """That the plane tells apart in its life, of which each number is one's for good."""
 
@@ -63,6 +67,7 @@ class Bridge:
         self._joining = joining
         self._loop = asyncio.get_running_loop()
         self._adopted: dict[int, tuple[Adopted, Callable[[Adopted], object]]] = {}
+        self._letters: deque[tuple[str, int, int, bytes | None]] = deque()
         self._running: dict[int, tuple[asyncio.Task[Answer], Waiting]] = {}
         self._responder: Responder | None = None
         self._closings: Closings | None = None
@@ -161,19 +166,32 @@ class Bridge:
         for task, _ in self._running.values():
             task.cancel()
         self._plane.stop()
+        self._letters.clear()
         for adopted, forget in self._adopted.values():
             forget(adopted)
         self._adopted.clear()
 
     def _take(self) -> None:
+        """Take what the plane has sent."""
+        is_idle = not self._letters
+        self._letters.extend(self._plane.take())
+        if is_idle:
+            self._go_on()
+
+    def _go_on(self) -> None:
         """Each letter stands alone: what fails with one costs its connection, and not those taken with it."""
-        for kind, key, token, frame in self._plane.take():
+        until_s = time.monotonic() + TAKE_S_MAX
+        while self._letters:
+            kind, key, token, frame = self._letters.popleft()
             try:
                 self._deliver(kind, key, token, frame)
             except Exception as problem:
                 event(log, logging.ERROR, "plane message failed", kind=kind, id=key, reason=problem, exc_info=problem)
                 if kind == "request":
                     self._end(token)
+            if self._letters and time.monotonic() > until_s:
+                self._loop.call_soon(self._go_on)
+                return
 
     def _deliver(self, kind: str, key: int, token: int, frame: bytes | None) -> None:
         if kind == "request":
