@@ -27,12 +27,14 @@ class Cut(NamedTuple):
 
 class Bound(NamedTuple):
     """The bound of one API. Of `cuts` the first whose outermost array a version has is for that version. `reads`: the
-    API changes nothing, and a request whose client is gone is given up."""
+    API changes nothing, and a request whose client is gone is given up. `once`: the fields that make a name which a
+    request may have once."""
 
     most: int
     at_once: int
     cuts: tuple[Cut, ...] = ()
     reads: bool = False
+    once: tuple[str, ...] = ()
 
     def cut(self, struct: Struct, version: int) -> Cut | None:
         """Return the cut of a request of this struct at a version; None for a request that is executed as a whole."""
@@ -49,6 +51,7 @@ def _cut(asked: str, told: str) -> Cut:
 PARTITIONS: Final = ELEMENTS_MAX
 NAMES: Final = 20_000
 FEW: Final = 1_000
+RESOURCE: Final = ("resource_type", "resource_name")
 
 OTHERS: Final = Bound(FEW, FEW)
 """Of an API that has no bound of its own."""
@@ -84,12 +87,12 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "DescribeGroups": Bound(NAMES, 200, (_cut("groups", "groups"),), reads=True),
     "DeleteGroups": Bound(NAMES, 200, (_cut("groups_names", "results"),)),
     "LeaveGroup": Bound(NAMES, 200, (_cut("members", "members"),)),
-    "CreateTopics": Bound(PARTITIONS, 500, (_cut("topics", "topics"),)),
+    "CreateTopics": Bound(PARTITIONS, 500, (_cut("topics", "topics"),), once=("name",)),
     "DeleteTopics": Bound(NAMES, 400, (_cut("topics", "responses"), _cut("topic_names", "responses"))),
-    "CreatePartitions": Bound(PARTITIONS, 400, (_cut("topics", "results"),)),
-    "DescribeConfigs": Bound(NAMES, 10, (_cut("resources", "results"),), reads=True),
-    "AlterConfigs": Bound(NAMES, 100, (_cut("resources", "responses"),)),
-    "IncrementalAlterConfigs": Bound(NAMES, 100, (_cut("resources", "responses"),)),
+    "CreatePartitions": Bound(PARTITIONS, 400, (_cut("topics", "results"),), once=("name",)),
+    "DescribeConfigs": Bound(NAMES, 10, (_cut("resources", "results"),), reads=True, once=RESOURCE),
+    "AlterConfigs": Bound(NAMES, 100, (_cut("resources", "responses"),), once=RESOURCE),
+    "IncrementalAlterConfigs": Bound(NAMES, 100, (_cut("resources", "responses"),), once=RESOURCE),
     "CreateAcls": Bound(NAMES, 200, (_cut("creations", "results"),)),
     "DeleteAcls": Bound(FEW, 20, (_cut("filters", "filter_results"),)),
     "AlterClientQuotas": Bound(NAMES, 200, (_cut("entries", "entries"),)),

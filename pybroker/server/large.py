@@ -22,6 +22,7 @@ from pybroker.protocol.bounds import Bound, Cut
 from pybroker.protocol.joiner import Joiner, key_of
 from pybroker.server.connection import Answer
 from pybroker.server.turns import Turns
+from pybroker.server.twice import Twice
 
 ANSWER_BYTES_MAX: Final = 1 << 28
 SURVEY_STEP: Final = 1_000
@@ -58,22 +59,27 @@ class Large:
         """Return the answer. `execute` answers a request, or a slice; `encode` makes bytes of the answer to a request
         that is not cut. Raises ProtocolError, TooMany where its API's bound is passed, Disconnect."""
         cut = bound.cut(asked.api.request.STRUCT, asked.header.api_version)
+        twice = Twice(() if cut is None else bound.once)
         await self._pay(asked, 0)
-        request = await self._read(asked, bound.most, () if cut is None else cut.asked)
+        request = await self._read(asked, bound.most, () if cut is None else cut.asked, twice)
         if cut is None:
             response = await execute(request)
             return await asyncio.to_thread(encode, request, response)
-        return await self._slices(asked, bound, cut, request, execute)
+        return await self._slices(asked, bound, cut, request, twice, execute)
 
-    async def _read(self, asked: Request, most: int, path: tuple[str, ...]) -> Any:
+    async def _read(self, asked: Request, most: int, path: tuple[str, ...], twice: Twice) -> Any:
         """The request; of what it is cut at, it has the last slice."""
         slices, request = self._decoded(asked, most, SURVEY_STEP, path), None
         while request is None:
             began_ns = await self._turn(asked)
             try:
-                next(slices)
+                piece = next(slices)
+                if piece is not None:
+                    twice.see(piece[0])
             except StopIteration as done:
                 request = done.value
+                if path:
+                    twice.see(getattr(request, path[0]) or [])
             await self._pay(asked, time.perf_counter_ns() - began_ns)
         return request
 
@@ -84,32 +90,42 @@ class Large:
         )
 
     async def _slices(
-        self, asked: Request, bound: Bound, cut: Cut, request: Any, execute: Callable[[Any], Awaitable[Any]]
+        self,
+        asked: Request,
+        bound: Bound,
+        cut: Cut,
+        request: Any,
+        twice: Twice,
+        execute: Callable[[Any], Awaitable[Any]],
     ) -> Answer:
         api, header = asked.api, asked.header
         joiner = Joiner(api.key, header.api_version, header.correlation_id, api.response, cut.told)
-        slices = self._decoded(asked, bound.most, bound.at_once, cut.asked)
-        field, is_last = cut.asked[0], False
-        while not is_last:
-            began_ns = await self._turn(asked)
-            try:
-                piece = next(slices)
-            except StopIteration as done:
-                piece, is_last = (getattr(done.value, field), 0), True
-            if piece is None:
-                continue
-            elements, depth = piece
+
+        async def answer(elements: list[Any], depth: int, began_ns: int) -> None:
             less = copy.copy(request)
-            setattr(less, field, elements)
+            setattr(less, cut.asked[0], elements)
             decoded_ns = time.perf_counter_ns()
             answer = await execute(less)
             if answer is None:
-                continue
+                return
             answered_ns = time.perf_counter_ns()
             joiner.add(answer, _keys(elements, cut.asked, depth))
             if joiner.size > ANSWER_BYTES_MAX:
                 raise Disconnect(f"the answer to {api.name} has more than {ANSWER_BYTES_MAX} bytes")
             await self._pay(asked, time.perf_counter_ns() - answered_ns + decoded_ns - began_ns)
+
+        slices, is_last = self._decoded(asked, bound.most, bound.at_once, cut.asked), False
+        while not is_last:
+            began_ns = await self._turn(asked)
+            try:
+                piece = next(slices)
+            except StopIteration as done:
+                piece, is_last = (getattr(done.value, cut.asked[0]), 0), True
+            if piece is not None:
+                elements, depth = piece
+                await answer(twice.keep_back(elements), depth, began_ns)
+        for elements in twice.slices(bound.at_once):
+            await answer(elements, 0, await self._turn(asked))
         return joiner.finish()
 
     async def _turn(self, asked: Request) -> int:

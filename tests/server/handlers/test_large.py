@@ -207,3 +207,29 @@ async def test_a_turn_of_somebody_who_left_goes_to_the_next() -> None:
     gone.cancel()
     await asyncio.wait_for(stays, 10)
     assert had == ["bob"]
+
+
+@pytest.mark.usefixtures("bounds")
+@pytest.mark.parametrize("mentions", [2, 50])
+async def test_what_is_named_twice_is_refused_wherever_it_is_named(desk: Desk, mentions: int) -> None:
+    """In the first slice and in the last: nothing is made of it, and what is named once is made."""
+    dispatcher, api = Dispatcher(desk.table), SERVED[KEYS["CreateTopics"]]
+    names = ["again", *(f"t{number}" for number in range(60)), *["again"] * (mentions - 1)]
+    kind = api.request.Topics
+    topics = [kind(name=name, num_partitions=1, replication_factor=1) for name in names]
+    answer = await respond(dispatcher, api, api.request(topics=topics, timeout_ms=60_000))
+    told = [(topic.name, topic.error_code) for topic in answer.topics]
+    assert sorted(each for each in told if each[0] != "again") == sorted((f"t{number}", 0) for number in range(60))
+    assert {code for name, code in told if name == "again"} == {errors.INVALID_REQUEST}
+    assert desk.stage.metadata.image.topic("again") is None
+
+
+@pytest.mark.usefixtures("bounds")
+async def test_settings_asked_for_twice_are_refused_in_slices(desk: Desk) -> None:
+    dispatcher, api = Dispatcher(desk.table), SERVED[KEYS["DescribeConfigs"]]
+    names = ["again", *(f"t{number}" for number in range(40)), "again"]
+    resources = [api.request.Resources(resource_type=2, resource_name=name) for name in names]
+    answer = await respond(dispatcher, api, api.request(resources=resources))
+    told = [(result.resource_name, result.error_code) for result in answer.results]
+    assert len(told) == len(names)
+    assert [code for name, code in told if name == "again"] == [errors.INVALID_REQUEST] * 2

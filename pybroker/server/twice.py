@@ -1,0 +1,55 @@
+"""Keeps elements of one name together, where a request that is executed in slices names something more than once.
+
+    survey   each element is seen; the names that come again are known
+    slices   elements of such a name are kept back, and executed behind the others, all of one name in one slice
+
+So a handler finds that something is named twice, and answers that as it does in a small request.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+
+class Twice:
+    """The elements of one request. `by`: the fields that make a name; none where an API may name things twice."""
+
+    def __init__(self, by: tuple[str, ...]) -> None:
+        self._by = by
+        self._seen: set[tuple[Any, ...]] = set()
+        self._held: dict[tuple[Any, ...], list[Any]] = {}
+
+    def see(self, elements: list[Any]) -> None:
+        """Note the names of elements: as many as the request's bound allows, at most."""
+        for element in elements if self._by else ():
+            name = self._name(element)
+            if name in self._seen:
+                self._held[name] = []
+            self._seen.add(name)
+
+    def keep_back(self, elements: list[Any]) -> list[Any]:
+        """Return the elements that can be executed now."""
+        self._seen.clear()
+        if not self._held:
+            return elements
+        others: list[Any] = []
+        for element in elements:
+            held = self._held.get(self._name(element))
+            (others if held is None else held).append(element)
+        return others
+
+    def slices(self, at_once: int) -> Iterator[list[Any]]:
+        """Give what was kept back, about so many at once; of a name that comes more often, two at least."""
+        share: list[Any] = []
+        for held in self._held.values():
+            while held:
+                count = len(held) if len(held) <= at_once + 1 else at_once
+                share += held[:count]
+                del held[:count]
+                if len(share) >= at_once:
+                    yield share
+                    share = []
+        if share:
+            yield share
+
+    def _name(self, element: Any) -> tuple[Any, ...]:
+        return tuple(getattr(element, field) for field in self._by)
