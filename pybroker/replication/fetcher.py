@@ -59,6 +59,8 @@ class Followed:
     asked_end: int = -1
     """Where its log ended when it was asked for last."""
     leader_end: int = -1
+    wrong: str = ""
+    """The last divergence that its leader told, and that could not be, as it was said."""
     """The high watermark that its leader told last."""
 
     @property
@@ -310,12 +312,25 @@ class Fetcher:
 
     async def _cut(self, followed: Followed, epoch: int, end: int) -> None:
         """Cut the log back to where it agrees with the leader's, which has its epoch `epoch` end at `end`; if that
-        epoch is not ours, to the end of the largest one below it, and ask again."""
+        epoch is not ours, to the end of the largest one below it, and ask again. Where it is later than all of ours, or
+        we know none, to `end` alone, as Kafka's follower does.
+
+        A leader that names no end, or one that takes nothing away though it says that the logs diverge, is wrong: what
+        is here stays, and it is asked again later."""
         partition = followed.replica.partition()
         ours, our_end = partition.end_offset_for_epoch(epoch)
-        to = min(end, our_end) if ours == epoch else our_end if ours >= 0 else partition.log_start_offset
+        to = min(end, our_end) if ours == epoch else our_end if ours >= 0 else end
         why = f"epoch {epoch} ends at {end} at the leader"
-        await self._cut_to(followed, min(to, partition.log_end_offset), why)
+        if end < 0 or to >= partition.log_end_offset:
+            if followed.wrong != why:
+                event(
+                    log, logging.WARNING, "log not truncated", partition=followed.replica.key, leader=self._leader,
+                    end=partition.log_end_offset, cause=why,
+                )  # fmt: skip
+            followed.wrong = why
+            self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)
+            return
+        await self._cut_to(followed, to, why)
 
     async def _cut_to(self, followed: Followed, offset: int, why: str) -> None:
         """Unless the partition is followed anew since that was found out."""

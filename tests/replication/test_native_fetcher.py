@@ -167,9 +167,37 @@ async def test_a_partition_that_it_was_told_of_is_deleted(follower: Follower, ca
     follower.drop()
 
 
-def diverging(end: int) -> Brought:
+def diverging(end: int, epoch: int = 0) -> Brought:
     """The leader's log parts from ours there."""
-    return Brought(diverging_epoch=m.FetchResponse.Responses.Partitions.DivergingEpoch(epoch=0, end_offset=end))
+    return Brought(diverging_epoch=m.FetchResponse.Responses.Partitions.DivergingEpoch(epoch=epoch, end_offset=end))
+
+
+@pytest.mark.parametrize(("epoch", "end"), [(99, 1 << 60), (99, 3), (EPOCH, 1 << 60)])
+async def test_a_leader_that_is_wrong_about_a_divergence(
+    follower: Follower, caplog: pytest.LogCaptureFixture, epoch: int, end: int
+) -> None:
+    """It names an epoch that is later than all of ours, or an end that takes nothing away: the log stays, which is said
+    once."""
+    follower.replica.log.append_replica(batch(3), leader_epoch=EPOCH, high_watermark=0)
+    await follower.copy()
+    for _ in range(2):
+        follower.leader.answer({0: diverging(end, epoch)})
+        await eventually("it has seen", lambda: not follower.fetcher._heeding)
+    await eventually("it is said", lambda: "log not truncated" in caplog.text)
+    assert follower.cut == [] and follower.replica.log.log_end_offset == 3
+    await follower.fetcher.close()
+    follower.drop()
+
+
+async def test_a_divergence_in_an_epoch_that_we_do_not_know(follower: Follower) -> None:
+    """The log is cut to where the leader says, as Kafka's follower does, and no further."""
+    follower.replica.log.append_replica(batch(3), leader_epoch=EPOCH, high_watermark=0)
+    await follower.copy()
+    follower.leader.answer({0: diverging(2, 99)})
+    await eventually("it is cut", lambda: follower.cut == [KEY])
+    await eventually("to there", lambda: follower.replica.log.log_end_offset <= 2)
+    await follower.fetcher.close()
+    follower.drop()
 
 
 async def test_what_was_told_of_an_earlier_copy_cuts_nothing(follower: Follower) -> None:
