@@ -1,26 +1,39 @@
-"""Producer ids: blocks of a thousand, taken from the store by version, so that no two producers ever have the same."""
+"""Producer ids: blocks of a thousand, taken from the store by version, so that no two producers ever have the same.
+
+A store that was restored from an older copy knows of fewer. Each broker remembers the latest block that it saw, and its
+logs have the ids of those who wrote, its own and others'; at each registration it has the store know of them.
+"""
 
 import asyncio
+import contextlib
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 
 from pybroker import errors
 from pybroker.controller import nodes
 from pybroker.coordination.commit import commit, read
-from pybroker.coordination.store import BadVersion, Session, Set, StoreError
+from pybroker.coordination.store import BadVersion, Create, NodeExists, NoNode, Session, Set, Stat, StoreError
 from pybroker.errors import KafkaError
+from pybroker.logs import event
+
+log = logging.getLogger(__name__)
 
 BLOCK = 1000
 
 
 class ProducerIds:
-    """The ids of one broker. `above`: the highest id that its logs hold, which the store may know nothing of."""
+    """The ids of one broker. The store may have gone back in time: no block begins at or below an id that this broker
+    knows."""
 
-    def __init__(self, session: Callable[[], Session], broker_id: int, above: int) -> None:
-        """`session` is the present one."""
+    def __init__(self, session: Callable[[], Session], broker_id: int, above: Callable[[], int]) -> None:
+        """`session` is the present one; `above` gives the highest id that the logs here hold now, of whichever broker's
+        producers."""
         self._session = session
         self._broker_id = broker_id
         self._above = above
+        self._seen = -1
+        """The last id of the latest block that was taken here, or seen in the store."""
         self._block: Iterator[int] = iter(())
         self._taking = asyncio.Lock()
 
@@ -46,15 +59,47 @@ class ProducerIds:
             # an idempotent producer does not have, and is closed for what it asks, for ever.
             raise KafkaError(errors.COORDINATOR_LOAD_IN_PROGRESS, f"no producer ids: {problem}") from problem
 
+    async def bring_forward(self) -> None:
+        """Have the store know of all ids that this broker knows of: after it went back another broker could give them
+        out again. Raises StoreError."""
+        while True:
+            used, stat, known = await self._read()
+            if known < 0:
+                return
+            cause = f"ids up to {known} are known here: the store was restored from an older copy?"
+            event(log, logging.WARNING, "producer ids brought forward", used_before=used, cause=cause)
+            last = known // BLOCK * BLOCK + BLOCK - 1
+            if await self._write(last + 1 - BLOCK, stat):
+                return
+
+    async def _read(self) -> tuple[int, Stat, int]:
+        """The last id that the store knows to be in use, its node, and the last one that is known here alone."""
+        session = self._session()
+        while True:
+            try:
+                data, stat = await read(session, nodes.PRODUCER_IDS)
+                break
+            except NoNode:  # there is one since the first start
+                with contextlib.suppress(NodeExists):
+                    await commit(session, [Create(nodes.PRODUCER_IDS)])
+        used = nodes.load_block(data) if data else -1
+        known = max(self._seen, self._above())
+        self._seen = max(self._seen, used)
+        return used, stat, known if known > used else -1
+
+    async def _write(self, first: int, stat: Stat) -> bool:
+        """Take the block that begins at `first`; False where another broker wrote meanwhile."""
+        block = nodes.dump_block(self._broker_id, first, first + BLOCK - 1)
+        try:
+            await commit(self._session(), [Set(nodes.PRODUCER_IDS, block, stat.version)])
+        except BadVersion:
+            return False
+        self._seen = first + BLOCK - 1
+        return True
+
     async def _commit(self) -> Iterator[int]:
         while True:
-            session = self._session()
-            data, stat = await read(session, nodes.PRODUCER_IDS)
-            used = nodes.load_block(data) if data else -1
-            first = max(used + 1, -(-(self._above + 1) // BLOCK) * BLOCK)
-            block = nodes.dump_block(self._broker_id, first, first + BLOCK - 1)
-            try:
-                await commit(session, [Set(nodes.PRODUCER_IDS, block, stat.version)])
-            except BadVersion:
-                continue
-            return itertools.islice(itertools.count(first), BLOCK)
+            used, stat, known = await self._read()
+            first = max(used + 1, -(-(known + 1) // BLOCK) * BLOCK)
+            if await self._write(first, stat):
+                return itertools.islice(itertools.count(first), BLOCK)

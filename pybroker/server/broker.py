@@ -195,7 +195,7 @@ class Broker:
         except (NoNode, NodeExists) as problem:  # nobody else writes to it
             raise StoreDamaged(detail=f"a node of the coordination store is not where it was made: {problem}") from None
         directories.warn_of_unknown(self._give_up, self._known_dirs, self._dirs, (r.key for r in replicas))
-        ids = ProducerIds(lambda: session, self.broker_id, replicas.highest_producer_id())
+        ids = ProducerIds(lambda: session, self.broker_id, replicas.highest_producer_id)
         advertised = functools.partial(sockets.advertised, self.broker_id)
         self._registration = Registration(session, context, channel, advertised, wall_ms)
         try:

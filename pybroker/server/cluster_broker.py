@@ -219,7 +219,7 @@ class ClusterBroker(Broker):
         located = ClusterGroups(config, metadata, topics, groups)
         self._manager.on_leadership.append(located.lead)
         metadata.watch(located.show)
-        ids = ProducerIds(lambda: member.session, self.broker_id, replicas.highest_producer_id())
+        ids = self._ids = ProducerIds(lambda: member.session, self.broker_id, replicas.highest_producer_id)
         settings = ClusterConfigs(
             lambda: member.session, self.broker_id, config, self._topic_configs, metadata, self._watch, wall_ms
         )
@@ -302,6 +302,10 @@ class ClusterBroker(Broker):
             return
         self._session = session
         await self._end_reign()
+        try:
+            await self._ids.bring_forward()
+        except StoreError as problem:  # whoever draws an id finds out again
+            event(log, logging.WARNING, "producer ids not brought forward", reason=problem)
         stores = [None if self._authorization is None else self._authorization.store, self._token_store]
         follows = [self._watch.follow, *(store.follow for store in stores if store is not None)]
         loop = asyncio.get_running_loop()

@@ -107,7 +107,7 @@ class Stage:
         self.configs = ConfigAdmin(
             self.session, self.context, channel, self.config, self.topics, self.holders, self.wall_ms, self.entities
         )
-        self.ids = ProducerIds(lambda: self.session, broker_id, above=-1)
+        self.ids = ProducerIds(lambda: self.session, broker_id, lambda: -1)
 
     async def end(self) -> None:
         await self.store.close()

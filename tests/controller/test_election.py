@@ -80,7 +80,8 @@ async def test_a_write_is_all_or_nothing(store: Store) -> None:
 async def test_no_two_brokers_draw_the_same_producer_id(store: Store) -> None:
     """However their draws are mixed; each takes a block at a time, above what its logs hold."""
     one, other = await sessions(store)
-    first, second = ProducerIds(lambda: one, 1, above=-1), ProducerIds(lambda: other, 2, above=2 * BLOCK + 5)
+    first = ProducerIds(lambda: one, 1, above=lambda: -1)
+    second = ProducerIds(lambda: other, 2, above=lambda: 2 * BLOCK + 5)
     drawn = await asyncio.gather(*(ids.draw() for _ in range(BLOCK + 50) for ids in (first, second)))
     assert len(set(drawn)) == len(drawn)
     assert min(await second.draw(), *drawn[1::2]) > 2 * BLOCK + 5
@@ -89,13 +90,13 @@ async def test_no_two_brokers_draw_the_same_producer_id(store: Store) -> None:
 async def test_a_block_that_another_broker_took_first_is_left_to_it(store: Store) -> None:
     """The write by version fails, and it takes the next one."""
     one, other = await sessions(store)
-    late = ProducerIds(lambda: one, 1, above=-1)
+    late = ProducerIds(lambda: one, 1, above=lambda: -1)
     get = one.get
 
     async def overtaken(path: str) -> object:
         found = await get(path)
         one.get = get  # type: ignore[method-assign]
-        await ProducerIds(lambda: other, 2, above=-1).draw()
+        await ProducerIds(lambda: other, 2, above=lambda: -1).draw()
         return found
 
     one.get = overtaken  # type: ignore[assignment, method-assign]
@@ -106,7 +107,8 @@ async def test_without_a_store_there_are_no_ids_for_now(store: Store) -> None:
     """Which is Kafka's code for it: a client asks again, and looks for nobody else."""
     one, _ = await sessions(store)
     await one.close()
-    for ask in (ProducerIds(lambda: one, 1, above=-1).draw, ProducerIds(lambda: one, 1, above=-1).block):
+    ids = ProducerIds(lambda: one, 1, above=lambda: -1)
+    for ask in (ids.draw, ids.block):
         with pytest.raises(KafkaError) as told:
             await ask()
         assert told.value.code == errors.COORDINATOR_LOAD_IN_PROGRESS

@@ -339,7 +339,7 @@ async def test_no_two_brokers_draw_the_same_producer_id_however_often_they_are_c
         session = await stage.store.session(TIMEOUT_MS)
         session.fate = lambda: chance.choice(list(Fate))
         session.listen(lambda now: loop.call_soon(session.reconnect) if now is SessionState.DISCONNECTED else None)
-        ids = ProducerIds(lambda: session, broker, above=-1)
+        ids = ProducerIds(lambda: session, broker, above=lambda: -1)
         drawn.extend([await ids.draw() for _ in range(5 * BLOCK)])
 
     await asyncio.gather(*(draw(broker) for broker in (1, 2, 3)))
