@@ -28,19 +28,19 @@ def after_change(
     then."""
     stays = [broker for broker in state.isr if broker in live and broker not in leaving]
     if state.leader in stays:
-        return None if len(stays) == len(state.isr) else _next(state, state.leader, stays)
+        return None if len(stays) == len(state.isr) else above(state, state.leader, stays)
     leader = next((broker for broker in state.replicas if broker in stays), NO_LEADER)
     if leader != NO_LEADER:
-        return _next(state, leader, stays)
+        return above(state, leader, stays)
     if any(broker in live for broker in state.isr):  # those that leave lead on: nobody else can
         leader = state.leader if state.leader in live and state.leader in state.isr else NO_LEADER
         leader = leader if leader != NO_LEADER else next(b for b in state.replicas if b in live and b in state.isr)
-        return None if leader == state.leader else _next(state, leader, [b for b in state.isr if b in live])
+        return None if leader == state.leader else above(state, leader, [b for b in state.isr if b in live])
     if unclean:
         leader = next((broker for broker in state.replicas if broker in live), NO_LEADER)
         if leader != NO_LEADER:
-            return _next(state, leader, [leader])
-    return None if state.leader == NO_LEADER else _next(state, NO_LEADER, state.isr)
+            return above(state, leader, [leader])
+    return None if state.leader == NO_LEADER else above(state, NO_LEADER, state.isr)
 
 
 def preferred(state: PartitionState, live: Container[int]) -> PartitionState | None:
@@ -48,7 +48,7 @@ def preferred(state: PartitionState, live: Container[int]) -> PartitionState | N
     first = state.replicas[0]
     if first == state.leader or first not in live or first not in state.isr:
         return None
-    return _next(state, first, state.isr)
+    return above(state, first, state.isr)
 
 
 def first(replicas: Collection[int], live: Container[int], controller_epoch: int) -> PartitionState:
@@ -64,5 +64,6 @@ def imbalance(states: Collection[PartitionState], broker: int) -> float:
     return sum(state.leader != broker for state in its) / len(its) if its else 0.0
 
 
-def _next(state: PartitionState, leader: int, isr: Collection[int]) -> PartitionState:
+def above(state: PartitionState, leader: int, isr: Collection[int]) -> PartitionState:
+    """The state with this leader and ISR, in the next leader epoch."""
     return state._replace(leader=leader, isr=tuple(isr), leader_epoch=state.leader_epoch + 1)

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple, Protocol
 from pybroker import errors
 from pybroker.cluster.image import LiveBroker, PartitionState
 from pybroker.cluster.metadata_cache import FULL
+from pybroker.cluster.rollback import Known
+from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
@@ -98,6 +100,9 @@ class Reports(Protocol):
 
     def led(self, broker: int, partition: TopicPartition, code: int) -> None:
         """A broker became what it was told to be of a partition, or could not."""
+
+    def knows(self, broker: int, known: Mapping[TopicPartition, Known]) -> None:
+        """A broker knows more of these partitions than what it was told."""
 
     def stopped(self, broker: int, partition: TopicPartition, deleted: bool, code: int) -> None:
         """A replica has stopped."""
@@ -184,6 +189,27 @@ class BrokerChannel:
     def _append(self) -> Batch:
         self._batches.append(Batch())
         return self._batches[-1]
+
+    async def ask(self, topics: Mapping[TopicPartition, bytes]) -> tuple[dict[TopicPartition, Known], int]:
+        """What the broker knows of partitions of topics with these ids, and the latest broker epoch that it has had; by
+        a connection of its own, ahead of the queue. Kafka's broker says nothing of any. Raises OSError, KafkaError."""
+        kind = m.LeaderAndIsrRequest
+        by_topic: dict[tuple[str, bytes], list[int]] = {}
+        for (name, index), topic_id in topics.items():
+            by_topic.setdefault((name, topic_id), []).append(index)
+        asked = [
+            kind.AskedAbout(topic_id=topic_id, topic_name=name, partition_indexes=indexes)
+            for (name, topic_id), indexes in by_topic.items()
+        ]
+        request = kind(type=0, topic_states=[], live_leaders=[], asked_about=asked, **self._head)
+        link = await self._open_link(self.broker)
+        try:
+            answer = await link.ask(request, LEADER_AND_ISR)
+        finally:
+            link.close()
+        if answer.error_code:
+            raise KafkaError(answer.error_code, f"broker {self.broker.id} does not say what it knows")
+        return _known(answer), answer.latest_broker_epoch
 
     # -- telling it --------------------------------------------------------------------------------------------------
 
@@ -356,6 +382,8 @@ class BrokerChannel:
 
     def _led(self, batch: Batch, answer: Any) -> None:
         self._whole(answer.error_code)
+        if answer.known:
+            self._reports.knows(self.broker.id, _known(answer))
         names = {told.topic_id: key.topic for key, told in batch.leaders.items()}
         for topic in answer.topics:
             for p in topic.partition_errors:
@@ -374,6 +402,16 @@ class BrokerChannel:
 def _why(problem: OSError) -> str:
     """The kind of a failure to connect, in which no word changes from one time to the next."""
     return f"{type(problem).__name__} {problem.errno}"
+
+
+def _known(answer: Any) -> dict[TopicPartition, Known]:
+    """What a broker says that it knows."""
+    return {
+        TopicPartition(p.topic_name, p.partition_index): Known(
+            p.leader_epoch, p.partition_epoch, p.leader, tuple(p.isr), p.log_epoch, p.log_end
+        )
+        for p in answer.known
+    }
 
 
 def _decided(state: PartitionState) -> dict[str, Any]:

@@ -64,6 +64,12 @@ class ClusterContext:
     another can be."""
     watched: set[str] = field(default_factory=set)
     """Topics whose nodes were read, and have not changed since: a watch would have said so."""
+    written: dict[TopicPartition, int] = field(default_factory=dict)
+    """The transaction that wrote each state as it was read; none of a state that is missing."""
+    lost: dict[TopicPartition, tuple[bytes, PartitionState]] = field(default_factory=dict)
+    """States whose nodes are gone though their topics are there: the topic's id, and the state as it was."""
+    doubted: set[TopicPartition] = field(default_factory=set)
+    """Partitions whose replicas alone know what came last: restoration.py elects them."""
     damaged: Damaged = field(default_factory=Damaged)
     """Topics that are left out of all but the store and what brokers know of them."""
     ids: dict[str, tuple[bytes, int]] = field(default_factory=dict)
@@ -217,11 +223,15 @@ class ClusterContext:
 
     async def _state_node(self, name: str, index: int, watch: Watch | None) -> StateNode | None:
         """What the store has of a partition's state; None if nothing yet. Raises StoreError."""
-        path = nodes.state(name, index)
+        path, key = nodes.state(name, index), TopicPartition(name, index)
         try:
             data, stat = await until_answered(lambda: self.session.get(path, watch=watch))
+            self.written[key] = stat.mzxid
+            if nodes.is_doubted(data):  # a decision alone ends that
+                self.doubted.add(key)
             return StateNode(data, stat.version)
         except NoNode:
+            self.written.pop(key, None)
             if watch is not None:
                 await until_answered(lambda: self.session.exists(path, watch=watch))
             return None
@@ -268,6 +278,9 @@ class ClusterContext:
         self.topics.pop(name, None)
         self.deleting.discard(name)
         self.watched.discard(name)
+        self.doubted = {key for key in self.doubted if key.topic != name}
+        self.lost = {key: was for key, was in self.lost.items() if key.topic != name}
+        self.written = {key: zxid for key, zxid in self.written.items() if key.topic != name}
         self.failed = {each for each in self.failed if each[1].topic != name}
         self.full = {each for each in self.full if each[1].topic != name}
 
@@ -277,6 +290,20 @@ class ClusterContext:
         with self.about(key.topic):
             found[key] = judge_partition(key.partition, replicas, await self._state_node(*key, None))
         return found
+
+    async def _read_again(self, key: TopicPartition, replicas: tuple[int, ...]) -> dict[TopicPartition, PartitionState]:
+        """A state that another program wrote. Where it is older than what is known, or gone, the latter goes on, and is
+        written over it: no leader epoch is used twice."""
+        found, known = await self._read_state(key, replicas), self.state(key)
+        if known is None or key not in found:
+            return found
+        now = found[key]
+        if (now.leader_epoch, now.partition_epoch) >= (known.leader_epoch, known.partition_epoch):
+            return found
+        if now.leader_epoch < 0:
+            self.lost[key] = self.topics[key.topic].id, known
+            return found
+        return {key: known._replace(partition_epoch=now.partition_epoch)}
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -292,7 +319,11 @@ class ClusterContext:
                     yield TopicPartition(topic.name, index), state
 
     def live(self, key: TopicPartition) -> set[int]:
-        """The brokers that can hold a replica of a partition now."""
+        """The brokers that can hold a replica of a partition now; none of one that is doubted."""
+        return set() if key in self.doubted else self.usable(key)
+
+    def usable(self, key: TopicPartition) -> set[int]:
+        """The live brokers whose log of a partition can be used."""
         return {broker for broker in self.brokers if (broker, key) not in self.failed}
 
     def leaving_of(self, key: TopicPartition) -> set[int]:
@@ -329,13 +360,16 @@ class ClusterContext:
         for key, asked in changes.items():
             with self.about(key.topic):
                 state = asked._replace(controller_epoch=self.fence.epoch)
-                items.append((key, state, Set(nodes.state(*key), nodes.dump_state(state), state.partition_epoch)))
+                items.append((key, state, Set(nodes.state(*key), self._dump(key, state), state.partition_epoch)))
         shares = [items[start : start + OPS_PER_WRITE] for start in range(0, len(items), OPS_PER_WRITE)]
         done: dict[TopicPartition, PartitionState] = {}
         for written in await asyncio.gather(*(self._write_share(share) for share in shares)):
             done.update(written)
         self._put(done)
         return done
+
+    def _dump(self, key: TopicPartition, state: PartitionState) -> bytes:
+        return nodes.dump_state(state, doubted=key in self.doubted)
 
     async def _write_share(self, share: list[Written]) -> dict[TopicPartition, PartitionState]:
         try:
@@ -351,7 +385,7 @@ class ClusterContext:
                 self.leave_out(key.topic, problem)
             else:
                 event(log, logging.WARNING, "state written by another", partition=key, reason=problem)
-                self._put(await self._read_state(key, state.replicas))
+                self._put(await self._read_again(key, state.replicas))
             return {}
         return {key: state._replace(partition_epoch=state.partition_epoch + 1) for key, state, _ in share}
 
@@ -382,7 +416,7 @@ class ClusterContext:
             if not await self._exists(nodes.partitions(name)):
                 ops.append(Create(nodes.partitions(name)))
             for key, state in done.items():
-                ops += [Create(nodes.partition(*key)), Create(nodes.state(*key), nodes.dump_state(state))]
+                ops += [Create(nodes.partition(*key)), Create(nodes.state(*key), self._dump(key, state))]
                 if len(ops) >= 2 * OPS_PER_WRITE:
                     work.append(ops := [])
             there = set[str]().union(*await asyncio.gather(*(self._create(ops) for ops in work if ops)))

@@ -24,15 +24,18 @@ from typing import Any
 from pybroker import errors
 from pybroker.cluster import election as elections
 from pybroker.cluster.changes import ELECTED, Changes
-from pybroker.cluster.image import LiveBroker, PartitionState
+from pybroker.cluster.image import PartitionState
+from pybroker.cluster.rollback import Known
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller import failures, nodes
 from pybroker.controller.balance import Balance
-from pybroker.controller.broker_channel import BrokerChannel, OpenLink
+from pybroker.controller.broker_channel import OpenLink
+from pybroker.controller.channels import Channels
 from pybroker.controller.cluster_context import ClusterContext
 from pybroker.controller.damage import AGAIN_S
-from pybroker.controller.election import Fence, check_reign, elect
+from pybroker.controller.election import Fence, elect
 from pybroker.controller.inbox import Inbox
+from pybroker.controller.restoration import Restoration, raise_above
 from pybroker.controller.topic_deletion import Deletions
 from pybroker.coordination.commit import until_answered
 from pybroker.coordination.store import (
@@ -69,13 +72,16 @@ class Controller:
         self._broker_id = broker_id
         self._config = config
         self._topic_config = topic_config
-        self._open_link = open_link
         self._wall_ms = wall_ms
         self._inbox = Inbox(broker_id)  # a new one for each term
-        self._channels: dict[int, BrokerChannel] = {}
+        self.channels = Channels(broker_id, open_link, self)
         self._task: asyncio.Task[None] | None = None
         self.context: ClusterContext | None = None  # while it is the controller
         self._deletions: Deletions | None = None
+        self._restoration: Restoration | None = None
+        self._step = 1
+        """How far the controller epoch is raised when a broker knows a later one: more each time, for it does not say
+        which."""
 
     @property
     def active(self) -> bool:
@@ -141,6 +147,7 @@ class Controller:
         inbox = self._inbox = Inbox(self._broker_id)
         context = self.context = ClusterContext(self._session, fence)
         self._deletions = Deletions(context, self)
+        self._restoration = Restoration(context, self.channels, self._unclean, self, inbox)
         self._session.listen(self._heed)
         balance = Balance(self._config, context, self, inbox)
         loop = asyncio.get_running_loop()
@@ -165,10 +172,8 @@ class Controller:
                 timer.cancel()
             self._session.unlisten(self._heed)
             inbox.close()
-            self.context = self._deletions = None
-            for channel in self._channels.values():
-                channel.close()
-            self._channels.clear()
+            self.context = self._deletions = self._restoration = None
+            self.channels.close(self.channels)
 
     def _heed(self, state: SessionState) -> None:
         """Connected again: the watches are gone. Ended: so is this."""
@@ -202,14 +207,17 @@ class Controller:
         await context.read_topics(self._on_topics)
         wished = await context.wished(await self._wishes())
         context.deleting = wished if self._config["delete.topic.enable"] else set()
-        for broker in list(context.brokers.values()):
-            self._open(broker)
-        self.tell_metadata(())
+        self.channels.open(context, context.brokers)
+        self._tell_metadata(())
+        await self.restoration.hear_old()
+        if self.restoration.stale:
+            await self._raise_epoch()
+        restored = await self.restoration.restore()
         await self._create_missing()
         gone = {broker for _, state in context.states() for broker in state.isr} - context.brokers.keys()
         changed = await self._elect(f"brokers gone: {_names(gone)}" if gone else "the controller is new")
-        self._lead_and_follow([key for key, _ in context.states() if key not in changed])
-        self.tell_metadata([key for key, _ in context.states()], full=True)
+        self._lead_and_follow([key for key, _ in context.states() if key not in changed | restored])
+        self._tell_metadata([key for key, _ in context.states()], full=True)
         await self._delete()
         await self._log_dirs()
         await context.make_feature_node()
@@ -220,21 +228,22 @@ class Controller:
             raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is the controller no more")
         return self.context
 
-    def _open(self, broker: LiveBroker) -> None:
-        context = self._context
-        fence, epoch = context.fence, context.epochs[broker.id]
-        channel = BrokerChannel(self._broker_id, fence.epoch, broker, epoch, self._open_link, self)
-        self._channels[broker.id] = channel
+    @property
+    def restoration(self) -> Restoration:
+        """Raises NOT_CONTROLLER."""
+        if self._restoration is None:
+            raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is the controller no more")
+        return self._restoration
 
     async def _create_missing(self) -> set[TopicPartition]:
         """Give the partitions a first state that have none; those."""
-        context = self._context
+        context, restoration = self._context, self.restoration
         live = context.brokers.keys() - context.leaving
 
-        def first(_: TopicPartition, state: PartitionState) -> PartitionState | None:
+        def first(key: TopicPartition, state: PartitionState) -> PartitionState | None:
             if state.leader_epoch >= 0 or not any(broker in live for broker in state.replicas):
                 return None
-            return elections.first(state.replicas, live, context.fence.epoch)
+            return restoration.after_lost(key) or elections.first(state.replicas, live, context.fence.epoch)
 
         new = context.decide(first)
         if new:
@@ -294,42 +303,18 @@ class Controller:
         )  # fmt: skip
 
     async def _elect_again(self, cause: str = "somebody else had written") -> None:
-        self.tell_metadata(await self._elect(cause))
+        news = await self._create_missing()
+        self._tell_metadata(news | await self._elect(cause))
 
     def settings_changed(self) -> None:
         """Elect where unclean.leader.election.enable allows it now."""
         self._inbox.once("settings", lambda: self._elect_again("settings changed"))
 
-    # -- telling -----------------------------------------------------------------------------------------------------
-
     def _lead_and_follow(self, keys: Iterable[TopicPartition], new: Iterable[TopicPartition] = ()) -> None:
-        context = self._context
-        by_broker: dict[int, list[TopicPartition]] = {}
-        for key in keys:
-            state = context.state(key)
-            for broker in state.replicas if state is not None else ():
-                by_broker.setdefault(broker, []).append(key)
-        fresh = set(new)
-        for broker, its in by_broker.items():
-            channel = self._channels.get(broker)
-            if channel is not None:
-                channel.lead_and_follow(context.told(its, fresh))
+        self.channels.lead_and_follow(self._context, keys, new)
 
-    def tell_metadata(
-        self, keys: Iterable[TopicPartition], to: Iterable[int] | None = None, *, first: bool = False,
-        full: bool = False,
-    ) -> None:  # fmt: skip
-        """UpdateMetadata of these partitions, to all live brokers or to some; `first` and `full` as of a channel: what
-        cannot be read is no reason to forget what brokers know of it."""
-        context = self._context
-        told, live = context.told(keys), dict(context.brokers)
-        full = full and not context.damaged
-        for broker in self._channels if to is None else to:
-            self._channels[broker].update_metadata(told, live, first=first, full=full)
-
-    @property
-    def channels(self) -> Mapping[int, BrokerChannel]:
-        return self._channels
+    def _tell_metadata(self, keys: Iterable[TopicPartition], *, full: bool = False) -> None:
+        self.channels.update_metadata(self._context, keys, full=full)
 
     # -- what watches say --------------------------------------------------------------------------------------------
 
@@ -353,33 +338,32 @@ class Controller:
         changed = {b for b in brokers.keys() - came if brokers[b] != context.brokers[b]}
         if not (gone or came or changed):
             return
-        for broker in gone:
-            self._channels.pop(broker).close()
-            context.leaving.discard(broker)
+        self.channels.close(gone)
+        context.leaving -= gone
         context.failed = {each for each in context.failed if each[0] not in gone}
         context.full = {each for each in context.full if each[0] not in gone}
         for broker in changed:
-            self._channels[broker].moved(brokers[broker])
+            self.channels[broker].moved(brokers[broker])
         event(log, logging.INFO, "brokers changed", came=_names(came), gone=_names(gone), live=_names(brokers))
         # Who went and came is first gone: what it was told before, it does not know any more.
         live = {b: each for b, each in brokers.items() if b not in came}
         context.brokers, context.epochs = live, {b: epochs[b] for b in live}
         touched = await self._elect(f"brokers gone: {_names(gone)}") if gone else set[TopicPartition]()
         context.brokers, context.epochs = brokers, epochs
-        for broker in came:
-            self._open(brokers[broker])
+        self.channels.open(context, came)
         if came or changed:
             # Before who leads: Kafka's broker follows no leader that it does not know to be alive. And whoever came is
             # told all that there is: it serves clients once it knows that it is in.
-            self.tell_metadata((), self._channels.keys() - came)
-            self.tell_metadata([key for key, _ in context.states()], came, first=True, full=True)
+            self.channels.update_metadata(context, (), self.channels.keys() - came)
+            self.channels.update_metadata(context, [key for key, _ in context.states()], came, first=True, full=True)
         touched |= await self._create_missing()
         if came:
+            self.restoration.came(came)
+            touched |= await self.restoration.restore()
             touched |= await self._elect(f"brokers came: {_names(came)}")
             for broker in came:
-                its = [key for key, state in context.states() if broker in state.replicas]
-                self._channels[broker].lead_and_follow(context.told(its))
-        self.tell_metadata(touched)
+                self.channels.all_held(context, broker)
+        self._tell_metadata(touched)
         await self._delete()
 
     async def _topics(self) -> None:
@@ -395,9 +379,9 @@ class Controller:
             news |= await self._elect("what the store has of a topic can be read")
             self._lead_and_follow(mended)
         if was_damaged and not context.damaged:  # all there is can be told again, and so what is gone
-            self.tell_metadata([key for key, _ in context.states()], full=True)
+            self._tell_metadata([key for key, _ in context.states()], full=True)
         elif news:
-            self.tell_metadata(news)
+            self._tell_metadata(news)
         if was_damaged - context.damaged:  # a wish to delete one may wait
             self._inbox.once("deletions", self._delete)
 
@@ -418,8 +402,7 @@ class Controller:
         context = self._context
         for broker in await failures.failed_log_dirs(context, lambda _: self._inbox.once("log dirs", self._log_dirs)):
             event(log, logging.WARNING, "log dirs changed", broker=broker)
-            its = [key for key, state in context.states() if broker in state.replicas]
-            self._channels[broker].lead_and_follow(context.told(its))
+            self.channels.all_held(context, broker)
 
     async def _delete(self) -> None:
         assert self._deletions is not None
@@ -436,7 +419,16 @@ class Controller:
     def answered(self, broker: int, code: int) -> None:
         event(log, logging.WARNING, "broker refused what it was told", broker=broker, error=errors.lookup(code).name)
         if code == errors.STALE_CONTROLLER_EPOCH:
-            self._inbox.put(lambda: check_reign(self._session, self._context.fence))
+            self._inbox.once("reign", self._raise_epoch)
+
+    async def _raise_epoch(self) -> None:
+        """A broker knows a later controller than the store: the next term begins above. Raises NOT_CONTROLLER."""
+        step, self._step = self._step, self._step * 2
+        await raise_above(self._session, self._context.fence, step)
+
+    def knows(self, broker: int, known: Mapping[TopicPartition, Known]) -> None:
+        if self._restoration is not None:
+            self._restoration.knows(broker, known)
 
     def led(self, broker: int, partition: TopicPartition, code: int) -> None:
         if self.context is None:
@@ -455,7 +447,7 @@ class Controller:
         full = {key for its, key in self._context.full if its == broker}
         touched = await self._elect(f"broker {broker} {'has a full log dir' if full else 'has room again'}")
         its = {key for key, state in self._context.states() if broker in state.replicas}
-        self.tell_metadata(touched | its)
+        self._tell_metadata(touched | its)
 
     def stopped(self, broker: int, partition: TopicPartition, deleted: bool, code: int) -> None:
         async def note() -> None:
@@ -475,7 +467,7 @@ class Controller:
     async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
         """Write states that a request asked for, tell replicas and everybody; those that were written."""
         done = await self._change(changes, cause)
-        self.tell_metadata(done)
+        self._tell_metadata(done)
         return done
 
 

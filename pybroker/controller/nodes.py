@@ -46,6 +46,8 @@ CONFIG_CHANGE = f"{CONFIG_CHANGES}/config_change_"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 LOG_DIR_EVENT = f"{LOG_DIR_EVENTS}/log_dir_event_"
 LOG_DIR_FAILED = 1
+DOUBTED = "pybroker.doubted"
+"""Ours alone, in the state of a partition."""
 FEATURE = "/feature"
 NO_FEATURES = b'{"features":{},"version":2,"status":1}'
 """What Kafka's controller makes there: finalized features are on (status 1), and there are none."""
@@ -286,16 +288,16 @@ def load_topic(data: bytes) -> TopicNode:
     )
 
 
-def dump_state(state: PartitionState) -> bytes:
-    return _dump(
-        {
-            "version": 1,
-            "leader": state.leader,
-            "leader_epoch": state.leader_epoch,
-            "controller_epoch": state.controller_epoch,
-            "isr": list(state.isr),
-        }
-    )
+def dump_state(state: PartitionState, *, doubted: bool = False) -> bytes:
+    """`doubted`: its ISR is no more than its replicas, for what came last is not known (`is_doubted`)."""
+    node: dict[str, object] = {
+        "version": 1,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "controller_epoch": state.controller_epoch,
+        "isr": list(state.isr),
+    }
+    return _dump(node | {DOUBTED: True} if doubted else node)
 
 
 @_sound
@@ -306,6 +308,11 @@ def load_state(data: bytes, replicas: Sequence[int], version: int) -> PartitionS
         _int32(found[key], NO_EPOCH, EPOCH_MAX) for key in ("leader_epoch", "controller_epoch")
     )
     return PartitionState(tuple(replicas), leader, leader_epoch, _brokers(found["isr"]), controller_epoch, version)
+
+
+def is_doubted(data: bytes) -> bool:
+    """True of a state if logs have to be compared before a leader is elected: cluster/rollback.py."""
+    return DOUBTED.encode() in data
 
 
 def dump_config(config: Mapping[str, str]) -> bytes:

@@ -76,6 +76,8 @@ async def _alter_partition(controller: Controller, request: Any, version: int) -
             try:
                 if name is None:
                     raise KafkaError(errors.UNKNOWN_TOPIC_ID, "no topic has this id")
+                if _is_ahead(context, request.broker_id, key, p):
+                    controller.restoration.suspect(key)
                 after = _asked_isr(context, request.broker_id, key, p, version)
                 answers.append((key, answer))
                 if after is not None:
@@ -91,6 +93,14 @@ async def _alter_partition(controller: Controller, request: Any, version: int) -
             answer.leader_id, answer.leader_epoch = state.leader, state.leader_epoch
             answer.isr, answer.partition_epoch = list(state.isr), state.partition_epoch
     return response
+
+
+def _is_ahead(context: ClusterContext, broker: int, key: TopicPartition, asked: Any) -> bool:
+    """True if a replica's broker refers to later epochs than the store has."""
+    state = context.state(key)
+    if state is None or broker not in state.replicas:
+        return False
+    return bool((asked.leader_epoch, asked.partition_epoch) > (state.leader_epoch, state.partition_epoch))
 
 
 def _asked_isr(
@@ -187,8 +197,13 @@ async def _elect_leaders(
     context = _context(controller)
     codes: dict[TopicPartition, int] = {}
     changes: dict[TopicPartition, PartitionState] = {}
+    forced = context.doubted & set(keys or context.doubted) if election_type == UNCLEAN else set[TopicPartition]()
+    done = await controller.restoration.force(forced)
+    codes |= {key: errors.NONE if key in done else errors.ELIGIBLE_LEADERS_NOT_AVAILABLE for key in forced}
     for key in [key for key, _ in context.states()] if keys is None else keys:
         state = context.state(key)
+        if key in forced:
+            continue
         if state is None or key.topic in context.deleting:
             codes[key] = errors.UNKNOWN_TOPIC_OR_PARTITION
             continue

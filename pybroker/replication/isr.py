@@ -93,7 +93,7 @@ class IsrKeeper:
         """`lapsed`: may others lead what is led here? Then no change is asked for."""
         self._lapsed = lapsed
         self._changes = changes
-        self._broker_id = broker_id
+        self.broker_id = broker_id
         self._config = config
         self._metadata = metadata
         self._link = link
@@ -134,6 +134,10 @@ class IsrKeeper:
     def led(self) -> list[TopicPartition]:
         """What is led here, and can be."""
         return [key for key, led in self._led.items() if not led.replica.offline]
+
+    def of(self, key: TopicPartition) -> Led | None:
+        """What is known of a partition that is led here; None if it is not."""
+        return self._led.get(key)
 
     def partitions(self) -> list[Led]:
         """All that is led here, for metrics; on any thread."""
@@ -280,7 +284,7 @@ class IsrKeeper:
             kind(topic_id=topic_id, partitions=[self._asked_of(key, asked[key], wanted[key]) for key in keys])
             for topic_id, keys in by_topic.items()
         ]
-        request = m.AlterPartitionRequest(broker_id=self._broker_id, broker_epoch=self._epoch(), topics=topics)
+        request = m.AlterPartitionRequest(broker_id=self.broker_id, broker_epoch=self._epoch(), topics=topics)
         answer = await self._link.ask(request, ALTER_PARTITION)
         if answer.error_code:
             raise KafkaError(answer.error_code, f"the controller answered {errors.lookup(answer.error_code).name}")
@@ -300,7 +304,7 @@ class IsrKeeper:
 
     def _asked_of(self, key: TopicPartition, led: Led, wanted: Wanted) -> Any:
         kind = m.AlterPartitionRequest.Topics.Partitions
-        epochs = {**wanted.epochs, self._broker_id: self._epoch()}
+        epochs = {**wanted.epochs, self.broker_id: self._epoch()}
         return kind(
             partition_index=key.partition,
             leader_epoch=led.leader_epoch,
@@ -355,7 +359,7 @@ class IsrKeeper:
             self._changes.isr_shrinks += shrunk
             self._changes.isr_expands += not shrunk
             self._changes.note(
-                key, what, cause, leader=self._broker_id, leader_epoch=led.leader_epoch, partition_epoch=epoch, isr=isr
+                key, what, cause, leader=self.broker_id, leader_epoch=led.leader_epoch, partition_epoch=epoch, isr=isr
             )
             led.isr, led.partition_epoch = isr, epoch
         led.replica.tell()

@@ -22,6 +22,7 @@ from pybroker.cluster.changes import Changes
 from pybroker.cluster.election import TAKES_NO_APPENDS
 from pybroker.cluster.image import DELETED, LiveBroker, PartitionState
 from pybroker.cluster.metadata_cache import FULL, MetadataCache, TopicStates, UpdateMetadata
+from pybroker.cluster.rollback import Known
 from pybroker.cluster.topics import Topic, check_name
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
@@ -29,6 +30,7 @@ from pybroker.logs import event
 from pybroker.model import PORT_MAX, TEXT_BYTES_MAX, HostPort, TopicPartition
 from pybroker.replication.fetcher import Fetcher
 from pybroker.replication.isr import IsrKeeper
+from pybroker.replication.knowledge import known_of
 from pybroker.replication.native_fetcher import Dial, NativeFetcher
 from pybroker.replication.opening import Wanted
 from pybroker.replication.replica import Replica
@@ -63,7 +65,7 @@ class ReplicaManager:
         `dial` a socket. Both raise OSError."""
         self.follow_in_core = replicas.is_native
         self._changes = changes
-        self._epoch = -1
+        self._epoch = self.latest_epoch = -1
         self._has_epoch = asyncio.Event()
         self._broker_id = broker_id
         self._config = config
@@ -91,12 +93,16 @@ class ReplicaManager:
 
     @property
     def epoch(self) -> int:
-        """Of this broker's present registration."""
+        """Of this broker's present registration. `latest_epoch` is the highest that this process has had."""
         return self._epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self._epoch = epoch
+        if epoch < self.latest_epoch:
+            cause = f"it was registered under the later epoch {self.latest_epoch}: an older copy was restored?"
+            event(log, logging.WARNING, "the store went back in time", epoch=epoch, cause=cause)
+        self.latest_epoch = max(epoch, self.latest_epoch)
         self._has_epoch.set()
         for fetcher in self._fetchers.values():
             fetcher.registered()
@@ -233,6 +239,18 @@ class ReplicaManager:
         if replica is None or replica.offline or replica.directory is None:
             return False
         return bool(replica.directory.space.lack)
+
+    def is_ahead(self, key: TopicPartition, leader_epoch: int, partition_epoch: int) -> bool:
+        """True if a replica here was told of later epochs than these."""
+        replica = self._replicas.get(*key)
+        role = None if replica is None or replica.log is None else replica.log.role
+        return role is not None and (role.leader_epoch, role.partition_epoch) > (leader_epoch, partition_epoch)
+
+    async def known(self, keys: Iterable[tuple[TopicPartition, bytes]]) -> dict[TopicPartition, Known]:
+        """What is known here of these partitions of topics with these ids; nothing of those that are not held."""
+        async with self._in_order:
+            image, held = self._metadata.image, ((self._replicas.get(*key), topic_id) for key, topic_id in keys)
+            return {r.key: known_of(r, image, self._isr) for r, topic_id in held if r and r.topic_id == topic_id}
 
     def _knows(self, key: TopicPartition, leader_epoch: int) -> bool:
         """Does who tells this know all that we know of a partition?"""

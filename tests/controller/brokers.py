@@ -12,6 +12,7 @@ from pybroker.clock import wall_ms
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import FULL, MetadataCache
+from pybroker.cluster.rollback import Known
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.controller import Controller
@@ -64,6 +65,8 @@ class FakeBroker:
         self.deleted: list[TopicPartition] = []
         self.refuses: dict[TopicPartition, int] = {}
         self.controller_epoch = -1
+        self.known: dict[TopicPartition, Known] = {}
+        """What it knows of its replicas, above what it may be told."""
 
     async def join(self) -> FakeBroker:
         self.session: MemorySession = await self.cluster.store.session(SESSION_MS)
@@ -124,18 +127,26 @@ class FakeBroker:
 
     def _lead_and_follow(self, request: Any, code: int) -> Any:
         kind = m.LeaderAndIsrResponse.Topics
-        topics = []
+        topics, known = [], {TopicPartition(t.topic_name, i) for t in request.asked_about for i in t.partition_indexes}
         for topic in request.topic_states:
             found = []
             for p in topic.partition_states:
                 key = TopicPartition(topic.topic_name, p.partition_index)
                 wrong = self.refuses.get(key, 0)
-                known = self.states[key].leader_epoch if key in self.states else -1
-                if not code and not wrong and known < p.leader_epoch:
+                later = self.states[key].leader_epoch if key in self.states else -1
+                if key in self.known and self.known[key].leader_epoch > p.leader_epoch:
+                    known.add(key)
+                    wrong = errors.STALE_CONTROLLER_EPOCH
+                if not code and not wrong and later < p.leader_epoch:
                     self.states[key] = p
                 found.append(kind.PartitionErrors(partition_index=p.partition_index, error_code=wrong))
             topics.append(kind(topic_id=topic.topic_id, partition_errors=found))
-        return m.LeaderAndIsrResponse(error_code=code, topics=topics)
+        kept = m.LeaderAndIsrResponse.Known
+        told = [
+            kept(topic_name=key.topic, partition_index=key.partition, **self.known[key]._asdict())
+            for key in sorted(known & self.known.keys())
+        ]
+        return m.LeaderAndIsrResponse(error_code=code, topics=topics, known=told, latest_broker_epoch=self.epoch)
 
 
 class FakeCluster:

@@ -71,6 +71,8 @@ class Checker:
         self._read: dict[TopicPartition, tuple[bytes, bytes, int]] = {}
         """The nodes that `states` were read from."""
         self._ids: dict[TopicPartition, bytes] = {}
+        self._claims: set[TopicPartition] = set()
+        """Partitions whose state is from an older copy of the store: its ISR binds nobody before it is written anew."""
         self._committed: dict[tuple[TopicPartition, bytes], Committed] = {}
 
     def committed(self, key: TopicPartition, topic_id: bytes) -> Committed:
@@ -78,6 +80,13 @@ class Checker:
 
     def fail(self, why: str) -> None:
         raise Violated("\n".join([*self._world.history[-40:], f"{self._world.loop.time():.4f} {why}"]))
+
+    def store_goes_back(self) -> None:
+        """The store is about to be restored from an older copy."""
+        self._claims = set(self.states)
+        self.states.clear()
+        self._read.clear()
+        self._controller_epoch = -1
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
@@ -100,6 +109,8 @@ class Checker:
             state = nodes.load_state(data, node.replicas[0], stat.version)
             same = before if before is not None and self._ids[key] == node.id else None
             self.states[key], self._ids[key] = state, node.id
+            if before is not None:
+                self._claims.discard(key)
             self._world.say(f"{key} leader={state.leader} epoch={state.leader_epoch} isr={state.isr} v={stat.version}")
             if state.controller_epoch < epoch:
                 self.fail(f"a controller of epoch {state.controller_epoch} wrote {key} after the election of {epoch}")
@@ -179,7 +190,8 @@ class Checker:
         """Members of the ISR have all that is committed, and every replica what it takes for committed, in the same
         bytes."""
         committed, state = self.committed(key, topic_id), self.states.get(key)
-        isr = state.isr if state is not None and self._ids.get(key) == topic_id else ()
+        sound = state is not None and self._ids.get(key) == topic_id and key not in self._claims
+        isr = state.isr if state is not None and sound else ()
         held = []
         for life in self._world.network.lives.values():
             seen = None if life.dead else life.seen.get((key, topic_id))

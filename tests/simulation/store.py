@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pybroker.coordination.local import LocalStore
 from pybroker.coordination.local_session import Job, LocalSession
 from pybroker.coordination.memory import Fate, MemorySession, MemoryStore
 from pybroker.coordination.store import SessionState
@@ -54,6 +56,31 @@ class FarStore(MemoryStore):
         """What a node holds now. Raises NoNode."""
         assert self._tree is not None
         return self._tree.get(path)
+
+
+    def copy(self) -> sqlite3.Connection:
+        """All nodes, as they are now."""
+        assert self._tree is not None
+        found = sqlite3.connect(":memory:")
+        self._tree._sql.backup(found)
+        return found
+
+    def restore(self, copy: sqlite3.Connection) -> None:
+        """Have the nodes of a copy, without those of sessions: all of these have ended."""
+        assert self._tree is not None
+        super()._turn()
+        for session in list(self._sessions.values()):
+            self.ended_early.add(session.id)
+            session._ended_ms = self.clock_ms()
+            session._watches.clear()
+            LocalStore.forget(self, session)
+            session._when_there(partial(session._become, SessionState.EXPIRED))
+        copy.backup(self._tree._sql)
+        (self._tree.zxid,) = self._tree._one("SELECT value FROM meta WHERE name = 'zxid'")
+        for (owner,) in self._tree._sql.execute("SELECT DISTINCT owner FROM node WHERE owner != 0").fetchall():
+            self._tree.end_session(owner)
+        self._tree.commit()
+        self.changed()
 
 
 class StoreOfLife:

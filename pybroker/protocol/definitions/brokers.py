@@ -1,4 +1,8 @@
-"""What brokers and the controller say to each other in ZooKeeper mode."""
+"""What brokers and the controller say to each other in ZooKeeper mode.
+
+The tagged fields from 9092 on are pybroker's own: LeaderAndIsr asks about replicas, and its answer says what the broker
+knows of these and of those that it refused. Kafka passes by a tag that it does not know.
+"""
 
 MESSAGES = """
 LeaderAndIsrRequest 4 v0-7 flex 4+
@@ -16,7 +20,8 @@ LeaderAndIsrRequest 4 v0-7 flex 4+
       is_new:bool v1+, leader_recovery_state:i8 v6+
     }[]
   }[] v2+,
-  live_leaders:{broker_id:i32, host_name:str, port:i32}[]
+  live_leaders:{broker_id:i32, host_name:str, port:i32}[],
+  asked_about:{topic_id:uuid, topic_name:str, partition_indexes:i32[]}[] v7+ tag9092
 
 LeaderAndIsrResponse 4 v0-7 flex 4+
   error_code:i16,
@@ -24,7 +29,12 @@ LeaderAndIsrResponse 4 v0-7 flex 4+
   topics:{
     topic_id:uuid,
     partition_errors:{topic_name:str v0-4, partition_index:i32, error_code:i16}[]
-  }[] v5+
+  }[] v5+,
+  known:{
+    topic_name:str, partition_index:i32, leader_epoch:i32, partition_epoch:i32, leader:i32, isr:i32[],
+    log_epoch:i32, log_end:i64
+  }[] v7+ tag9092,
+  latest_broker_epoch:i64 v7+ tag9093=-1
 
 StopReplicaRequest 5 v0-4 flex 2+
   controller_id:i32, is_k_raft_controller:bool v4+, controller_epoch:i32, broker_epoch:i64 v1+=-1,

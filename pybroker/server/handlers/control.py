@@ -51,7 +51,26 @@ class Control:
         return controller
 
     async def leader_and_isr(self, request: Any, call: Call) -> Any:
-        return _leader_and_isr_answer(request, await self._of(call).manager.leader_and_isr(request))
+        manager = self._of(call).manager
+        answer = _leader_and_isr_answer(request, await manager.leader_and_isr(request))
+        asked = {
+            TopicPartition(topic.topic_name, index): topic.topic_id
+            for topic in request.asked_about
+            for index in topic.partition_indexes
+        }
+        for topic in request.topic_states:
+            for p in topic.partition_states:
+                key = TopicPartition(topic.topic_name, p.partition_index)
+                if manager.is_ahead(key, p.leader_epoch, p.partition_epoch):
+                    asked[key] = topic.topic_id
+        if asked:
+            known, kind = await manager.known(asked.items()), m.LeaderAndIsrResponse.Known
+            answer.known = [
+                kind(topic_name=key.topic, partition_index=key.partition, **{**each._asdict(), "isr": list(each.isr)})
+                for key, each in known.items()
+            ]
+            answer.latest_broker_epoch = manager.latest_epoch
+        return answer
 
     async def stop_replica(self, request: Any, call: Call) -> Any:
         codes = await self._of(call).manager.stop_replica(request)

@@ -1,0 +1,62 @@
+"""The channels to all live brokers: what the controller of a cluster decided goes to those whom it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pybroker.controller.broker_channel import BrokerChannel, OpenLink, Reports
+from pybroker.controller.cluster_context import ClusterContext
+from pybroker.model import TopicPartition
+
+
+class Channels(dict[int, BrokerChannel]):
+    """A channel by broker. They report to `reports` what brokers answer."""
+
+    def __init__(self, broker_id: int, open_link: OpenLink, reports: Reports) -> None:
+        super().__init__()
+        self._broker_id = broker_id
+        self._open_link = open_link
+        self._reports = reports
+
+    def open(self, context: ClusterContext, brokers: Iterable[int]) -> None:
+        """Open channels to brokers that are registered."""
+        for broker in brokers:
+            self[broker] = BrokerChannel(
+                self._broker_id, context.fence.epoch, context.brokers[broker], context.epochs[broker],
+                self._open_link, self._reports,
+            )  # fmt: skip
+
+    def close(self, brokers: Iterable[int]) -> None:
+        """Close the channels to brokers that are gone, or all: the term is over."""
+        for broker in list(brokers):
+            self.pop(broker).close()
+
+    def lead_and_follow(
+        self, context: ClusterContext, keys: Iterable[TopicPartition], new: Iterable[TopicPartition] = ()
+    ) -> None:
+        """LeaderAndIsr of these partitions, to their replicas; those in `new` are new."""
+        by_broker: dict[int, list[TopicPartition]] = {}
+        for key in keys:
+            state = context.state(key)
+            for broker in state.replicas if state is not None else ():
+                by_broker.setdefault(broker, []).append(key)
+        fresh = set(new)
+        for broker, its in by_broker.items():
+            if broker in self:
+                self[broker].lead_and_follow(context.told(its, fresh))
+
+    def all_held(self, context: ClusterContext, broker: int) -> None:
+        """LeaderAndIsr of all that one broker holds."""
+        its = [key for key, state in context.states() if broker in state.replicas]
+        self[broker].lead_and_follow(context.told(its))
+
+    def update_metadata(
+        self, context: ClusterContext, keys: Iterable[TopicPartition], to: Iterable[int] | None = None, *,
+        first: bool = False, full: bool = False,
+    ) -> None:  # fmt: skip
+        """UpdateMetadata of these partitions, to all live brokers or to some; `first` and `full` as of a channel: what
+        cannot be read is no reason to forget what brokers know of it."""
+        told, live = context.told(keys), dict(context.brokers)
+        full = full and not context.damaged
+        for broker in self if to is None else to:
+            self[broker].update_metadata(told, live, first=first, full=full)

@@ -1,0 +1,237 @@
+"""What live brokers know beyond the store, in one term of the controller: a store that went back is brought forward.
+
+    a term begins       before anything is elected, replicas are asked about states that were written before a member of
+                        their ISR registered: after a restore that is all of them, at a usual failover it is none
+    a broker refuses    what it is told, and says what it knows: its partition is restored, after all its live replicas
+                        were asked
+    logs alone know     the partition is doubted, and has no leader, until all its replicas are alive
+
+The decision is that of cluster/rollback.py. A broker that does not answer in HEAR_S is not waited for: it refuses later
+what it knows better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
+
+from pybroker import errors
+from pybroker.cluster import election
+from pybroker.cluster.image import NO_LEADER, PartitionState
+from pybroker.cluster.rollback import NOTHING, Known, is_ahead, restored
+from pybroker.controller import nodes
+from pybroker.controller.channels import Channels
+from pybroker.controller.cluster_context import ClusterContext
+from pybroker.controller.election import Fence, check_reign
+from pybroker.controller.inbox import Inbox
+from pybroker.coordination.commit import commit
+from pybroker.coordination.store import BadVersion, Session, Set
+from pybroker.errors import KafkaError
+from pybroker.logs import event
+from pybroker.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+HEAR_S = 1.0
+STEP_MAX = 1 << 20
+"""The largest step by which the controller epoch is raised."""
+REASON = "the store was restored from an older copy, or its nodes were changed?"
+
+
+async def raise_above(session: Session, fence: Fence, step: int) -> None:
+    """Set the controller epoch higher by `step`, which ends this term: a broker knows a later controller than the
+    store does. Raises NOT_CONTROLLER; does nothing where it was raised too often."""
+    await check_reign(session, fence)
+    if step > STEP_MAX:
+        cause = "brokers know a later controller, however often it is raised"
+        event(log, logging.ERROR, "controller epoch not raised", epoch=fence.epoch, cause=cause)
+        return
+    epoch = min(fence.epoch + step, nodes.EPOCH_MAX - 1)
+    with contextlib.suppress(BadVersion):
+        await commit(session, [Set(nodes.CONTROLLER_EPOCH, str(epoch).encode(), fence.version)])
+        event(log, logging.WARNING, "controller epoch raised", epoch=epoch, epoch_before=fence.epoch, cause=REASON)
+    raise KafkaError(errors.NOT_CONTROLLER, f"brokers know a later controller than that of epoch {fence.epoch}")
+
+
+class Changes(Protocol):
+    """The controller, which writes new states."""
+
+    async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]: ...
+
+
+class Restoration:
+    """Facts by partition and broker, and the partitions that they decide on."""
+
+    def __init__(
+        self, context: ClusterContext, channels: Channels, unclean: Callable[[str], bool], controller: Changes,
+        inbox: Inbox,
+    ) -> None:  # fmt: skip
+        self._context = context
+        self._channels = channels
+        self._unclean = unclean
+        self._controller = controller
+        self._inbox = inbox
+        self._known: defaultdict[TopicPartition, dict[int, tuple[int, Known]]] = defaultdict(dict)
+        """By broker: under which broker epoch it said so, and what."""
+        self._news: set[TopicPartition] = set()
+        """Partitions to decide on: a broker knows more of them."""
+        self._suspects: set[TopicPartition] = set()
+        """Partitions of which a broker may know more: it has not said what."""
+        self.stale = False
+        """True once a broker said that it knows a later controller."""
+
+    # -- facts -------------------------------------------------------------------------------------------------------
+
+    async def hear_old(self) -> None:
+        """Ask live replicas about the states that were written before a member of their ISR registered, and about
+        those that are doubted. A member that comes back joins the ISR by another write, so that at a usual failover
+        there are none."""
+        asked = defaultdict[int, list[TopicPartition]](list)
+        epochs, doubted = self._context.epochs, self._context.doubted
+        self._news |= doubted
+        for key, state in self._context.states():
+            written = self._context.written.get(key, -1)
+            if key in doubted or any(written < epochs.get(broker, -1) for broker in state.isr or state.replicas):
+                for broker in state.replicas:
+                    asked[broker].append(key)
+        await self._hear(asked)
+
+    async def _hear(self, asked: Mapping[int, Collection[TopicPartition]]) -> None:
+        await asyncio.gather(*(self._ask(broker, keys) for broker, keys in asked.items() if broker in self._channels))
+
+    async def _ask(self, broker: int, keys: Collection[TopicPartition]) -> None:
+        ids = {key: self._context.topics[key.topic].id for key in keys if key.topic in self._context.topics}
+        try:
+            async with asyncio.timeout(HEAR_S):
+                known, latest_epoch = await self._channels[broker].ask(ids)
+        except (OSError, KafkaError) as problem:
+            self.stale |= getattr(problem, "code", None) == errors.STALE_CONTROLLER_EPOCH
+            event(log, logging.WARNING, "broker not asked what it knows", broker=broker, reason=problem)
+            return
+        if latest_epoch >= 0:  # else it is Kafka's, which says nothing of what it has
+            known = dict.fromkeys(ids, NOTHING) | known
+        self._take(broker, known, went_back=latest_epoch > self._context.epochs.get(broker, latest_epoch))
+
+    def knows(self, broker: int, known: Mapping[TopicPartition, Known]) -> None:
+        """A broker refused what it knows better."""
+        self._take(broker, known, went_back=False)
+        self._inbox.once("restore", self.restore)
+
+    def _take(self, broker: int, known: Mapping[TopicPartition, Known], *, went_back: bool) -> None:
+        """Take what a broker says. `went_back`: its registration has a lower epoch than one before, so that leaders may
+        refuse its fetches: each of its partitions gets another leader epoch, in which they do not."""
+        epoch = self._context.epochs.get(broker)
+        if epoch is None:
+            return
+        for key, each in known.items():
+            if not (each.leader_epoch < nodes.EPOCH_MAX and each.log_epoch <= each.leader_epoch):
+                event(log, logging.ERROR, "what a broker knows is ignored", broker=broker, partition=key, known=each)
+                continue
+            state = self._context.state(key)
+            self._known[key][broker] = epoch, each
+            if state is not None and (went_back or is_ahead(each, state)):
+                self._news.add(key)
+
+    def suspect(self, key: TopicPartition) -> None:
+        """A leader refers to later epochs than the store has."""
+        self._suspects.add(key)
+        self._inbox.once("restore", self.restore)
+
+    def came(self, brokers: Collection[int]) -> None:
+        """Brokers came: what waits for them is looked at again."""
+        for key in self._context.doubted:
+            state = self._context.state(key)
+            if state is not None and not set(brokers).isdisjoint(state.replicas):
+                self._news.add(key)
+
+    # -- decisions ---------------------------------------------------------------------------------------------------
+
+    async def restore(self) -> set[TopicPartition]:
+        """Bring the partitions forward of which there is news, once all their live replicas were asked; those that
+        changed. Raises KafkaError: NOT_CONTROLLER, StoreError."""
+        if not self._news and not self._suspects:
+            return set()
+        await self._hear_news()
+        changes = self._decide(self._news)
+        self._news.clear()
+        if changes:
+            self._say(changes)
+        return await self._write(changes)
+
+    async def force(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Elect the best of the live replicas of doubted partitions, whoever may know more; those that changed. Raises
+        as `restore`."""
+        return await self._write(self._decide(keys, unclean=True))
+
+    async def _write(self, states: Mapping[TopicPartition, PartitionState]) -> set[TopicPartition]:
+        context = self._context
+        missing = {key for key in states if (state := context.state(key)) is not None and state.leader_epoch < 0}
+        if missing:
+            await context.create_states({key: states[key]._replace(partition_epoch=0) for key in missing})
+            self._channels.lead_and_follow(context, missing)
+            self._channels.update_metadata(context, missing)
+        there = {key: state for key, state in states.items() if key not in missing}
+        return missing | await self._controller.change(there, "brokers know more than the store")
+
+    async def _hear_news(self) -> None:
+        """Ask all live replicas of the partitions that are to be decided on."""
+        asked = defaultdict[int, list[TopicPartition]](list)
+        suspects, self._suspects = self._suspects, set()
+        for key in self._news | suspects:
+            state = self._context.state(key)
+            for broker in state.replicas if state is not None else ():
+                asked[broker].append(key)
+        await self._hear(asked)
+
+    def _decide(self, keys: Iterable[TopicPartition], *, unclean: bool = False) -> dict[TopicPartition, PartitionState]:
+        """The next states of these partitions."""
+        changes: dict[TopicPartition, PartitionState] = {}
+        context = self._context
+        for key in sorted(keys):
+            with context.about(key.topic):
+                state, facts = context.state(key), self._facts(key)
+                if state is None or key.topic in context.deleting or not facts:
+                    continue
+                allowed, doubted = unclean or self._unclean(key.topic), key in context.doubted
+                after, waits = restored(state, facts, context.usable(key), unclean=allowed, doubted=doubted)
+                if doubted and waits and state.leader == NO_LEADER and after.leader_epoch == state.leader_epoch + 1:
+                    continue  # it waits on
+                (context.doubted.add if waits else context.doubted.discard)(key)
+                changes[key] = after
+        return changes
+
+    def after_lost(self, key: TopicPartition) -> PartitionState | None:
+        """The state of a partition whose node is gone though this controller knew it; None where it knew none."""
+        context = self._context
+        topic_id, was = context.lost.pop(key, (b"", None))
+        if was is None or topic_id != context.topics[key.topic].id:
+            return None
+        after = election.after_change(was, context.live(key), unclean=self._unclean(key.topic))
+        return (after or election.above(was, was.leader, was.isr))._replace(partition_epoch=0)
+
+    def _facts(self, key: TopicPartition) -> dict[int, Known]:
+        """What the brokers that are still registered as they were then have said."""
+        epochs = self._context.epochs
+        said = self._known[key].items()
+        return {broker: known for broker, (epoch, known) in said if epochs.get(broker) == epoch and known.log_end >= 0}
+
+    def _say(self, changes: Mapping[TopicPartition, PartitionState]) -> None:
+        key = min(changes)
+        facts, state = self._facts(key), self._context.state(key)
+        broker = max(facts, key=lambda each: (facts[each].leader_epoch, facts[each].partition_epoch))
+        event(
+            log, logging.WARNING, "the store is behind its brokers", partitions=len(changes), partition=key,
+            leader_epoch=-1 if state is None else state.leader_epoch, known=facts[broker].leader_epoch, broker=broker,
+            cause=REASON,
+        )  # fmt: skip
+        waiting = [key for key in changes if key in self._context.doubted]
+        if waiting:
+            absent = set(changes[waiting[0]].replicas) - self._facts(waiting[0]).keys()
+            event(
+                log, logging.WARNING, "partitions wait for replicas that may know more", partitions=len(waiting),
+                partition=waiting[0], brokers=",".join(map(str, sorted(absent))),
+            )  # fmt: skip

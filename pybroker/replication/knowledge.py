@@ -1,0 +1,30 @@
+"""What this broker knows of its replicas, for a controller whose store may have gone back in time.
+
+The controller decides by it: cluster/rollback.py."""
+
+from __future__ import annotations
+
+from pybroker.cluster.image import Image
+from pybroker.cluster.rollback import UNUSABLE, Known
+from pybroker.replication.isr import IsrKeeper
+from pybroker.replication.replica import Replica
+
+
+def known_of(replica: Replica, image: Image, isr: IsrKeeper) -> Known:
+    """The epochs that a replica was told last, the ISR of that leader epoch, and what its log has.
+
+    The leader knows its ISR before other brokers are told of it."""
+    if replica.log is None:
+        return UNUSABLE
+    role, epochs, key = replica.log.role, replica.log.epochs(), replica.key
+    leader, partition_epoch, members = role.leader, role.partition_epoch, tuple[int, ...]()
+    topic, state, led = image.topic(key.topic), image.partition(*key), isr.of(key)
+    if led is not None and led.leader_epoch == role.leader_epoch:
+        leader, partition_epoch, members = isr.broker_id, led.partition_epoch, led.isr
+    elif (
+        topic is not None and topic.id == replica.topic_id and state is not None
+        and state.leader_epoch == role.leader_epoch and state.partition_epoch >= partition_epoch
+    ):  # fmt: skip
+        leader, partition_epoch, members = state.leader, state.partition_epoch, state.isr
+    log_epoch = epochs[-1][0] if epochs else -1
+    return Known(role.leader_epoch, partition_epoch, leader, members, log_epoch, replica.log.log_end_offset)

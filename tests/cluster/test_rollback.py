@@ -1,0 +1,60 @@
+"""The state that follows from what live brokers know, where the store went back in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.cluster.image import PartitionState
+from pybroker.cluster.rollback import NOTHING, Known, is_ahead, restored
+
+STORE = PartitionState((1, 2, 3), 1, 3, (1, 2, 3), 1, 4)
+MISSING = PartitionState((1, 2, 3), -1, -1, (), -1, -1)
+
+
+def told(epoch: int, leader: int, *isr: int, partition_epoch: int = 9) -> Known:
+    return Known(epoch, partition_epoch, leader, isr, min(epoch, 2), 10)
+
+
+def log(epoch: int, end: int) -> Known:
+    return Known(epoch, 0, -1, (), epoch, end)
+
+
+@pytest.mark.parametrize(
+    ("known", "live", "unclean", "after"),
+    [
+        ({1: told(17, 2, 2, 3), 2: told(17, 2, 2, 3)}, {1, 2, 3}, False, (2, 18, (2, 3))),
+        ({1: told(17, 2, 2, 3), 3: told(17, 2, 2, 3)}, {1, 3}, False, (3, 18, (3,))),
+        ({1: told(17, 2, 2)}, {1, 3}, False, (-1, 18, (2,))),
+        ({1: told(17, 2, 2)}, {1, 3}, True, (1, 18, (1,))),
+        ({1: told(3, 1, 1), 2: told(3, 1, 1, 2, 3, partition_epoch=4)}, {1, 2, 3}, False, (1, 4, (1,))),
+        ({1: log(5, 90), 2: log(17, 20), 3: log(17, 30)}, {1, 2, 3}, False, (3, 18, (3,))),
+        ({1: log(5, 90), 2: log(17, 20)}, {1, 2}, False, (-1, 18, (1, 2, 3))),
+        ({1: log(5, 90), 2: log(17, 20)}, {1, 2}, True, (2, 18, (2,))),
+        ({1: told(5, 3, 3, 1), 2: log(17, 20), 3: NOTHING}, {1, 2, 3}, False, (2, 18, (2,))),
+    ],
+)
+def test_who_leads(
+    known: dict[int, Known], live: set[int], unclean: bool, after: tuple[int, int, tuple[int, ...]]
+) -> None:
+    """By the newest that was told; by logs where they alone know more: the best, once all on record are there."""
+    state, _ = restored(STORE, known, live, unclean=unclean)
+    assert (state.leader, state.leader_epoch, state.isr) == after
+
+
+def test_a_state_that_is_missing() -> None:
+    """Logs are the proof that there was one, and all replicas may know more; where there is none it is new."""
+    assert not is_ahead(NOTHING, MISSING) and is_ahead(log(-1, 1), MISSING) and is_ahead(log(0, 0), MISSING)
+    state, doubted = restored(MISSING, {1: log(0, 5), 2: NOTHING}, {1, 2}, unclean=False)
+    assert doubted and state[1:4] == (-1, 1, (1, 2, 3))
+    state, doubted = restored(MISSING, {1: log(0, 5), 2: NOTHING, 3: log(0, 6)}, {1, 2, 3}, unclean=False)
+    assert not doubted and state[1:4] == (3, 1, (3,))
+
+
+def test_what_is_doubted_is_not_what_was_told() -> None:
+    """Brokers were told that it has no leader, and any replica as its ISR: their logs count still."""
+    waiting = PartitionState((1, 2, 3), -1, 18, (1, 2, 3), 1, 5)
+    heard = {1: told(18, -1, 1, 2, 3), 3: told(18, -1, 1, 2, 3)._replace(log_epoch=17)}
+    state, doubted = restored(waiting, heard, {1, 3}, unclean=False, doubted=True)
+    assert doubted and state.leader == -1
+    state, doubted = restored(waiting, heard | {2: log(16, 99)}, {1, 2, 3}, unclean=False, doubted=True)
+    assert not doubted and (state.leader, state.leader_epoch, state.isr) == (3, 19, (3,))

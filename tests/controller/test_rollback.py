@@ -1,0 +1,145 @@
+"""The store went back in time under a controller: epochs, states and ids that brokers know are not used again."""
+
+from __future__ import annotations
+
+import pytest
+
+from pybroker.cluster.rollback import Known
+from pybroker.controller import nodes
+from pybroker.controller.producer_ids import BLOCK, ProducerIds
+from pybroker.controller.requests import elect_leaders
+from pybroker.coordination.store import NoNode
+from pybroker.model import TopicPartition
+from tests.controller.brokers import FakeCluster
+from tests.controller.stage import Stage
+from tests.harness import eventually
+
+
+async def epoch_of_store(cluster: FakeCluster) -> int:
+    return int((await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0])
+
+
+async def restore(cluster: FakeCluster, key: TopicPartition, state: bytes) -> None:
+    """As when the store is restored from a copy: an older state, new registrations, another controller."""
+    await cluster.controller.controller.stop()
+    await cluster.admin.set(nodes.state(*key), state)
+    for broker in cluster.living:
+        await broker.session.delete(nodes.broker(broker.number))
+        await broker.register()
+    await cluster.admin.delete(nodes.CONTROLLER)
+    await eventually("another is", lambda: any(broker.controller.active for broker in cluster.living))
+
+
+async def test_brokers_know_a_later_controller(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """/controller_epoch was set back: it is raised until they obey, which is said."""
+    for broker in cluster.living:
+        broker.controller_epoch = 40
+    (key,) = await cluster.create("t", (1, 2, 3))
+    await cluster.until_led(key, 1)
+    assert await epoch_of_store(cluster) > 40
+    assert 0 < sum("controller epoch raised" in r.getMessage() for r in caplog.records) < 20  # further each time
+
+
+async def test_a_state_that_is_set_back_by_hand(cluster: FakeCluster) -> None:
+    """The next election is above what the controller knows."""
+    (key,) = await cluster.create("t", (1, 2, 3))
+    old, _ = await cluster.admin.get(nodes.state(*key))
+    await cluster.brokers[3].die()
+    await cluster.until_led(key, 1)
+    await eventually("3 is out", lambda: is_isr(cluster, key, [1, 2]))
+    _, epoch, *_ = await cluster.state(key)
+    await cluster.admin.set(nodes.state(*key), old)
+    done = await elect_leaders(cluster.controller.controller, [key], 0)
+    await cluster.brokers[2].die()
+    await eventually("2 is out, and 3 is not in", lambda: is_isr(cluster, key, [1]))
+    assert (await cluster.state(key))[1] > epoch and done
+
+
+async def is_isr(cluster: FakeCluster, key: TopicPartition, isr: list[int]) -> bool:
+    return (await cluster.state(key))[2] == isr
+
+
+async def test_a_state_that_is_deleted_by_hand(cluster: FakeCluster) -> None:
+    """Who was out of the ISR is so still, and the leader epoch is above the last."""
+    (key,) = await cluster.create("t", (1, 2, 3))
+    await cluster.brokers[3].die()
+    await eventually("3 is out", lambda: is_isr(cluster, key, [1, 2]))
+    _, epoch, *_ = await cluster.state(key)
+    await cluster.admin.delete(nodes.state(*key))
+    await cluster.brokers[2].die()
+
+    async def made_again() -> bool:
+        try:
+            return (await cluster.state(key))[2] == [1]
+        except NoNode:
+            return False
+
+    await eventually("it is made again", made_again)
+    assert (await cluster.state(key))[1] > epoch
+
+
+async def test_the_best_log_leads_once_all_are_there(cluster: FakeCluster) -> None:
+    """What the store says of an epoch that is over is not gone by: 3 has the latest log, and 2 may have a later one."""
+    (key,) = await cluster.create("t", (1, 2, 3))
+    state, _ = await cluster.admin.get(nodes.state(*key))
+    await cluster.brokers[2].die()
+    await eventually("2 is out", lambda: is_isr(cluster, key, [1, 3]))
+    cluster.brokers[1].known[key], cluster.brokers[3].known[key] = log(5, 90), log(17, 70)
+    await restore(cluster, key, state)
+    await eventually("it waits", lambda: has(cluster, key, -1, 18))
+    done = await elect_leaders(cluster.controller.controller, [key], 0)
+    assert done[key] != 0 and (await cluster.state(key))[0] == -1
+    cluster.brokers[2].session.expire()
+    await cluster.join(2)
+    await cluster.until_led(key, 3)
+    assert (await cluster.state(key))[1:3] == (19, [3])
+
+
+async def test_an_operator_gives_up_what_is_waited_for(cluster: FakeCluster) -> None:
+    """An unclean election takes the best of those that are there."""
+    (key,) = await cluster.create("t", (1, 2, 3))
+    state, _ = await cluster.admin.get(nodes.state(*key))
+    await cluster.brokers[2].die()
+    await eventually("2 is out", lambda: is_isr(cluster, key, [1, 3]))
+    cluster.brokers[3].known[key] = log(17, 70)
+    await restore(cluster, key, state)
+    await eventually("it waits", lambda: has(cluster, key, -1, 18))
+    assert await elect_leaders(cluster.controller.controller, [key], 1) == {key: 0}
+    assert (await cluster.state(key))[:3] == (3, 19, [3])
+
+
+def log(epoch: int, end: int) -> Known:
+    """What a broker knows whose log alone knows."""
+    return Known(epoch, 0, -1, (), epoch, end)
+
+
+async def has(cluster: FakeCluster, key: TopicPartition, leader: int, epoch: int) -> bool:
+    return (await cluster.state(key))[:2] == (leader, epoch)
+
+
+async def test_a_state_whose_partition_epoch_is_behind(cluster: FakeCluster) -> None:
+    """The ISR of the store is too large: the leader's own counts."""
+    (key,) = await cluster.create("t", (1, 2, 3))
+    state, _ = await cluster.admin.get(nodes.state(*key))
+    cluster.brokers[1].known[key] = Known(0, 7, 1, (1, 3), 0, 10)
+    await restore(cluster, key, state)
+    await eventually("the ISR is the leader's", lambda: is_isr(cluster, key, [1, 3]))
+    assert (await cluster.state(key))[:2] == (1, 1)
+
+
+async def test_producer_ids_that_the_store_has_forgotten(stage: Stage) -> None:
+    """Nobody gets an id that a broker saw in use, whichever broker is asked first."""
+    logs_hold = -1
+    one, other = stage.ids, ProducerIds(lambda: stage.session, 2, lambda: logs_hold)
+    old, _ = await stage.session.get(nodes.PRODUCER_IDS)
+    drawn = {await one.draw(), await other.draw()}
+    assert max(drawn) == BLOCK
+    await stage.session.set(nodes.PRODUCER_IDS, old)
+    await one.bring_forward()
+    await other.bring_forward()
+    late = ProducerIds(lambda: stage.session, 3, lambda: -1)
+    assert await late.draw() == 2 * BLOCK
+    logs_hold = 7 * BLOCK + 3
+    assert (await other.block())[0] == 8 * BLOCK
+    await stage.session.delete(nodes.PRODUCER_IDS)
+    assert (await other.block())[0] == 9 * BLOCK

@@ -1,0 +1,103 @@
+"""Schedules in which the store is restored from an older copy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from sqlite3 import Connection
+
+from pybroker.controller import nodes
+from tests.simulation.checker import GROUPS, T
+from tests.simulation.scripts import until
+from tests.simulation.world import Script, World
+
+
+def restore(world: World, copy: Connection) -> None:
+    """Have the store be as it was."""
+    world.say("-- the store is restored from an older copy")
+    world.checker.store_goes_back()
+    world.store.restore(copy)
+
+
+async def move_on(world: World) -> None:
+    """Have leaders and controllers change, and records be acknowledged meanwhile."""
+    for number in (1, 2, 3):
+        world.say(f"-- kill {number}")
+        world.network.lives[number].kill()
+        await asyncio.sleep(1)
+        world.start(number)
+        await until("all are in sync", lambda: all(len(world.checker.states[key].isr) == 3 for key in (T, GROUPS)))
+        await asyncio.sleep(0.5)
+
+
+async def while_all_run(world: World) -> None:
+    """All brokers go on, in new sessions."""
+    await until("all are in sync", lambda: all(len(s.isr) == 3 for s in world.checker.states.values()))
+    copy = world.store.copy()
+    await move_on(world)
+    restore(world, copy)
+    await asyncio.sleep(3)
+    await move_on(world)
+
+
+async def when_all_are_down(world: World, order: Sequence[int]) -> None:
+    """All brokers are stopped, and are started one after the other: their logs alone know what was."""
+    await until("all are in sync", lambda: all(len(s.isr) == 3 for s in world.checker.states.values()))
+    copy = world.store.copy()
+    await move_on(world)
+    for life in world.network.lives.values():
+        life.kill()
+    restore(world, copy)
+    for number in order:
+        await asyncio.sleep(0.7)
+        world.start(number)
+
+
+async def when_the_isr_was_larger(world: World, down: int) -> None:
+    """In the copy all are in sync; since then a broker was down, which comes back when the store is restored."""
+    await until("all are in sync", lambda: all(len(s.isr) == 3 for s in world.checker.states.values()))
+    copy = world.store.copy()
+    world.network.lives[down].kill()
+    await until("it is out", lambda: all(down not in world.checker.states[key].isr for key in (T, GROUPS)))
+    acked = world.clients.acked
+    await until("records are acknowledged", lambda: world.clients.acked > acked + 5)
+    restore(world, copy)
+    world.start(down)
+    await asyncio.sleep(1)
+    await move_on(world)
+
+
+async def states_are_deleted(world: World) -> None:
+    """The states of partitions are gone, their topics are not."""
+    await until("all are in sync", lambda: all(len(s.isr) == 3 for s in world.checker.states.values()))
+    await move_on(world)
+    copy = world.store.copy()
+    copy.execute("DELETE FROM node WHERE name = 'state'")
+    copy.execute("UPDATE node SET children = 0 WHERE parent LIKE '/brokers/topics/%/partitions'")
+    copy.commit()
+    restore(world, copy)
+    await asyncio.sleep(3)
+    await move_on(world)
+
+
+async def the_controller_epoch_is_gone(world: World) -> None:
+    """/controller_epoch begins anew, while brokers know a later one."""
+    await move_on(world)
+    copy = world.store.copy()
+    copy.execute("DELETE FROM node WHERE name = ?", (nodes.CONTROLLER_EPOCH.removeprefix("/"),))
+    copy.commit()
+    restore(world, copy)
+    await asyncio.sleep(3)
+    await move_on(world)
+
+
+ROLLBACKS: dict[str, Script] = {
+    "all run": while_all_run,
+    "all are down": partial(when_all_are_down, order=(1, 2, 3)),
+    "all are down, another order": partial(when_all_are_down, order=(3, 1, 2)),
+    "the ISR was larger: 1": partial(when_the_isr_was_larger, down=1),
+    "the ISR was larger: 3": partial(when_the_isr_was_larger, down=3),
+    "states are deleted": states_are_deleted,
+    "the controller epoch is gone": the_controller_epoch_is_gone,
+}

@@ -1,0 +1,17 @@
+"""The store of a simulated cluster went back in time: nothing acknowledged is lost, and all goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.rollbacks import ROLLBACKS
+from tests.simulation.world import simulate
+
+
+@pytest.mark.parametrize("what", ROLLBACKS)
+def test_the_store_is_restored_from_an_older_copy(what: str, tmp_path: Path) -> None:
+    """Leaders are elected above the epochs that brokers know, by what their logs have."""
+    history = simulate(1, tmp_path, script=ROLLBACKS[what])
+    assert any("the store is restored" in line for line in history)
