@@ -92,13 +92,15 @@ class Restoration:
         there are none."""
         asked = defaultdict[int, list[TopicPartition]](list)
         epochs, doubted = self._context.epochs, self._context.doubted
-        self._news |= doubted
         for key, state in self._context.states():
             written = self._context.written.get(key, -1)
             if key in doubted or any(written < epochs.get(broker, -1) for broker in state.isr or state.replicas):
                 for broker in state.replicas:
                     asked[broker].append(key)
         await self._hear(asked)
+        if self._news:  # a store that is behind in one is old in all that it had then
+            self._news.update(*asked.values())
+        self._news |= doubted
 
     async def _hear(self, asked: Mapping[int, Collection[TopicPartition]]) -> None:
         await asyncio.gather(*(self._ask(broker, keys) for broker, keys in asked.items() if broker in self._channels))

@@ -4,7 +4,7 @@ import contextlib
 import re
 import socket
 import ssl
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker.errors import system_words
 from pybroker.model import HostPort
@@ -15,14 +15,21 @@ ASK_TLS_S: Final = 3.0
 ENABLE: Final = "zookeeper.ssl.client.enable"
 
 
-def found_at(at: HostPort, seen: int, context: ssl.SSLContext | None = None) -> str:
+class Found(NamedTuple):
+    """What is at an address, and the last transaction of a ZooKeeper that serves there; -1 of anything else."""
+
+    words: str
+    zxid: int = -1
+
+
+def found_at(at: HostPort, seen: int, context: ssl.SSLContext | None = None) -> Found:
     """What is there, for whoever has seen a zxid of it; `context`: what TLS is spoken with, if it is."""
     try:
         asking = socket.create_connection(at, ASK_WHY_S)
     except TimeoutError:
-        return f"{at} does not answer"
+        return Found(f"{at} does not answer")
     except OSError as problem:
-        return f"{at}: {system_words(problem)}"
+        return Found(f"{at}: {system_words(problem)}")
     said = b""
     asking.settimeout(ASK_WHY_S if context is None else ASK_TLS_S)
     try:
@@ -31,15 +38,17 @@ def found_at(at: HostPort, seen: int, context: ssl.SSLContext | None = None) -> 
             said = asked.makefile("rb").read(4096)
     except OSError as problem:
         if context is not None:
-            return f"{at}: {_words(problem)}"
+            return Found(f"{at}: {_words(problem)}")
     zxid = re.search(rb"^Zxid: 0x([0-9a-f]{1,16})", said, re.MULTILINE)
     if zxid is None:
         if context is None and _speaks_tls(at):
-            return f"{at} speaks TLS, and {ENABLE} is false"
-        return f"{at} accepts connections, and does not answer as a ZooKeeper that serves"
-    if int(zxid[1], 16) < seen:
-        return f"{at} knows less than was seen there before: it has lost its data, or is another ZooKeeper"
-    return f"{at} serves, and did not answer in time"
+            return Found(f"{at} speaks TLS, and {ENABLE} is false")
+        return Found(f"{at} accepts connections, and does not answer as a ZooKeeper that serves")
+    last = int(zxid[1], 16)
+    if last < seen:
+        why = "it was restored from an older copy, has lost its data, or is another ZooKeeper"
+        return Found(f"{at} knows less than was seen there before: {why}", last)
+    return Found(f"{at} serves, and did not answer in time", last)
 
 
 def _speaks_tls(at: HostPort) -> bool:

@@ -303,6 +303,11 @@ class Store(ABC):
         """Why it cannot be reached, for a person, as far as can be found out: it may take a second."""
         return ""
 
+    async def give_up(self, session: Session) -> str:
+        """Take a session for expired that no server will let go on, as the store went back in time; why, "" if it is
+        not so. It may take a second."""
+        return ""
+
 
 def tell(listener: Callable[[T], object], news: T, problem: str) -> None:
     """Call a listener or a watch, whose own mistake must not cost others their news."""

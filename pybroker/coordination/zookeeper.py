@@ -16,7 +16,7 @@ from pybroker.model import HostPort
 
 from . import store as s
 from .commit import until_answered
-from .found_at import found_at
+from .found_at import Found, found_at
 from .zookeeper_access import Access, access_of
 from .zookeeper_session import ANYBODY, ZooKeeperSession
 
@@ -104,11 +104,26 @@ class ZooKeeperStore(s.Store):
         return f"ZooKeeper at {self._hosts} (zookeeper.connect) {why}: {whom}"
 
     async def why(self) -> str:
-        hosts = [HostPort(*host) for host in collect_hosts(self._hosts)[0]]
-        seen = max((session.last_zxid for session in self._sessions), default=0)
-        looks = (asyncio.to_thread(found_at, host, seen, self._access.tls) for host in hosts)
+        found = await self._look(max((session.last_zxid for session in self._sessions), default=0))
         refused = {self._refusal(each.refused) for each in self._sessions if each.refused and not each.stopped}
-        return "; ".join([*await asyncio.gather(*looks), *refused])
+        return "; ".join([*(each.words for each in found), *refused])
+
+    async def _look(self, seen: int) -> list[Found]:
+        """What is at each address."""
+        hosts = [HostPort(*host) for host in collect_hosts(self._hosts)[0]]
+        return await asyncio.gather(*(asyncio.to_thread(found_at, at, seen, self._access.tls) for at in hosts))
+
+    async def give_up(self, session: s.Session) -> str:
+        """A server refuses a session that has seen a later transaction than its own last one. A server that lags does
+        so for a while: here none that serves has as much."""
+        assert isinstance(session, ZooKeeperSession)
+        if session.state is not s.SessionState.DISCONNECTED:
+            return ""
+        seen = session.last_zxid
+        latest = max(found.zxid for found in await self._look(seen))
+        if not 0 <= latest < seen or not session.give_up():
+            return ""
+        return f"ZooKeeper knows transactions up to {latest:#x}, and the session has seen {seen:#x}"
 
     async def close(self) -> None:
         """A connection that is being made, as to a host that is gone, is not waited for."""

@@ -358,6 +358,14 @@ class ZooKeeperSession(s.Session):
         """Nothing of it is left."""
         return self._stopping is not None and self._stopping.done()
 
+    def give_up(self) -> bool:
+        """Take the session for expired, if it is not connected; False if it is."""
+        if self.state is not s.SessionState.DISCONNECTED:
+            return False
+        self._become(s.SessionState.EXPIRED)
+        self._end()
+        return True
+
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> asyncio.Future[None]:

@@ -53,8 +53,8 @@ LEASE_MARGIN = 0.1
 LEASE_LOOKS = 12
 """How often in a session's timeout the lease is renewed."""
 RETRY_S = 1.0
-WHY_S = 10.0
-"""How often it is found out why ZooKeeper does not answer, once the lease has lapsed."""
+WHY_S = 2.0
+"""How often it is found out why ZooKeeper does not answer, once it has not for as long as a lease lasts."""
 
 T = TypeVar("T")
 Registered = Callable[[Session, int], Awaitable[object]]
@@ -79,7 +79,7 @@ class Membership:
         self.disconnects = self.expiries = 0
         self._registered = self._silent = False
         self._renew = asyncio.Event()
-        self._missed = asyncio.Event()  # set where the lease lapses
+        self._unheard = asyncio.Event()  # set while the store has not answered for as long as a lease lasts
         self.on_session: list[Callable[[Session], Awaitable[object]]] = []  # told of each but the first; may refuse it
         self.on_lost: list[Callable[[], Awaitable[object]]] = []  # told when the session ended
         self.on_registered: list[Registered] = []
@@ -323,11 +323,17 @@ class Membership:
         """Tell until when the session is alive for certain, as often as that moves."""
         now_s = asyncio.get_running_loop().time
         told, moved_s = -1, now_s()
+        answered_ms, heard_s = -1, now_s()
         while True:
             session = self.session
             self._renew.clear()
             lease_ms = _lease_ms(session)
             until_ms = session.answered_ms + lease_ms
+            if session.answered_ms != answered_ms:
+                answered_ms, heard_s = session.answered_ms, now_s()
+                self._unheard.clear()
+            elif now_s() - heard_s > lease_ms / 1000:
+                self._unheard.set()
             if self._registered and session.state not in ENDED and session.renewals.are_due and until_ms != told:
                 told, moved_s = until_ms, now_s()
                 self._hold(until_ms)
@@ -339,23 +345,24 @@ class Membership:
                 then = "acks 0 and 1 are refused"
                 event(log, logging.WARNING, "lease lapsed", cause="ZooKeeper does not answer", then=then)
                 self._silent = True
-                self._missed.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(session.timeout_ms / 1000 / LEASE_LOOKS):
                     await self._renew.wait()
                     told, moved_s = -1, now_s()
 
     async def _say_why(self) -> None:
-        """Find out why ZooKeeper does not answer, and say so, for as long as it does not. That may wait for a resolver
-        of names, and the lease for nothing."""
+        """Find out why ZooKeeper does not answer, and say so, for as long as it does not, and begin a new session where
+        the old one will never go on. That may wait for a resolver of names, and the lease for nothing."""
         while True:
-            await self._missed.wait()
-            self._missed.clear()
+            await self._unheard.wait()
             said = ""
-            while self._silent:
+            while self._unheard.is_set():
                 if (why := await self._store.why()) and why != said:
                     event(log, logging.WARNING, "ZooKeeper not reached", reason=why)
                     said = why
+                if why := await self._store.give_up(self.session):
+                    cause = f"{why}: it was restored from an older copy, or is another one"
+                    event(log, logging.WARNING, "session given up", cause=cause, then="a new one begins")
                 await asyncio.sleep(WHY_S)
 
 

@@ -72,7 +72,7 @@ class Checker:
         """The nodes that `states` were read from."""
         self._ids: dict[TopicPartition, bytes] = {}
         self._claims: set[TopicPartition] = set()
-        """Partitions whose state is from an older copy of the store: its ISR binds nobody before it is written anew."""
+        """Partitions whose state is from an older copy of the store, or doubted: its ISR binds nobody."""
         self._committed: dict[tuple[TopicPartition, bytes], Committed] = {}
 
     def committed(self, key: TopicPartition, topic_id: bytes) -> Committed:
@@ -109,7 +109,9 @@ class Checker:
             state = nodes.load_state(data, node.replicas[0], stat.version)
             same = before if before is not None and self._ids[key] == node.id else None
             self.states[key], self._ids[key] = state, node.id
-            if before is not None:
+            if nodes.is_doubted(data):
+                self._claims.add(key)
+            elif before is not None:
                 self._claims.discard(key)
             self._world.say(f"{key} leader={state.leader} epoch={state.leader_epoch} isr={state.isr} v={stat.version}")
             if state.controller_epoch < epoch:

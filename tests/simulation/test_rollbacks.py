@@ -10,8 +10,9 @@ from tests.simulation.rollbacks import ROLLBACKS
 from tests.simulation.world import simulate
 
 
+@pytest.mark.parametrize("seed", [1, 3])
 @pytest.mark.parametrize("what", ROLLBACKS)
-def test_the_store_is_restored_from_an_older_copy(what: str, tmp_path: Path) -> None:
+def test_the_store_is_restored_from_an_older_copy(what: str, seed: int, tmp_path: Path) -> None:
     """Leaders are elected above the epochs that brokers know, by what their logs have."""
-    history = simulate(1, tmp_path, script=ROLLBACKS[what])
+    history = simulate(seed, tmp_path, script=ROLLBACKS[what])
     assert any("the store is restored" in line for line in history)
