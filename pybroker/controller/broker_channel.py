@@ -382,6 +382,8 @@ class BrokerChannel:
 
     def _led(self, batch: Batch, answer: Any) -> None:
         self._whole(answer.error_code)
+        if answer.error_code:
+            return  # of no partition is anything said
         if answer.known:
             self._reports.knows(self.broker.id, _known(answer))
         names = {told.topic_id: key.topic for key, told in batch.leaders.items()}

@@ -79,6 +79,8 @@ class Controller:
         self.context: ClusterContext | None = None  # while it is the controller
         self._deletions: Deletions | None = None
         self._restoration: Restoration | None = None
+        self._refusals: set[tuple[int, int]] = set()
+        """Brokers and codes: logged, in whichever term, until the broker does what it is told."""
         self._step = 1
         """How far the controller epoch is raised when a broker knows a later one: more each time, for it does not say
         which."""
@@ -417,7 +419,10 @@ class Controller:
     # -- what channels report ----------------------------------------------------------------------------------------
 
     def answered(self, broker: int, code: int) -> None:
-        event(log, logging.WARNING, "broker refused what it was told", broker=broker, error=errors.lookup(code).name)
+        if (broker, code) not in self._refusals:
+            name = errors.lookup(code).name
+            event(log, logging.WARNING, "broker refused what it was told", broker=broker, error=name)
+        self._refusals.add((broker, code))
         if code == errors.STALE_CONTROLLER_EPOCH:
             self._inbox.once("reign", self._raise_epoch)
 
@@ -437,6 +442,7 @@ class Controller:
             self.context.full ^= {(broker, partition)}
             self._inbox.once(f"full {broker}", lambda: self._room_changed(broker))
         if code in (errors.NONE, elections.TAKES_NO_APPENDS):  # it can use a log that it could not
+            self._refusals = {each for each in self._refusals if each[0] != broker}
             self.context.failed.discard((broker, partition))
         elif code in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):  # else the epochs say so
             self.context.failed.add((broker, partition))  # before the election, which is of all that are reported

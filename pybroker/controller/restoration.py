@@ -111,8 +111,10 @@ class Restoration:
             async with asyncio.timeout(HEAR_S):
                 known, latest_epoch = await self._channels[broker].ask(ids)
         except (OSError, KafkaError) as problem:
-            self.stale |= getattr(problem, "code", None) == errors.STALE_CONTROLLER_EPOCH
-            event(log, logging.WARNING, "broker not asked what it knows", broker=broker, reason=problem)
+            if getattr(problem, "code", None) == errors.STALE_CONTROLLER_EPOCH:
+                self.stale = True
+            else:
+                event(log, logging.WARNING, "broker not asked what it knows", broker=broker, reason=problem)
             return
         if latest_epoch >= 0:  # else it is Kafka's, which says nothing of what it has
             known = dict.fromkeys(ids, NOTHING) | known

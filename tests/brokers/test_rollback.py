@@ -1,0 +1,97 @@
+"""A real ZooKeeper is restored from an older copy under brokers that run: they go on, and lose nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from pybroker.protocol import messages as m
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.asking import ask
+from tests.brokers.kit import Cluster
+from tests.brokers.witness import Witness
+from tests.harness import until
+from tests.wire import Wire
+
+SESSION_MS = 2000
+OLDER, NEWER = "86400000", "172800000"
+"""retention.ms in the copy, and since."""
+pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+
+
+def producer_ids(cluster: Cluster) -> list[int]:
+    """One of each broker, once it gives them."""
+    found = []
+    for broker in cluster.brokers.values():
+        with Wire(broker.port) as wire:
+
+            def gives(wire: Wire = wire) -> bool:
+                error, drawn, _ = wire.init_producer_id()
+                found.extend([drawn] * (not error))
+                return not error
+
+            until("an id is given", gives)
+    return found
+
+
+def keep(cluster: Cluster, topic: str, retention_ms: str) -> None:
+    """Alter how long records are kept."""
+    entry = ConfigEntry("retention.ms", retention_ms, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    cluster.admin.incremental_alter_configs([resource])[resource].result(20)
+
+
+def kept(cluster: Cluster, topic: str) -> set[str | None]:
+    """How long they are, as each broker says."""
+    kind = m.DescribeConfigsRequest.Resources
+    asked = [kind(resource_type=2, resource_name=topic, configuration_keys=["retention.ms"])]
+    answers = (ask(broker.port, "DescribeConfigs", 1, resources=asked) for broker in cluster.brokers.values())
+    return {answer.results[0].configs[0].value for answer in answers}
+
+
+def said(cluster: Cluster, line: str, times: int = 1) -> bool:
+    return all(broker.count(line) >= times for broker in cluster.brokers.values())
+
+
+def test_an_older_copy(tmp_path: Path) -> None:
+    """Brokers give up sessions that it does not let go on and register anew; the partition is led above the epochs
+    that it has forgotten, acknowledged records are there, producer ids are given once, and its settings are gone by."""
+    zookeeper = ZooKeeper(data_dir=str(tmp_path / "zookeeper"))
+    with zookeeper, Cluster(tmp_path, zookeeper, zookeeper_session_timeout_ms=SESSION_MS) as cluster:
+        topic = cluster.create("t", replicas=[[1, 2, 3]], retention_ms=OLDER)
+        (server,) = zookeeper.servers
+        copy = server.data.with_suffix(".copy")
+        with Witness(cluster, topic) as witness:
+            witness.until_acked()
+            shutil.copytree(server.data, copy)
+            for number in (1, 2):
+                cluster.kill(number)
+                witness.until_acked()
+                cluster.restart(number)
+                cluster.until_in_sync(topic)
+            drawn = producer_ids(cluster)
+            keep(cluster, topic, NEWER)
+            until("settings are altered", lambda: kept(cluster, topic) == {NEWER})
+            registered = {number: broker.count("broker registered") for number, broker in cluster.brokers.items()}
+            zookeeper.kill()
+            shutil.rmtree(server.data)
+            shutil.copytree(copy, server.data)
+            zookeeper.start()
+            until("sessions are given up", lambda: said(cluster, "session given up"), timeout_s=30)
+            until("all are registered", lambda: all(
+                broker.count("broker registered") > registered[number] for number, broker in cluster.brokers.items()
+            ), timeout_s=30)  # fmt: skip
+            cluster.until_in_sync(topic)
+            witness.until_acked()
+            cluster.kill(1)
+            witness.until_acked()
+            cluster.restart(1)
+            cluster.until_in_sync(topic)
+            drawn += producer_ids(cluster)
+            assert len(set(drawn)) == len(drawn)
+            until("the older settings are gone by", lambda: kept(cluster, topic) == {OLDER})
+            witness.judge()
+        assert any(broker.count("the store is behind its brokers") for broker in cluster.brokers.values())
