@@ -20,6 +20,10 @@ from pybroker.logs import event
 log = logging.getLogger(__name__)
 
 BLOCK = 1000
+ID_MAX = 1 << 62
+"""A client may write under any id: a higher one in a log was not given here, and would leave none to give."""
+UNKNOWN_BLOCKS = 1000
+"""How many blocks others may have taken that a store has forgotten, and this broker has not seen."""
 
 
 class ProducerIds:
@@ -59,14 +63,16 @@ class ProducerIds:
             # an idempotent producer does not have, and is closed for what it asks, for ever.
             raise KafkaError(errors.COORDINATOR_LOAD_IN_PROGRESS, f"no producer ids: {problem}") from problem
 
-    async def bring_forward(self) -> None:
-        """Have the store know of all ids that this broker knows of: after it went back another broker could give them
-        out again. Raises StoreError."""
+    async def bring_forward(self, *, went_back: bool = False) -> None:
+        """Have the store know of all ids that this broker knows of, after it went back: another broker could give them
+        out again. Those are passed by, too, that only brokers know which are not back yet. `went_back`: the store did,
+        whatever ids it has. Raises StoreError."""
         while True:
             used, stat, known = await self._read()
-            if known < 0:
+            if known < 0 and not went_back:
                 return
-            cause = f"ids up to {known} are known here: the store was restored from an older copy?"
+            known = max(known, used) + UNKNOWN_BLOCKS * BLOCK
+            cause = f"ids up to {known} may be in use: the store was restored from an older copy?"
             event(log, logging.WARNING, "producer ids brought forward", used_before=used, cause=cause)
             last = known // BLOCK * BLOCK + BLOCK - 1
             if await self._write(last + 1 - BLOCK, stat):
@@ -83,7 +89,8 @@ class ProducerIds:
                 with contextlib.suppress(NodeExists):
                     await commit(session, [Create(nodes.PRODUCER_IDS)])
         used = nodes.load_block(data) if data else -1
-        known = max(self._seen, self._above())
+        above = self._above()
+        known = max(self._seen, above if above < ID_MAX else -1)
         self._seen = max(self._seen, used)
         return used, stat, known if known > used else -1
 

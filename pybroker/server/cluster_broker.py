@@ -303,7 +303,7 @@ class ClusterBroker(Broker):
         self._session = session
         await self._end_reign()
         try:
-            await self._ids.bring_forward()
+            await self._ids.bring_forward(went_back=epoch < self._manager.latest_epoch)
         except StoreError as problem:  # whoever draws an id finds out again
             event(log, logging.WARNING, "producer ids not brought forward", reason=problem)
         stores = [None if self._authorization is None else self._authorization.store, self._token_store]

@@ -6,7 +6,7 @@ import pytest
 
 from pybroker.cluster.rollback import Known
 from pybroker.controller import nodes
-from pybroker.controller.producer_ids import BLOCK, ProducerIds
+from pybroker.controller.producer_ids import BLOCK, UNKNOWN_BLOCKS, ProducerIds
 from pybroker.controller.requests import elect_leaders
 from pybroker.coordination.store import NoNode
 from pybroker.model import TopicPartition
@@ -140,8 +140,23 @@ async def test_producer_ids_that_the_store_has_forgotten(stage: Stage) -> None:
     await one.bring_forward()
     await other.bring_forward()
     late = ProducerIds(lambda: stage.session, 3, lambda: -1)
-    assert await late.draw() == 2 * BLOCK
-    logs_hold = 7 * BLOCK + 3
-    assert (await other.block())[0] == 8 * BLOCK
+    first = (1 + UNKNOWN_BLOCKS) * BLOCK
+    assert await late.draw() == first
+    logs_hold = first + 7 * BLOCK + 3
+    assert (await other.block())[0] == first + 8 * BLOCK
+    logs_hold = (1 << 63) - 1  # as a client wrote that nobody gave an id
+    assert (await other.block())[0] == first + 9 * BLOCK
     await stage.session.delete(nodes.PRODUCER_IDS)
-    assert (await other.block())[0] == 9 * BLOCK
+    assert (await other.block())[0] == first + 10 * BLOCK
+
+
+async def test_producer_ids_that_only_others_know(stage: Stage) -> None:
+    """The broker that is back first passes by what those may have given out that are not."""
+    one, other = stage.ids, ProducerIds(lambda: stage.session, 2, lambda: -1)
+    await one.draw()
+    old, _ = await stage.session.get(nodes.PRODUCER_IDS)
+    given = {await other.draw()}
+    await stage.session.set(nodes.PRODUCER_IDS, old)
+    await one.bring_forward(went_back=True)
+    given |= {(await one.block())[0], (await other.block())[0]}
+    assert len(given) == 3
