@@ -1,15 +1,15 @@
-"""What replicas know that the store does not, and the state that follows from it: the store went back in time.
+"""The next state of a partition where the store went back in time, by what its replicas know beyond it.
 
 A store that was restored from an older copy, or a state that was set back or deleted by hand, has leader epochs behind
 those that brokers know, and its ISR is a claim about the past: it may be too large or too small. Newer facts are
 
-    told   the state that a controller wrote last, as a running broker was told: its leader epoch, and its ISR
+    told   the state that a controller wrote last, as a running broker has it: its leader epoch, and its ISR
     log    of a broker that restarted since: the last leader epoch that its log has, and where the log ends
 
-A leader epoch is never used twice: the next one is above all that is known. What was told last is as good as the store
-that was lost, and the usual election goes by it. Where logs alone know more, all that was acknowledged is in the log
-with the latest epoch, and among those of one epoch in the longest: it is in the ISR of that epoch's leader. Which
-replicas these were is not known, so that all of them are waited for, unless unclean elections are allowed: until then
+A leader epoch is never used twice: the next one is above all that is known. The state that a broker has is as good as
+the store that was lost, and the usual election goes by it. Where logs alone know more, all that was acknowledged is in
+the log with the latest epoch, and among those of one epoch in the longest: it is in the ISR of that epoch's leader.
+Nothing shows which replicas these were. So all of them are waited for, unless unclean elections are allowed: until then
 the partition is doubted, which is on record with its state. The best log leads, alone in the ISR, and the others follow
 it before they join.
 """
@@ -24,7 +24,7 @@ from pybroker.cluster.image import NO_LEADER, PartitionState
 
 
 class Known(NamedTuple):
-    """What one live broker knows of a partition that it holds. `isr` is empty where it was told none."""
+    """A live broker's knowledge of a partition that it holds. `isr` is empty where it knows none."""
 
     leader_epoch: int
     partition_epoch: int
@@ -53,7 +53,7 @@ def restored(
 ) -> tuple[PartitionState, bool]:
     """The next state of a partition, above all that live brokers know, and True if it is doubted, and has no leader.
 
-    `known` is by broker, and not empty; `doubted`: the state is on record as such, and nobody was told more."""
+    `known` is by broker, and not empty; `doubted`: the state is on record as such, and its ISR is no fact."""
     facts = {broker: known[broker] for broker in state.replicas if broker in known and broker in live}
     newest = max(known.values(), key=lambda each: (each.leader_epoch, each.partition_epoch))
     top = max(newest.leader_epoch, state.leader_epoch)

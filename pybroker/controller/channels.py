@@ -1,4 +1,4 @@
-"""The channels to all live brokers: what the controller of a cluster decided goes to those whom it concerns."""
+"""The channels to all live brokers: the decisions of a cluster's controller go to the brokers that they concern."""
 
 from __future__ import annotations
 

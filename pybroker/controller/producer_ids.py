@@ -1,7 +1,7 @@
 """Producer ids: blocks of a thousand, taken from the store by version, so that no two producers ever have the same.
 
 A store that was restored from an older copy knows of fewer. Each broker remembers the latest block that it saw, and its
-logs have the ids of those who wrote, its own and others'; at each registration it has the store know of them.
+logs have the ids of producers that wrote, its own and others'; at each registration it has the store know of them.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 BLOCK = 1000
 ID_MAX = 1 << 62
-"""A client may write under any id: a higher one in a log was not given here, and would leave none to give."""
+"""A client may write under any id: a higher one in a log was never given out, and would leave none to give."""
 UNKNOWN_BLOCKS = 1000
 """How many blocks others may have taken that a store has forgotten, and this broker has not seen."""
 
@@ -66,7 +66,7 @@ class ProducerIds:
     async def bring_forward(self, *, went_back: bool = False) -> None:
         """Have the store know of all ids that this broker knows of, after it went back: another broker could give them
         out again. Those are passed by, too, that only brokers know which are not back yet. `went_back`: the store did,
-        whatever ids it has. Raises StoreError."""
+        though its ids do not show it. Raises StoreError."""
         while True:
             used, stat, known = await self._read()
             if known < 0 and not went_back:

@@ -1,8 +1,8 @@
-"""What live brokers know beyond the store, in one term of the controller: a store that went back is brought forward.
+"""A store that went back in time is brought forward, in one term of the controller, by what live brokers know.
 
     a term begins       before anything is elected, replicas are asked about states that were written before a member of
                         their ISR registered: after a restore that is all of them, at a usual failover it is none
-    a broker refuses    what it is told, and says what it knows: its partition is restored, after all its live replicas
+    a broker refuses    a LeaderAndIsr, and says what it knows: its partition is restored, after all its live replicas
                         were asked
     logs alone know     the partition is doubted, and has no leader, until all its replicas are alive
 
@@ -167,8 +167,8 @@ class Restoration:
         return await self._write(changes)
 
     async def force(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Elect the best of the live replicas of doubted partitions, whoever may know more; those that changed. Raises
-        as `restore`."""
+        """Elect the best of the live replicas of doubted partitions, though others may know more; those that changed.
+        Raises as `restore`."""
         return await self._write(self._decide(keys, unclean=True))
 
     async def _write(self, states: Mapping[TopicPartition, PartitionState]) -> set[TopicPartition]:
@@ -182,7 +182,7 @@ class Restoration:
         return missing | await self._controller.change(there, "brokers know more than the store")
 
     async def _hear_news(self) -> None:
-        """Ask all live replicas of the partitions that are to be decided on."""
+        """Ask all live replicas of the partitions to decide on."""
         asked = defaultdict[int, list[TopicPartition]](list)
         suspects, self._suspects = self._suspects, set()
         for key in self._news | suspects:
@@ -218,7 +218,7 @@ class Restoration:
         return (after or election.above(was, was.leader, was.isr))._replace(partition_epoch=0)
 
     def _facts(self, key: TopicPartition) -> dict[int, Known]:
-        """What the brokers that are still registered as they were then have said."""
+        """The facts from brokers whose registration is still the one that they spoke in."""
         epochs = self._context.epochs
         said = self._known[key].items()
         return {broker: known for broker, (epoch, known) in said if epochs.get(broker) == epoch and known.log_end >= 0}

@@ -16,14 +16,14 @@ ENABLE: Final = "zookeeper.ssl.client.enable"
 
 
 class Found(NamedTuple):
-    """What is at an address, and the last transaction of a ZooKeeper that serves there; -1 of anything else."""
+    """Words about an address, and the last transaction of a ZooKeeper that serves there; -1 of anything else."""
 
     words: str
     zxid: int = -1
 
 
 def found_at(at: HostPort, seen: int, context: ssl.SSLContext | None = None) -> Found:
-    """What is there, for whoever has seen a zxid of it; `context`: what TLS is spoken with, if it is."""
+    """Look at an address, for a client that has seen a zxid there; `context` is for TLS, None without."""
     try:
         asking = socket.create_connection(at, ASK_WHY_S)
     except TimeoutError:

@@ -109,7 +109,7 @@ class ZooKeeperStore(s.Store):
         return "; ".join([*(each.words for each in found), *refused])
 
     async def _look(self, seen: int) -> list[Found]:
-        """What is at each address."""
+        """Look at each address of the ensemble."""
         hosts = [HostPort(*host) for host in collect_hosts(self._hosts)[0]]
         return await asyncio.gather(*(asyncio.to_thread(found_at, at, seen, self._access.tls) for at in hosts))
 

@@ -1,4 +1,4 @@
-"""What this broker knows of its replicas, for a controller whose store may have gone back in time.
+"""The facts about this broker's replicas, for a controller whose store may have gone back in time.
 
 The controller decides by it: cluster/rollback.py."""
 
@@ -11,9 +11,9 @@ from pybroker.replication.replica import Replica
 
 
 def known_of(replica: Replica, image: Image, isr: IsrKeeper) -> Known:
-    """The epochs that a replica was told last, the ISR of that leader epoch, and what its log has.
+    """The epochs of a replica's latest role, the ISR of that leader epoch, and the end of its log.
 
-    The leader knows its ISR before other brokers are told of it."""
+    The leader knows its ISR before other brokers do."""
     if replica.log is None:
         return UNUSABLE
     role, epochs, key = replica.log.role, replica.log.epochs(), replica.key

@@ -45,7 +45,7 @@ def keep(cluster: Cluster, topic: str, retention_ms: str) -> None:
 
 
 def kept(cluster: Cluster, topic: str) -> set[str | None]:
-    """How long they are, as each broker says."""
+    """The values of retention.ms that brokers answer."""
     kind = m.DescribeConfigsRequest.Resources
     asked = [kind(resource_type=2, resource_name=topic, configuration_keys=["retention.ms"])]
     answers = (ask(broker.port, "DescribeConfigs", 1, resources=asked) for broker in cluster.brokers.values())

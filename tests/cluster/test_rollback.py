@@ -36,7 +36,7 @@ def log(epoch: int, end: int) -> Known:
 def test_who_leads(
     known: dict[int, Known], live: set[int], unclean: bool, after: tuple[int, int, tuple[int, ...]]
 ) -> None:
-    """By the newest that was told; by logs where they alone know more: the best, once all on record are there."""
+    """The newest state that a broker has decides; where logs alone know more, the best, once all are there."""
     state, _ = restored(STORE, known, live, unclean=unclean)
     assert (state.leader, state.leader_epoch, state.isr) == after
 
@@ -51,7 +51,7 @@ def test_a_state_that_is_missing() -> None:
 
 
 def test_what_is_doubted_is_not_what_was_told() -> None:
-    """Brokers were told that it has no leader, and any replica as its ISR: their logs count still."""
+    """Brokers have a state without a leader, with every replica in its ISR: their logs count still."""
     waiting = PartitionState((1, 2, 3), -1, 18, (1, 2, 3), 1, 5)
     heard = {1: told(18, -1, 1, 2, 3), 3: told(18, -1, 1, 2, 3)._replace(log_epoch=17)}
     state, doubted = restored(waiting, heard, {1, 3}, unclean=False, doubted=True)

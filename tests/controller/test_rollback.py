@@ -20,7 +20,7 @@ async def epoch_of_store(cluster: FakeCluster) -> int:
 
 
 async def restore(cluster: FakeCluster, key: TopicPartition, state: bytes) -> None:
-    """As when the store is restored from a copy: an older state, new registrations, another controller."""
+    """Put an older state in the store, with new registrations and another controller, as a restored copy has them."""
     await cluster.controller.controller.stop()
     await cluster.admin.set(nodes.state(*key), state)
     for broker in cluster.living:
@@ -31,7 +31,7 @@ async def restore(cluster: FakeCluster, key: TopicPartition, state: bytes) -> No
 
 
 async def test_brokers_know_a_later_controller(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """/controller_epoch was set back: it is raised until they obey, which is said, and who refused, once."""
+    """/controller_epoch was set back: it is raised until they obey; each refusal is logged once by a controller."""
     for broker in cluster.living:
         broker.controller_epoch = 40
     (key,) = await cluster.create("t", (1, 2, 3))
@@ -62,7 +62,7 @@ async def is_isr(cluster: FakeCluster, key: TopicPartition, isr: list[int]) -> b
 
 
 async def test_a_state_that_is_deleted_by_hand(cluster: FakeCluster) -> None:
-    """Who was out of the ISR is so still, and the leader epoch is above the last."""
+    """A replica that was out of the ISR stays out, and the leader epoch is above the last."""
     (key,) = await cluster.create("t", (1, 2, 3))
     await cluster.brokers[3].die()
     await eventually("3 is out", lambda: is_isr(cluster, key, [1, 2]))
@@ -81,7 +81,7 @@ async def test_a_state_that_is_deleted_by_hand(cluster: FakeCluster) -> None:
 
 
 async def test_the_best_log_leads_once_all_are_there(cluster: FakeCluster) -> None:
-    """What the store says of an epoch that is over is not gone by: 3 has the latest log, and 2 may have a later one."""
+    """A leader of an epoch that is over is not elected again: 3 has the latest log, and 2 may have a later one."""
     (key,) = await cluster.create("t", (1, 2, 3))
     state, _ = await cluster.admin.get(nodes.state(*key))
     await cluster.brokers[2].die()
@@ -111,7 +111,7 @@ async def test_an_operator_gives_up_what_is_waited_for(cluster: FakeCluster) -> 
 
 
 def log(epoch: int, end: int) -> Known:
-    """What a broker knows whose log alone knows."""
+    """The knowledge of a broker that has its log alone."""
     return Known(epoch, 0, -1, (), epoch, end)
 
 
@@ -130,7 +130,7 @@ async def test_a_state_whose_partition_epoch_is_behind(cluster: FakeCluster) -> 
 
 
 async def test_producer_ids_that_the_store_has_forgotten(stage: Stage) -> None:
-    """Nobody gets an id that a broker saw in use, whichever broker is asked first."""
+    """No id that a broker saw in use is given again, whichever broker is asked first."""
     logs_hold = -1
     one, other = stage.ids, ProducerIds(lambda: stage.session, 2, lambda: logs_hold)
     old, _ = await stage.session.get(nodes.PRODUCER_IDS)
@@ -144,7 +144,7 @@ async def test_producer_ids_that_the_store_has_forgotten(stage: Stage) -> None:
     assert await late.draw() == first
     logs_hold = first + 7 * BLOCK + 3
     assert (await other.block())[0] == first + 8 * BLOCK
-    logs_hold = (1 << 63) - 1  # as a client wrote that nobody gave an id
+    logs_hold = (1 << 63) - 1  # as a hostile client wrote
     assert (await other.block())[0] == first + 9 * BLOCK
     await stage.session.delete(nodes.PRODUCER_IDS)
     assert (await other.block())[0] == first + 10 * BLOCK

@@ -84,7 +84,7 @@ async def states_are_deleted(world: World) -> None:
 
 
 async def it_waits_for_all(world: World) -> None:
-    """Logs alone know what was, one of which is not there: whoever controls, none of the others leads."""
+    """Logs alone know what was, one of which is not there: none of the others leads, under any controller."""
     await until("all are in sync", lambda: all(len(s.isr) == 3 for s in world.checker.states.values()))
     copy = world.store.copy()
     world.network.lives[1].kill()
