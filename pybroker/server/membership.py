@@ -203,7 +203,7 @@ class Membership:
         self._look.clear()
         names, _ = await until_answered(lambda: session.children(nodes.BROKER_IDS, watch=lambda _: self._look.set()))
         for name in names:
-            with contextlib.suppress(NoNode, StoreDamaged):
+            with contextlib.suppress(NoNode, StoreFailed):
                 number = nodes.broker_id(name)
                 found.append(nodes.load_broker(number, (await read(session, nodes.broker(number)))[0]))
         return found
