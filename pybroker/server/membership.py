@@ -34,8 +34,8 @@ from pybroker.coordination.store import (
     SessionState,
     Set,
     Store,
-    StoreDamaged,
     StoreError,
+    StoreFailed,
 )
 from pybroker.errors import KafkaError
 from pybroker.logs import event

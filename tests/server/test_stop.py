@@ -75,7 +75,7 @@ async def test_a_stop_waits_for_who_reads(
 async def test_who_does_not_read_metrics_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection is closed when its time is over, or when the broker stops before."""
     large = b"x" * (16 << 20)
-    server = MetricsServer(lambda: large, str, str, lambda _: b"", bytes)
+    server = MetricsServer(lambda: large, str, str, str, lambda _: b"", bytes)
     port = await server.start("127.0.0.1", 0)
     open_files = len(os.listdir("/proc/self/fd"))
     for seconds_max in (0.2, 60):
