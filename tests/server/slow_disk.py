@@ -21,6 +21,7 @@ from typing import Any
 from pybroker import core, errors
 from pybroker.protocol import messages as m
 from pybroker.protocol.compression import compress, decompress
+from pybroker.replication.disk_space import RESERVE
 from tests.groups.members import Member
 from tests.server.live import BASE_MS, Live, Wire, batch, fetch_fields
 
@@ -54,6 +55,8 @@ PATIENCE_S = 30
 
 def under(point: str) -> str:
     """What the paths have in them that this failpoint slows."""
+    if point == "disk.reserve":
+        return RESERVE
     return "-offset-checkpoint" if point.startswith("checkpoint.") else "slow"
 
 
@@ -88,6 +91,7 @@ class Work:
         await wire.create("slow-cut")
         rounds: list[Callable[[Wire], Awaitable[object]]] = [
             self.flush, self.age, self.rename, self.large, self.compact, self.repair, self.cut, self.come_and_go,
+            self.lack,
         ]  # fmt: skip
         for work in rounds:
             wire = await self.live.connect()
@@ -140,6 +144,10 @@ class Work:
             self.failures.append(problem)
 
     # -- the rounds ----------------------------------------------------------------------------------------------------
+
+    async def lack(self, wire: Wire) -> None:
+        """A call of a chore found no space: the broker sets room aside anew, and sees that there is some."""
+        assert await asyncio.to_thread(self.replicas.log_dirs[0].space.lacks)
 
     async def keep_up(self, wire: Wire) -> None:
         """All that the chores do to the log that is appended to meanwhile."""

@@ -22,7 +22,7 @@ from tests.server.slow_disk import CACHED, DELAY_MS, NEVER, Trial, p99, trial, u
 LIMIT_MS = float(os.environ.get("PYBROKER_STALLS_MS", 0.8 * DELAY_MS))
 SHARES = 4
 """The failpoints are tried in so many tests, which run beside each other."""
-POINTS = [point for point in core.FAILPOINTS[1:] if point not in (*NEVER, *CACHED, "disk.reserve")]
+POINTS = [point for point in core.FAILPOINTS[1:] if point not in (*NEVER, *CACHED)]
 
 
 async def problems(scene: Trial, point: str) -> list[str]:
