@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import re
 import resource
 import signal
@@ -118,6 +119,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         for server in harness.LIVE:
             if server in used or call.when != "call":
                 report.sections.append((f"output of {server.name} on port {server.port}", server.output()))
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command that a test runs in this process says where records of pybroker go, and from which level on."""
+    logger = logging.getLogger("pybroker")
+    level, propagate, handlers = logger.level, logger.propagate, logger.handlers[:]
+    yield
+    logger.setLevel(level)
+    logger.propagate, logger.handlers[:] = propagate, handlers
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
-READY_S_MAX = 30.0
-STOP_S_MAX = 30.0
+READY_S_MAX = 90.0
+STOP_S_MAX = 90.0
 LOG_LINES_SHOWN = 200
 PR_SET_PDEATHSIG = 1
 
@@ -64,7 +64,7 @@ def free_port() -> int:
             return port
 
 
-def until(what: str, probe: Callable[[], object], timeout_s: float = 10.0, every_s: float = 0.01) -> None:
+def until(what: str, probe: Callable[[], object], timeout_s: float = 60.0, every_s: float = 0.01) -> None:
     """Return when `probe` is true; fail with `what` when it is not within the time."""
     deadline = time.monotonic() + timeout_s
     while not probe():

@@ -174,7 +174,7 @@ class Cluster:
     def controller(self, timeout_s: float = 10) -> int:
         return int(self.admin.list_topics(timeout=timeout_s).controller_id)
 
-    def until_in_sync(self, topic: str, partitions: int = 1, size: int = 3, timeout_s: float = 40) -> None:
+    def until_in_sync(self, topic: str, partitions: int = 1, size: int = 3, timeout_s: float = 60) -> None:
         """As some live broker says; where all are to be in sync, as each of them does."""
 
         def in_sync() -> bool:

@@ -28,7 +28,7 @@ from tests.brokers.test_sasl import MODULE, Secured
 from tests.brokers.witness import Witness
 from tests.harness import HOST, until
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java]
 CLIENTS = f'{MODULE} required user_root="root" user_ann="ann";'
 ANN = Account("PLAIN", "ann", "ann")
 
@@ -84,7 +84,7 @@ def test_every_broker_goes_by_them(cluster: Guarded, zookeeper: ZooKeeper) -> No
     for made in admin.create_acls([allow("t")]).values():
         made.result(10)
     for port in cluster.clients:
-        until("ann is told of it", lambda port=port: describes(port, "t"), timeout_s=5)  # type: ignore[misc]
+        until("ann is told of it", lambda port=port: describes(port, "t"))  # type: ignore[misc]
         assert not describes(port, "u")
     outside = KazooClient(zookeeper.connect + cluster.chroot)
     outside.start()
@@ -92,7 +92,7 @@ def test_every_broker_goes_by_them(cluster: Guarded, zookeeper: ZooKeeper) -> No
     outside.create("/kafka-acl/Topic/u", b'{"version":1,"acls":[%s]}' % acl)
     outside.create("/kafka-acl-changes/acl_changes_", b"TOPIC:u", sequence=True)
     for port in cluster.clients:
-        until("ann is told of it", lambda port=port: describes(port, "u"), timeout_s=5)  # type: ignore[misc]
+        until("ann is told of it", lambda port=port: describes(port, "u"))  # type: ignore[misc]
     anything = AclBindingFilter(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
@@ -100,7 +100,7 @@ def test_every_broker_goes_by_them(cluster: Guarded, zookeeper: ZooKeeper) -> No
     gone = admin.delete_acls([anything])[anything].result(10)
     assert {acl.name for acl in gone} == {"t", "u"}
     for port in cluster.clients:
-        until("it is hidden", lambda port=port: not describes(port, "t"), timeout_s=5)  # type: ignore[misc]
+        until("it is hidden", lambda port=port: not describes(port, "t"))  # type: ignore[misc]
     assert outside.get_children("/kafka-acl/Topic") == []
     outside.stop()
     outside.close()
@@ -127,7 +127,7 @@ def test_brokers_and_clients_of_theirs_go_on(cluster: Guarded) -> None:
         witness.until_acked()
         leader = cluster.leader(topic)
         cluster.kill(leader)
-        until("another leads", lambda: cluster.leader(topic) not in (-1, leader), timeout_s=20)
+        until("another leads", lambda: cluster.leader(topic) not in (-1, leader))
         producer.produce(topic, b"alone")
         assert producer.flush(20) == 0
         witness.until_acked()
@@ -141,6 +141,6 @@ def test_brokers_and_clients_of_theirs_go_on(cluster: Guarded) -> None:
                 seen.append(message.value())
             return b"alone" in seen
 
-        until("ann reads what she wrote", read, timeout_s=30)
+        until("ann reads what she wrote", read)
         consumer.close()
         witness.judge(alone=1)

@@ -23,7 +23,6 @@ OF_LAPSED = ("end", "committed")
 
 @pytest.mark.slow
 @pytest.mark.java
-@pytest.mark.timeout(300)
 def test_a_cluster_under_faults_loses_nothing(tmp_path: Path) -> None:
     """Killed, frozen, cut apart, its ZooKeeper restarted: each acknowledged record is read back once, where it was put,
     and all replicas are the same bytes."""

@@ -17,7 +17,7 @@ from tests.brokers.witness import Witness
 from tests.harness import until
 from tests.wire import Wire, batch
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_others_lead_what_lay_on_a_disk_that_failed(cluster: Cluster) -> None:
     with Witness(cluster, lost) as witness:
         witness.until_acked()
         disk.rename(disk.with_name("away"))
-        until("another leads", lambda: cluster.leader(lost) in (2, 3), timeout_s=20)
+        until("another leads", lambda: cluster.leader(lost) in (2, 3))
         assert 1 not in cluster.partition(lost)[1]
         until("broker 2 is told", lambda: offline(cluster, 2, lost) == [1])
         assert offline(cluster, 2, kept) == []
@@ -82,7 +82,7 @@ def test_a_sync_that_hangs_holds_up_its_own_topic_alone(cluster: Cluster) -> Non
     with Witness(cluster, plain) as witness, Wire(cluster.brokers[1].port) as wire:
         witness.until_acked()
         assert wire.produce(synced, batch([b"held up"]), acks=1).error == 0
-        until("it is missed", lambda: cluster.partition(synced)[1] == [1, 3], timeout_s=20)
+        until("it is missed", lambda: cluster.partition(synced)[1] == [1, 3])
         assert 2 in cluster.partition(plain)[1]
         cluster.until_in_sync(synced)
         assert not cluster.brokers[1].count("ISR shrunk partition=plain-0")
@@ -99,7 +99,7 @@ def test_a_topic_is_not_deleted_before_its_last_replica(cluster: Cluster) -> Non
     assert disk == lies_in(cluster, 1, second)
     disk.rename(disk.with_name("away"))
     cluster.admin.delete_topics([first])[first].result(20)
-    until("it is missed", lambda: 1 not in cluster.partition(second)[1], timeout_s=20)
+    until("it is missed", lambda: 1 not in cluster.partition(second)[1])
     cluster.admin.delete_topics([second])[second].result(20)
     gone = [f"*/{topic}-0" for topic in lost]
     until("others have deleted it", lambda: not any(list(cluster.brokers[2].data_dir.glob(each)) for each in gone))
@@ -136,7 +136,7 @@ def test_a_log_of_a_deleted_topic_is_in_its_broker_s_way_alone(cluster: Cluster,
     shutil.copytree(tmp_path / "backup", lay)
     cluster.start(1)
     until("it can be made again", lambda: _made(cluster, topic), every_s=0.2)
-    until("others lead", lambda: sorted(cluster.partition(topic)[1]) == [2, 3], timeout_s=20)
+    until("others lead", lambda: sorted(cluster.partition(topic)[1]) == [2, 3])
     with Witness(cluster, topic) as witness:
         witness.until_acked()
     assert cluster.brokers[1].count("log of another topic")

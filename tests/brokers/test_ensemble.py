@@ -21,7 +21,7 @@ from tests.wire import Wire, batch
 
 SESSION_MS = 2000
 STOP_S_MAX = 8.0
-pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java]
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_its_majority_is_lost_and_comes_back(cluster: Cluster, ensemble: ZooKeep
         witness.until_acked(600)
         assert cluster.partition(topic) == (1, [1, 2, 3])
         ensemble.start(2, 3)
-        until("acks=1 is taken again", lambda: produce(cluster, 1, topic, 1) == 0, timeout_s=20)
+        until("acks=1 is taken again", lambda: produce(cluster, 1, topic, 1) == 0)
         witness.until_acked()
         assert cluster.leader(topic) == 1
         cluster.kill(1)
@@ -110,7 +110,7 @@ def test_it_comes_back_empty(cluster: Cluster, ensemble: ZooKeeper, tmp_path: Pa
             data.rename(data.with_name("kept"))
         ensemble.start()
         what = "knows less than was seen there before"  # and takes no session that has seen more, until it has as much
-        until("they say why", lambda: all(b.count(what) for b in cluster.brokers.values()), timeout_s=30)
+        until("they say why", lambda: all(b.count(what) for b in cluster.brokers.values()))
         use(ensemble, lambda: all(b.count("knows of no cluster") for b in cluster.brokers.values()))
         witness.until_acked()
         assert produce(cluster, 1, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER

@@ -25,7 +25,7 @@ from tests.wire import batch
 
 SESSION_S = 6
 """Of the cluster's brokers."""
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java]
 
 
 class Writer:
@@ -93,7 +93,7 @@ def end_of(consumer: ck.Consumer, partition: ck.TopicPartition) -> int:
             return False
         return True
 
-    until("the leader says where it ends", told, timeout_s=30)
+    until("the leader says where it ends", told)
     return found[0]
 
 
@@ -178,7 +178,7 @@ def test_too_few_are_in_sync(cluster: Cluster) -> None:
     writer.write(100)
     writer.settle()
     cluster.kill(2, 3)
-    until("the ISR is one", lambda: cluster.partition(topic) == (1, [1]), timeout_s=20)
+    until("the ISR is one", lambda: cluster.partition(topic) == (1, [1]))
     refused: list[Any] = []
     producer = ck.Producer({
         "bootstrap.servers": cluster.bootstrap, "acks": "all", "message.timeout.ms": 2000, "retries": 0, **QUIET
@@ -219,7 +219,7 @@ def test_deleted_records_stay_deleted(cluster: Cluster) -> None:
     until_there = ck.TopicPartition(topic, 0, 60)
     assert cluster.admin.delete_records([until_there])[until_there].result(20).low_watermark == 60
     cluster.kill(1)
-    until("another leads", lambda: cluster.leader(topic) == 2, timeout_s=20)
+    until("another leads", lambda: cluster.leader(topic) == 2)
     first = {until_there: OffsetSpec.earliest()}
     assert cluster.admin.list_offsets(first)[until_there].result(20).offset == 60
 
@@ -302,7 +302,7 @@ def test_nobody_is_told_that_there_are_no_brokers(start_cluster: Callable[..., C
                 ask(broker.port, "DescribeCluster", 0).brokers[0]
         return all(3 in each for each in counts.values())
 
-    until("all are told of all", all_are_told, 30)
+    until("all are told of all", all_are_told)
     assert all(0 not in each for each in counts.values()), counts
     ready = {errors.NONE, errors.NOT_CONTROLLER, errors.INVALID_REPLICATION_FACTOR}  # of three, while one is not there
     assert said <= ready, said
@@ -324,7 +324,7 @@ def test_acks_before_replication_are_caught(tmp_path: Path, zookeeper: ZooKeeper
         cluster.kill(1)
         cluster.signal(2, signal.SIGCONT)
         cluster.signal(3, signal.SIGCONT)
-        until("another leads", lambda: cluster.leader(topic) in (2, 3), timeout_s=20)
+        until("another leads", lambda: cluster.leader(topic) in (2, 3))
         lost = set(writer.acked) - set(read_all(cluster, topic))
         assert len(lost) >= 10
 
@@ -387,14 +387,14 @@ def test_a_leader_without_its_store(tmp_path: Path) -> None:
             writer.settle()
             assert accepted()
             own.kill()
-            until("acks=1 is refused", lambda: not accepted(), timeout_s=20)
+            until("acks=1 is refused", lambda: not accepted())
             writer.write(50)
             writer.settle()
             port, end = cluster.brokers[cluster.leader(topic)].port, max(offset for _, offset in writer.acked) + 1
             code, told = latest(port, topic)
             assert code == 0 and told >= end, "its followers prove that it leads"
             own.start()
-            until("acks=1 is taken again", accepted, timeout_s=30)
+            until("acks=1 is taken again", accepted)
             writer.write(50)
             writer.settle()
             assert set(writer.acked.items()) <= set(read_all(cluster, topic).items())

@@ -19,7 +19,7 @@ from tests.brokers.witness import ALONE, Witness
 from tests.harness import BrokerProcess, Ended, until
 from tests.wire import Wire, batch
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java]
 IMPATIENT: dict[str, object] = {"socket_timeout_ms": 300, "topic_metadata_refresh_interval_ms": 100}
 """Of a client that does not wait for long for a broker that is silent."""
 SILENT_S_MAX = 3.5

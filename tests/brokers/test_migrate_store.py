@@ -14,7 +14,7 @@ from tests.cli.conftest import run
 from tests.harness import HOST, BrokerProcess, free_port, until
 from tests.wire import Wire
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java]
 RECORDS = 500
 SETS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2, "zookeeper.session.timeout.ms": 4000}
 

@@ -21,7 +21,7 @@ from tests.harness import until
 from tests.lives.history import History, Told
 from tests.wire import Wire, batch
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.java]
 
 
 @contextmanager
@@ -95,7 +95,6 @@ FOUND: dict[tuple[str, str], set[str]] = {
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("bug", "only"), FOUND)
 def test_the_campaign_finds_what_a_fault_brings_to_light(tmp_path: Path, bug: str, only: str) -> None:
     """A bug of each kind, with nothing but the faults that it minds, in a seed."""

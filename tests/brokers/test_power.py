@@ -14,7 +14,7 @@ from tests.brokers.kit import Cluster, Planted
 from tests.brokers.witness import Witness
 from tests.faults import power
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java]
 
 
 class Member(power.Plug, Planted):

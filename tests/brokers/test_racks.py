@@ -12,7 +12,7 @@ from tests.brokers.kit import QUIET, Cluster
 from tests.brokers.test_failover import Writer
 from tests.harness import until
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java]
 
 
 class Reader:

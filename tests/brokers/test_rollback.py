@@ -19,7 +19,7 @@ from tests.wire import Wire
 SESSION_MS = 2000
 OLDER, NEWER = "86400000", "172800000"
 """retention.ms in the copy, and since."""
-pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java]
 
 
 def producer_ids(cluster: Cluster) -> list[int]:
@@ -80,7 +80,7 @@ def test_an_older_copy(tmp_path: Path) -> None:
             shutil.rmtree(server.data)
             shutil.copytree(copy, server.data)
             zookeeper.start()
-            until("sessions are given up", lambda: said(cluster, "session given up"), timeout_s=30)
+            until("sessions are given up", lambda: said(cluster, "session given up"))
             until("all are registered", lambda: all(
                 broker.count("broker registered") > registered[number] for number, broker in cluster.brokers.items()
             ), timeout_s=30)  # fmt: skip

@@ -23,7 +23,7 @@ from tests.brokers.network import Network
 from tests.brokers.witness import Witness
 from tests.harness import HOST, free_port, until
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java]
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 PEERS = f'{MODULE} required username="broker" password="of-brokers" user_broker="of-brokers";'
 SALT = b"0123456789abcdef"
@@ -80,7 +80,7 @@ def test_brokers_log_in_at_each_other(cluster: Secured) -> None:
         witness.until_acked()
         leader = cluster.leader(topic)
         cluster.kill(leader)
-        until("another leads", lambda: cluster.leader(topic) not in (-1, leader), timeout_s=20)
+        until("another leads", lambda: cluster.leader(topic) not in (-1, leader))
         witness.until_acked()
         cluster.restart(leader)
         cluster.until_in_sync(topic)
@@ -95,7 +95,7 @@ def test_a_user_is_known_to_every_broker_and_to_kafka(cluster: Secured, zookeepe
     give(cluster, 1, "carol", "pw")
     given_s = time.monotonic()
     for port in cluster.clients:
-        until("she is let in", lambda port=port: logs_in(port, carol), timeout_s=5)  # type: ignore[misc]
+        until("she is let in", lambda port=port: logs_in(port, carol))  # type: ignore[misc]
     assert time.monotonic() - given_s < 2
     bootstrap = ",".join(f"{HOST}:{port}" for port in cluster.clients)
     producer = ck.Producer({
@@ -116,7 +116,7 @@ def test_a_user_is_known_to_every_broker_and_to_kafka(cluster: Secured, zookeepe
     )
     dave = Account("SCRAM-SHA-512", "dave d", "tool")
     for port in cluster.clients:
-        until("he is let in", lambda port=port: logs_in(port, dave), timeout_s=5)  # type: ignore[misc]
+        until("he is let in", lambda port=port: logs_in(port, dave))  # type: ignore[misc]
     assert b"SCRAM-SHA-256" in outside.get("/config/users/carol")[0]
     outside.stop()
     outside.close()

@@ -177,10 +177,10 @@ def test_the_store_is_away(cluster: ClusterHandle) -> None:
     assert ready(cluster, number) == (200, "ok\n")
     assert metric(cluster, number, "zookeeper_connected") == 1
     cluster.cut_off(number, "store")
-    until("it knows", lambda: metric(cluster, number, "zookeeper_connected") == 0, timeout_s=30)
+    until("it knows", lambda: metric(cluster, number, "zookeeper_connected") == 0)
     assert ready(cluster, number) == (200, "ok\n")
     cluster.heal()
-    until("it is known again", lambda: metric(cluster, number, "zookeeper_connected") == 1, timeout_s=30)
+    until("it is known again", lambda: metric(cluster, number, "zookeeper_connected") == 1)
     until("it is ready", lambda: ready(cluster, number) == (200, "ok\n"))
 
 
@@ -193,7 +193,7 @@ def test_a_broker_waits_to_be_registered(tmp_path: Path, zookeeper: ZooKeeper) -
             client.start(10)
             client.create("/brokers/ids/1", b"{}", ephemeral=True)
             processes.brokers[1].begin()
-            until("it says so", lambda: told(port) == (503, "it is not registered in ZooKeeper\n"), timeout_s=20)
+            until("it says so", lambda: told(port) == (503, "it is not registered in ZooKeeper\n"))
             client.stop()
         processes.brokers[1].wait_ready()
         assert told(port) == (200, "ok\n")
@@ -212,14 +212,14 @@ def test_a_change_while_the_store_is_away(cluster: ClusterHandle, monkeypatch: p
         return str(ask(port, "CreateTopics", 5, topics=[late], timeout_ms=200).topics[0].error_message)
 
     why = "not done in time (ZooKeeper does not answer); it may be done later"
-    until("it is told why", lambda: why in told(), timeout_s=30)
+    until("it is told why", lambda: why in told())
     with Admin(cluster.bootstrap_servers) as admin:
         with pytest.raises(KafkaError) as refused:
             admin.set_password("ann", "spring")
         assert refused.value.message == why
         cluster.heal()
-        until("she logs in by both", lambda: [len(user.iterations) for user in admin.users()] == [2], timeout_s=30)
-        until("it is made", lambda: "late" in [topic.name for topic in admin.topics()], timeout_s=30)
+        until("she logs in by both", lambda: [len(user.iterations) for user in admin.users()] == [2])
+        until("it is made", lambda: "late" in [topic.name for topic in admin.topics()])
 
 
 def ready(cluster: ClusterHandle, number: int) -> tuple[int, str]:

@@ -24,7 +24,7 @@ from tests.harness import HOST, BrokerProcess, eventually, free_port
 
 STOP_S_MAX = 3.0
 """Of a start that only waits; a session lasts 6 s, and a first one may take 20 s."""
-pytestmark = [pytest.mark.java, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.java]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def stops(broker: BrokerProcess, waits_for: str) -> None:
     """A broker that waits ends as it should when it is asked to."""
     broker.begin()
     assert broker.process is not None
-    broker.process.wait_line(waits_for, 30)
+    broker.process.wait_line(waits_for, 90)
     broker.process.signal(signal.SIGTERM)
     assert broker.wait_end(STOP_S_MAX) == 0, broker.output()
     assert "Traceback" not in broker.output()

@@ -19,7 +19,7 @@ from tests.brokers.network import Network
 from tests.brokers.witness import Witness
 from tests.harness import HOST, free_port, until
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java]
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 PEERS = f'{MODULE} required username="broker" password="of-brokers" user_broker="of-brokers";'
 
@@ -72,7 +72,7 @@ def test_brokers_replicate_and_fail_over_by_tls(cluster: Encrypted) -> None:
         witness.until_acked()
         leader = cluster.leader(topic)
         cluster.kill(leader)
-        until("another leads", lambda: cluster.leader(topic) not in (-1, leader), timeout_s=20)
+        until("another leads", lambda: cluster.leader(topic) not in (-1, leader))
         witness.until_acked()
         cluster.restart(leader)
         cluster.until_in_sync(topic)

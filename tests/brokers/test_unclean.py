@@ -17,7 +17,7 @@ from tests.brokers.kit import Cluster
 from tests.harness import HOST, until
 from tests.wire import Wire, batch
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java]
 BOTH, ALONE = 10, 5
 """How many records all had, and how many the last of the ISR alone."""
 
@@ -77,7 +77,7 @@ def tells(consumer: Consumer) -> bool:
     """Whether poll() says what of the log is lost, and goes on to say it."""
     for _ in range(2):
         with pytest.raises(KafkaError, match="the log was truncated: offsets 10 to 14 are not what was read") as raised:
-            until("it tells", lambda: consumer.poll(100), timeout_s=30)
+            until("it tells", lambda: consumer.poll(100))
         assert raised.value.code == errors.OFFSET_OUT_OF_RANGE
     return True
 
@@ -105,7 +105,7 @@ def test_who_led_begins_behind_the_end_of_the_next(cluster: Cluster) -> None:
     cluster.kill(1)
     cluster.restart(2, 3)
     allow_unclean(cluster, topic)
-    until("another leads", lambda: cluster.leader(topic) in (2, 3), timeout_s=30)
+    until("another leads", lambda: cluster.leader(topic) in (2, 3))
     with Wire(cluster.brokers[cluster.leader(topic)].port) as wire:
         assert wire.produce(topic, batch([b"after"])).error == 0
     cluster.restart(1)
@@ -150,11 +150,11 @@ def test_the_last_of_the_isr_dies(cluster: Cluster) -> None:
 
     # A reader that trusted its offset would go on behind what it never read.
     told: list[Any] = []
-    until("it is told", lambda: told.extend(x for x in reader.consume(50, 0.1) if x.error()) or told, timeout_s=30)
+    until("it is told", lambda: told.extend(x for x in reader.consume(50, 0.1) if x.error()) or told)
     assert told[0].error().code() in (ck.KafkaError._AUTO_OFFSET_RESET, ck.KafkaError._LOG_TRUNCATION)
     reader.close()
     again: list[Record] = []
-    until("ours goes back", lambda: again.extend(ours["earliest"].poll(100)) or len(again) >= 2 * ALONE, timeout_s=30)
+    until("ours goes back", lambda: again.extend(ours["earliest"].poll(100)) or len(again) >= 2 * ALONE)
     assert [(r.offset, r.value) for r in again] == [(BOTH + n, b"after") for n in range(2 * ALONE)]
     assert tells(ours["none"])
     cluster.restart(1)

@@ -15,7 +15,7 @@ from tests.brokers.witness import Witness
 from tests.harness import until
 from tests.wire import Wire, batch
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.java]
 SOURCE = Path(__file__).with_name("wallclock.c")
 HOUR_S = 3600
 NOTHING = ("ISR shrunk", "leader elected", "controller resigned")

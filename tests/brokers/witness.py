@@ -104,7 +104,7 @@ class Witness:
     def acked(self) -> int:
         return len(self.times)
 
-    def until_acked(self, more: int = 50, timeout_s: float = 30.0) -> None:
+    def until_acked(self, more: int = 50, timeout_s: float = 60.0) -> None:
         """So many records more are acknowledged."""
         goal = self.acked + more
         until(f"{more} more records are acknowledged", lambda: self.acked >= goal, timeout_s=timeout_s)
@@ -143,13 +143,13 @@ class Witness:
                 return False
             return end[-1] >= self.acked
 
-        until("the leader says where it ends", told, timeout_s=30)
+        until("the leader says where it ends", told)
         self.history.check_log(0, self._log(consumer, end[-1]), 0, end[-1])
         consumer.close()
         assert self.history.problems == [], self.history.problems
         assert not self._somewhere, "acknowledged, and nowhere"
         assert alone is None or self._alone == alone
-        until("replicas are the same", lambda: self._cluster.differing(self._topic) == [], timeout_s=20)
+        until("replicas are the same", lambda: self._cluster.differing(self._topic) == [])
 
     def _log(self, consumer: ck.Consumer, end: int) -> Iterator[tuple[int, bytes | None]]:
         at, deadline = 0, time.monotonic() + READ_S_MAX

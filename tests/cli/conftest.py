@@ -36,9 +36,10 @@ class Done:
     @property
     def sentence(self) -> str:
         """The one line that a command which failed said, and nothing else."""
-        (line,) = self.err.splitlines()
-        assert self.out == "" and line.startswith("pybroker: ") and self.code != 0, (self.code, self.out, self.err)
-        return line.removeprefix("pybroker: ")
+        said = (self.code, self.out, self.err)
+        assert self.out == "" and self.err.startswith("pybroker: ") and self.code != 0, said
+        assert len(self.err.splitlines()) == 1, said
+        return self.err.removeprefix("pybroker: ").strip()
 
 
 def run(*arguments: object, stdin: str | bytes | None = None) -> Done:

@@ -38,7 +38,7 @@ class Reader:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        until("the consumer has partitions", lambda: self.assigned, 60)
+        until("the consumer has partitions", lambda: self.assigned)
         return self
 
     def __exit__(self, *_: object) -> None:

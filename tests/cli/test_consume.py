@@ -275,7 +275,7 @@ def test_a_member_that_is_ended_leaves_at_once(target: Server, ten: str) -> None
         (described,) = run("groups", "describe", ten, "--json", "-b", target.bootstrap).json
         return described["state"], described["lag"]
 
-    until("the group is empty, and has read all", lambda: state() == ("Empty", 0), 20)
+    until("the group is empty, and has read all", lambda: state() == ("Empty", 0))
 
 
 @pytest.mark.java

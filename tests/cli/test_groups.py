@@ -32,7 +32,7 @@ def test_a_group_at_work(pybroker_: Command, target: Server, topic: str) -> None
     pybroker_("topics", "create", topic, "-p", 3)
     write(target.bootstrap, topic, 5, partition=1)
     with Reader(target.bootstrap, topic, topic, **{"client.id": "worker", "group.instance.id": "w1"}) as reader:
-        until("all is read", lambda: reader.count == 5, 30)
+        until("all is read", lambda: reader.count == 5)
         listed = [line.split() for line in pybroker_("groups", "list").out.splitlines()]
         assert [topic, "Stable", "classic", "consumer"] in listed
         assert topic not in pybroker_("groups", "list", "--state", "Empty").out
@@ -86,7 +86,7 @@ def test_what_is_shown_of_a_group_fits_a_terminal(shared_broker: Server) -> None
         Reader(ours, group, topic, **how) as one,
         Reader(ours, group, topic, **how) as two,
     ):
-        until("both have a half", lambda: len(one.assigned) == len(two.assigned) == 15, 30)
+        until("both have a half", lambda: len(one.assigned) == len(two.assigned) == 15)
         shown = run("groups", "describe", group, "-b", ours)
     assert shown.code == 0 and max(map(len, shown.out.splitlines())) <= 80, shown.out
     numbered = [line.split()[:2] for line in shown.out.splitlines() if "  billing-worker  " in line]
@@ -167,7 +167,7 @@ def test_nobody_s_offsets_are_moved_under_them(pybroker_: Command, target: Serve
     pybroker_("topics", "create", topic, "-p", 1)
     write(target.bootstrap, topic, 3)
     with Reader(target.bootstrap, topic, topic) as reader:
-        until("all is read", lambda: reader.count == 3, 30)
+        until("all is read", lambda: reader.count == 3)
         for how in ([], ["--execute"]):
             refused = pybroker_("groups", "reset-offsets", topic, "--all-topics", "--to-earliest", *how)
             assert refused.code == 1 and "Stable with 1 member" in refused.sentence

@@ -72,7 +72,7 @@ def test_where_records_go(pybroker_: Command, target: Server, topic: str) -> Non
     pybroker_("topics", "create", topic, "-p", 3)
     pybroker_("produce", topic, "-p", 2, "--acks", "1", stdin="fixed\n")
     pybroker_("produce", topic, "-K", ":", "--acks", "0", stdin="coffee:hot\n")
-    until("both are there", lambda: len(stored(target.bootstrap, topic, 3)) == 2, 30)
+    until("both are there", lambda: len(stored(target.bootstrap, topic, 3)) == 2)
     assert {m.value(): m.partition() for m in stored(target.bootstrap, topic, 3)} == {b"fixed": 2, b"hot": 1}
     missing = pybroker_("produce", topic, "-p", 3, stdin="x\n")
     assert missing.code == 1 and "partitions 0 to 2, not 3" in missing.sentence
@@ -176,10 +176,10 @@ def test_a_record_leaves_as_it_is_typed(target: Server, there: str) -> None:
     assert typing.stdin
     typing.stdin.write(b"hello\n")
     typing.stdin.flush()
-    until("the record is there", lambda: [m.value() for m in stored(target.bootstrap, there)] == [b"hello"], 30)
+    until("the record is there", lambda: [m.value() for m in stored(target.bootstrap, there)] == [b"hello"])
     typing.stdin.write(b"and more\nhalf a li")
     typing.stdin.flush()
-    until("both are there", lambda: len(stored(target.bootstrap, there)) == 2, 30)
+    until("both are there", lambda: len(stored(target.bootstrap, there)) == 2)
     typing.send_signal(signal.SIGINT)
     _, err = typing.communicate(timeout=60)
     assert (typing.returncode, err) == (130, b"")
@@ -193,7 +193,7 @@ def test_the_broker_dies(start_broker: Callable[..., BrokerProcess], topic: str)
     assert sending.stdin
     sending.stdin.write(b"first\n")
     sending.stdin.flush()
-    until("the first is there", lambda: len(stored(broker.bootstrap, topic)) == 1, 30)
+    until("the first is there", lambda: len(stored(broker.bootstrap, topic)) == 1)
     broker.kill()
     _, err = sending.communicate(b"second\nthird\n", timeout=60)
     told, failed = err.splitlines()

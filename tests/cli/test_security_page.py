@@ -101,7 +101,7 @@ def test_the_page(shell: Shell) -> None:
     for command in START:
         shell.types(command)
     serving = shell.home / f"{len(START) - 1}.out"
-    until("three brokers serve", lambda: serving.read_text().count("pybroker ready") == 3, timeout_s=40)
+    until("three brokers serve", lambda: serving.read_text().count("pybroker ready") == 3)
     for command in TEN[6:]:
         shell.types(command)
     assert shell.said[TEN[9]] == "spring\n"

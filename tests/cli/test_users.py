@@ -105,7 +105,7 @@ def test_a_broker_whose_own_user_is_missing_says_so(zookeeper: ZooKeeper, tmp_pa
     })  # fmt: skip
     broker.begin()
     assert broker.process is not None
-    broker.process.wait_line("brokers cannot log in user=admin", 30)
+    broker.process.wait_line("brokers cannot log in user=admin", 90)
     given = run("users", "set", "admin", "--zookeeper", connect, "--password-file", "-", stdin="secret\n")
     assert (given.code, given.err) == (0, "")
     broker.wait_ready()

@@ -22,7 +22,7 @@ def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     """Its line says what zookeeper.connect is to be; Ctrl-C ends it with 0, and its data stays where it was told to."""
     command = [sys.executable, "-m", "pybroker", "zookeeper", "--port", str(free_port()), "--data-dir", str(tmp_path)]
     process = Process(command)
-    connect = process.wait_line(r"zookeeper ready: zookeeper\.connect=(\S+)", 30)[1]
+    connect = process.wait_line(r"zookeeper ready: zookeeper\.connect=(\S+)", 90)[1]
 
     async def use() -> None:
         store = ZooKeeperStore(f"{connect}/a/b")
@@ -50,7 +50,7 @@ def test_no_other_user_can_read_its_data(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pybroker", "zookeeper", "--port", str(free_port()), "--data-dir", str(home)]
     command = ["sh", "-c", 'umask 0; exec "$0" "$@"', *command]
     process = Process(command)
-    connect = process.wait_line(r"zookeeper ready: zookeeper\.connect=(\S+)", 30)[1]
+    connect = process.wait_line(r"zookeeper ready: zookeeper\.connect=(\S+)", 90)[1]
 
     async def use() -> None:
         store = ZooKeeperStore(connect)
@@ -94,7 +94,9 @@ def test_a_server_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jav
     """It says why as Java told it, in one line; it tells nothing of a file that is where its data is to be."""
     directory = tmp_path / "1" / "data"
     directory.mkdir(parents=True)
-    (directory / "version-2").touch()
+    (directory / "version-2").touch(0o600)
+    for own in (directory, directory.parent):
+        own.chmod(0o700)
     monkeypatch.setenv("JDK_JAVA_OPTIONS", java_options)
     done = run("zookeeper", "--port", str(free_port()), "--data-dir", str(tmp_path))
     assert (done.code, done.err) == (1, f"pybroker: ZooKeeper ended: {why}\n")

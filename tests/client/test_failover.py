@@ -17,7 +17,7 @@ from tests.brokers.server import ThreeBrokers
 from tests.client.kit import WAIT_S, consumer_of, read
 from tests.harness import eventually, until
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.xdist_group("cluster")]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("cluster")]
 
 EVERY_S = 0.005
 KNOWS_MS = 200

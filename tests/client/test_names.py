@@ -22,7 +22,7 @@ from pybroker.client.settings import CONSUMER, PRODUCER, ConsumerSettings, Produ
 from pybroker.config.settings import Choice, ConfigError, Type
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
-from pybroker.protocol.codec import ProtocolError
+from pybroker.protocol.codec import ProtocolError, TooMany
 from pybroker.replication.logdirs import StartError
 from pybroker.testing import BrokerFailed
 from pybroker.testing import Record as RecordOfTests
@@ -149,6 +149,7 @@ RAISED = (
     ConfigError("a sentence"),
     StartError("a sentence"),
     ProtocolError("a sentence"),
+    TooMany("a sentence"),
     pybroker.LogError(errors.CORRUPT_MESSAGE, "a sentence"),
     BrokerFailed("a sentence"),
 )

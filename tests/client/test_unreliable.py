@@ -223,4 +223,4 @@ def test_the_collector_sends_on_the_loop_s_thread() -> None:
         loop._wait_s = collected  # type: ignore[method-assign]
         held = [Sends()]
         loop.call_soon(lambda: None)
-        until("it was sent", lambda: sent and sent[0].done(), 5)
+        until("it was sent", lambda: sent and sent[0].done())

@@ -97,7 +97,6 @@ READERS: dict[str, Work] = {"librdkafka-reads": librdkafka_reads, "kafka-python-
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_each_has_its_rate_and_nobody_waits_for_them(held: BrokerProcess) -> None:
     """From the first request on; ten seconds' worth come at once, and then none for ten seconds."""
     works = WRITERS | READERS

@@ -50,7 +50,7 @@ class Secured:
         )
         self.zookeeper = ZooKeeper(servers, more=extra)
         for port in self.ports:
-            until("it speaks TLS", lambda port=port: _speaks(port), timeout_s=60)  # type: ignore[misc]
+            until("it speaks TLS", lambda port=port: _speaks(port))  # type: ignore[misc]
         self.connect = self.zookeeper.connect
         self.tls = ",".join(f"localhost:{port}" if host == "localhost" else f"{HOST}:{port}" for port in self.ports)
 

@@ -77,7 +77,6 @@ async def test_a_server_that_is_slow_with_a_session_is_waited_for(late_s: float)
 
 
 @pytest.mark.java
-@pytest.mark.timeout(120)
 async def test_a_server_that_stands_still_is_left_for_another() -> None:
     """Whichever it is, while the session lasts: its id and its ephemeral node stay."""
     with ZooKeeper(servers=3) as ensemble:

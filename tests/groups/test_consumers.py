@@ -28,7 +28,7 @@ SETTINGS = {
 JAVA = [pytest.param(f"java-{version}", marks=pytest.mark.java) for version in VERSIONS]
 CLIENTS = ["confluent", "kafka-python", "aiokafka", *JAVA]
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 Start = Callable[..., BrokerProcess]
 
 

@@ -39,7 +39,7 @@ class KafkaMember(ApacheKafka):
     def begin(self) -> None:
         """Kafka does not start while the node of its killed self is there."""
         with znodes(self.connect) as client:
-            until("the killed broker's session is gone", lambda: not client.exists(f"/brokers/ids/{self.number}"), 20)
+            until("the killed broker's session is gone", lambda: not client.exists(f"/brokers/ids/{self.number}"))
         Server.begin(self)
 
     start = restart = Server.start
@@ -68,7 +68,7 @@ class Mixed(Cluster):
                 return False
 
             until(f"one of {to} controls", there, timeout_s=40, every_s=0.5)
-        until("all know it", lambda: self.controller() in to, timeout_s=20)
+        until("all know it", lambda: self.controller() in to)
 
     # -- Kafka's tools -----------------------------------------------------------------------------------------------
 

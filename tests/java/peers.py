@@ -192,7 +192,7 @@ class Kafka391(ApacheKafka):
             "org.apache.zookeeper.server.NIOServerCnxnFactory",
         )
         self.zookeeper = Process(java(self.version, main, str(config), info=[ready]))
-        self.zookeeper.wait_line("binding to port", 60)
+        self.zookeeper.wait_line("binding to port", 90)
 
     def _wait_for_the_dead_session(self) -> None:
         """Kafka refuses to start while the node of its killed self is there."""

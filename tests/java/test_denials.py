@@ -18,7 +18,7 @@ from tests.server.denials import TABLE
 from tests.server.live import KEYS, Wire
 from tests.server.test_sasl import log_in
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(120), pytest.mark.xdist_group("peer brokers")]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("peer brokers")]
 ANN = Account("PLAIN", "ann", "a")
 UNANSWERED = {"DescribeUserScramCredentials": {"users": [m.DescribeUserScramCredentialsRequest.Users(name="ann")]}}
 """What Kafka 3.9.1 never answers as the table has it, as it does answer it."""

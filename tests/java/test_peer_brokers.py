@@ -17,7 +17,7 @@ from tests.harness import until
 from tests.java.dump import dump
 from tests.java.mixed import KAFKA, OURS, Mixed
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.xdist_group("peer brokers")]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("peer brokers")]
 
 PARTITIONS = 3
 SPREAD = [[1, 2, 3], [3, 1, 2], [2, 3, 1]]
@@ -185,5 +185,5 @@ def test_a_topic_s_life(cluster: Mixed, controllers: tuple[int, ...], tmp_path: 
         names = [path.name for log in logs.values() for path in log.iterdir()]
         return [name for name in names if name.startswith(f"{topic}-") and not name.endswith("-delete")]
 
-    until("it is gone from all disks", lambda: not left(), timeout_s=20)
+    until("it is gone from all disks", lambda: not left())
     assert topic not in cluster.admin.list_topics(timeout=10).topics

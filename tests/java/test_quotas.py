@@ -23,7 +23,7 @@ from tests.harness import HOST, until
 from tests.java.mixed import KAFKA, Mixed
 from tests.server.live import produce_data
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.xdist_group("peer brokers")]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("peer brokers")]
 HELD: dict[Entity, dict[str, float]] = {
     ((USER, "al ice~*"),): {PRODUCER: 1e9, REQUEST: 12.5},
     ((USER, "al ice~*"), (CLIENT_ID, "c/1")): {CONSUMER: 5.0},
@@ -58,9 +58,9 @@ def test_what_one_writes_the_others_describe(cluster: Mixed, writer: int, reader
             assert [each.error_code for each in answer.entries] == [0] * len(entries)
 
         alter(HELD, remove=False)
-        until("the other has them", lambda: other.quotas() == HELD, timeout_s=10)
+        until("the other has them", lambda: other.quotas() == HELD)
         alter(HELD, remove=True)
-        until("they are gone", lambda: other.quotas() == {}, timeout_s=10)
+        until("they are gone", lambda: other.quotas() == {})
 
 
 def throttle_ms(port: int, topic: str, client_id: str) -> int:
@@ -79,7 +79,7 @@ def test_what_one_writes_the_others_enforce(cluster: Mixed, writer: int, leader:
     assert throttle_ms(port, topic, client_id) == 0
     with admin_of(cluster, writer) as admin:
         admin.alter_quotas(((CLIENT_ID, client_id),), {PRODUCER: 100.0})
-    until("it is held", lambda: throttle_ms(port, topic, client_id) > 1000, timeout_s=10)
+    until("it is held", lambda: throttle_ms(port, topic, client_id) > 1000)
 
 
 def test_kafkas_own_tool(cluster: Mixed) -> None:
@@ -101,4 +101,4 @@ def test_kafkas_own_tool(cluster: Mixed) -> None:
         assert admin.quotas()[entity] == {PRODUCER: 1024.0, REQUEST: 50.0}
         configs("--alter", "--delete-config", "producer_byte_rate,request_percentage", *pair)
         # The tool asks the controller, which may be another broker: this one hears of it.
-        until("it is gone", lambda: entity not in admin.quotas(), timeout_s=10)
+        until("it is gone", lambda: entity not in admin.quotas())

@@ -21,7 +21,7 @@ from tests.harness import HOST, BrokerProcess, free_port, until
 from tests.java.mixed import KAFKA, TOOL_S_MAX, VERSION, Mixed, znodes
 from tests.java.peers import SMALL, MissingJava, jars, java
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.xdist_group("peer brokers")]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("peer brokers")]
 CHROOT = "/both"
 
 
@@ -70,7 +70,7 @@ def test_both_give_nodes_the_same_acls(cluster: Mixed, server: Secured) -> None:
         give(cluster, f"ann{controller}")
         if controller == KAFKA:
             cluster.kill(KAFKA)
-            until("one of ours controls", lambda: cluster.controller() in (1, 2), timeout_s=20)
+            until("one of ours controls", lambda: cluster.controller() in (1, 2))
             cluster.create("of-ours", replicas=[[1, 2]])
             cluster.restart(KAFKA)
             cluster.until_in_sync(f"t{KAFKA}", 2)

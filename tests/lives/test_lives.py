@@ -17,7 +17,6 @@ SEED = 1
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_random_lives_lose_nothing(tmp_path: Path) -> None:
     """Killed, failing, disturbed, and started again: every acknowledged record is read back once where it was put."""
     history = campaign.run(tmp_path, SECONDS, SEED, rate=50)

@@ -238,5 +238,5 @@ def test_the_command_line_shows_them(start_broker: Callable[..., BrokerProcess])
     assert "--metrics-port" in help_text
     broker = start_broker(sets={"metrics.listener": "127.0.0.1:0"})
     assert broker.process is not None
-    port = int(broker.process.wait_line(r"metrics served .*port=(\d+)", 10)[1])
+    port = int(broker.process.wait_line(r"metrics served .*port=(\d+)", 90)[1])
     assert asyncio.run(ask(port, "GET /readyz HTTP/1.1"))[0] == 200

@@ -32,7 +32,7 @@ def test_a_stop_answers_the_request_that_runs(start_broker: Start, topic: str) -
         broker.process.signal(signal.SIGTERM)
         assert created.result(10) == 0
         assert wire.is_closed()
-    assert broker.wait_end(10) == 0
+    assert broker.wait_end() == 0
     broker.failpoints = ""
     broker.restart()
     with Wire(broker.port) as wire:
@@ -60,7 +60,7 @@ def test_a_hangup_ends_nothing(start_broker: Start, topic: str) -> None:
     broker = start_broker()
     assert broker.process is not None
     broker.process.signal(signal.SIGHUP)
-    broker.process.wait_line("SIGHUP ignored", 30)
+    broker.process.wait_line("SIGHUP ignored", 90)
     with Wire(broker.port) as wire:
         assert wire.create_topic(topic) == 0
         assert wire.produce(topic, batch([b"v"])).error == 0
@@ -81,11 +81,11 @@ def test_a_second_signal_waits_for_no_request(start_broker: Start, topic: str) -
         until("a partition is there", lambda: list(broker.data_dir.rglob(f"{topic}-slow-[01]")))
         assert broker.process is not None and not created.done()
         broker.process.signal(signal.SIGTERM)
-        broker.process.wait_line("stopping", 60)
+        broker.process.wait_line("stopping", 90)
         broker.process.signal(signal.SIGINT)
         with pytest.raises((OSError, EOFError)):
             created.result(20)
-    assert broker.wait_end(20) == 0
+    assert broker.wait_end() == 0
     assert "Traceback" not in broker.output()
     broker.failpoints = ""
     broker.restart()
@@ -112,7 +112,7 @@ def test_death_while_a_checkpoint_is_written(start_broker: Start, topic: str, po
             deadline = time.monotonic() + 20  # what does not change is not recorded again
             while time.monotonic() < deadline:
                 acknowledged += wire.produce(topic, batch([b"%d" % acknowledged])).error == 0
-    assert broker.wait_end(10) == -signal.SIGKILL
+    assert broker.wait_end() == -signal.SIGKILL
     broker.failpoints = ""
     broker.restart()
     assert "Traceback" not in broker.output()

@@ -30,7 +30,6 @@ MARKS: Final = [
     pytest.mark.slow,
     pytest.mark.spark_cluster,
     pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(500),
 ]
 EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 

@@ -12,7 +12,7 @@ from pybroker.testing import Record
 from tests.spark.topics import Topics
 
 # Whichever of the group is first waits for the JVM, and for its first query: a busy machine needs 80 s for both.
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 
 PATIENCE_S = 150.0
 

@@ -13,7 +13,7 @@ from tests.spark.conftest import SMALL_JVM
 from tests.spark.topics import Topics
 
 SLOW_S = 150.0
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,6 @@ main()
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(500)
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_kill_9_beside_the_commit(
     table_format: str, endpoint: str, shared_broker: BrokerProcess, topic: str, tmp_path: Path

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Spark in processes of their own, each of which has SLOW_S, and may need half of it on a busy machine.
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark"), pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 
 SLOW_S = 150.0
 SMALL = (

@@ -16,8 +16,6 @@ from tests.testing.kit import KINDS
 
 ACKED_S_MAX = 40.0
 SETTINGS = {"zookeeper.session.timeout.ms": 2000, "replica.lag.time.max.ms": 1500}
-pytestmark = pytest.mark.timeout(120)
-
 
 class Writer:
     """Writes numbers into a topic on a thread of its own, and notes where each was acknowledged."""

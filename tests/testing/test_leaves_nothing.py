@@ -129,9 +129,9 @@ def test_a_program_that_does_not_close_its_cluster(tmp_path: Path, mode: Mode, t
         pids = [int(pid) for pid in process.stdout.readline().split()]
         process.wait(60)
     assert len(pids) == 4
-    until("its processes are gone", lambda: all(pid < 0 or gone(pid) for pid in pids), 30)
+    until("its processes are gone", lambda: all(pid < 0 or gone(pid) for pid in pids))
     if mode == "subprocess" or "kill" not in then:
-        until("its files are gone", lambda: list(tmp_path.iterdir()) == [], 30)
+        until("its files are gone", lambda: list(tmp_path.iterdir()) == [])
 
 
 PROGRAM = """
@@ -191,7 +191,7 @@ def test_a_program_that_is_killed(
         process.kill()
         process.wait(30)
     if mode == "subprocess":
-        until("the broker's process is gone", lambda: gone(pid), 30)
+        until("the broker's process is gone", lambda: gone(pid))
     else:
         (left,) = tmp_path.iterdir()
         os.utime(left, (0, 0))
