@@ -117,6 +117,8 @@ class Call(NamedTuple):
     fetched: "Callable[[int], tuple[int, bool]] | None" = None
     """Of a Fetch that is counted: how many ms its client has to wait after an answer of so many bytes, and whether that
     is not to be given; asked once."""
+    whole: tuple[int, int] | None = None
+    """Elements, and the sum of their sizes, of the whole request that this is a slice of; None where it is no slice."""
 
 
 class Disconnect(Exception):

@@ -87,7 +87,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "DescribeGroups": Bound(NAMES, 200, (_cut("groups", "groups"),), reads=True),
     "DeleteGroups": Bound(NAMES, 200, (_cut("groups_names", "results"),)),
     "LeaveGroup": Bound(NAMES, 200, (_cut("members", "members"),)),
-    "CreateTopics": Bound(50_000, 1_000),  # not cut: what it plans is limited over the whole request
+    "CreateTopics": Bound(PARTITIONS, 500, (_cut("topics", "topics"),), once=("name",)),
     "DeleteTopics": Bound(NAMES, 400, (_cut("topics", "responses"), _cut("topic_names", "responses"))),
     "CreatePartitions": Bound(PARTITIONS, 400, (_cut("topics", "results"),), once=("name",)),
     "DescribeConfigs": Bound(NAMES, 10, (_cut("resources", "results"),), reads=True, once=RESOURCE),

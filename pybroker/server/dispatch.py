@@ -31,13 +31,15 @@ class Handler(NamedTuple):
     `by` takes (request, Call) and gives the response, None for no answer, or a coroutine of these. `failed` takes
     (request, error code, message) and gives the response that tells the whole request failed. `abandon`: it only waits
     for news, and is given up when the client is gone. `denied`: the code with which a call is denied whatever its
-    request says, 0 where it is not; None where that depends on the request.
+    request says, 0 where it is not; None where that depends on the request. `size`: the size of an element of the array
+    at which requests of the API are cut, where the handler limits the sum over a whole request.
     """
 
     by: Callable[[Any, Call], Any]
     failed: Callable[[Any, int, str], Any]
     abandon: bool = False
     denied: Callable[[Call], int] | None = None
+    size: Callable[[Any], int] | None = None
 
 
 def nobody_pays(api: str, call: Call, spent_ns: int) -> int:
@@ -96,9 +98,9 @@ class Dispatcher:
             if code:
                 return _refuse(asked, handler, code, "")
 
-        async def execute(request: Any) -> Any:
+        async def execute(request: Any, whole: tuple[int, int] | None) -> Any:
             try:
-                response = handler.by(request, call)
+                response = handler.by(request, call._replace(whole=whole))
                 return await response if isinstance(response, Coroutine) else response
             except Disconnect:
                 raise
@@ -109,7 +111,7 @@ class Dispatcher:
             return _encode(api, handler, request, call, correlation_id, response)
 
         try:
-            return await self._large.execute(asked, bound, execute, encode)
+            return await self._large.execute(asked, bound, execute, encode, handler.size)
         except codec.TooMany as problem:
             return _refuse(asked, handler, INVALID_REQUEST, problem.message)
         except codec.ProtocolError as problem:

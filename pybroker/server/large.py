@@ -31,6 +31,8 @@ WAIT_MS_MAX: Final = 1_000
 
 Charge = Callable[[str, Call, int], int]
 """(API, call, nanoseconds that were spent on it) -> how many ms its client has to wait."""
+Execute = Callable[[Any, tuple[int, int] | None], Awaitable[Any]]
+"""(request or slice, (elements, sum of their sizes) of the whole or None) -> the answer."""
 
 
 class Request(NamedTuple):
@@ -53,33 +55,46 @@ class Large:
         self,
         asked: Request,
         bound: Bound,
-        execute: Callable[[Any], Awaitable[Any]],
+        execute: Execute,
         encode: Callable[[Any, Any], Answer],
+        size: Callable[[Any], int] | None = None,
     ) -> Answer:
-        """Return the answer. `execute` answers a request, or a slice; `encode` makes bytes of the answer to a request
-        that is not cut. Raises ProtocolError, TooMany where its API's bound is passed, Disconnect."""
+        """Return the answer. `execute` answers a request, or a slice, with what the survey found of the whole by
+        `size`; `encode` makes bytes of the answer to a request that is not cut. Raises ProtocolError, TooMany where its
+        API's bound is passed, Disconnect."""
         cut = bound.cut(asked.api.request.STRUCT, asked.header.api_version)
         twice = Twice(() if cut is None else bound.once)
         await self._pay(asked, 0)
-        request = await self._read(asked, bound.most, () if cut is None else cut.asked, twice)
-        if cut is None:
-            response = await execute(request)
-            return await asyncio.to_thread(encode, request, response)
-        return await self._slices(asked, bound, cut, request, twice, execute)
+        sizes = [0, 0]
 
-    async def _read(self, asked: Request, most: int, path: tuple[str, ...], twice: Twice) -> Any:
-        """The request; of what it is cut at, it has the last slice."""
+        def see(elements: list[Any]) -> None:
+            twice.see(elements)
+            if size is not None:
+                sizes[0] += len(elements)
+                sizes[1] += sum(map(size, elements))
+
+        request = await self._read(asked, bound.most, () if cut is None else cut.asked, see)
+        if cut is None:
+            response = await execute(request, None)
+            return await asyncio.to_thread(encode, request, response)
+        whole = None if size is None else (sizes[0], sizes[1])
+        return await self._slices(asked, bound, cut, request, twice, lambda less: execute(less, whole))
+
+    async def _read(
+        self, asked: Request, most: int, path: tuple[str, ...], see: Callable[[list[Any]], None]
+    ) -> Any:
+        """The request; of what it is cut at, it has the last slice, and `see` is called with each."""
         slices, request = self._decoded(asked, most, SURVEY_STEP, path), None
         while request is None:
             began_ns = await self._turn(asked)
             try:
                 piece = next(slices)
                 if piece is not None:
-                    twice.see(piece[0])
+                    see(piece[0])
             except StopIteration as done:
                 request = done.value
                 if path:
-                    twice.see(getattr(request, path[0]) or [])
+                    see(getattr(request, path[0]) or [])
             await self._pay(asked, time.perf_counter_ns() - began_ns)
         return request
 

@@ -109,7 +109,9 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
         "SaslHandshake": Handler(sasl.handshake, sasl.handshake_failed),
         "SaslAuthenticate": Handler(sasl.authenticate, sasl.authenticate_failed),
         "ApiVersions": Handler(api_versions.api_versions, api_versions.failed),
-        "CreateTopics": Handler(topics.CreateTopics(c.admin, c.config), topics.create_failed),
+        "CreateTopics": Handler(
+            topics.CreateTopics(c.admin, c.config), topics.create_failed, size=topics.CreateTopics.size
+        ),
         "DeleteTopics": Handler(
             topics.DeleteTopics(c.admin, c.metadata, c.config["delete.topic.enable"]), topics.delete_failed
         ),
@@ -121,7 +123,9 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
         "DescribeConfigs": Handler(
             configs.DescribeConfigs(c.metadata, c.topic_configs, c.config, c.broker_id), configs.failed
         ),
-        "CreatePartitions": Handler(topics.CreatePartitions(c.admin), topics.create_partitions_failed),
+        "CreatePartitions": Handler(
+            topics.CreatePartitions(c.admin), topics.create_partitions_failed, size=topics.CreatePartitions.size
+        ),
         "DescribeCluster": Handler(cluster.DescribeCluster(c.metadata), cluster.failed),
     }
     by_name |= Certain(c.groups, proof).guard(group_handlers(c)) | admin_handlers(c) | control_handlers(c)

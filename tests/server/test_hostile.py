@@ -336,6 +336,7 @@ async def test_a_request_plans_no_more_than_can_be_planned_at_one_go(target: Liv
     assert await plan(2, PARTITIONS_MAX // 2) == {0}
     assert await plan(2, PARTITIONS_MAX // 2 + 1) == {errors.POLICY_VIOLATION}
     assert await plan(TOPICS_MAX + 1, -1) == {errors.POLICY_VIOLATION}
+    assert await plan(2000, PARTITIONS_MAX // 2000 + 1) == {errors.POLICY_VIOLATION}  # executed in slices
     await wire.create("t")
     grown = m.CreatePartitionsRequest.Topics(name="t", count=PARTITIONS_MAX + 1, assignments=None)
     answer = await wire.call("CreatePartitions", 3, topics=[grown], timeout_ms=9000, validate_only=True)

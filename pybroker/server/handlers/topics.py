@@ -33,11 +33,15 @@ NO_ID = bytes(16)
 T = TypeVar("T")
 
 
-def _check_size(counts: Sequence[int]) -> None:
-    """Hold the partitions that are asked of each topic against what is planned at one go. Raises POLICY_VIOLATION.
+def _planned(count: int) -> int:
+    """The partitions to plan where a topic is to have `count`: one that is too large is refused without a plan."""
+    return count if 0 < count <= PARTITIONS_MAX else 0
 
-    A topic that is too large by itself is refused by itself, without a plan."""
-    topics, partitions = len(counts), sum(count for count in counts if 0 < count <= PARTITIONS_MAX)
+
+def _check_size(sizes: Sequence[int], whole: tuple[int, int] | None) -> None:
+    """Hold the topics of a request, and the partitions to plan for them, against the limits of one request; `whole`: of
+    the request of which this is a slice. Raises POLICY_VIOLATION."""
+    topics, partitions = whole or (len(sizes), sum(sizes))
     if topics > TOPICS_MAX or partitions > PARTITIONS_MAX:
         raise KafkaError(
             errors.POLICY_VIOLATION,
@@ -73,7 +77,7 @@ class CreateTopics:
         kind = m.CreateTopicsResponse.Topics
         named = Counter(topic.name for topic in request.topics)
         asked = list({topic.name: topic for topic in request.topics}.values())
-        _check_size([max(topic.num_partitions, len(topic.assignments)) for topic in asked])
+        _check_size([self.size(topic) for topic in asked], call.whole)
         works = [self._create(topic, named[topic.name], request.validate_only) for topic in asked]
         results = []
         for topic, outcome in zip(asked, await _all(works, request.timeout_ms, self._admin), strict=True):
@@ -84,6 +88,10 @@ class CreateTopics:
                 self._describe(result, outcome, request.validate_only)
             results.append(result)
         return m.CreateTopicsResponse(topics=results)
+
+    @staticmethod
+    def size(topic: Any) -> int:
+        return _planned(max(topic.num_partitions, len(topic.assignments)))
 
     async def _create(self, asked: Any, times: int, validate_only: bool) -> Topic:
         if times > 1:
@@ -183,7 +191,7 @@ class CreatePartitions:
         kind = m.CreatePartitionsResponse.Results
         named = Counter(topic.name for topic in request.topics)
         asked = list({topic.name: topic for topic in request.topics}.values())
-        _check_size([topic.count for topic in asked])
+        _check_size([self.size(topic) for topic in asked], call.whole)
         works = [self._grow(topic, named[topic.name], request.validate_only) for topic in asked]
         response = m.CreatePartitionsResponse()
         for topic, outcome in zip(asked, await _all(works, request.timeout_ms, self._admin), strict=True):
@@ -192,6 +200,10 @@ class CreatePartitions:
                 result.error_code, result.error_message = outcome.code, outcome.message
             response.results.append(result)
         return response
+
+    @staticmethod
+    def size(topic: Any) -> int:
+        return _planned(topic.count)
 
     async def _grow(self, asked: Any, times: int, validate_only: bool) -> None:
         if times > 1:
