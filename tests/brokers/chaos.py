@@ -63,6 +63,8 @@ UP_S_MAX = 30.0
 """Until each writer is answered again in one of HARMLESS."""
 HARMLESS = (*DAMAGES, "fill_disk", "refuse", "refuse_often")
 """Faults that two of three brokers do not mind: while there is nothing else, writers go on."""
+OUTAGES = ("kill", "stop")
+"""Nor do they mind one of these, beside what is done to ZooKeeper's nodes: another leads within a session."""
 ENDS_S_MAX = 10.0
 SWITCH_S = 0.0005
 """Between threads: each byte between brokers waits for one of them, and clients that connect again keep it busy."""
@@ -120,12 +122,11 @@ class Chaos:
         self.judge()
 
     def disturb(self, moves: bool = False) -> None:
-        is_sound = True  # but for what costs these writers nothing
+        begun: list[str] = []
         for _ in range(self.random.choice((1, 1, 2, 2, 3))):
-            name = self.faults.begin(moves)
-            is_sound = is_sound and name in HARMLESS
-            if is_sound:
-                self.goes_on("up", f"with {name}", UP_S_MAX)
+            begun.append(self.faults.begin(moves))
+            if is_sound(begun):
+                self.goes_on("up", f"with {', '.join(begun)}", UP_S_MAX)
             time.sleep(self.random.choice(PAUSES_S))
             if self.random.random() < 0.3:
                 self.faults.undo_one()
@@ -259,6 +260,13 @@ class Chaos:
             broker.data_dir.with_suffix(".log").write_text("\n".join(broker.log))
         self.network.close()
         self.zookeeper.close()
+
+
+def is_sound(begun: Collection[str]) -> bool:
+    """True if these faults, some of which may be over, cost writers no more than a moment."""
+    out = [name for name in begun if name in OUTAGES]
+    beside = DAMAGES if out else HARMLESS
+    return len(out) <= 1 and all(name in beside for name in begun if name not in out)
 
 
 def summary(history: History, faults: int, seed: int, seconds: float) -> str:

@@ -90,9 +90,30 @@ def buried_for_good() -> None:
     Membership._register_again = once  # type: ignore[method-assign]
 
 
+def damage_ends_a_reign() -> None:
+    """A controller that cannot read a topic's nodes serves no other topic, either."""
+    from pybroker.controller import cluster_context
+
+    cluster_context.is_of_one_topic = lambda problem: False  # type: ignore[assignment]
+
+
+def rollback_kept_secret() -> None:
+    """A broker that knows later states than the store's says nothing of them."""
+    from pybroker.controller import restoration
+
+    restoration.is_ahead = lambda known, state: False
+
+
+def lapsed_coordinator_answers() -> None:
+    """A coordinator answers what it knows, though another one may have taken its place."""
+    from pybroker.server.certain import Certain
+
+    Certain.guard = lambda self, handlers: dict(handlers)  # type: ignore[method-assign]
+
+
 PLANTED = (
     acks_before_replication, session_timer_ignored, commits_before_replication, full_follower_in_sync,
-    sequences_forgotten, buried_for_good,
+    sequences_forgotten, buried_for_good, damage_ends_a_reign, rollback_kept_secret, lapsed_coordinator_answers,
 )  # fmt: skip
 BUGS: dict[str, Callable[[], None]] = {bug.__name__: bug for bug in PLANTED}
 

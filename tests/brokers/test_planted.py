@@ -90,6 +90,9 @@ FOUND: dict[tuple[str, str], set[str]] = {
     ("sequences_forgotten", "cut_clients_one_way"): {"once", "in order"},
     ("buried_for_good", "refuse"): {"back", "up"},
     ("session_timer_ignored", "cut_from_zookeeper"): {"end"},
+    ("damage_ends_a_reign", "break_state,kill"): {"up", "back"},
+    ("rollback_kept_secret", "roll_back_zookeeper"): {"back"},
+    ("lapsed_coordinator_answers", "cut_from_zookeeper"): {"committed"},
 }
 """A bug and the faults that bring it to light; one of these rules is broken then."""
 
