@@ -6,18 +6,20 @@
 
 A leader needs no proof for what no later leader contradicts: records below its high watermark, where its log starts,
 the first record of a time, and acks=all, which followers confirm. It needs one for the end of its log and what lies
-beyond, for the ends of leader epochs, and for what a coordinator knows of groups.
+beyond, for the ends of leader epochs, for a deletion of records, and for what a coordinator knows of groups.
 
 Only a member of the ISR is elected, and one that leads fetches no more: `core/partition/watermark.pyx`. While ZooKeeper
 is away for all, groups and consumers go on so, each answer up to a second or two later.
 """
 
 import asyncio
+from collections.abc import Iterable, Set
 
 from pybroker import errors
 from pybroker.clock import monotonic_ms
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 
@@ -53,6 +55,14 @@ class Proof:
                 return False
             await asyncio.sleep(LOOK_S)
         return True
+
+    async def doubted(self, keys: Iterable[TopicPartition]) -> Set[TopicPartition]:
+        """Return the partitions, of these, that this broker leads as far as it knows, and another may lead by now."""
+        if not self.is_due:
+            return set()
+        led = {key: replica for key in keys if (replica := self._replicas.get(*key)) is not None and replica.leads}
+        found = await asyncio.gather(*map(self.found, led.values()))
+        return {key for key, is_certain in zip(led, found, strict=True) if not is_certain}
 
     async def check(self, replica: Replica) -> None:
         """Wait until it is certain. Raises NOT_LEADER_OR_FOLLOWER where it is not."""

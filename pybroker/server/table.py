@@ -115,7 +115,7 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
         "DeleteTopics": Handler(
             topics.DeleteTopics(c.admin, c.metadata, c.config["delete.topic.enable"]), topics.delete_failed
         ),
-        "DeleteRecords": Handler(records.DeleteRecords(c.replicas), records.failed),
+        "DeleteRecords": Handler(records.DeleteRecords(c.replicas, proof), records.failed),
         "InitProducerId": Handler(producer_ids.InitProducerId(c.draw_producer_id), producer_ids.failed),
         "OffsetForLeaderEpoch": Handler(
             offsets.OffsetForLeaderEpoch(c.replicas, proof), offsets.offset_for_leader_epoch_failed

@@ -1,8 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch: from a time, or from a leader's epoch, to an offset."""
 
-import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Set
 from typing import Any
 
 from pybroker import core, errors
@@ -121,24 +120,23 @@ class OffsetForLeaderEpoch:
         """The answer, or a coroutine of it where the ends are to be proven; a follower goes by its own epoch."""
         if self._proof.is_due and request.replica_id == CONSUMER:
             return self._when_proven(request)
-        return self._answer(request, {})
+        return self._answer(request, set())
 
     async def _when_proven(self, request: Any) -> Any:
-        named = {TopicPartition(t.topic, p.partition) for t in request.topics for p in t.partitions}
-        led = {key: replica for key in named if (replica := self._replicas.get(*key)) is not None and replica.leads}
-        found = await asyncio.gather(*map(self._proof.found, led.values()))
-        return self._answer(request, dict(zip(led, found, strict=True)))
+        keys = (TopicPartition(t.topic, p.partition) for t in request.topics for p in t.partitions)
+        return self._answer(request, await self._proof.doubted(keys))
 
-    def _answer(self, request: Any, proven: Mapping[TopicPartition, bool]) -> Any:
+    def _answer(self, request: Any, doubted: Set[TopicPartition]) -> Any:
         kind = m.OffsetForLeaderEpochResponse
-        return kind(topics=[kind.Topics(topic=t.topic, partitions=list(self._ends(t, proven))) for t in request.topics])
+        topics = [kind.Topics(topic=t.topic, partitions=list(self._ends(t, doubted))) for t in request.topics]
+        return kind(topics=topics)
 
-    def _ends(self, topic: Any, proven: Mapping[TopicPartition, bool]) -> Iterator[Any]:
+    def _ends(self, topic: Any, doubted: Set[TopicPartition]) -> Iterator[Any]:
         for asked in topic.partitions:
             answer = m.OffsetForLeaderEpochResponse.Topics.Partitions(partition=asked.partition)
             try:
                 replica = self._replicas.leader(topic.topic, asked.partition, asked.current_leader_epoch)
-                if not proven.get(replica.key, True):
+                if replica.key in doubted:
                     raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"another broker may lead {replica.key} by now")
                 answer.leader_epoch, answer.end_offset = replica.partition().end_offset_for_epoch(asked.leader_epoch)
             except (KafkaError, core.LogError, OSError) as problem:

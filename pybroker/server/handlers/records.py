@@ -9,7 +9,9 @@ from pybroker import core, errors
 from pybroker.cluster.caller import Call
 from pybroker.cluster.image import INTERNAL_TOPICS
 from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.replication.proof import Proof
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 
@@ -17,8 +19,9 @@ LOOK_S: Final = 0.02
 
 
 class DeleteRecords:
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: Replicas, proof: Proof) -> None:
         self._replicas = replicas
+        self._proof = proof
 
     async def __call__(self, request: Any, call: Call) -> Any:
         """A raised log start is on disk before anybody sees it, and with the replicas that may lead next before it is
@@ -27,12 +30,15 @@ class DeleteRecords:
         response = m.DeleteRecordsResponse()
         raised: dict[Replica, int] = {}
         raising: list[tuple[Replica, Any]] = []
+        doubted = await self._proof.doubted(
+            TopicPartition(topic.name, p.partition_index) for topic in request.topics for p in topic.partitions
+        )
         for topic in request.topics:
             answers = []
             for asked in topic.partitions:
                 answer = kind.Partitions(partition_index=asked.partition_index, low_watermark=-1)
                 try:
-                    replica = self._deletable(topic.name, asked.partition_index)
+                    replica = self._deletable(topic.name, asked.partition_index, doubted)
                     log = replica.partition()
                     raised[replica] = max(raised.get(replica, 0), _start(log, asked.offset))
                     raising.append((replica, answer))
@@ -65,10 +71,12 @@ class DeleteRecords:
             await asyncio.sleep(LOOK_S)
         return late
 
-    def _deletable(self, topic: str, partition: int) -> Replica:
+    def _deletable(self, topic: str, partition: int, doubted: Set[TopicPartition]) -> Replica:
         if topic in INTERNAL_TOPICS:
             raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{topic} is cut by brokers only")
         replica = self._replicas.leader(topic, partition)
+        if replica.key in doubted:
+            raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"another broker may lead {replica.key} by now")
         if "delete" not in replica.config["cleanup.policy"]:
             raise KafkaError(errors.POLICY_VIOLATION, f"the cleanup.policy of {topic} does not allow deletion")
         return replica

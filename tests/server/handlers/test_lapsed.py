@@ -126,6 +126,24 @@ async def test_offsets_that_another_leader_would_tell_otherwise(lapsed: Desk) ->
         assert await ends(lapsed, -1) == (0, 2)
 
 
+async def deleted(desk: Desk, offset: int) -> tuple[int, int]:
+    """DeleteRecords: error code and low watermark."""
+    kind = m.DeleteRecordsRequest.Topics
+    asked = kind(name="t", partitions=[kind.Partitions(partition_index=0, offset=offset)])
+    answer = await desk.ask("DeleteRecords", 2, topics=[asked], timeout_ms=0)
+    [found] = answer.topics[0].partitions
+    return found.error_code, found.low_watermark
+
+
+async def test_records_are_deleted_by_the_leader(lapsed: Desk) -> None:
+    """What is past the end of a former leader is not past the end, and what it deleted would come back."""
+    assert await deleted(lapsed, 3) == (MOVED, -1)
+    assert await deleted(lapsed, 1) == (MOVED, -1)
+    assert lapsed.replica("t").partition().log_start_offset == 0
+    async with proving(lapsed.replica("t")):
+        assert await deleted(lapsed, 3) == (errors.OFFSET_OUT_OF_RANGE, -1)
+
+
 async def test_a_lease_that_comes_back_proves_it(lapsed: Desk) -> None:
     asked = asyncio.create_task(listed(lapsed, LATEST))
     await asyncio.sleep(0)
