@@ -133,13 +133,15 @@ def threadless(shared_broker: Server, topic: str) -> Iterator[tuple[Producer, Co
 
 
 def end_thread(loop: Loop) -> None:
-    """Raise SystemExit inside a loop's thread, wherever it is, until it has ended."""
+    """Raise SystemExit inside a loop's thread, wherever it is, again where the thread goes on: not while it ends."""
 
     thread = ctypes.c_ulong(loop._thread.ident or 0)
 
     def ended() -> bool:
+        goes_on = threading.Event()
         ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(SystemExit))
-        loop.call_soon(lambda: None)
+        loop.call_soon(goes_on.set)
+        until("it ended or goes on", lambda: goes_on.is_set() or not loop.running)
         return not loop.running
 
     until("the thread has ended", ended)
