@@ -15,7 +15,8 @@ LOG = table(
         "log.dirs",
         STRING,
         None,
-        "Directories for the data, separated by commas. A new partition goes to the one with the fewest partitions.",
+        "Directories for the data, separated by commas. A new partition goes to the one with the fewest "
+        "partitions, and to one that is full only where all are.",
     ),
     Setting(
         "message.max.bytes",

@@ -86,7 +86,8 @@ class Opener:
     def place(self, replica: Replica, recorded: str | None, new: bool) -> tuple[LogDir | None, bool]:
         """(Where it lies or will, whether it is made there); no log dir, and offline, where it should lie and does not.
 
-        `recorded`: the directory.id on record. What is made goes where the fewest are."""
+        `recorded`: the directory.id on record. What is made goes where the fewest are, and onto a full disk only where
+        there is no other."""
         found = self._found.get(replica.key)
         if found is not None and not new:
             return found.log_dir, found.topic_id not in (None, replica.topic_id)
@@ -95,11 +96,11 @@ class Opener:
             replica.failure = "no log directory can be used"
             return None, False
         if new or str(replica.key) in self._given_up or (recorded is not None and recorded in self._given_up):
-            return min(usable, key=lambda log_dir: log_dir.placed), True
+            return _emptiest(usable), True
         replica.failure = self._why_missing(replica, recorded)
         if replica.failure:
             return None, False
-        return min(usable, key=lambda log_dir: log_dir.placed), False
+        return _emptiest(usable), False
 
     def _why_missing(self, replica: Replica, recorded: str | None) -> str:
         """Why a partition that is nowhere is not made anew; empty if it never was made."""
@@ -191,3 +192,8 @@ class Opener:
             return None
         paths = [os.path.join(log_dir.path, str(key)) for log_dir in self.usable()]
         return next((path for path in paths if os.path.isdir(path)), None)
+
+
+def _emptiest(usable: Iterable[LogDir]) -> LogDir:
+    """The log dir for a new partition."""
+    return min(usable, key=lambda log_dir: (bool(log_dir.space.lack), log_dir.placed))

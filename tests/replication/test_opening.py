@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -101,6 +102,18 @@ def test_new_ones_go_where_the_fewest_are(start: Start) -> None:
         life.opener.directory_of(T0) == f"{life.dirs[0].path}/t-0"
         and life.opener.directory_of(TopicPartition("t", 9)) is None
     )
+
+
+def test_new_ones_go_to_a_full_disk_last(start: Start) -> None:
+    """However many the others have; it takes them while there is no other."""
+    life = start()
+    full, other = life.dirs
+    full.space.begin(life.core)
+    life.core.arm("disk.reserve", "errno", errno.ENOSPC, times=1 << 30)
+    assert full.space.lacks()
+    assert [life.replica(TopicPartition("t", n), new=True).directory for n in range(3)] == [other] * 3
+    other.fail("lost")
+    assert life.opener.place(life.replica(T0), None, True)[0] is full
 
 
 def test_one_that_was_never_made_is_made(start: Start) -> None:
