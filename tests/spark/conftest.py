@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from tests.spark.cluster import SMALL_JVM as SMALL_JVM
 from tests.spark.cluster import SparkCluster
 from tests.spark.connector import connector_jars
 from tests.spark.topics import Topics
+from tests.spark.warm_python import warm_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,26 +32,28 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     except KafkaError as error:
         pytest.skip(error.message)
     scratch = tmp_path_factory.mktemp("spark")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))  # of Spark's workers, which import what a task was pickled with
-        made = session(
-            "pybroker-tests",
-            "local[2]",
-            {
-                "spark.driver.memory": "768m",
-                "spark.driver.extraJavaOptions": f"{SMALL_JVM} -Dderby.system.home={scratch}",
-                "spark.jars": ",".join(map(str, connector_jars())),
-                "spark.local.dir": str(scratch),
-                **LOCAL_CHECKPOINTS,
-                "spark.sql.adaptive.enabled": "false",
-                "spark.sql.session.timeZone": "UTC",
-                "spark.sql.shuffle.partitions": "2",
-                "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-            },
-        )
-    made.sparkContext.setLogLevel("OFF")
-    yield made
-    made.stop()
+    with ExitStack() as ends:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(ROOT))  # of Spark's workers, which import what a task was pickled with
+            patch.setenv("PYSPARK_PYTHON", str(ends.enter_context(warm_python(tmp_path_factory.mktemp("python")))))
+            made = session(
+                "pybroker-tests",
+                "local[2]",
+                {
+                    "spark.driver.memory": "768m",
+                    "spark.driver.extraJavaOptions": f"{SMALL_JVM} -Dderby.system.home={scratch}",
+                    "spark.jars": ",".join(map(str, connector_jars())),
+                    "spark.local.dir": str(scratch),
+                    **LOCAL_CHECKPOINTS,
+                    "spark.sql.adaptive.enabled": "false",
+                    "spark.sql.session.timeZone": "UTC",
+                    "spark.sql.shuffle.partitions": "2",
+                    "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+                },
+            )
+        made.sparkContext.setLogLevel("OFF")
+        yield made
+        made.stop()
 
 
 @pytest.fixture(scope="session")

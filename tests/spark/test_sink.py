@@ -194,7 +194,7 @@ def workers() -> list[int]:
         with contextlib.suppress(OSError):
             pid, parent = int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])
             parents[pid] = parent
-            if b"pyspark.daemon" in stat.with_name("cmdline").read_bytes():
+            if stat.with_name("comm").read_text().strip() == "pyspark.daemon":  # as warm_python names them
                 daemons.add(pid)
 
     def is_ours(pid: int) -> bool:
