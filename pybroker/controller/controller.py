@@ -443,15 +443,21 @@ class Controller:
             self._inbox.once(f"full {broker}", lambda: self._room_changed(broker))
         if code in (errors.NONE, elections.TAKES_NO_APPENDS):  # it can use a log that it could not
             self._refusals = {each for each in self._refusals if each[0] != broker}
-            self.context.failed.discard((broker, partition))
+            if (broker, partition) in self.context.failed:
+                self.context.failed.discard((broker, partition))
+                cause = f"broker {broker} can use a log again"
+                self._inbox.once(f"usable {broker}", lambda: self._logs_changed(broker, cause))
         elif code in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):  # else the epochs say so
             self.context.failed.add((broker, partition))  # before the election, which is of all that are reported
             self._inbox.once(f"failed {broker}", lambda: self._elect_again(f"broker {broker} cannot use a log"))
 
     async def _room_changed(self, broker: int) -> None:
-        """Replicas of a broker take no appends, or take them again: have others lead, and tell who may be in sync."""
-        full = {key for its, key in self._context.full if its == broker}
-        touched = await self._elect(f"broker {broker} {'has a full log dir' if full else 'has room again'}")
+        full = any(its == broker for its, _ in self._context.full)
+        await self._logs_changed(broker, f"broker {broker} {'has a full log dir' if full else 'has room again'}")
+
+    async def _logs_changed(self, broker: int, cause: str) -> None:
+        """Replicas of a broker can be used less, or more, than before: elect, and announce which may be in sync."""
+        touched = await self._elect(cause)
         its = {key for key, state in self._context.states() if broker in state.replicas}
         self._tell_metadata(touched | its)
 

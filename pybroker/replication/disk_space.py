@@ -97,6 +97,12 @@ class DiskSpace:
                 if not self._room():
                     self._leave()
 
+    def note(self, error: int | None) -> None:
+        """See whether it is full: a call that core counts nowhere failed with this errno. Waits for the disk."""
+        with self._looking:
+            if error in LACKS and self._core is not None and not self._error:
+                self._consider(error)
+
     def lacks(self, error: int | None = errno.ENOSPC) -> bool:
         """A call that what makes room needs failed with an errno, perhaps for a lack. True if it may succeed now: there
         is room, or some was given up. Waits for the disk."""

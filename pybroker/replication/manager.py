@@ -28,6 +28,7 @@ from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import PORT_MAX, TEXT_BYTES_MAX, HostPort, TopicPartition
+from pybroker.replication.disk_space import HOLD_S
 from pybroker.replication.fetcher import Fetcher
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.knowledge import known_of
@@ -121,14 +122,23 @@ class ReplicaManager:
 
     async def _open_logs(self, logs: list[tuple[TopicPartition, bytes]]) -> None:
         before = await self._settings((key.topic, topic_id) for key, topic_id in logs)
-        await self._replicas.open_in_no_role(
+        opened = await self._replicas.open_in_no_role(
             [Wanted(key, topic_id, before[key.topic, topic_id], None, None) for key, topic_id in logs]
         )
+        if any(replica.lacked for replica in opened):
+            asyncio.get_running_loop().call_later(HOLD_S, self._ask_again)
         # Whoever goes by what is altered, or known at last, has not found them until now.
         now = await self._settings(before)
         altered = [Topic(*topic, (), config) for topic, config in now.items() if config != before[topic]]
         if altered:
             await self._replicas.configure(altered)
+
+    def _ask_again(self) -> None:
+        """Have the controller say again what this broker holds, if a log may open that could not for want of room. Of a
+        log dir that is full, it does so once there is room."""
+        if not self._stopped and any(replica.may_open for replica in self._replicas):
+            for tell in self.on_failure:
+                tell()
 
     async def _settings(self, topics: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], Mapping[str, str]]:
         """Of topics, by name and id: all are asked for at once."""
@@ -214,6 +224,7 @@ class ReplicaManager:
                     key = TopicPartition(topic.topic_name, p.partition_index)
                     if key in codes:
                         continue  # told twice in one request: the first counts
+                    self._replicas.let_go(key)
                     codes[key] = self._judge(key, topic.topic_id, p, owners)
                     if self._knows(key, p.leader_epoch):
                         told.append(key)

@@ -20,6 +20,7 @@ from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication import damage
 from pybroker.replication.checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from pybroker.replication.disk_space import LACKS
 from pybroker.replication.logdirs import Found, LogDir, StartError
 from pybroker.replication.replica import Replica
 
@@ -87,7 +88,7 @@ class Opener:
         """(Where it lies or will, whether it is made there); no log dir, and offline, where it should lie and does not.
 
         `recorded`: the directory.id on record. What is made goes where the fewest are, and onto a full disk only where
-        there is no other."""
+        there is no other; what could not be made to its end goes where it was begun."""
         found = self._found.get(replica.key)
         if found is not None and not new:
             return found.log_dir, found.topic_id not in (None, replica.topic_id)
@@ -100,7 +101,8 @@ class Opener:
         replica.failure = self._why_missing(replica, recorded)
         if replica.failure:
             return None, False
-        return _emptiest(usable), False
+        begun = (each for each in usable if os.path.isdir(os.path.join(each.path, str(replica.key))))
+        return next(begun, None) or _emptiest(usable), False
 
     def _why_missing(self, replica: Replica, recorded: str | None) -> str:
         """Why a partition that is nowhere is not made anew; empty if it never was made."""
@@ -136,6 +138,9 @@ class Opener:
             except (core.LogError, OSError) as problem:
                 replica.failure = str(problem)
                 event(log, logging.ERROR, "partition offline", partition=replica.key, reason=problem)
+                if isinstance(problem, OSError):
+                    replica.lacked = problem.errno in LACKS
+                    log_dir.space.note(problem.errno)
         if any(opening.new or opening.replica.key not in self._found for opening in share):
             with contextlib.suppress(OSError):  # the log dir is offline then
                 log_dir.sync()

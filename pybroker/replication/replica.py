@@ -61,6 +61,7 @@ class Replica:
         "failure",
         "gone",
         "key",
+        "lacked",
         "log",
         "plane",
         "plane_key",
@@ -91,6 +92,8 @@ class Replica:
         self.plane_key = 0
         self.directory: LogDir | None = None
         self.failure = "it is not open"
+        self.lacked = False
+        """Its log could not be opened or made for want of room."""
         self.gone = False
         self.copied = False
         """In a cluster: all of it may come from a leader, with the gaps that compaction left there."""
@@ -115,6 +118,12 @@ class Replica:
     def offline(self) -> bool:
         """It has no log, or one that takes no records any more."""
         return self.log is None or self.log.offline
+
+    @property
+    def may_open(self) -> bool:
+        """True if its log could not be opened for want of room, and its log dir takes appends."""
+        log_dir = self.directory
+        return self.lacked and log_dir is not None and not log_dir.failure and not log_dir.space.lack
 
     def configure(self, config: TopicConfig, core_config: dict[str, int], rules: Rules) -> None:
         """Go by other settings of its topic from the next append on."""

@@ -192,6 +192,14 @@ class Replicas:
             self._publish(replica)
         return opened
 
+    def let_go(self, key: TopicPartition) -> None:
+        """Hold a replica that may open no longer: it is opened as if it had never been tried."""
+        replica = self._held.get(key)
+        if replica is not None and replica.may_open:
+            assert replica.directory is not None
+            replica.directory.placed -= 1
+            del self._held[key]
+
     async def _open_all(self, wanted: Iterable[Wanted], new: bool) -> list[Replica]:
         """Each log dir has threads of its own."""
         shares: dict[LogDir, list[Opening]] = {}

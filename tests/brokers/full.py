@@ -20,7 +20,7 @@ VARIABLE = "PYBROKER_TEST_FULL"
 """Names the file in the environment of a broker."""
 POINTS = (
     "segment.create", "segment.reserve", "segment.write", "clean.write", "index.write", "snapshot.write", "epoch.write",
-    "metadata.write", "checkpoint.write", "partition.create",
+    "metadata.write", "checkpoint.write", "partition.create", "disk.reserve",
 )  # fmt: skip
 """Every call that needs space."""
 LOOK_S = 0.01

@@ -40,9 +40,10 @@ async def test_settings_that_are_altered_while_a_log_is_opened() -> None:
         def survey(self, ids: object) -> dict[TopicPartition, Any]:
             return {TopicPartition("t", 0): SimpleNamespace(topic_id=b"t" * 16)}
 
-        async def open_in_no_role(self, wanted: list[Any]) -> None:
+        async def open_in_no_role(self, wanted: list[Any]) -> list[Any]:
             held.extend(("opened", dict(each.config)) for each in wanted)
             altered.set()
+            return []
 
         async def configure(self, topics: list[Topic]) -> None:
             held.extend((topic.name, dict(topic.config)) for topic in topics)
@@ -111,10 +112,11 @@ async def test_a_log_that_could_not_be_made_anew_is_reported(fault: str) -> None
             for each in keys:
                 self.pop(each)
 
-        async def open_in_no_role(self, wanted: list[Any]) -> None:
+        async def open_in_no_role(self, wanted: list[Any]) -> list[Any]:
             if fault == "cannot be opened":
                 raise KafkaError(errors.KAFKA_STORAGE_ERROR)
             self[key] = SimpleNamespace(key=key, offline=True, leader_epoch=3)
+            return []
 
     async def settings(topic: str, topic_id: bytes) -> dict[str, str]:
         return {}

@@ -38,7 +38,9 @@ class Held(dict[TopicPartition, Any]):
 
     async def configure(self, topics: object) -> None: ...
 
-    async def open_in_no_role(self, wanted: list[Any]) -> None:
+    def let_go(self, key: TopicPartition) -> None: ...
+
+    async def open_in_no_role(self, wanted: list[Any]) -> list[Any]:
         async def follow(*_: object) -> None: ...
 
         for each in wanted:
@@ -46,6 +48,7 @@ class Held(dict[TopicPartition, Any]):
                 key=each.key, topic_id=each.topic_id, offline=False, leads=False, has_role=False, leader_epoch=-1,
                 follow=follow, directory=None,
             )  # fmt: skip
+        return []
 
 
 async def a_manager(metadata: MetadataCache, held: Held) -> ReplicaManager:

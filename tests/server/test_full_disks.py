@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import subprocess
@@ -98,6 +99,26 @@ def test_where_the_disks_of_all_are_full_one_leads_on(cluster: ClusterHandle) ->
         cluster.faults(number).clear()
     acked(cluster, topic)
     cluster.wait_in_sync(topic)
+
+
+@pytest.mark.parametrize("has_room", [False, True], ids=["a full disk", "one call"])
+def test_a_replica_that_could_not_be_made_is_made_later(cluster: ClusterHandle, has_room: bool) -> None:
+    """For want of room: once there is some, all three are in sync, and no broker was restarted for it."""
+    number = cluster.controller % len(cluster.brokers) + 1
+    faults = cluster.faults(number)
+    if has_room:
+        replicas_of(cluster, number).arm("partition.create", errno.ENOSPC, 1)
+    else:
+        faults.full_disk()
+        replicas_of(cluster, number).arm("partition.create", errno.ENOSPC, 1 << 30)
+    topic = cluster.create_topic("t", partitions=3)
+    until("it is missed", lambda: number not in cluster.in_sync(topic))
+    acked(cluster, topic)
+    if not has_room:
+        until("it is full", lambda: lack(cluster, number))
+        faults.clear()
+    cluster.wait_in_sync(topic)
+    acked(cluster, topic)
 
 
 def lack(cluster: ClusterHandle, number: int) -> str:
