@@ -18,7 +18,8 @@ NO_LEADER = -1
 DELETED = -2
 """As a leader: the topic is being deleted. As a leader epoch: the replica goes for good."""
 NO_EPOCH = -1
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 
 class Node(NamedTuple):

@@ -57,7 +57,8 @@ def collision(name: str, existing: Iterable[str]) -> str | None:
     if "." not in name and "_" not in name:
         return None
     key = name.replace(".", "_")
-    return next((other for other in existing if other.replace(".", "_") == key), None)
+    alike = (other for other in existing if len(other) == len(key))
+    return next((other for other in alike if other.replace(".", "_") == key), None)
 
 
 def check_counts(partitions: int, replication_factor: int, brokers: int) -> None:

@@ -11,13 +11,12 @@ was told that all partitions have leaders, or that the topic is gone.
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 from pybroker import errors
 from pybroker.cluster import topics as rules
-from pybroker.cluster.image import Image, PartitionState, TopicImage
+from pybroker.cluster.image import OFFSETS_TOPIC, Image, PartitionState, TopicImage
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
@@ -25,7 +24,8 @@ from pybroker.controller import nodes
 from pybroker.controller.controller import Controller
 from pybroker.controller.election import unwritable, write
 from pybroker.controller.late import SILENT
-from pybroker.controller.planning import NewTopic, Planned, Planner
+from pybroker.controller.mentioned import Mentioned
+from pybroker.controller.planning import NewTopic, Planned, Planner, mentioned_topic, offsets_topic
 from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import (
     BadVersion,
@@ -40,10 +40,9 @@ from pybroker.coordination.store import (
     StoreError,
 )
 from pybroker.errors import KafkaError
-from pybroker.logs import event
 
-log = logging.getLogger(__name__)
-
+OFFSETS_REPLICAS = 3
+"""Kafka's default: with fewer brokers the topic is not made, or all groups would hang on one of them (KIP-115)."""
 SHOWN_S_MAX = 30.0
 """How long a change waits to be shown here. It is made by then; whoever asked is told that it is not seen yet."""
 
@@ -65,22 +64,28 @@ class ClusterTopics:
         self._session = session
         self._controller = controller
         self._metadata = metadata
+        self._config = config
         self._planner = Planner(config, random)
         self._shown_s_max = shown_s_max
-        self._creating: dict[str, asyncio.Task[Topic]] = {}
+        self._mentioned = Mentioned(self._plan_mentioned, self._create)
 
     async def create(self, new: NewTopic, validate_only: bool = False) -> Topic:
         """Create a topic. Raises KafkaError: 7, 17, 36, 37, 38, 39, 40, 41, 42, 56."""
+        topic = self._plan(new, self._metadata.image.by_name)
+        return topic if validate_only else await self._create(topic)
+
+    def _plan(self, new: NewTopic, known: Iterable[str]) -> Topic:
+        """The topic as it will be, beside those that are known. Raises KafkaError where it cannot be."""
         self._metadata.check_complete()
-        image = self._metadata.image
-        planned = self._planner.topic(new, image.by_name, image.brokers)
-        topic = Topic(new.name, planned.id, _unmade(planned), planned.config)
-        if validate_only:
-            return topic
-        node = nodes.dump_assignment(planned.id, planned.assignment)
+        planned = self._planner.topic(new, known, self._metadata.image.brokers)
+        return Topic(new.name, planned.id, _unmade(planned), planned.config)
+
+    async def _create(self, new: Topic) -> Topic:
+        """Write a topic that was planned, and wait until it is led. Raises KafkaError."""
+        node = nodes.dump_assignment(new.id, [state.replicas for state in new.partitions])
         while True:
             there = await self._read(nodes.topic_config(new.name))  # Kafka leaves it where a creation was cut short
-            data = nodes.dump_config(planned.config)
+            data = nodes.dump_config(new.config)
             config: Op = Create(nodes.topic_config(new.name), data)
             if there is not None:
                 config = Set(nodes.topic_config(new.name), data, there[1])
@@ -93,25 +98,29 @@ class ClusterTopics:
             except NoNode as problem:
                 if not (isinstance(config, Set) and problem.path == config.path):  # a parent is gone
                     raise unwritable(problem) from problem
-        count = len(planned.assignment)
-        await self._shown(lambda image: _led(image.topic(new.name), planned.id, count), f"the topic {new.name} is made")
-        return topic
+        count = len(new.partitions)
+        await self._shown(lambda image: _led(image.topic(new.name), new.id, count), f"the topic {new.name} is made")
+        return new
 
     def is_creating(self, name: str) -> bool:
         """Is a topic of this name being made, because it was mentioned?"""
-        return name in self._creating
+        return name in self._mentioned.making
 
     def auto_create(self, name: str) -> None:
-        """Begin to create a topic with the broker's defaults; again while that is under way changes nothing."""
-        if name not in self._creating:
-            task = self._creating[name] = asyncio.get_running_loop().create_task(self.create(NewTopic(name)))
-            task.add_done_callback(lambda done: self._auto_created(name, done))
+        """Begin to create a topic with the broker's defaults; again while that is under way changes nothing. Raises
+        KafkaError as `create` where it cannot be."""
+        self._mentioned.create(name)
 
-    def _auto_created(self, name: str, task: "asyncio.Task[Topic]") -> None:
-        self._creating.pop(name, None)
-        problem = None if task.cancelled() else task.exception()
-        if problem is not None and getattr(problem, "code", None) != errors.TOPIC_ALREADY_EXISTS:
-            event(log, logging.WARNING, "topic not created", topic=name, reason=problem)
+    def _plan_mentioned(self, name: str) -> Topic:
+        """A topic that was mentioned, beside those there are and those that are being made. Raises KafkaError."""
+        new = self.offsets_topic() if name == OFFSETS_TOPIC else mentioned_topic(name)
+        return self._plan(new, [*self._metadata.image.by_name, *self._mentioned.making])
+
+    def offsets_topic(self) -> NewTopic:
+        """The offsets topic as a cluster makes it."""
+        setting = "offsets.topic.replication.factor"
+        factor = self._config[setting] if self._config.is_set(setting) else OFFSETS_REPLICAS
+        return offsets_topic(self._config, factor)
 
     async def delete(self, name: str, topic_id: bytes) -> Topic:
         """Delete a topic, if it is that one of its name. Raises KafkaError: 3, 7, 41, 56, 100."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pybroker import errors
 from pybroker.cluster import topics as rules
-from pybroker.cluster.image import LiveBroker
+from pybroker.cluster.image import INTERNAL_TOPICS, OFFSETS_TOPIC, LiveBroker
 from pybroker.cluster.placement import place, place_in_racks
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller import nodes
@@ -25,6 +25,24 @@ class NewTopic(NamedTuple):
     replication_factor: int = FROM_CONFIG
     assignment: Mapping[int, Sequence[int]] = {}
     config: Mapping[str, str | None] = {}
+
+
+def mentioned_topic(name: str) -> NewTopic:
+    """A topic that a client mentions, with the broker's defaults. Raises INVALID_TOPIC_EXCEPTION for an internal topic:
+    with those it would not be what its name says."""
+    if name in INTERNAL_TOPICS:
+        raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic")
+    return NewTopic(name)
+
+
+def offsets_topic(config: BrokerConfig, replication_factor: int) -> NewTopic:
+    """The offsets topic, as it is made."""
+    own = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(config["offsets.topic.segment.bytes"]),
+    }
+    return NewTopic(OFFSETS_TOPIC, config["offsets.topic.num.partitions"], replication_factor, config=own)
 
 
 class Planned(NamedTuple):

@@ -9,7 +9,6 @@ undoes that. So a creation that was refused does not come back, even where the s
 wish to delete that is still there is granted at a start.
 """
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -19,14 +18,15 @@ from typing import Protocol
 
 from pybroker import errors
 from pybroker.cluster import topics as rules
-from pybroker.cluster.image import PartitionState
+from pybroker.cluster.image import OFFSETS_TOPIC, PartitionState
 from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
 from pybroker.controller.channel import Channel
 from pybroker.controller.context import ControllerContext
 from pybroker.controller.election import write
-from pybroker.controller.planning import NewTopic, Planner
+from pybroker.controller.mentioned import Mentioned
+from pybroker.controller.planning import NewTopic, Planner, mentioned_topic, offsets_topic
 from pybroker.coordination.store import Create, Delete, NodeExists, NoNode, Op, Session, Set
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -71,8 +71,8 @@ class TopicAdmin:
         self.on_deleted: list[Callable[[str], Awaitable[object]]] = []  # who keeps something of topics, and is told
         self._changing: set[str] = set()
         self._left: dict[str, list[Op]] = {}  # of a change that failed: what the store could not be made to forget yet
-        self._background: set[asyncio.Task[Topic]] = set()
         self._planner = Planner(config, random)
+        self._mentioned = Mentioned(self._claim_mentioned, self._create)
         self.waits_for = ""
         """As ClusterTopics has it: the store is here."""
 
@@ -84,6 +84,10 @@ class TopicAdmin:
         if validate_only:
             return topic
         self._begin(topic.name)
+        return await self._create(topic)
+
+    async def _create(self, topic: Topic) -> Topic:
+        """Make a topic whose name is claimed, and let go of the name."""
         try:
             topic = await self._add(topic, 0, creation(topic, made_from=0), _removal(topic))
         except NodeExists:
@@ -130,18 +134,21 @@ class TopicAdmin:
         return name in self._changing
 
     def auto_create(self, name: str) -> None:
-        """Begin to create a topic with the broker's defaults; again while that is under way changes nothing."""
-        if name in self._changing:
-            return
-        task = asyncio.get_running_loop().create_task(self.create(NewTopic(name)))
-        self._background.add(task)
-        task.add_done_callback(lambda done: self._auto_created(name, done))
+        """Begin to create a topic with the broker's defaults; again while that is under way changes nothing. Raises
+        KafkaError as `create` where it cannot be."""
+        if name not in self._changing:
+            self._mentioned.create(name)
 
-    def _auto_created(self, name: str, task: "asyncio.Task[Topic]") -> None:
-        self._background.discard(task)
-        problem = None if task.cancelled() else task.exception()
-        if problem is not None and getattr(problem, "code", None) != errors.TOPIC_ALREADY_EXISTS:
-            event(log, logging.WARNING, "topic not created", topic=name, reason=problem)
+    def _claim_mentioned(self, name: str) -> Topic:
+        """Plan a topic that was mentioned, and claim its name. Raises KafkaError."""
+        topic = self._plan(self.offsets_topic() if name == OFFSETS_TOPIC else mentioned_topic(name))
+        self._begin(name)
+        return topic
+
+    def offsets_topic(self) -> NewTopic:
+        """The offsets topic as this broker makes it, with as many replicas as there can be."""
+        most = len(self._context.brokers)
+        return offsets_topic(self._config, min(self._config["offsets.topic.replication.factor"], most))
 
     def _plan(self, new: NewTopic) -> Topic:
         """The topic as it will be. Raises KafkaError where it cannot be."""

@@ -18,6 +18,7 @@ from functools import partial
 from pybroker import core, errors
 from pybroker.clock import wall_ms
 from pybroker.cluster.group import Cause
+from pybroker.cluster.image import OFFSETS_TOPIC
 from pybroker.config import BrokerConfig
 from pybroker.config.settings import shown
 from pybroker.errors import KafkaError
@@ -29,7 +30,6 @@ from pybroker.groups.writer import OffsetsLog, Writer
 from pybroker.logs import event
 from pybroker.upkeep import keep_up
 
-OFFSETS_TOPIC = "__consumer_offsets"
 LOAD_AGAIN_S = 0.1
 LOAD_AGAIN_S_MAX = 10.0
 

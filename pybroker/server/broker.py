@@ -208,7 +208,7 @@ class Broker:
         settings.on_broker_altered.append(self._go_by_settings)
         settings.sockets = sockets
         groups, workers = self._work(replicas)
-        locator = Locator(self.broker_id, self.config, metadata, replicas, admin, groups)
+        locator = Locator(self.broker_id, metadata, replicas, admin, groups)
         admin.on_deleted.append(locator.topic_deleted)
         self._loading_groups = asyncio.get_running_loop().create_task(locator.lead(self._deleted_topics))
         asked = Collaborators(

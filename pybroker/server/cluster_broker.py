@@ -216,7 +216,7 @@ class ClusterBroker(Broker):
         config, metadata, member, replicas = self.config, self.metadata, self._member, self.replicas
         groups, workers = self._work(replicas)
         topics = ClusterTopics(lambda: member.session, config, metadata, self._random, lambda: self._controller)
-        located = ClusterGroups(config, metadata, topics, groups)
+        located = ClusterGroups(metadata, topics, groups)
         self._manager.on_leadership.append(located.lead)
         metadata.watch(located.show)
         ids = self._ids = ProducerIds(lambda: member.session, self.broker_id, replicas.highest_producer_id)

@@ -14,25 +14,22 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from pybroker import errors
-from pybroker.cluster.image import Image, Node
+from pybroker.cluster.image import OFFSETS_TOPIC, Image, Node
 from pybroker.cluster.metadata_cache import MetadataCache
-from pybroker.config import BrokerConfig
 from pybroker.controller.planning import NewTopic
 from pybroker.errors import KafkaError
-from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator, partition_of
+from pybroker.groups.coordinator import Coordinator, partition_of
 from pybroker.logs import event
 from pybroker.replication.replica import Replica
-from pybroker.server.group_locator import offsets_topic
 
 log = logging.getLogger(__name__)
 
 
-OFFSETS_REPLICAS = 3
-"""Kafka's default: with fewer brokers the topic is not made, or all groups would hang on one of them (KIP-115)."""
-
-
 class Creator(Protocol):
     """Who makes topics."""
+
+    def offsets_topic(self) -> NewTopic:
+        """The offsets topic, as it is to be made."""
 
     def create(self, new: NewTopic, validate_only: bool = False) -> Awaitable[object]:
         """Make a topic. Raises KafkaError."""
@@ -41,8 +38,7 @@ class Creator(Protocol):
 class ClusterGroups:
     """Leads and resigns the coordinator's partitions as this broker is told, and names the coordinator of a group."""
 
-    def __init__(self, config: BrokerConfig, metadata: MetadataCache, admin: Creator, groups: Coordinator) -> None:
-        self._config = config
+    def __init__(self, metadata: MetadataCache, admin: Creator, groups: Coordinator) -> None:
         self._metadata = metadata
         self._admin = admin
         self._groups = groups
@@ -107,9 +103,7 @@ class ClusterGroups:
 
     async def _create(self) -> None:
         try:
-            setting = "offsets.topic.replication.factor"
-            factor = self._config[setting] if self._config.is_set(setting) else OFFSETS_REPLICAS
-            await self._admin.create(offsets_topic(self._config, factor))
+            await self._admin.create(self._admin.offsets_topic())
             self._problem = ""
         except (KafkaError, OSError) as problem:
             if getattr(problem, "code", None) == errors.TOPIC_ALREADY_EXISTS:

@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import Iterable
 
 from pybroker import errors
-from pybroker.cluster.image import Node
+from pybroker.cluster.image import OFFSETS_TOPIC, Node
 from pybroker.cluster.metadata_cache import MetadataCache
-from pybroker.config import BrokerConfig
-from pybroker.controller.planning import NewTopic
 from pybroker.controller.topics import TopicAdmin
 from pybroker.errors import KafkaError
-from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator
+from pybroker.groups.coordinator import Coordinator
 from pybroker.replication.replicas import Replicas
 
 
@@ -22,14 +20,12 @@ class Locator:
     def __init__(
         self,
         broker_id: int,
-        config: BrokerConfig,
         metadata: MetadataCache,
         replicas: Replicas,
         admin: TopicAdmin,
         groups: Coordinator,
     ) -> None:
         self._broker_id = broker_id
-        self._config = config
         self._metadata = metadata
         self._replicas = replicas
         self._admin = admin
@@ -83,17 +79,5 @@ class Locator:
             raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} cannot be made: {problem}") from None
 
     async def _create(self) -> None:
-        most = len(self._metadata.image.brokers)
-        new = offsets_topic(self._config, min(self._config["offsets.topic.replication.factor"], most))
-        await self._admin.create(new)
+        await self._admin.create(self._admin.offsets_topic())
         await self.lead()
-
-
-def offsets_topic(config: BrokerConfig, replication_factor: int) -> NewTopic:
-    """The offsets topic, as it is made."""
-    own = {
-        "cleanup.policy": "compact",
-        "compression.type": "producer",
-        "segment.bytes": str(config["offsets.topic.segment.bytes"]),
-    }
-    return NewTopic(OFFSETS_TOPIC, config["offsets.topic.num.partitions"], replication_factor, config=own)

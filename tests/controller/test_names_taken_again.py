@@ -226,7 +226,7 @@ class Groups:
 async def test_offsets_are_of_the_first(told_gone: bool) -> None:
     """Groups stand nowhere in the second, though the name was never free as a broker sees it."""
     metadata, groups = MetadataCache(), Groups()
-    metadata.watch(ClusterGroups(None, metadata, None, groups).show)  # type: ignore[arg-type]
+    metadata.watch(ClusterGroups(metadata, None, groups).show)  # type: ignore[arg-type]
     state = PartitionState((1,), 1, 0, (1,), 1, 0)
     live = [LiveBroker(1, {}, {})]
     metadata.update(UpdateMetadata(1, 1, live, [TopicStates("t", FIRST, {0: state})]))

@@ -11,10 +11,11 @@ from typing import Any
 
 from pybroker import core, errors
 from pybroker.clock import wall_ms
+from pybroker.cluster.image import OFFSETS_TOPIC
 from pybroker.cluster.offsets import Committed
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
-from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator
+from pybroker.groups.coordinator import Coordinator
 from pybroker.groups.loading import load
 from pybroker.groups.shard import Entry
 from pybroker.model import TopicPartition

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pybroker import core
-from pybroker.groups.coordinator import OFFSETS_TOPIC, partition_of
+from pybroker.cluster.image import OFFSETS_TOPIC
+from pybroker.groups.coordinator import partition_of
 from tests.groups.members import commit, committed
 from tests.harness import eventually
 from tests.server.live import Live, Wire

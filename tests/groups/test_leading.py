@@ -12,7 +12,6 @@ import pytest
 
 from pybroker import core, errors
 from pybroker.cluster.metadata_cache import MetadataCache
-from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.groups import coordinator
 from pybroker.groups.coordinator import partition_of
@@ -298,7 +297,7 @@ async def test_groups_that_could_not_be_loaded_are_loaded_later(
 async def test_the_offsets_topic_is_made_anew(stage: Stage) -> None:
     """Its leader epochs begin again, and a replica of the one before that stops late changes nothing."""
     metadata, nobody = MetadataCache("c"), Any
-    located = ClusterGroups(BrokerConfig.load(None, []), metadata, nobody, stage.groups)  # type: ignore[arg-type]
+    located = ClusterGroups(metadata, nobody, stage.groups)  # type: ignore[arg-type]
     log = stage.log
 
     def replica(topic_id: bytes) -> Any:

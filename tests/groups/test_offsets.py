@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from pybroker import errors
-from pybroker.groups.coordinator import OFFSETS_TOPIC
+from pybroker.cluster.image import OFFSETS_TOPIC
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from tests.groups.members import Member, commit, committed, stable

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.groups.coordinator import OFFSETS_TOPIC, partition_of
+from pybroker.cluster.image import OFFSETS_TOPIC
+from pybroker.groups.coordinator import partition_of
 from tests.groups.members import Member, commit, committed, stable
 from tests.harness import BrokerProcess
 from tests.server.live import Live, Wire

@@ -16,7 +16,7 @@ from pybroker import core, errors
 from pybroker.cluster.caller import Call, Caller
 from pybroker.cluster.changes import Changes
 from pybroker.cluster.fetch_sessions import Sessions
-from pybroker.cluster.image import LiveBroker
+from pybroker.cluster.image import OFFSETS_TOPIC, LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.controller import nodes
 from pybroker.controller.cluster_topics import ClusterTopics
@@ -24,7 +24,7 @@ from pybroker.controller.controller import Controller
 from pybroker.coordination.memory import MemorySession
 from pybroker.coordination.store import Session, StoreError
 from pybroker.errors import KafkaError
-from pybroker.groups.coordinator import OFFSETS_TOPIC, Coordinator
+from pybroker.groups.coordinator import Coordinator
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
@@ -131,7 +131,7 @@ class Life(Process):
         self.topics = ClusterTopics(
             lambda: member.session, config, self.metadata, world.random, lambda: self.controller
         )
-        located = ClusterGroups(config, self.metadata, self.topics, self.groups)
+        located = ClusterGroups(self.metadata, self.topics, self.groups)
         self.manager.on_leadership.append(located.lead)
         self.metadata.watch(located.show)
         await self.manager.open_found()

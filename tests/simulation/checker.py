@@ -15,10 +15,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pybroker import core
-from pybroker.cluster.image import PartitionState
+from pybroker.cluster.image import OFFSETS_TOPIC, PartitionState
 from pybroker.controller import nodes
 from pybroker.coordination.store import NoNode
-from pybroker.groups.coordinator import OFFSETS_TOPIC
 from pybroker.model import TopicPartition
 from pybroker.replication.replica import LEADER
 

@@ -1,7 +1,8 @@
 """Metadata: which brokers there are, and who leads which partition of the topics that a client names.
 
 A topic that is not there may be created by the question (auto.create.topics.enable): the first answer says
-LEADER_NOT_AVAILABLE at once, and the client finds it when it asks again. The question never waits for the creation.
+LEADER_NOT_AVAILABLE at once, and the client finds it when it asks again. The question never waits for the creation. A
+topic that cannot be made is answered with the error of CreateTopics, INVALID_TOPIC_EXCEPTION for one.
 """
 
 import asyncio
@@ -37,7 +38,8 @@ class Creator(Protocol):
         """Is that under way?"""
 
     def auto_create(self, name: str) -> None:
-        """Begin to create a topic with the broker's defaults; again while that is under way changes nothing."""
+        """Begin to create a topic with the broker's defaults; again while that is under way changes nothing. Raises
+        KafkaError where it cannot be."""
 
 
 class Metadata:

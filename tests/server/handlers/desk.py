@@ -48,7 +48,7 @@ class Desk:
     async def begin(self) -> Desk:
         stage = await self.stage.begin()
         groups = Coordinator(stage.config, self.workers)
-        locator = Locator(HERE, stage.config, stage.metadata, self.replicas, stage.topics, groups)
+        locator = Locator(HERE, stage.metadata, self.replicas, stage.topics, groups)
         self.asked = Collaborators(
             HERE, stage.config, stage.metadata, stage.topic_configs, self.replicas, stage.topics, stage.ids.draw,
             self.workers, groups, locator, stage.configs, stage.entities, None,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.groups.coordinator import OFFSETS_TOPIC
+from pybroker.cluster.image import OFFSETS_TOPIC
 from pybroker.protocol import messages as m
 from tests.server.handlers.desk import ELSEWHERE, HERE, Desk
 

@@ -14,7 +14,7 @@ import pytest
 
 from pybroker import errors
 from pybroker.clock import monotonic_ms
-from pybroker.groups.coordinator import OFFSETS_TOPIC
+from pybroker.cluster.image import OFFSETS_TOPIC
 from pybroker.protocol import messages as m
 from pybroker.replication.lease import LAPSED_MS, NO_MEMBER_MS
 from pybroker.replication.replica import Replica

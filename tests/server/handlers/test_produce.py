@@ -9,7 +9,7 @@ import pytest
 
 from pybroker import errors
 from pybroker.cluster.caller import Disconnect
-from pybroker.groups.coordinator import OFFSETS_TOPIC
+from pybroker.cluster.image import OFFSETS_TOPIC
 from pybroker.protocol import messages as m
 from tests.server.handlers.desk import ELSEWHERE, Desk
 from tests.server.live import batch

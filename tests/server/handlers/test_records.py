@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.groups.coordinator import OFFSETS_TOPIC
+from pybroker.cluster.image import OFFSETS_TOPIC
 from pybroker.protocol import messages as m
 from tests.server.handlers.desk import ELSEWHERE, Desk
 from tests.server.live import BASE_MS, batch
