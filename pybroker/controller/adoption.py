@@ -1,14 +1,14 @@
 """From the log dirs into the store: the topics of an earlier Kafka, and those that the store has lost.
 
-at a first start             all that lies there is taken over; nobody knows of which topics there were more
-a store that was damaged     is a first start, but what was there had settings that nobody knows any more:
-                             retention is off, so that nothing is deleted by defaults
+at a first start             all that lies there is taken over; nobody knows of which topics there were more. Their own
+                             settings are those of KRaft's metadata log, if it lies there too
+a store that was damaged     is a first start, but what was there had settings that nobody knows any more
 a store without its latest   directories with topic ids that it does not know are taken over, and partitions beyond
 writes                       those that it knows; not those of topics that were deleted, which it remembers by id
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from random import Random
 from typing import NamedTuple, Protocol
@@ -27,39 +27,52 @@ from pybroker.model import TopicPartition
 log = logging.getLogger(__name__)
 
 KEPT = {"retention.ms": "-1", "retention.bytes": "-1"}
-"""Settings of a topic whose own are lost."""
+"""Settings of a topic whose own are unknown, or do not say how long records are kept."""
 NAMES_SHOWN = 20
+Settings = Mapping[bytes, Mapping[str, str]]
+"""The own settings of topics, by topic id."""
 
 
 class Remains(Protocol):
-    """What is on record of a partition: topic id, if any, last leader epoch, -1 for none, whether it was compacted."""
+    """What is on record of a partition: topic id, if any, and last leader epoch, -1 for none."""
 
     @property
     def topic_id(self) -> bytes | None: ...
     @property
     def leader_epoch(self) -> int: ...
-    @property
-    def compacted(self) -> bool: ...
 
 
 class Adoption(NamedTuple):
-    """Whose log dirs they are, and what is asked: `lost`, the settings of what is taken over were in a store."""
+    """The session, fence, broker and randomness that topics are taken over with."""
 
     session: Session
     fence: Fence
     broker_id: int
     random: Random
-    lost: bool
 
-    async def all(self, found: Mapping[TopicPartition, Remains], loaded: Loaded) -> None:
+    async def all(
+        self, found: Mapping[TopicPartition, Remains], loaded: Loaded, settings: Callable[[], Settings], *, lost: bool
+    ) -> None:
         """Take over every topic that the store does not know. Raises KafkaError.
 
-        A topic without an id gets one; partitions that are missing between others will be made, empty. Its settings are
-        not in the logs, but whether it is compacted is: in such a log gaps are no damage."""
+        `lost`: their settings were in a store; otherwise `settings` gives those that are in the log dirs. A topic
+        without an id gets one; partitions that are missing between others will be made, empty."""
         known = _names(loaded)
-        taken = [name for name, parts in _topics(found).items() if name not in known and await self._take(name, parts)]
-        if self.lost and taken:
+        by_id = {} if lost else settings()
+        taken, kept = [], []
+        for name, partitions in _topics(found).items():
+            ids = [remains.topic_id for remains in partitions.values() if remains.topic_id is not None]
+            config = _settings(name, by_id.get(ids[0]) if ids else None)
+            if name not in known and await self._take(name, partitions, config):
+                taken.append(name)
+                if KEPT.items() & config.items():
+                    kept.append(name)
+        if lost and taken:
             self._tell("topics are taken over from the log dirs, their settings are lost, retention is off", taken)
+        elif kept:
+            shown = ",".join(sorted(kept)[:NAMES_SHOWN])
+            todo = "set retention.ms and retention.bytes, and cleanup.policy of those that were compacted"
+            event(log, logging.WARNING, "adopted topics keep all records", count=len(kept), topics=shown, todo=todo)
 
     async def strays(self, found: Mapping[TopicPartition, Remains], loaded: Loaded) -> bool:
         """Take over what the store knew once; whether there was any. Raises KafkaError."""
@@ -73,7 +86,7 @@ class Adoption(NamedTuple):
             if topic is not None:
                 taken += [name] if name not in undone and await self._grow(topic, partitions) else []
             elif name not in known and None not in theirs and not theirs & (ids | deleted):
-                taken += [name] if await self._take(name, partitions) else []
+                taken += [name] if await self._take(name, partitions, _settings(name, None)) else []
         if taken:
             self._tell("topics that the coordination store had lost are taken over, retention is off", taken)
         return bool(taken)
@@ -95,7 +108,7 @@ class Adoption(NamedTuple):
         epoch = 0 if remains is None else max(0, remains.leader_epoch)
         return PartitionState((self.broker_id,), self.broker_id, epoch, (self.broker_id,), self.fence.epoch, 0)
 
-    async def _take(self, name: str, partitions: Mapping[int, Remains]) -> bool:
+    async def _take(self, name: str, partitions: Mapping[int, Remains], config: dict[str, str]) -> bool:
         ids = {remains.topic_id for remains in partitions.values() if remains.topic_id is not None}
         if len(ids) > 1:
             event(log, logging.ERROR, "topic not adopted", topic=name, reason="its partitions have different topic ids")
@@ -104,11 +117,9 @@ class Adoption(NamedTuple):
             reason = f"a topic has at most {PARTITIONS_MAX} partitions, and a directory is of number {max(partitions)}"
             event(log, logging.ERROR, "topic not adopted", topic=name, reason=reason)
             return False
-        compacted = name in INTERNAL_TOPICS or any(remains.compacted for remains in partitions.values())
-        config = {"cleanup.policy": "compact"} if compacted else KEPT if self.lost else {}
         states = tuple(self._state(partitions.get(index)) for index in range(max(partitions) + 1))
         topic_id = ids.pop() if ids else nodes.draw_id(self.random)
-        await write(self.session, self.fence, creation(Topic(name, topic_id, states, dict(config))))
+        await write(self.session, self.fence, creation(Topic(name, topic_id, states, config)))
         event(log, logging.INFO, "topic adopted", topic=name, partitions=len(states))
         return True
 
@@ -125,6 +136,15 @@ class Adoption(NamedTuple):
     def _tell(what: str, names: Collection[str]) -> None:
         shown = ",".join(sorted(names)[:NAMES_SHOWN])
         event(log, logging.ERROR, what, count=len(names), topics=shown)
+
+
+def _settings(name: str, own: Mapping[str, str] | None) -> dict[str, str]:
+    """The settings of a topic that is taken over; `own`: those it is known to have, None if they are unknown."""
+    if name in INTERNAL_TOPICS:
+        return {"cleanup.policy": "compact", **(own or {})}
+    if own is not None and own.get("cleanup.policy") == "compact":  # retention does not apply
+        return dict(own)
+    return {**KEPT, **(own or {})}
 
 
 def _names(loaded: Loaded) -> set[str]:

@@ -48,12 +48,11 @@ class StartError(KafkaError):
 
 
 class Found(NamedTuple):
-    """A partition's directory and what is on record: topic id, last leader epoch (-1: none), if it was compacted."""
+    """A partition's directory and what is on record: topic id and last leader epoch (-1: none)."""
 
     log_dir: "LogDir"
     topic_id: bytes | None
     leader_epoch: int
-    compacted: bool
 
 
 class LogDir:
@@ -269,8 +268,7 @@ class LogDir:
             name = str(key)
             topic_id = self._told(os.path.join(name, checkpoints.PARTITION_METADATA), checkpoints.read_topic_id)
             epoch = self._told(os.path.join(name, checkpoints.LEADER_EPOCHS), checkpoints.read_latest_epoch)
-            compacted = key in self.recorded[checkpoints.CLEANED]
-            yield key, Found(self, topic_id, -1 if epoch is None else epoch, compacted)
+            yield key, Found(self, topic_id, -1 if epoch is None else epoch)
 
     def _told(self, name: str, read: Callable[[str], T]) -> T | None:
         """What a file says; None if it is not there or, with a warning, if it is no use."""

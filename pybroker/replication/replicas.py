@@ -21,6 +21,7 @@ from pybroker.model import TopicPartition
 from pybroker.replication import failpoints
 from pybroker.replication.damage import Scrubbed
 from pybroker.replication.disk import DiskThreads
+from pybroker.replication.kraft_log import topic_settings
 from pybroker.replication.leaders import NO_LEADER, Leader
 from pybroker.replication.logdirs import Found, LogDir, remove
 from pybroker.replication.opening import Opener, Opening, Wanted
@@ -148,6 +149,10 @@ class Replicas:
     def survey(self, ids: Mapping[str, bytes]) -> Mapping[TopicPartition, Found]:
         """Look what lies in the log dirs; see Opener. Raises StartError if a partition lies in two of them."""
         return self._opener.survey(ids)
+
+    def kafka_settings(self) -> Mapping[bytes, Mapping[str, str]]:
+        """The own settings of topics, by topic id, as an earlier Kafka has left them in the log dirs."""
+        return topic_settings(log_dir.path for log_dir in self._opener.usable())
 
     def directories(self, topic: Topic) -> Mapping[int, str]:
         """The directory.id of the log dir of each partition: of those that were opened, else what is on record."""

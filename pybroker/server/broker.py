@@ -268,8 +268,9 @@ class Broker:
         The cluster id is written once that is done, so that a first start that was cut short is one again."""
         loaded, fence = await loading.load(session), context.fence
         found = replicas.survey({topic.name: topic.id for topic in loaded.topics})
+        adoption = Adoption(session, fence, self.broker_id, self._random)
         if first_start:
-            await Adoption(session, fence, self.broker_id, self._random, self._store_lost).all(found, loaded)
+            await adoption.all(found, loaded, replicas.kafka_settings, lost=self._store_lost)
             loaded = await loading.load(session)
             await identity.record_cluster_id(session, self.cluster_id)
         for topic in loaded.deleted:
@@ -277,7 +278,6 @@ class Broker:
             self._deleted_topics.append(topic.name)
         for topic, first in loaded.unfinished:
             await admin.undo(topic, first)
-        adoption = Adoption(session, fence, self.broker_id, self._random, lost=True)
         if await adoption.strays(found, loaded) or loaded.deleted or loaded.unfinished:
             loaded = await loading.load(session)
         if not any(log_dir.failure for log_dir in self._dirs):

@@ -21,7 +21,6 @@ class Left(NamedTuple):
 
     topic_id: bytes | None = None
     leader_epoch: int = 3
-    compacted: bool = False
 
 
 async def live(seed: int) -> bytes:
@@ -48,8 +47,8 @@ async def live(seed: int) -> bytes:
     await stage.session.close()
     await stage.take_over(2)
     found = {TopicPartition("topic-0", 0): Left(), TopicPartition("left-over", 1): Left()}
-    adoption = Adoption(stage.session, stage.context.fence, 2, stage.random, lost=True)
-    await adoption.all(found, await loading.load(stage.session))
+    adoption = Adoption(stage.session, stage.context.fence, 2, stage.random)
+    await adoption.all(found, await loading.load(stage.session), dict, lost=True)
     loaded = await loading.load(stage.session)
     await loading.lead_again(stage.session, stage.context.fence, loaded.topics, found, 2)
     tree = await stage.tree()

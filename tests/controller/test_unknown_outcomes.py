@@ -89,11 +89,11 @@ async def record_places(stage: Stage) -> None:
 
 
 def adoption(stage: Stage) -> Adoption:
-    return Adoption(stage.session, stage.context.fence, 1, stage.random, lost=True)
+    return Adoption(stage.session, stage.context.fence, 1, stage.random)
 
 
 async def adopt(stage: Stage) -> None:
-    await adoption(stage).all(FOUND, loading.Loaded([], [], []))
+    await adoption(stage).all(FOUND, loading.Loaded([], [], []), dict, lost=True)
 
 
 async def adopt_strays(stage: Stage) -> None:

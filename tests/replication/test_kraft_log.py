@@ -1,0 +1,108 @@
+"""Settings of topics out of the metadata log that a Kafka of KRaft left in the log dir."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pybroker.replication.kraft_log import DIRECTORY, topic_settings
+from tests.wire import batch
+
+A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
+CONTROL, GZIP = 0x20, 1
+
+
+def text(value: str | None) -> bytes:
+    return b"\0" if value is None else bytes([len(value) + 1]) + value.encode()
+
+
+def topic(name: str, topic_id: bytes) -> bytes:
+    return b"\1\2\0" + text(name) + topic_id + b"\0"
+
+
+def removal(topic_id: bytes) -> bytes:
+    return b"\1\x09\0" + topic_id + b"\0"
+
+
+def setting(resource: str, name: str, value: str | None, kind: int = 2) -> bytes:
+    return b"\1\4\0" + bytes([kind]) + text(resource) + text(name) + text(value) + b"\0"
+
+
+BROKER = b"\1\x1b\0" + b"a record of another type"
+
+
+@pytest.fixture
+def kafka(tmp_path: Path) -> Path:
+    (tmp_path / DIRECTORY).mkdir()
+    return tmp_path / DIRECTORY
+
+
+def write(path: Path, base: int, values: Sequence[bytes], attributes: int = 0) -> None:
+    with path.open("ab") as file:
+        file.write(batch(values, base_offset=base, attributes=attributes))
+
+
+def read(kafka: Path) -> dict[bytes, dict[str, str]]:
+    return {topic_id: dict(own) for topic_id, own in topic_settings([str(kafka.parent)]).items()}
+
+
+def test_what_holds_at_the_end(kafka: Path) -> None:
+    """The latest value of each setting; what was removed, and topics that are gone, are gone."""
+    log = kafka / f"{0:020}.log"
+    write(log, 0, [BROKER, topic("a", A), setting("a", "retention.ms", "1"), setting("a", "segment.ms", "7")])
+    write(log, 4, [struct.pack(">hhi", 0, 2, 1)], CONTROL)
+    write(log, 5, [setting("1", "log.retention.ms", "3", kind=4), setting("a", "retention.ms", "2")])
+    write(log, 7, [setting("a", "segment.ms", None), topic("b", B), setting("b", "retention.ms", "5"), removal(B)])
+    assert read(kafka) == {A: {"retention.ms": "2"}}
+    write(log, 11, [topic("b", C)])
+    assert read(kafka) == {A: {"retention.ms": "2"}, C: {}}, "not those of the one that was deleted"
+
+
+def test_a_snapshot_and_what_followed(kafka: Path) -> None:
+    """The latest snapshot; records before its end, in segments that are there still, are in it already."""
+    write(kafka / f"{4:020}-{1:010}.checkpoint", 0, [topic("old", A)])
+    write(kafka / f"{8:020}-{1:010}.checkpoint", 0, [topic("a", A), setting("a", "retention.ms", "1")])
+    write(kafka / f"{6:020}.log", 6, [setting("a", "retention.ms", "0"), setting("a", "retention.ms", "1")])
+    write(kafka / f"{6:020}.log", 8, [setting("a", "retention.bytes", "9")])
+    write(kafka / f"{9:020}.log", 9, [topic("b", B)])
+    assert read(kafka) == {A: {"retention.ms": "1", "retention.bytes": "9"}, B: {}}
+
+
+def test_a_log_that_was_cut_in_a_batch(kafka: Path) -> None:
+    """Pass over the last batch, which was never whole and so never acknowledged."""
+    log = kafka / f"{0:020}.log"
+    write(log, 0, [topic("a", A)])
+    whole = log.read_bytes()
+    write(log, 1, [topic("b", B)])
+    log.write_bytes(log.read_bytes()[: len(whole) + 70])
+    assert read(kafka) == {A: {}}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda log: write(log, 0, [b"\2\2\0"]),
+        lambda log: write(log, 0, [b"\1\2\0\x7fx"]),
+        lambda log: write(log, 0, [b"\1\2\0" + text("t") + b"short"]),
+        lambda log: write(log, 0, [b"\1\4\0"]),
+        lambda log: write(log, 0, [b"\1\4\0\2" + b"\xff" * 9]),
+        lambda log: write(log, 0, [b""]),
+        lambda log: write(log, 0, [b"\1\2\0\2\xff" + A]),
+        lambda log: write(log, 0, [topic("a", A)], GZIP),
+        lambda log: log.write_bytes(b"\xff" * 100),
+        lambda log: write(log.with_name(f"{7:020}.log"), 7, [topic("a", A)]),
+    ],
+    ids=["frame", "long", "id", "nothing", "varint", "empty", "utf8", "compressed", "noise", "begins late"],
+)  # fmt: skip
+def test_what_cannot_be_read_is_not_used(kafka: Path, caplog: pytest.LogCaptureFixture, damage: object) -> None:
+    """Nothing of it: with settings that are out of date records may be deleted. One line says so."""
+    damage(kafka / f"{0:020}.log")  # type: ignore[operator]
+    assert read(kafka) == {}
+    assert [r.getMessage().split(" directory=")[0] for r in caplog.records] == ["metadata log of Kafka not used"]
+
+
+def test_no_such_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert topic_settings([str(tmp_path), str(tmp_path / "gone")]) == {} and not caplog.records
