@@ -14,6 +14,10 @@ TEXT_BYTES_MAX = 255
 PLAINTEXT = "PLAINTEXT"
 """The security protocol of a listener without any, and the name of the listener that there is by default."""
 
+CONSUMER, DEBUGGING = -1, -2
+"""Replica ids of requests from no broker: a consumer, and a tool that compares replicas. That one reads any replica, to
+the end of its log, with the rights of a consumer."""
+
 
 def check_told(text: str) -> None:
     """ValueError for the name of a host or of a rack that is too long to be told to clients."""

@@ -17,7 +17,7 @@ from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
-from pybroker.model import TopicPartition
+from pybroker.model import DEBUGGING, TopicPartition
 from pybroker.replication import failpoints
 from pybroker.replication.damage import Scrubbed
 from pybroker.replication.disk import DiskThreads
@@ -122,6 +122,14 @@ class Replicas:
         Raises as `held` and Replica.check_leads do."""
         replica = self.held(topic, partition)
         replica.check_leads(leader_epoch)
+        return replica
+
+    def readable(self, topic: str, partition: int, leader_epoch: int, by: int) -> Replica:
+        """The replica that requests of the replica id `by` read: the leader; DEBUGGING any. Raises as `leader`."""
+        if by != DEBUGGING:
+            return self.leader(topic, partition, leader_epoch)
+        replica = self.held(topic, partition)
+        replica.check_has_role(leader_epoch)
         return replica
 
     def held(self, topic: str, partition: int) -> Replica:

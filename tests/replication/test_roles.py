@@ -11,10 +11,11 @@ import pytest
 
 from pybroker import core, errors
 from pybroker.errors import KafkaError
+from pybroker.model import DEBUGGING
 from pybroker.protocol import messages as m
 from pybroker.replication.replica import Replica
 from tests.harness import eventually
-from tests.server.live import BASE_MS, Live, Wire, batch, fetch_fields
+from tests.server.live import BASE_MS, Live, Wire, batch, fetch_fields, values
 from tests.wire import batch as wire_batch
 
 NOT_LEADER, FENCED, UNKNOWN = 6, 74, 75
@@ -77,6 +78,32 @@ async def test_a_follower_answers_who_leads(live: Live) -> None:
     await replica.lead(epoch + 2, 101)
     assert (await wire.produce("t", batch(b"b"))).base_offset == 1
     assert await latest(wire, epoch + 2) == (0, 2)
+
+
+async def test_a_tool_that_compares_replicas_reads_each(live: Live) -> None:
+    """Fetch and ListOffsets of the replica id -2, and DescribeProducers, are answered by a follower, to its log's end;
+    a leader epoch that is over is refused."""
+    wire = await live.connect()
+    replica = await held(live, wire)
+    assert (await wire.produce("t", batch(b"a"))).error_code == 0
+    epoch = replica.partition().leader_epoch + 1
+    await replica.follow(7, epoch, 100)
+    records = wire_batch([b"b"], base_offset=1, base_ms=LATE_MS, producer_id=5, producer_epoch=0, sequence=0)
+    sent = bytearray(records)
+    sent[12:16] = epoch.to_bytes(4, "big")
+    replica.append_copied(bytes(sent), epoch, 1, 0)
+    fetched = await wire.fetch("t", 0, replica_id=DEBUGGING)
+    assert (fetched.error_code, fetched.high_watermark, values(fetched.records)) == (0, 1, [b"a", b"b"])
+    assert await latest(wire, replica_id=DEBUGGING) == (0, 2)
+    assert await latest(wire, timestamp_ms=EARLIEST, replica_id=DEBUGGING) == (0, 0)
+    assert await latest(wire, epoch - 1, replica_id=DEBUGGING) == (FENCED, -1)
+    asked = [m.DescribeProducersRequest.Topics(name="t", partition_indexes=[0])]
+    [described] = (await wire.call("DescribeProducers", 0, topics=asked)).topics[0].partitions
+    assert (described.error_code, [p.producer_id for p in described.active_producers]) == (0, [5])
+    await replica.lead(epoch + 1, 101, followers=[7])
+    assert await latest(wire, replica_id=DEBUGGING) == (0, 2)
+    fetched = await wire.fetch("t", 0, replica_id=DEBUGGING)
+    assert (fetched.high_watermark, values(fetched.records)) == (1, [b"a", b"b"]), "what is not committed, too"
 
 
 async def test_the_address_of_the_leader_is_that_of_the_listener(live: Live) -> None:

@@ -24,6 +24,7 @@ from pybroker.cluster.image import Image
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.replica_selector import ReplicaView, preferred_read_replica
 from pybroker.errors import KafkaError
+from pybroker.model import DEBUGGING
 from pybroker.protocol import messages as m
 from pybroker.replication.leaders import tell_leader
 from pybroker.replication.proof import Proof
@@ -82,6 +83,11 @@ class _Fetcher(NamedTuple):
     """It comes by a listener that is not for brokers."""
     rack: str = ""
     """That a consumer is in, where consumers may fetch from followers."""
+
+    @property
+    def to_log_end(self) -> bool:
+        """Followers and tools that compare replicas read what is not committed, too."""
+        return self.broker >= 0 or self.broker == DEBUGGING
 
 
 def _is_throttled(log: core.Partition, by: _Fetcher) -> bool:
@@ -196,7 +202,7 @@ class Fetch:
                 return await self._answer(plan, reads, call.caller.listener, wait_ms)
             for read in reads:
                 read.drop()
-            parked = _Parked(reads, self._look_again(by, until), to_log_end=by.broker >= 0)
+            parked = _Parked(reads, self._look_again(by, until), to_log_end=by.to_log_end)
             self._parked.add(parked)
             if self._stopping:
                 parked.release()
@@ -246,7 +252,7 @@ class Fetch:
                 empty = empty and size == 0
         if by.broker >= 0 and not noted:
             self._tell(reads, by)
-        if by.broker < 0 and self._proof.is_due:
+        if not by.to_log_end and self._proof.is_due:
             await asyncio.gather(*(self._doubt(read) for read in reads if _ends_a_log(read)))
         for read in reads:
             if read.answer.error_code:
@@ -318,7 +324,7 @@ class Fetch:
             replica = self._replicas.held(name, key.partition)
             replica.check_has_role(leader_epoch)
             return replica
-        return self._replicas.leader(name, key.partition, leader_epoch)
+        return self._replicas.readable(name, key.partition, leader_epoch, by.broker)
 
     def _preferred(self, image: Image, replica: Replica, offset: int, rack: str) -> int:
         """The other broker that a consumer is to fetch this from; -1: this one."""
@@ -359,8 +365,7 @@ class Fetch:
         if self._is_withheld(log, by):
             limit, minimum_one = 0, False
         offset = log.log_start_offset if diverges else wanted.fetch_offset
-        to_end = by.broker >= 0
-        read = log.read(offset, limit, isolation_level=isolation, minimum_one=minimum_one, to_log_end=to_end)
+        read = log.read(offset, limit, isolation_level=isolation, minimum_one=minimum_one, to_log_end=by.to_log_end)
         answer.high_watermark = read.high_watermark
         answer.last_stable_offset = read.last_stable_offset
         answer.log_start_offset = read.log_start_offset
@@ -368,7 +373,7 @@ class Fetch:
             answer.aborted_transactions = []
         if read.slice is not None:
             answer.records = _sendable(read.slice, slow=log.slow_reads)
-        return read.log_end_offset if to_end else read.high_watermark
+        return read.log_end_offset if by.to_log_end else read.high_watermark
 
     # -- throttled replication (KIP-73) ----------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pybroker import core, errors
 from pybroker.cluster.caller import Call
+from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.logdirs import LogDir
@@ -108,11 +109,15 @@ class AlterReplicaLogDirs:
         """An error code. A log dir is meant by its absolute path alone, as Kafka has it."""
         if to is None:
             return errors.LOG_DIR_NOT_FOUND
-        replica = self._replicas.get(*key)
-        if to.failure or (replica is not None and replica.log is None):
+        if to.failure:
             return errors.KAFKA_STORAGE_ERROR
-        if replica is None:
-            return errors.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            replica = self._replicas.held(*key)
+        except KafkaError as problem:  # a broker that holds no replica answers by the code that this API has always had
+            elsewhere = problem.code == errors.NOT_LEADER_OR_FOLLOWER
+            return errors.REPLICA_NOT_AVAILABLE if elsewhere else problem.code
+        if replica.log is None:
+            return errors.KAFKA_STORAGE_ERROR
         return errors.NONE if replica.directory is to else errors.UNSUPPORTED_VERSION
 
 

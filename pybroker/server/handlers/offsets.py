@@ -7,7 +7,7 @@ from typing import Any
 from pybroker import core, errors
 from pybroker.cluster.caller import Call
 from pybroker.errors import KafkaError
-from pybroker.model import TopicPartition
+from pybroker.model import CONSUMER, DEBUGGING, TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.proof import Proof
 from pybroker.replication.replica import Replica
@@ -18,7 +18,6 @@ NOT_AVAILABLE_VERSION = 5
 """From here on clients know OFFSET_NOT_AVAILABLE."""
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
-CONSUMER = -1
 """The replica id of a consumer, which is told of what is committed; any other id is told of the log's end. Some clients
 send 0 here. An id decides nothing else: neither API counts anybody as a follower."""
 
@@ -45,13 +44,15 @@ class ListOffsets:
                     if named[topic.name, index] > 1:
                         raise KafkaError(errors.INVALID_REQUEST, f"{topic.name}-{index} is asked for twice")
                     _check_meaning(asked.timestamp, call.version)
-                    replica = self._replicas.leader(topic.name, index, asked.current_leader_epoch)
-                    if self._proof.is_due and asked.timestamp in (LATEST, MAX_TIMESTAMP):
+                    by = request.replica_id
+                    replica = self._replicas.readable(topic.name, index, asked.current_leader_epoch, by)
+                    is_due = self._proof.is_due and by != DEBUGGING
+                    if is_due and asked.timestamp in (LATEST, MAX_TIMESTAMP):
                         await self._proof.check(replica)
                     found = await self._look(replica, asked, request)
-                    if self._proof.is_due and found.offset < 0 and asked.timestamp != LATEST_TIERED:
+                    if is_due and found.offset < 0 and asked.timestamp != LATEST_TIERED:
                         await self._proof.check(replica)
-                    if request.replica_id == CONSUMER and (asked.timestamp == LATEST or found.offset < 0):
+                    if by == CONSUMER and (asked.timestamp == LATEST or found.offset < 0):
                         _check_end(replica.partition(), call.version)
                     answer.offset, answer.timestamp, answer.leader_epoch = found
                 except (KafkaError, core.LogError, OSError) as problem:

@@ -1,4 +1,5 @@
-"""DescribeProducers: the idempotent producers that a partition knows, with their last sequence (KIP-664)."""
+"""DescribeProducers: the idempotent producers that a partition knows, with their last sequence (KIP-664); each
+replica answers, a follower too."""
 
 from collections import Counter
 from typing import Any
@@ -6,10 +7,12 @@ from typing import Any
 from pybroker import errors
 from pybroker.cluster.caller import Call
 from pybroker.errors import KafkaError
+from pybroker.model import DEBUGGING
 from pybroker.protocol import messages as m
 from pybroker.replication.replicas import Replicas
 
 NO_COORDINATOR_EPOCH = -1
+NO_LEADER_EPOCH = -1
 
 
 class DescribeProducers:
@@ -37,7 +40,7 @@ class DescribeProducers:
         try:
             if times > 1:
                 raise KafkaError(errors.INVALID_REQUEST, "the partition is asked for more than once")
-            replica = self._replicas.leader(topic, partition)
+            replica = self._replicas.readable(topic, partition, NO_LEADER_EPOCH, DEBUGGING)
             known = await replica.at_disk(replica.partition().producers)  # no append is under way while it looks
         except KafkaError as problem:
             answer.error_code, answer.error_message = problem.code, problem.message

@@ -73,7 +73,7 @@ async def test_a_partition_stays_where_it_is(desk: Desk) -> None:
     await desk.topic("far", at=ELSEWHERE)
     here, unknown = str(desk.log_dir_path), errors.UNKNOWN_TOPIC_OR_PARTITION
     assert await move(desk, here, t=[1, 0], none=[0]) == [("t", 1, 0), ("t", 0, 0), ("none", 0, unknown)]
-    assert await move(desk, here, far=[0], t=[5]) == [("far", 0, unknown), ("t", 5, unknown)]
+    assert await move(desk, here, far=[0], t=[5]) == [("far", 0, errors.REPLICA_NOT_AVAILABLE), ("t", 5, unknown)]
     for path in ("", "data", here + "/", "/nowhere"):
         assert await move(desk, path, t=[0]) == [("t", 0, errors.LOG_DIR_NOT_FOUND)]
     assert (await desk.ask("AlterReplicaLogDirs", 2, dirs=[])).results == []
