@@ -89,7 +89,11 @@ def _number(word: str, most: int) -> int | None:
 
 
 def read_offsets(text: str) -> Offsets:
-    """The offsets of a checkpoint file. Raises Malformed, also where the file is cut."""
+    """The offsets of a checkpoint file. Raises Malformed, also where the file is cut.
+
+    Kafka makes the file empty, and leaves it so until there is an offset to tell."""
+    if not text:
+        return {}
     lines = text.split("\n")
     if lines[0] != "0":
         raise Malformed(f"its version is {lines[0][:SHOWN_MAX]!r}, not 0")

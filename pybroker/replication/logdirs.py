@@ -120,7 +120,10 @@ class LogDir:
         told = {name: self._told(name, checkpoints.read_offsets) for name in checkpoints.OFFSET_FILES}
         self.recorded = {name: offsets or {} for name, offsets in told.items()}
         self.damage = self._told(checkpoints.DAMAGE, checkpoints.read_damage) or {}
-        torn = told[checkpoints.RECOVERY_POINTS] is None and Path(self.path, checkpoints.RECOVERY_POINTS).exists()
+        points = Path(self.path, checkpoints.RECOVERY_POINTS)
+        torn = points.exists() and told[checkpoints.RECOVERY_POINTS] is None
+        if points.exists() and not points.stat().st_size:  # as Kafka makes it; but a stop would have written of each log
+            torn = any(self._named())
         self._marked = Path(self.path, checkpoints.CLEAN_SHUTDOWN).exists()
         self.clean = self._marked and not torn  # who tore that checkpoint may have torn more
         if self._marked and torn:

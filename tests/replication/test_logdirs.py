@@ -18,6 +18,7 @@ from pybroker.replication.checkpoints import (
     HIGH_WATERMARKS,
     LOG_STARTS,
     META,
+    OFFSET_FILES,
     RECOVERY_POINTS,
     Meta,
     Spot,
@@ -186,6 +187,22 @@ def test_a_mark_of_a_clean_stop_counts_once(tmp_path: Path, opened: Callable[[Pa
     again.forget_clean_stop()
     again.close()
     assert not opened(tmp_path).clean
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["no partition", "a partition"])
+def test_empty_checkpoints_are_as_kafka_makes_them(
+    tmp_path: Path, opened: Callable[[Path], LogDir], caplog: pytest.LogCaptureFixture, held: bool
+) -> None:
+    """Read as holding nothing, without a warning. Only a clean stop that left no recovery point of a partition is not
+    believed: it would have written one."""
+    for name in OFFSET_FILES:
+        (tmp_path / name).touch()
+    (tmp_path / CLEAN_SHUTDOWN).touch()
+    if held:
+        (tmp_path / "t-0").mkdir()
+    log_dir = opened(tmp_path)
+    assert log_dir.recorded == {name: {} for name in OFFSET_FILES} and not caplog.records
+    assert log_dir.clean is not held
 
 
 def test_a_mark_that_is_not_believed_goes_at_once(tmp_path: Path, opened: Callable[[Path], LogDir]) -> None:
