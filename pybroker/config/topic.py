@@ -81,6 +81,7 @@ class TopicConfig:
     def core(self) -> dict[str, int]:
         """The settings that core.Broker.open and Partition.configure take, as integers."""
         numbers: dict[str, int] = {name: self[name] for name in CORE_NAMES}
+        numbers["max.message.bytes"] = max(1, numbers["max.message.bytes"])  # to core 0 is no limit
         numbers["message.timestamp.type"] = int(self["message.timestamp.type"] == "LogAppendTime")
         numbers["cleanup.policy"] = sum(CLEANUP_BITS[word] for word in set(self["cleanup.policy"]))
         if "compact" in self["cleanup.policy"]:  # what is in the active segment is not compacted (KIP-354)

@@ -145,6 +145,21 @@ async def test_the_size_limit_and_one_byte_more(wire: Wire) -> None:
     assert (await wire.produce("t", batch(b"x" * 1001))).error_code == errors.MESSAGE_TOO_LARGE
 
 
+@pytest.mark.parametrize("codec", [0, 1, 4], ids=["plain", "gzip", "zstd"])
+async def test_a_size_limit_of_zero_closes_a_topic(live: Live, wire: Wire, codec: int) -> None:
+    """No batch is taken, and what was there is read; a limit of the broker's holds, too."""
+    how: dict[str, Any] = {"attributes": codec, "compress": lambda data: compress(codec, data)} if codec else {}
+    records = batch(b"v" * 100, **how)
+    await wire.create("t")
+    assert (await wire.produce("t", records)).error_code == 0
+    await wire.create("closed", max_message_bytes="0")
+    assert (await wire.produce("closed", records)).error_code == errors.MESSAGE_TOO_LARGE
+    await live.restart("message.max.bytes=0")
+    wire = await live.connect()
+    assert (await wire.produce("t", records)).error_code == errors.MESSAGE_TOO_LARGE
+    assert (await wire.fetch("t", 0)).high_watermark == 1
+
+
 async def test_zstd_needs_a_version_that_knows_it(wire: Wire) -> None:
     await wire.create("t")
     records = batch(b"v" * 100, attributes=4, compress=lambda data: compress(4, data))
