@@ -122,7 +122,7 @@ class LogDir:
         self.damage = self._told(checkpoints.DAMAGE, checkpoints.read_damage) or {}
         points = Path(self.path, checkpoints.RECOVERY_POINTS)
         torn = points.exists() and told[checkpoints.RECOVERY_POINTS] is None
-        if points.exists() and not points.stat().st_size:  # as Kafka makes it; but a stop would have written of each log
+        if points.exists() and not points.stat().st_size:  # as Kafka makes it; a stop writes of each log
             torn = any(self._named())
         self._marked = Path(self.path, checkpoints.CLEAN_SHUTDOWN).exists()
         self.clean = self._marked and not torn  # who tore that checkpoint may have torn more

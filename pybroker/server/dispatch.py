@@ -1,6 +1,7 @@
 """From a frame to the handler of its API and back: one table, and one place for everything that can go wrong.
 
 not readable, or a version that is not served      the connection is closed, with one line in the log
+a version before KIP-896 that can be answered      UNSUPPORTED_VERSION, in the shape of that version
 more elements than its API is bound to             INVALID_REQUEST where the answer has an error of the whole, else the
                                                    connection is closed
 more elements than are looked at in one go         executed in slices (`large`)
@@ -14,10 +15,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from pybroker.cluster.caller import Call, Caller, Disconnect
-from pybroker.errors import INVALID_REQUEST, UNKNOWN_SERVER_ERROR, KafkaError
+from pybroker.errors import INVALID_REQUEST, UNKNOWN_SERVER_ERROR, UNSUPPORTED_VERSION, KafkaError
 from pybroker.logs import event
 from pybroker.protocol import codec
-from pybroker.protocol.apis import API_VERSIONS, SERVED, Api
+from pybroker.protocol.apis import API_VERSIONS, KNOWN, SERVED, Api
 from pybroker.protocol.bounds import Bound, bound_of
 from pybroker.server.connection import Answer, Waiting
 from pybroker.server.large import Charge, Large, Request
@@ -68,8 +69,7 @@ class Dispatcher:
         if api is None or not api.has(header.api_version):
             if header.api_key == API_VERSIONS:
                 return [codec.encode_unsupported(header.correlation_id)]
-            name = f"{api.name} v{header.api_version}" if api else f"API {header.api_key}"
-            raise Disconnect(f"{name} is not served")
+            return self._unserved(api, header, frame, caller)
         call = Call(header.api_version, header.client_id, caller, size=len(frame))
         handler, bound = self._handlers[header.api_key], self._bounds[header.api_key]
         try:
@@ -90,6 +90,23 @@ class Dispatcher:
         if isinstance(response, Coroutine):
             return Waiting(_later(api, handler, request, call, header.correlation_id, response), handler.abandon)
         return _encode(api, handler, request, call, header.correlation_id, response)
+
+    def _unserved(
+        self, api: Api | None, header: codec.RequestHeader, frame: bytes | memoryview, caller: Caller
+    ) -> Answer:
+        """Answer an old client that its version is no longer served. Raises Disconnect where no such answer is
+        known."""
+        name = f"{api.name} v{header.api_version}" if api else f"API {header.api_key}"
+        if api is None or not KNOWN[api.key].min_version <= header.api_version < api.min_version:
+            raise Disconnect(f"{name} is not served")
+        handler, call = self._handlers[api.key], Call(header.api_version, header.client_id, caller, size=len(frame))
+        try:
+            most = self._bounds[api.key].at_once
+            request, _ = codec.decode(api.request, header.api_version, frame, header.body_offset, most)
+        except codec.ProtocolError as problem:
+            raise Disconnect(f"{name} is not served: {problem.message}") from None
+        answer = handler.failed(request, UNSUPPORTED_VERSION, f"{name} is no longer served: the client is too old")
+        return _encode(api, handler, request, call, header.correlation_id, answer)
 
     async def _in_slices(self, asked: Request, bound: Bound, handler: Handler) -> Answer:
         api, call, correlation_id = asked.api, asked.call, asked.header.correlation_id

@@ -1,11 +1,11 @@
 """Configs, ACLs, quotas and SCRAM credentials."""
 
 MESSAGES = """
-DescribeConfigsRequest 32 v1-4 flex 4+
+DescribeConfigsRequest 32 v0-4 flex 4+
   resources:{resource_type:i8, resource_name:str, configuration_keys:str[]?}[],
   include_synonyms:bool v1+, include_documentation:bool v3+
 
-DescribeConfigsResponse 32 v1-4 flex 4+
+DescribeConfigsResponse 32 v0-4 flex 4+
   throttle_time_ms:i32,
   results:{
     error_code:i16, error_message:str?, resource_type:i8, resource_name:str,

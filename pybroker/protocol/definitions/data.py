@@ -51,7 +51,7 @@ FetchResponse 1 v4-18 flex 12+
   }[],
   node_endpoints:{node_id:i32, host:str, port:i32, rack:str?}[] v16+ tag0
 
-ListOffsetsRequest 2 v1-11 flex 6+
+ListOffsetsRequest 2 v0-11 flex 6+
   replica_id:i32, isolation_level:i8 v2+,
   topics:{
     name:str,
@@ -59,7 +59,7 @@ ListOffsetsRequest 2 v1-11 flex 6+
   }[],
   timeout_ms:i32 v10+
 
-ListOffsetsResponse 2 v1-11 flex 6+
+ListOffsetsResponse 2 v0-11 flex 6+
   throttle_time_ms:i32 v2+,
   topics:{
     name:str,

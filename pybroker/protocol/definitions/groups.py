@@ -60,7 +60,7 @@ OffsetCommitResponse 8 v2-10 flex 8+
     name:str v0-9, topic_id:uuid v10+, partitions:{partition_index:i32, error_code:i16}[]
   }[]
 
-OffsetFetchRequest 9 v1-10 flex 6+
+OffsetFetchRequest 9 v0-10 flex 6+
   group_id:str v0-7, topics:{name:str, partition_indexes:i32[]}[]?(2-7) v0-7,
   groups:{
     group_id:str, member_id:str? v9+, member_epoch:i32 v9+=-1,
@@ -68,7 +68,7 @@ OffsetFetchRequest 9 v1-10 flex 6+
   }[] v8+,
   require_stable:bool v7+
 
-OffsetFetchResponse 9 v1-10 flex 6+
+OffsetFetchResponse 9 v0-10 flex 6+
   throttle_time_ms:i32 v3+,
   topics:{
     name:str,

@@ -42,14 +42,14 @@ DescribeTopicPartitionsResponse 75 v0 flex 0+
   }[],
   next_cursor:{topic_name:str, partition_index:i32}?
 
-CreateTopicsRequest 19 v2-7 flex 5+
+CreateTopicsRequest 19 v0-7 flex 5+
   topics:{
     name:str, num_partitions:i32, replication_factor:i16, assignments:{partition_index:i32, broker_ids:i32[]}[],
     configs:{name:str, value:str?}[]
   }[],
   timeout_ms:i32=60000, validate_only:bool v1+
 
-CreateTopicsResponse 19 v2-7 flex 5+
+CreateTopicsResponse 19 v0-7 flex 5+
   throttle_time_ms:i32 v2+,
   topics:{
     name:str, topic_id:uuid v7+, error_code:i16, error_message:str?(0+) v1+,
@@ -57,10 +57,10 @@ CreateTopicsResponse 19 v2-7 flex 5+
     configs:{name:str, value:str?, read_only:bool, config_source:i8=-1, is_sensitive:bool}[]? v5+
   }[]
 
-DeleteTopicsRequest 20 v1-6 flex 4+
+DeleteTopicsRequest 20 v0-6 flex 4+
   topics:{name:str?, topic_id:uuid}[] v6+, topic_names:str[] v0-5, timeout_ms:i32
 
-DeleteTopicsResponse 20 v1-6 flex 4+
+DeleteTopicsResponse 20 v0-6 flex 4+
   throttle_time_ms:i32 v1+,
   responses:{name:str?(6+), topic_id:uuid v6+, error_code:i16, error_message:str? v5+}[]
 
