@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -11,7 +11,12 @@ from pybroker.cli import output, profiles, secrets
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure, Misuse, Whole
 from pybroker.cli.options import Seconds, bootstrap_option, complete_topics, name_value
+from pybroker.config import ConfigError
+from pybroker.config.broker import read_properties
 from pybroker.errors import INVALID_CONFIG, KafkaError
+
+if TYPE_CHECKING:
+    from pybroker.spark.pipeline import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 EVERY_S_MAX: Final = 86_400.0
@@ -61,6 +66,17 @@ format_options = _all(
         help="The format of the values; raw stores them as they are.",
     ),
     click.option("--schema", metavar="TEXT|@FILE", help="Of JSON: 'id bigint, kind string'. Of Avro: its JSON."),
+    click.option("--registry", metavar="URL,...", help="The schema registry that knows the ids in Avro's frames."),
+    click.option(
+        "--registry-config",
+        metavar="FILE",
+        help="Its login and authority: basic.auth.user.info or bearer.auth.token, ssl.ca.location.",
+    ),
+    click.option(
+        "--schemas",
+        metavar="DIR|FILE",
+        help="Instead of a registry, Avro schemas by id: files 5.avsc, or a file {\"5\": SCHEMA, ...}.",
+    ),
     click.option("--dead-letters", metavar="TOPIC",
     help="The topic for records that do not parse; without it, they are only counted."),
 )
@@ -132,7 +148,29 @@ run_options = _all(
 @format_options
 @table_options
 @run_options
-def command(
+def command(metrics_port: int | None, as_json: bool, **given: Any) -> None:
+    """Write topics into a table until SIGTERM or Ctrl-C, each record once.
+
+    It goes on where it ended, by its checkpoint. It reports its progress on standard error.
+
+    Exit codes: 0 it ended by --once, SIGTERM or Ctrl-C; 1 the query failed; 2 an option is wrong, or Spark or Java is
+    not there.
+    """
+    with importing():
+        from pybroker.spark.pipeline import run
+        from pybroker.spark.pipeline.progress import Progress
+        from pybroker.spark.streams import standard_error
+
+    sys.stderr = standard_error()  # also for the sentence that a failure ends with
+    try:
+        done = run(_job(**given), Progress(metrics_port))
+    except KafkaError as error:
+        raise _failure(error) from error
+    if as_json:
+        output.as_json(done)
+
+
+def _job(
     bootstrap_server: str,
     topics: str | None,
     pattern: str | None,
@@ -141,6 +179,9 @@ def command(
     options: Sequence[str],
     format_: str,
     schema: str | None,
+    registry: str | None,
+    registry_config: str | None,
+    schemas: str | None,
     dead_letters: str | None,
     table: str,
     table_format: str,
@@ -153,50 +194,35 @@ def command(
     name: str,
     master: str | None,
     conf: Sequence[str],
-    metrics_port: int | None,
-    as_json: bool,
-) -> None:
-    """Write topics into a table until SIGTERM or Ctrl-C, each record once.
+) -> "Job":
+    """The job of the options. Raises KafkaError, or Misuse, where they make no sense."""
+    from pybroker.spark.pipeline import Job
 
-    It goes on where it ended, by its checkpoint. It reports its progress on standard error.
-
-    Exit codes: 0 it ended by --once, SIGTERM or Ctrl-C; 1 the query failed; 2 an option is wrong, or Spark or Java is
-    not there.
-    """
-    with importing():
-        from pybroker.spark.pipeline import Job, run
-        from pybroker.spark.pipeline.progress import Progress
-        from pybroker.spark.streams import standard_error
-
-    sys.stderr = standard_error()  # also for the sentence that a failure ends with
     secured = {f"kafka.{name.replace('_', '.')}": text for name, text in profiles.security().items()}
-    try:
-        job = Job(
-            bootstrap=bootstrap_server,
-            topics=topics,
-            pattern=pattern,
-            starting_offsets=starting_offsets,
-            max_offsets=max_records,
-            options=secured | _options(options),
-            format=format_,  # type: ignore[arg-type]  # click has checked it
-            schema=_text(schema),
-            dead_letters=dead_letters,
-            table=table,
-            table_format=table_format,  # type: ignore[arg-type]
-            table_options=_of_others(table_options, "--table-option", "the environment"),
-            partition_by=tuple(filter(None, (column.strip() for column in partition_by.split(",")))),
-            checkpoint=checkpoint,
-            compact_files=compact_files,
-            trigger_s=None if once else trigger_s,
-            name=name,
-            master=master,
-            conf=_of_others(conf, "--conf", "spark-defaults.conf"),
-        )
-        done = run(job, Progress(metrics_port))
-    except KafkaError as error:
-        raise _failure(error) from error
-    if as_json:
-        output.as_json(done)
+    return Job(
+        bootstrap=bootstrap_server,
+        topics=topics,
+        pattern=pattern,
+        starting_offsets=starting_offsets,
+        max_offsets=max_records,
+        options=secured | _options(options),
+        format=format_,  # type: ignore[arg-type]  # click has checked it
+        schema=_text(schema),
+        registry=registry,
+        registry_options=_of_registry(registry_config),
+        schemas=schemas,
+        dead_letters=dead_letters,
+        table=table,
+        table_format=table_format,  # type: ignore[arg-type]
+        table_options=_of_others(table_options, "--table-option", "the environment"),
+        partition_by=tuple(filter(None, (column.strip() for column in partition_by.split(",")))),
+        checkpoint=checkpoint,
+        compact_files=compact_files,
+        trigger_s=None if once else trigger_s,
+        name=name,
+        master=master,
+        conf=_of_others(conf, "--conf", "spark-defaults.conf"),
+    )
 
 
 def _failure(error: KafkaError) -> Exception:
@@ -211,6 +237,21 @@ def _options(texts: Sequence[str]) -> dict[str, str]:
     for name in (name for name in given if name.lower() in SECRETS):
         raise secrets.refused(name.lower().removeprefix("kafka."))
     return given
+
+
+def _of_registry(file: str | None) -> dict[str, str]:
+    """The settings in the file of --registry-config. Misuse for a file that is none, or that others can read."""
+    from pybroker.spark.pipeline.writer_schemas import SECRETS as OF_REGISTRY
+
+    if file is None:
+        return {}
+    try:
+        told = {name: text for name, text, _ in read_properties(file)}
+    except ConfigError as error:
+        raise Misuse(error.message) from error
+    for name in OF_REGISTRY & told.keys():
+        profiles.check_owned(file, name)
+    return told
 
 
 def _of_others(texts: Sequence[str], option: str, place: str) -> dict[str, str]:

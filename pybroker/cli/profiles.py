@@ -107,12 +107,14 @@ def _check_secrets(profile: Profile) -> None:
     from pybroker.cli.readable import warn_of_keys
 
     warn_of_keys(profile.settings.items())
-    secrets = [name for name in profile.settings if _SECRET.search(name)]
-    if secrets and os.stat(profile.file).st_mode & OTHERS:
-        raise Misuse(
-            f"{profile.file} holds {secrets[0]}, and other users can read it: keep it to yourself with "
-            f"chmod 600 {profile.file}"
-        )
+    for name in filter(_SECRET.search, profile.settings):
+        check_owned(profile.file, name)
+
+
+def check_owned(file: str, secret: str) -> None:
+    """Misuse if other users can read a file that holds a secret."""
+    if os.stat(file).st_mode & OTHERS:
+        raise Misuse(f"{file} holds {secret}, and other users can read it: keep it to yourself with chmod 600 {file}")
 
 
 def _check_settings(profile: Profile) -> None:

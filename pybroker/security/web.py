@@ -1,8 +1,8 @@
 """One request to a web server, or a read of a file, by a URL of a setting: bounded in time and size, on its own thread.
 
 Redirects are not followed, proxies of the environment not used: what was allowed is this URL and no other. Certificates
-are checked against the system's, or those of SSL_CERT_FILE. What fails is a WebError, whose words quote nothing of what
-was sent or received.
+are checked against the system's, those of SSL_CERT_FILE or those that are given. What fails is a WebError, whose words
+quote nothing of what was sent or received.
 """
 
 import http.client
@@ -15,15 +15,21 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 BYTES_MAX: Final = 1 << 20
+REFUSAL_BYTES_MAX: Final = 1 << 12
 SECONDS_MAX: Final = 10.0
 _CHUNK: Final = 1 << 16
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 class WebError(Exception):
-    """It could not be read; the message says why in a few words. `refused`: whoever asks is not to have it."""
+    """The failure of a read; the message says why in a few words. `refused`: asking again would not help.
+
+    status: what the server answered with; 0 where it did not answer. answer: what it sent with that, at most
+    REFUSAL_BYTES_MAX of it."""
 
     refused = False
+    status = 0
+    answer = b""
 
 
 def read(
@@ -32,14 +38,15 @@ def read(
     form: str | None = None,
     headers: dict[str, str] | None = None,
     bytes_max: int = BYTES_MAX,
+    authorities: str | None = None,
 ) -> bytes:
-    """What is at a URL; `form` is posted there. Blocks for SECONDS_MAX at most, but for the look-up of a name. Raises
-    WebError."""
+    """What is at a URL; `form` is posted there. `authorities`: certificates (PEM) to check the server's against. Blocks
+    for SECONDS_MAX at most, but for the look-up of a name. Raises WebError."""
     parts, seconds_max = urlsplit(url), SECONDS_MAX
     if parts.scheme == "file":
         return _of_file(unquote(parts.path), bytes_max)
     try:
-        return _of_server(parts, form, headers or {}, bytes_max, seconds_max)
+        return _of_server(parts, form, headers or {}, bytes_max, seconds_max, authorities)
     except TimeoutError:
         raise WebError(f"no answer within {seconds_max:g} s") from None
     except ssl.SSLCertVerificationError as problem:
@@ -68,7 +75,12 @@ def _of_file(path: str, bytes_max: int) -> bytes:
 
 
 def _of_server(
-    parts: SplitResult, form: str | None, headers: dict[str, str], bytes_max: int, seconds_max: float
+    parts: SplitResult,
+    form: str | None,
+    headers: dict[str, str],
+    bytes_max: int,
+    seconds_max: float,
+    authorities: str | None,
 ) -> bytes:
     """Raises OSError, TimeoutError when the time is over, http.client.HTTPException, ValueError, WebError."""
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
@@ -81,7 +93,8 @@ def _of_server(
         timer.start()
         try:
             if parts.scheme == "https":
-                sock = ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+                context = ssl.create_default_context(cadata=authorities)
+                sock = context.wrap_socket(sock, server_hostname=host)
             data = _ask(sock, parts, form, headers, bytes_max)
         except (OSError, http.client.HTTPException, ValueError):
             if over.is_set():
@@ -117,6 +130,7 @@ def _ask(sock: socket.socket, parts: SplitResult, form: str | None, headers: dic
             moved = "; redirects are not followed" if 300 <= answer.status < 400 else ""
             problem = WebError(f"it answered with status {answer.status}{moved}")
             problem.refused = answer.status < 500
+            problem.status, problem.answer = answer.status, answer.read(REFUSAL_BYTES_MAX)
             raise problem
         data = bytearray()
         while chunk := answer.read(min(_CHUNK, bytes_max + 1 - len(data))):

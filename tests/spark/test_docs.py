@@ -47,9 +47,10 @@ def test_the_pipeline_s_commands_parse() -> None:
     """Each option that its chapter names is one of the command's."""
     found = re.findall(r"^    pybroker pipeline (.+?[^\\])$", PIPELINE, re.DOTALL | re.MULTILINE)
     commands = [shlex.split(command.replace("\\\n", " ")) for command in found]
-    told, iceberg = (pipeline.command.make_context("pipeline", command).params for command in commands)
+    told, iceberg, framed = (pipeline.command.make_context("pipeline", command).params for command in commands)
     assert told["topics"] == "events" and told["dead_letters"] == "events-dead" and told["table"] == "/data/events"
     assert iceberg["table"] == "lake.web.events" and iceberg["checkpoint"] is not None
     assert [option.partition("=")[0] for option in iceberg["table_options"]] == ["uri", "warehouse"]
+    assert framed["registry"] is not None and framed["format_"] == "avro"
     known = {option for parameter in pipeline.command.params for option in parameter.opts}
     assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", PIPELINE)) <= known

@@ -3,6 +3,9 @@
     <columns of the schema> | kafka_topic kafka_partition kafka_offset kafka_timestamp kafka_key kafka_value | error
 
 The error is null for a record that parsed; for one that did not, the columns of the schema are null.
+
+A schema registry's frame (0 and an id, five bytes) before JSON is skipped: its fields are named. Before Avro it says by
+which schema the record was written, without which the values would land in the wrong columns: see `resolution`.
 """
 
 import importlib.util
@@ -14,11 +17,14 @@ from uuid import UUID
 
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.spark.pipeline.job import Job
+from pybroker.spark.pipeline.writer_schemas import FRAME_BYTES, MAGIC, WriterSchemas, framed_id, writer_schemas
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from pybroker.spark.pipeline.resolution import Resolver
 
 KAFKA: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
 KAFKA_TYPES: Final = "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary"
@@ -28,21 +34,21 @@ ERROR: Final = "pybroker_error"
 _CORRUPT: Final = "pybroker_corrupt"
 _ROW: Final = "pybroker_row"
 NO_AVRO: Final = "the value is no Avro record of the schema"
+_GIVE: Final = "the job needs --registry or --schemas"
 _UNFIT: Final = (ValueError, TypeError, OverflowError)
 """What pyarrow raises for a value that a type does not have: ArrowInvalid, ArrowTypeError."""
-_CONFLUENT_MAGIC: Final = 0
-_CONFLUENT_BYTES: Final = 5  # the magic byte and a schema's id, before the record itself
+_REST: Final = (1 << 31) - 1
 
 
-def parsed(job: Job, records: "DataFrame") -> "DataFrame":
-    """The rows of a batch of records; KafkaError where the schema is none."""
+def parsed(job: Job, records: "DataFrame", schemas: WriterSchemas | None = None) -> "DataFrame":
+    """The rows of a batch of records; KafkaError where the schema is none. schemas: those of Avro's frames."""
     from pyspark.sql import functions as F
 
     renamed = records.select(*(F.col(name).alias(f"kafka_{name}") for name in KAFKA))
     if job.format == "raw":
         return renamed.withColumn(ERROR, F.lit(None).cast("string"))
     if job.format == "avro":
-        return _avro(job, renamed)
+        return _avro(job, renamed, schemas)
     return _json(job, renamed)
 
 
@@ -96,11 +102,13 @@ def _json(job: Job, renamed: "DataFrame") -> "DataFrame":
     schema = schema_of(job)
     names = [field.name for field in schema.fields]
     with_corrupt = schema.add(_CORRUPT, StringType())
-    text = F.col("kafka_value").cast("string")
+    value = F.col("kafka_value")
+    framed = (F.length(value) >= FRAME_BYTES) & (F.substring(value, 1, 1) == F.lit(bytes([MAGIC])))
+    text = F.when(framed, F.substring(value, FRAME_BYTES + 1, _REST)).otherwise(value).cast("string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     rows = renamed.withColumn(_ROW, F.from_json(text, with_corrupt, options))
     row = F.col(_ROW)
-    why = F.when(F.col("kafka_value").isNull(), F.lit("the record has no value")).when(
+    why = F.when(value.isNull(), F.lit("the record has no value")).when(
         row.isNull() | row[_CORRUPT].isNotNull() | ~F.is_valid_utf8(text),
         F.lit("the value is no JSON object of the schema"),
     )
@@ -163,16 +171,29 @@ def check_package(job: Job) -> None:
         raise KafkaError(INVALID_CONFIG, "format avro needs the package fastavro: pip install 'pybroker[avro]'")
 
 
-def _avro(job: Job, renamed: "DataFrame") -> "DataFrame":
+def check_schemas(job: Job) -> None:
+    """KafkaError where a registry or files are named for the schemas of frames, and these are not to be had now."""
+    found = writer_schemas(job)
+    if found is not None:
+        from pybroker.spark.pipeline.resolution import Resolver
+
+        try:
+            Resolver(_avro_record(job), found)
+        except Exception as error:  # fastavro raises several kinds, and so do defaults that are not of their fields
+            raise KafkaError(INVALID_CONFIG, f"the Avro schema cannot be used: {error}") from error
+        found.check()
+
+
+def _avro(job: Job, renamed: "DataFrame", schemas: WriterSchemas | None) -> "DataFrame":
     from pyspark.sql.types import StringType, StructType
 
     check_package(job)
     schema = StructType([*schema_of(job).fields, *renamed.schema.fields]).add(ERROR, StringType())
-    return renamed.mapInArrow(_avro_reader(_avro_record(job), schema), schema)
+    return renamed.mapInArrow(_avro_reader(_avro_record(job), schema, schemas), schema)
 
 
 def _avro_reader(
-    record: dict[str, Any], schema: "StructType"
+    record: dict[str, Any], schema: "StructType", schemas: WriterSchemas | None
 ) -> "Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]":
     """What runs in the workers: each value decoded, and those that cannot be, with the reason."""
     fields = [field["name"] for field in record["fields"]]
@@ -182,6 +203,9 @@ def _avro_reader(
         import pyarrow
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        from pybroker.spark.pipeline.resolution import Resolver
+
+        resolver = None if schemas is None else Resolver(record, schemas)
         known = fastavro.parse_schema(record)
         fastavro.read.LOGICAL_READERS["string-uuid"] = lambda text, *_: str(UUID(text))  # which no column takes
         target = to_arrow_schema(schema, timezone="UTC")
@@ -193,7 +217,7 @@ def _avro_reader(
         for batch in batches:
             rows, errors = [], []
             for value in batch.column("kafka_value"):
-                row, error = decode_avro(known, value.as_py())
+                row, error = decode_avro(known, value.as_py(), resolver)
                 rows.append(row)
                 errors.append(error)
             try:
@@ -211,19 +235,24 @@ def _avro_reader(
     return read
 
 
-def decode_avro(schema: Any, value: bytes | None) -> tuple[dict[str, Any] | None, str | None]:
-    """(row, None) or (None, why not). A value may begin with the five bytes of Confluent's schema registry."""
+def decode_avro(
+    schema: Any, value: bytes | None, resolver: "Resolver | None" = None
+) -> tuple[dict[str, Any] | None, str | None]:
+    """(row, None) or (None, why not) of a record of the schema, or of the one that its frame names to a resolver.
+
+    Raises KafkaError where a registry does not say."""
     import fastavro
 
     if value is None:
         return None, "the record has no value"
-    framed = len(value) >= _CONFLUENT_BYTES and value[0] == _CONFLUENT_MAGIC
-    for start in (_CONFLUENT_BYTES, 0) if framed else (0,):
-        source = io.BytesIO(value[start:])
-        try:
-            row = fastavro.schemaless_reader(source, schema, None)
-        except Exception:  # bytes that are not of the schema fail in as many ways as there are types
-            continue
-        if isinstance(row, dict) and source.tell() == len(value) - start:
-            return row, None
-    return None, NO_AVRO
+    if resolver is not None:
+        return resolver.decode(value)
+    source = io.BytesIO(value)
+    try:
+        row = fastavro.schemaless_reader(source, schema, None)
+    except Exception:  # bytes that are not of the schema fail in as many ways as there are types
+        row = None
+    if isinstance(row, dict) and source.tell() == len(value):
+        return row, None
+    number = framed_id(value)
+    return None, NO_AVRO if number is None else f"{NO_AVRO}; if it is framed with schema id {number}, {_GIVE}"

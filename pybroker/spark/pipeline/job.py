@@ -23,6 +23,9 @@ class Job:
     that Spark's Hadoop knows, of a Delta table one that delta-rs knows; of an Iceberg table CATALOG.NAMESPACE.NAME.
     table_options: of the table's store or catalog, by the names that the format's library has for them.
     schema: of JSON as Spark's DDL ("id bigint, kind string"), of Avro as its JSON.
+    registry: URLs of the schema registry that knows the ids in Avro's frames, with commas between. registry_options:
+    its login and its authority, see writer_schemas.OPTIONS. schemas: a directory of files `5.avsc`, or a file
+    `{"5": SCHEMA, ...}`, instead. Without either, records of Avro are read as they are, without a frame.
     partition_by: columns of the table, `date` and `hour` of the record's time among them. trigger_s: seconds between
     batches; None reads what is there and ends. dead_letters: the topic for records that do not parse; None keeps only
     their count. master: a Spark cluster; None leaves it to spark-submit and spark-defaults.conf, and else is local[*].
@@ -35,6 +38,9 @@ class Job:
     pattern: str | None = None
     format: Format = "json"
     schema: str | None = None
+    registry: str | None = None
+    registry_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # it may have a password
+    schemas: str | None = None
     partition_by: tuple[str, ...] = ("date",)
     dead_letters: str | None = None
     checkpoint: str | None = None
@@ -60,6 +66,7 @@ class Job:
             raise _wrong("format raw takes no schema: keys and values are stored as they are")
         if self.format != "raw" and not self.schema:
             raise _wrong(f"format {self.format} needs a schema")
+        self._check_registry()
         if self.table_format not in TABLE_FORMATS:
             raise _wrong(f"table format is {self.table_format!r}; it can be {', '.join(TABLE_FORMATS)}")
         if self.table_format == "parquet" and self.table_options:
@@ -70,6 +77,15 @@ class Job:
             raise _wrong(f"the trigger is {self.trigger_s:g} s; it can be 0 or more")
         if self.compact_files < 0 or self.file_bytes <= 0:
             raise _wrong("compaction needs numbers above 0, or 0 files for none")
+
+    def _check_registry(self) -> None:
+        if self.registry is not None and self.schemas is not None:
+            raise _wrong("a schema registry and schemas by id are given: one of them says what an id means")
+        if self.registry_options and self.registry is None:
+            raise _wrong("options of a schema registry are given, and no registry")
+        if self.format != "avro" and (self.registry is not None or self.schemas is not None):
+            why = "a frame before JSON is skipped" if self.format == "json" else "values are stored as they are"
+            raise _wrong(f"format {self.format} needs neither a schema registry nor schemas by id: {why}")
 
     @property
     def checkpoint_dir(self) -> str:

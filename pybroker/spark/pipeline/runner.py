@@ -29,6 +29,7 @@ from pybroker.spark.pipeline.progress import Progress
 from pybroker.spark.pipeline.stopping import Stopping, ctrl_c_stays
 from pybroker.spark.pipeline.table import Batch, check_package, end_number, open_table, shared_directory
 from pybroker.spark.pipeline.waiting import Watch, watched
+from pybroker.spark.pipeline.writer_schemas import writer_schemas
 from pybroker.spark.progress_group import ProgressGroup
 from pybroker.spark.session import LOCAL_CHECKPOINTS, LOG_LEVEL, alive, begin, find_spark, with_source
 from pybroker.spark.streams import standard_error
@@ -63,6 +64,7 @@ class Pipeline:
         self.stopping = threading.Event()
         self.table = open_table(spark, job)
         self._columns = formats.columns(job)
+        self._schemas = writer_schemas(job)
         self._run = ""
         self._done: int | None = None
         check_names(job, self._columns)
@@ -109,7 +111,7 @@ class Pipeline:
         started = time.monotonic()
         seen = Observation(f"batch {batch.name}")
         error = F.col(formats.ERROR)
-        rows = placed(self.job, formats.parsed(self.job, records))
+        rows = placed(self.job, formats.parsed(self.job, records, self._schemas))
         watched = rows.observe(seen, F.count(F.lit(1)).alias("all"), F.count(error).alias("bad"))
         times = [name for name in self.job.partition_by if name not in self._columns]
         good = watched.where(error.isNull()).select(*map(_quoted, self._columns), *times)
@@ -118,7 +120,15 @@ class Pipeline:
             # The count first: a batch that is run again for its sake has no letters to repeat.
             hold_against(self.spark, self.job.table, staged, seen.get["all"] - seen.get["bad"])
             if seen.get["bad"] and self.job.dead_letters is not None:
-                self._write_dead_letters(rows.where(error.isNotNull()))
+                letters = Observation(f"letters {batch.name}")
+                bad = rows.where(error.isNotNull()).observe(letters, F.count(F.lit(1)).alias("all"))
+                self._write_dead_letters(bad)
+                if letters.get["all"] != seen.get["bad"]:  # the registry has learnt of an id in between
+                    raise KafkaError(
+                        UNKNOWN_SERVER_ERROR,
+                        f"{seen.get['bad']} records of batch {number} did not parse, and then {letters.get['all']} did "
+                        "not: the batch is not committed, and the next start reads it again",
+                    )
 
         self.table.add(batch, good, check)
         self._done = number
@@ -191,6 +201,7 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
     own = spark is None
     check_package(job)
     formats.check_package(job)
+    formats.check_schemas(job)
     if own:
         find_spark()
         check_master(job.master)
