@@ -47,7 +47,7 @@ class KafkaSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":
         from pybroker.spark.writer import KafkaStreamWriter
 
-        return KafkaStreamWriter(options.parse_sink(self.options), schema, overwrite)
+        return KafkaStreamWriter(options.parse_sink(self.options), schema)  # `overwrite`: outputMode("complete")
 
 
 class KafkaBatchReader(DataSourceReader):

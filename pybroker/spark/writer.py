@@ -63,11 +63,10 @@ class KafkaBatchWriter(DataSourceArrowWriter):
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
-    """df.writeStream: a batch is committed when all of its rows are acknowledged."""
+    """df.writeStream: a batch is committed when all of its rows are acknowledged. With outputMode("complete") each
+    batch appends the whole result, as with Spark's own connector."""
 
-    def __init__(self, options: SinkOptions, schema: "StructType", overwrite: bool) -> None:
-        if overwrite:
-            raise KafkaError(INVALID_CONFIG, 'a topic is only appended to: say outputMode("append") or "update"')
+    def __init__(self, options: SinkOptions, schema: "StructType") -> None:
         self.options = options
         _check(options, schema)
 

@@ -111,6 +111,22 @@ def test_a_refused_row_fails_the_job(topics: Topics, topic: str) -> None:
     assert "MESSAGE_TOO_LARGE" in str(caught.value)
 
 
+def test_a_complete_result_is_appended_each_time(topics: Topics, topic: str, tmp_path: Path) -> None:
+    """outputMode("complete"), as Spark's connector takes it: a running count, whole, with each batch."""
+    topics.create(topic)
+    topics.create(f"{topic}-counts")
+    write(topics, topics.spark.sql("select 'v' as value"), topic=topic)
+    servers = {"kafka.bootstrap.servers": topics.broker.bootstrap}
+    events = topics.spark.readStream.format("pybroker").options(**servers, subscribe=topic, startingOffsets="earliest")
+    counts = events.load().groupBy("topic").count().selectExpr("cast(count as string) as value")
+    sink = counts.writeStream.format("pybroker").options(**servers, topic=f"{topic}-counts").outputMode("complete")
+    sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    for _ in range(2):
+        sink.start().awaitTermination(PATIENCE_S)
+        write(topics, topics.spark.sql("select 'v' as value"), topic=topic)
+    assert [r.value for r in topics.held(f"{topic}-counts")] == [b"1", b"2"]
+
+
 def test_overwrite_is_refused(topics: Topics, topic: str) -> None:
     """A topic is not a table that could be replaced."""
     topics.create(topic)
