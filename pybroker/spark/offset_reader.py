@@ -4,6 +4,7 @@ It needs no more than Describe on the topics, joins no group and commits nothing
 moment (a leader that moves, a broker that starts) is asked for again, as often as the options say.
 """
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +21,8 @@ from pybroker.spark.offsets import Bound, Offsets, TopicIds
 from pybroker.spark.options import SourceOptions
 
 Answer = TypeVar("Answer")
+logger: Final = logging.getLogger(__name__)
+COUNTS_SHOWN_MAX: Final = 3
 NO_OFFSET: Final = -1
 """What ListOffsets says where no record is as late as the time that was asked for."""
 
@@ -44,6 +47,7 @@ class OffsetReader:
         self.cluster = Cluster(options.bootstrap, account=options.account, tls=options.tls)
         self._leaders: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, bytes] = {}
+        self._counts: dict[str, int] = {}
         self._reached = False
 
     def close(self) -> None:
@@ -92,7 +96,30 @@ class OffsetReader:
         if unnamed := offsets.missing(bound, partitions):
             raise KafkaError(errors.INVALID_CONFIG, f"{option} says nothing of {offsets.names(unnamed)}")
         if surplus := sorted(set(bound.each) - partitions):
-            raise KafkaError(errors.INVALID_CONFIG, f"{option} names {offsets.names(surplus)}, which is not read")
+            why = self._why_none(surplus) or "which is not read"
+            raise KafkaError(errors.INVALID_CONFIG, f"{option} names {offsets.names(surplus)}, {why}")
+
+    def _why_none(self, partitions: list[TopicPartition]) -> str:
+        """The partition counts of the topics that do not have all of these; empty where they have."""
+        topics = dict.fromkeys(tp.topic for tp in partitions if tp.partition >= self._counts.get(tp.topic, 1 << 31))
+        counts = [(topic, self._counts[topic]) for topic in topics]
+        told = [f"topic {topic} has {count} partition{'' if count == 1 else 's'}" for topic, count in counts]
+        return f"but {' and '.join(told[:COUNTS_SHOWN_MAX])}" if told else ""
+
+    def within(self, bound: Bound, found: Offsets, option: str) -> Offsets:
+        """The offsets that `at` found, held against where partitions end: a batch read would wait for records behind
+        that, or have none. KafkaError, or with failOnDataLoss=false a warning, and the end instead."""
+        given = {tp: at for tp, at in found.items() if bound.kind == "offsets" and (bound.of(tp) or 0) > 0}
+        ends = self._list(dict.fromkeys(given, LATEST), read_committed=False)
+        beyond = sorted(tp for tp, at in given.items() if at > ends[tp])
+        if not beyond:
+            return found
+        shown = "; ".join(f"{tp} is {given[tp]}, and it ends at {ends[tp]}" for tp in beyond[:COUNTS_SHOWN_MAX])
+        more = f"; and {len(beyond) - COUNTS_SHOWN_MAX} more" if len(beyond) > COUNTS_SHOWN_MAX else ""
+        if self.options.fail_on_data_loss:
+            raise KafkaError(errors.INVALID_CONFIG, f"{option} of {shown}{more}")
+        logger.warning("%s of %s%s: the end is taken", option, shown, more)
+        return found | {tp: ends[tp] for tp in beyond}
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -113,7 +140,8 @@ class OffsetReader:
             return frozenset(found)
         gone = sorted(subscription.partitions - found)
         if gone and self.options.fail_on_data_loss:
-            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"assign: there is no {offsets.names(gone)}")
+            why = f", {told}" if (told := self._why_none(gone)) else ""
+            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"assign: there is no {offsets.names(gone)}{why}")
         return subscription.partitions & found
 
     def _learn(self, topic: TopicInfo) -> set[TopicPartition]:
@@ -121,6 +149,7 @@ class OffsetReader:
         if topic.error:
             raise KafkaError(topic.error, f"topic {topic.name}: {errors.lookup(topic.error).meaning}")
         self._topic_ids[topic.name] = topic.id
+        self._counts[topic.name] = len(topic.partitions)
         for partition in topic.partitions:
             if partition.leader not in self.cluster.nodes:
                 tp = TopicPartition(topic.name, partition.partition)
@@ -128,8 +157,9 @@ class OffsetReader:
             self._leaders[TopicPartition(topic.name, partition.partition)] = partition.leader
         return {TopicPartition(topic.name, partition.partition) for partition in topic.partitions}
 
-    def _list(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
-        """ListOffsets of partitions that are known, each at its leader."""
+    def _list(self, wanted: Mapping[TopicPartition, int], read_committed: bool | None = None) -> Offsets:
+        """ListOffsets of partitions that are known, each at its leader. read_committed: None is the option's."""
+        committed = self.options.read_committed if read_committed is None else read_committed
 
         def ask() -> Offsets:
             by_leader: dict[int, dict[TopicPartition, int]] = {}
@@ -137,13 +167,13 @@ class OffsetReader:
                 by_leader.setdefault(self._leaders[tp], {})[tp] = at
             found: Offsets = {}
             for leader, asked in by_leader.items():
-                found.update(self._list_at(leader, asked))
+                found.update(self._list_at(leader, asked, committed))
             return found
 
         return self._patiently(ask) if wanted else {}
 
-    def _list_at(self, leader: int, wanted: Mapping[TopicPartition, int]) -> Offsets:
-        request = list_offsets.request(wanted, isolation_level=int(self.options.read_committed))
+    def _list_at(self, leader: int, wanted: Mapping[TopicPartition, int], committed: bool) -> Offsets:
+        request = list_offsets.request(wanted, isolation_level=int(committed))
         found: Offsets = {}
         for tp, told in list_offsets.answers(self.cluster.node(leader).request(request)).items():
             if told.error is not None:

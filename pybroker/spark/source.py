@@ -66,6 +66,8 @@ class KafkaBatchReader(DataSourceReader):
             there = asker.partitions()
             start = asker.at(self.options.start, there, "startingOffsets", is_end=False)
             end = asker.at(self.options.end, there, "endingOffsets", is_end=True)
+            start = asker.within(self.options.start, start, "startingOffsets")
+            end = asker.within(self.options.end, end, "endingOffsets")
             return input_partitions(self.options, asker, start, end)
         finally:
             asker.close()

@@ -152,6 +152,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if movable and (anchored := self._progress().anchored({tp.topic for tp in there})) is not None:
             return anchored
         begins = self._cluster().at(self.options.start, there, "startingOffsets", is_end=False)
+        begins = self._cluster().within(self.options.start, begins, "startingOffsets")
         if movable:
             self._progress().start(begins)
         return begins
