@@ -1,4 +1,4 @@
-"""Where a batch read begins and ends, planned in this process: what is not there is refused at once, by name."""
+"""The begin and the end of a read, planned in this process: what is not there is refused at once, by name."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,17 @@ def test_json_behind_a_frame(ingest: ParquetIngest) -> None:
     produce(ingest, text, b"\0\0\0\0\x09" + text, b"\0\0\0\0\x09", b"\0\0\0" + text, framed(1, JOB, ROW))
     ingest.run(format="json", schema="price bigint, quantity bigint")
     assert found(ingest) == [(100, 2), (100, 2)] and ingest.progress.dead_letters == 3
+
+
+def test_what_a_batch_shows_is_said_once(ingest: ParquetIngest, caplog: pytest.LogCaptureFixture) -> None:
+    """A column that no record has a value for, and one reason of those that did not parse: for each column once in a
+    run, and not where no row parsed."""
+    how: dict[str, Any] = {"format": "json", "schema": "price bigint, `of it` string", "max_offsets": 2}
+    produce(ingest, b"{", b"[]", *(json.dumps({"price": price, "of_it": "x"}).encode() for price in range(4)))
+    with caplog.at_level(logging.WARNING, logger="pybroker.spark.pipeline.observed"):
+        ingest.run(**how)
+    assert [row["price"] for row in ingest.rows()] == [0, 1, 2, 3]
+    assert [record.getMessage() for record in caplog.records] == [
+        "records did not parse batch=0 records=2 reason=the value is no JSON object of the schema",
+        "column without a value batch=1 column=of it rows=2: it is NULL in every row; is that its name in the records?",
+    ]

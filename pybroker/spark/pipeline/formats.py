@@ -52,16 +52,20 @@ def parsed(job: Job, records: "DataFrame", schemas: WriterSchemas | None = None)
     return _json(job, renamed)
 
 
+def fields(job: Job) -> list[str]:
+    """The columns of the job's schema."""
+    return [] if job.format == "raw" else [field.name for field in schema_of(job).fields]
+
+
 def columns(job: Job) -> list[str]:
     """The columns that a table of this job has, without those it is partitioned by."""
     raw = ["kafka_key", "kafka_value"] if job.format == "raw" else []
-    fields = [] if job.format == "raw" else [field.name for field in schema_of(job).fields]
     taken = {f"kafka_{name}" for name in KAFKA} | {ERROR, _CORRUPT, _ROW}
-    for name in fields:  # Spark tells them apart by letters, not by their case
+    for name in fields(job):  # Spark tells them apart by letters, not by their case
         if name.lower() in taken:
             raise KafkaError(INVALID_CONFIG, f"the schema has a column {name}, which is there twice or the table's own")
         taken.add(name.lower())
-    return [*fields, "kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", *raw]
+    return [*fields(job), "kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", *raw]
 
 
 def table_schema(job: Job) -> "StructType":

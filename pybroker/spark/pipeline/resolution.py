@@ -11,6 +11,7 @@ job says no more. A writer's schema comes from outside: see `_Inlined` for what 
 import copy
 import functools
 import io
+import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -44,6 +45,7 @@ class Resolver:
         self._schemas = schemas
         self._known = fastavro.parse_schema(dict(job))
         self._shape = _shape(_Inlined({}).schema(self._known))
+        self._has_times = '"logicalType"' in json.dumps(job)
         self._reader = _with_native_defaults(fastavro.parse_schema(dict(job)))
         # That an id is unknown is kept for this task alone: it may be known to those after it.
         self._of = functools.lru_cache(maxsize=SCHEMAS_MAX)(self._prepared)
@@ -78,7 +80,7 @@ class Resolver:
             whole = _whole(written)
             if _shape(whole) == self._shape:
                 return _Pair(self._known, None)
-            tagged = fastavro.parse_schema(_tagged(whole))
+            tagged = fastavro.parse_schema(_tagged(whole, self._has_times))
         except NoSchema as error:
             return str(error)
         except KafkaError:
@@ -202,13 +204,14 @@ def _shape(schema: Any) -> Any:
 # -- logical types -----------------------------------------------------------------------------------------------------
 
 
-def _tagged(schema: Any) -> Any:
-    """The copied schema with logical types of ours on numbers and uuids, whose readers see the job's type too; others
-    are read as what they are made of."""
+def _tagged(schema: Any, plain: bool) -> Any:
+    """The copied schema with logical types of ours on times and uuids, whose readers see the job's type too; others
+    are read as what they are made of. plain: numbers too, for a job that may have times in their place. It costs a
+    call for each."""
     if isinstance(schema, list):
-        return [_tagged(each) for each in schema]
+        return [_tagged(each, plain) for each in schema]
     if isinstance(schema, str):
-        return {"type": schema, "logicalType": f"{_PREFIX}{_PLAIN}"} if schema in _NUMBERS else schema
+        return {"type": schema, "logicalType": f"{_PREFIX}{_PLAIN}"} if plain and schema in _NUMBERS else schema
     kind, logical = schema["type"], schema.get("logicalType")
     made = {key: value for key, value in schema.items() if key != "logicalType"}
     if kind in _NUMBERS:
@@ -217,9 +220,9 @@ def _tagged(schema: Any) -> Any:
         return made | {"logicalType": f"{_PREFIX}uuid"} if logical == "uuid" else kind
     for inside in ("items", "values"):
         if inside in made:
-            made[inside] = _tagged(made[inside])
+            made[inside] = _tagged(made[inside], plain)
     if "fields" in made:
-        made["fields"] = [{**field, "type": _tagged(field["type"])} for field in made["fields"]]
+        made["fields"] = [{**field, "type": _tagged(field["type"], plain)} for field in made["fields"]]
     return made
 
 

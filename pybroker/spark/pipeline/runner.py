@@ -23,6 +23,7 @@ from pybroker.spark.pipeline.executors import hold_against
 from pybroker.spark.pipeline.failures import account, failure
 from pybroker.spark.pipeline.files import Files
 from pybroker.spark.pipeline.job import Job
+from pybroker.spark.pipeline.observed import Observed, Remarks
 from pybroker.spark.pipeline.placing import check_names, placed
 from pybroker.spark.pipeline.preflight import Workers, check_brokers, check_dead_letters, check_master
 from pybroker.spark.pipeline.progress import Progress
@@ -64,7 +65,9 @@ class Pipeline:
         self.stopping = threading.Event()
         self.table = open_table(spark, job)
         self._columns = formats.columns(job)
+        self._fields = formats.fields(job)
         self._schemas = writer_schemas(job)
+        self._remarks = Remarks()
         self._run = ""
         self._done: int | None = None
         check_names(job, self._columns)
@@ -100,7 +103,6 @@ class Pipeline:
             raise
 
     def _add(self, records: "DataFrame", number: int) -> None:
-        from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
         batch = Batch(self._query_id(), number, end_number(self._end_of(number)))
@@ -109,30 +111,29 @@ class Pipeline:
             return
         self._check_before(batch)
         started = time.monotonic()
-        seen = Observation(f"batch {batch.name}")
+        seen = Observed(f"batch {batch.name}", formats.ERROR, self._fields)
         error = F.col(formats.ERROR)
         rows = placed(self.job, formats.parsed(self.job, records, self._schemas))
-        watched = rows.observe(seen, F.count(F.lit(1)).alias("all"), F.count(error).alias("bad"))
         times = [name for name in self.job.partition_by if name not in self._columns]
-        good = watched.where(error.isNull()).select(*map(_quoted, self._columns), *times)
+        good = seen.watched(rows).where(error.isNull()).select(*map(_quoted, self._columns), *times)
 
         def check(staged: int) -> None:
             # The count first: a batch that is run again for its sake has no letters to repeat.
-            hold_against(self.spark, self.job.table, staged, seen.get["all"] - seen.get["bad"])
-            if seen.get["bad"] and self.job.dead_letters is not None:
-                letters = Observation(f"letters {batch.name}")
-                bad = rows.where(error.isNotNull()).observe(letters, F.count(F.lit(1)).alias("all"))
-                self._write_dead_letters(bad)
-                if letters.get["all"] != seen.get["bad"]:  # the registry has learnt of an id in between
+            hold_against(self.spark, self.job.table, staged, seen.good)
+            if seen.bad and self.job.dead_letters is not None:
+                letters = Observed(f"letters {batch.name}", formats.ERROR)
+                self._write_dead_letters(letters.watched(rows.where(error.isNotNull())))
+                if letters.bad != seen.bad:  # the registry has learnt of an id in between
                     raise KafkaError(
                         UNKNOWN_SERVER_ERROR,
-                        f"{seen.get['bad']} records of batch {number} did not parse, and then {letters.get['all']} did "
+                        f"{seen.bad} records of batch {number} did not parse, and then {letters.bad} did "
                         "not: the batch is not committed, and the next start reads it again",
                     )
 
         self.table.add(batch, good, check)
         self._done = number
-        self.progress.batch(number, seen.get["all"] - seen.get["bad"], seen.get["bad"], time.monotonic() - started)
+        self.progress.batch(number, seen.good, seen.bad, time.monotonic() - started)
+        self._remarks.say(number, seen)
         every = self.job.compact_files
         if every and number % every == every - 1:
             self.table.compact(batch)
