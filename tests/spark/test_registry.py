@@ -7,6 +7,7 @@ import json
 import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +115,18 @@ def test_a_registry_that_is_down() -> None:
     with made.web:
         made.add(7, ORDER)
         assert WriterSchemas((url, made.url), patience_s=0.0).schema(7).schema == ORDER
+
+
+def test_how_long_a_registry_is_waited_for(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute, with pauses in between, by a clock of the test's own; then the sentence says so."""
+    monkeypatch.undo()
+    pauses: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr(writer_schemas, "time", clock)
+    registry.fail = [500] * 1_000
+    with pytest.raises(KafkaError, match="it answered with status 500, asked again for 60 s"):
+        of(registry.url).schema(7)
+    assert 55 < sum(pauses) <= 60 and min(pauses) > 0 and len(registry.paths) == len(pauses) + 1 < 40
 
 
 @pytest.mark.parametrize(("document", "why"), [
