@@ -49,10 +49,11 @@ class Broker(LogDirs):
         """A partition of a log dir that grew since the last call, and whose active file was removed beneath it: the log
         dir is offline then. None if there is none."""
     def set_lease(self, until_ms: int) -> None:
-        """Until when, in ms since the host was started, this broker may act as leader alone; 0: for ever. Once it has
-        lapsed, the plane leaves to Python a Produce with acks 0 or 1, and a consumer's Fetch that is out of range. 1:
-        it is no member of its cluster; every Produce is Python's then, and an acks=all that waits gets
-        NOT_LEADER_OR_FOLLOWER once its partition looks again (Partition.tell_all)."""
+        """Set until when, in ms since the host was started, this broker may act as leader alone; 0 means for ever.
+
+        Once the lease has lapsed, the plane leaves to Python a Produce with acks 0 or 1, and a consumer's Fetch that is
+        out of range. 1 means that the broker is no member of its cluster: the plane leaves every Produce to Python, and
+        a waiting acks=all gets NOT_LEADER_OR_FOLLOWER once its partition looks again (Partition.tell_all)."""
     @property
     def lease_lapsed(self) -> bool: ...
     @property

@@ -181,7 +181,7 @@ cdef class Broker(LogDirs):
 
     @property
     def lease_lost(self) -> bool:
-        """Is this broker no member of its cluster, or not told yet what it leads?"""
+        """True from the loss of the registration until the controller has spoken to the next one."""
         return lease_is_lost(self.context)
 
     def take_suspects(self) -> list:

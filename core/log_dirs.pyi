@@ -23,13 +23,13 @@ class LogDirs:
     def fail_log_dir(self, log_dir: str) -> None:
         """Take a log dir offline."""
     def take_lack(self, log_dir: str) -> int:
-        """The errno of the last call in a log dir that found no space (ENOSPC, EDQUOT) or no right (EACCES, EPERM),
-        since this was last asked; 0 for none."""
+        """Return and clear the errno of the last call in a log dir that found no space (ENOSPC, EDQUOT) or no right
+        (EACCES, EPERM); 0 if there was none since the last call of this."""
     def refuse_appends(self, log_dir: str, error: int) -> None:
-        """Refuse all appends to a log dir with this errno; 0: take them again. Reads and deletions go on."""
+        """Refuse all appends to a log dir with this errno; 0 accepts them again. Reads and deletions go on."""
     def set_aside(self, path: str, n: int) -> None:
-        """Make a file hold `n` bytes of the disk, where its file system can; passes the failpoint disk.reserve. Raises
-        OSError, and the file is gone then."""
+        """Reserve `n` bytes of the disk in a file, if its file system can; passes the failpoint disk.reserve. Raises
+        OSError, after deleting the file."""
     def read_errors(self, log_dir: str) -> int:
         """How many reads of a log dir, and sends of what lies in it, the disk failed since the broker was made."""
     def write_atomic(self, path: str, data: bytes) -> None:

@@ -84,18 +84,18 @@ cdef class LogDirs:
         log_dir_trust(self.log_dir(log_dir), -EIO)
 
     def take_lack(self, str log_dir) -> int:
-        """The errno of the last lack of space or rights since the last call."""
+        """Return and clear the errno of the last lack of space or rights."""
         cdef log_dir_t* found = self.log_dir(log_dir)
         cdef int32_t lack = load_i32(&found.lack)
         cas_i32(&found.lack, lack, 0)
         return lack
 
     def refuse_appends(self, str log_dir, int error) -> None:
-        """Refuse appends with an errno; 0: take them."""
+        """Refuse appends with an errno; 0 accepts them."""
         store_i32(&self.log_dir(log_dir).refusing, error)
 
     def set_aside(self, str path, int64_t n) -> None:
-        """Have a file of a log dir hold so many bytes of the disk; passes the failpoint disk.reserve."""
+        """Reserve `n` bytes of the disk in a file of a log dir; passes the failpoint disk.reserve."""
         cdef bytes name = os.fsencode(path)
         cdef const char* c_path = name
         cdef vfs_t* fs = self.context.fs

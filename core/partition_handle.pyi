@@ -50,7 +50,7 @@ class Partition(Log):
     leader_epoch: int
     role: Role  # offline until somebody says otherwise
     followers: list[Follower]  # of a leader
-    proven_ms: int  # of a leader: no other broker led at this time (monotonic) by a later epoch; -1 unknown
+    proven_ms: int  # of a leader: no other broker led at this time (monotonic) in a later epoch; -1: unknown
     leader_throttled: bool
     follower_throttled: bool
     def throttle(self, *, leader: bool, follower: bool) -> None:
@@ -62,8 +62,8 @@ class Partition(Log):
         where there are no followers.
 
         `leader_epoch` -1 means the current one. `internal` skips the checks meant for clients (control batches).
-        `acks` of the request: with -1 too few replicas in sync refuse it, with 0 and 1 a lapsed lease, with -2 neither.
-        A batch that follows one that was refused for a reason that passes is refused with the same error.
+        `acks` of the request: -1 requires enough replicas in sync, 0 and 1 a lease that has not lapsed, -2 neither.
+        A batch that follows one that was refused for a temporary reason is refused with the same error.
         Raises LogError: 2, 6, 10, 18, 19, 32, 43, 45, 47, 48, 56, 74, 75, 76, 87; OSError."""
     def append_replica(
         self,
@@ -133,7 +133,7 @@ class Partition(Log):
     def under_min_isr(self) -> bool:
         """Are fewer replicas in sync than acks=all needs? Of all the replicas there are, where that is fewer."""
     def tell_all(self) -> None:
-        """Have everyone who waits for this partition look again."""
+        """Wake every request that waits for this partition, so that it checks again."""
     def note_fetch(
         self, broker: int, offset: int, *, leader_epoch: int = -1, broker_epoch: int = -1, log_start: int = -1,
         session: int = 0, session_epoch: int = 0, now_ms: int,

@@ -309,11 +309,11 @@ cdef class Partition(Log):
 
     @property
     def proven_ms(self) -> int:
-        """A time at which no other broker led in a later epoch; see the wall."""
+        """A time at which no other broker led in a later epoch, in ms of the monotonic clock; -1 if unknown."""
         return watermark_proven_ms(self.state)
 
     def tell_all(self) -> None:
-        """Have every watcher look again."""
+        """Wake every watcher."""
         partition_tell_all(self.state)
 
     @property

@@ -17,8 +17,8 @@ SAID_CHARS_MAX = 200
 SAID_BY_CLIENTS = frozenset({
     "cause", "client_id", "group", "mechanism", "of", "own", "owner", "principal", "resource", "token", "user", "users",
 })  # fmt: skip
-"""Fields whose text a client can choose, at any length: SAID_CHARS_MAX of it are written. Others are cut, too, for they
-may quote such a text, but leave room for a path and a sentence."""
+"""Fields whose text a client can choose, at any length: SAID_CHARS_MAX of it are written. Other fields may quote such a
+text, so they are cut, too, but leave room for a path and a sentence."""
 
 _PLAIN = re.compile(r"[^\s\"=\\]+")
 
@@ -39,7 +39,7 @@ def _quote(value: Any, most: int) -> str:
     if len(text) <= most and _PLAIN.fullmatch(text) and text.isprintable():
         return text
     escaped = printable(text[: most + 1].replace("\\", "\\\\").replace('"', '\\"'))
-    if len(text) > most or len(escaped) > 2 * most:  # what is escaped has up to ten characters for one
+    if len(text) > most or len(escaped) > 2 * most:  # escaping makes up to ten characters of one
         escaped = f"{escaped[:most]}..."
     return f'"{escaped}"'
 
@@ -57,8 +57,8 @@ def event(logger: logging.Logger, level: int, name: str, **fields: Any) -> None:
 
 
 class Unfailing(logging.LoggerAdapter[logging.Logger]):
-    """The logger of a client, whose calls never raise: handlers of a program's log are the program's own code, and one
-    that fails, or calls sys.exit(), must not stop the thread that sends and fetches. Ctrl-C in the main thread does."""
+    """The logger of a client, whose calls never raise: log handlers are the program's own code, and one that fails, or
+    calls sys.exit(), must not stop the thread that sends and fetches. Ctrl-C in the main thread still does."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         try:

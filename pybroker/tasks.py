@@ -1,4 +1,4 @@
-"""Tasks that are ended: cancelled, waited for, and let go of. Work that gives way to others."""
+"""Ends tasks: cancels, awaits and forgets them. Runs long work in shares, so that the event loop has its turn."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def in_shares(items: Sequence[T], size: int = SHARE) -> AsyncIterator[Sequence[T]]:
-    """Give items in shares, between which the event loop has its turn; few of them come at once."""
+    """Yield items in shares of at most `size`, between which the event loop has its turn."""
     for first in range(0, len(items), size):
         if first:
             await asyncio.sleep(0)

@@ -29,8 +29,8 @@ async def keep_up(work: Callable[[], Awaitable[object]], what: str) -> None:
 
 
 class Pauses:
-    """The pauses between the attempts at what fails again and again: each is twice as long as the one before, from
-    PAUSE_S_MIN to PAUSE_S_MAX. Where nothing has failed for twice the longest, the next one is the first."""
+    """The pauses between attempts at something that keeps failing: each is twice as long as the one before, from
+    PAUSE_S_MIN to PAUSE_S_MAX. After twice PAUSE_S_MAX without a failure they begin anew."""
 
     def __init__(self) -> None:
         self._next_s = PAUSE_S_MIN
@@ -38,8 +38,8 @@ class Pauses:
         self._reason = ""
 
     def is_news(self, reason: object) -> bool:
-        """Note a failure, which is then to be waited for; True if it is to be logged: for the first time in a minute,
-        or for another reason than the last one."""
+        """Note a failure, after which the caller waits. True if it should be logged: it is the first in a minute, or
+        has another reason than the last one."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._failed_s > 2 * PAUSE_S_MAX:
             self._next_s = PAUSE_S_MIN
@@ -50,7 +50,7 @@ class Pauses:
         return True
 
     async def wait(self, changed: asyncio.Event) -> None:
-        """Return when the pause is over, or at once where something has changed: then the next one is the first."""
+        """Return when the pause is over, or at once if something has changed: then the next pause is the shortest."""
         pause_s, self._next_s = self._next_s, min(2 * self._next_s, PAUSE_S_MAX)
         try:
             async with asyncio.timeout(pause_s):

@@ -395,8 +395,8 @@ def test_a_compacted_topic_rolls_in_time_to_be_compacted() -> None:
 
 
 def test_who_may_do_everything_is_hidden() -> None:
-    """As Kafka hides each setting that is its authorizer's and none of its own: who may describe a broker need not
-    learn whose password to guess."""
+    """Kafka hides settings that only its authorizer defines; a client that may describe a broker need not learn whose
+    password to guess."""
     given = config("super.users=User:boss;User:ann")
     (entry,) = [entry for entry in given.entries() if entry.name == "super.users"]
     assert (entry.value, entry.sensitive) == (None, True)

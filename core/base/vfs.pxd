@@ -44,7 +44,7 @@ cdef enum point_t:
     P_PARTITION_CREATE
     P_PARTITION_RENAME
     P_DIRECTORY_SYNC
-    P_DISK_RESERVE        # room is set aside for what must be written to a full disk
+    P_DISK_RESERVE        # writing the reserve file of a log dir (replication/disk_space.py)
     POINTS
 
 cdef enum action_t:

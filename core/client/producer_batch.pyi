@@ -25,9 +25,9 @@ class Delivery:
     def exception(self, timeout_s: float | None = None) -> Any:
         """Why the record was refused, a KafkaError; None if acknowledged. TimeoutError if nobody knows in time."""
     def add_done_callback(self, call: Callable[[Delivery], object]) -> None:
-        """Call with this delivery once its outcome is known: on the producer's thread, or here if it is already.
+        """Call `call` with this delivery once its outcome is known: on the producer's thread; at once if it is known.
 
-        Exceptions of the call are logged; here, SystemExit, KeyboardInterrupt and the like are raised."""
+        Its exceptions are logged. If it is called at once, SystemExit, KeyboardInterrupt and the like are raised."""
 
 class PendingBatch:
     """Records of one partition that are sent together."""

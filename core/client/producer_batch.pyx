@@ -2,8 +2,8 @@
 for.
 
 `PendingBatch.end` sets an outcome once: it wakes the threads that wait for a record of the batch, and calls the
-delivery callbacks. A callback is its user's code and may raise anything, SystemExit and CancelledError too: the
-exception is logged, one line a second at most, and the other callbacks are called.
+delivery callbacks. A callback is the user's code and may raise anything, SystemExit and CancelledError too: the
+exception is logged, at most one line a second, and the other callbacks are called.
 """
 
 cimport cython
@@ -28,7 +28,7 @@ cdef int64_t unlogged = 0                # exceptions since then
 
 
 cdef int log_callback() except -1:
-    """Log the exception that is being handled, with how many came since the last line; or count it."""
+    """Log the exception that is being handled, and how many were not logged since the last line; or only count it."""
     global logged_ns, unlogged
     cdef int64_t now_ns = monotonic_ns()
     if now_ns - logged_ns < LOG_PAUSE_NS:
@@ -38,7 +38,7 @@ cdef int log_callback() except -1:
     more, unlogged = unlogged, 0
     try:
         _log.exception("a delivery callback failed%s", f", and {more} more since the last such line" if more else "")
-    except BaseException:  # a handler of the log is its user's code, too
+    except BaseException:  # a log handler is the user's code, too
         pass
     return 0
 
@@ -138,10 +138,10 @@ cdef class PendingBatch:
         return (-1 if base_offset < 0 else base_offset + index - first), by_log, error
 
     cdef int call_out(self, bint raises) except -1:
-        """Make the calls that wait. The thread that takes the list makes them all, so none is made twice or left out.
+        """Make the waiting calls. The thread that takes the list makes them all, so none is made twice or left out.
 
-        With `raises`, what is no Exception (Ctrl-C, SystemExit) is raised once all are made: the thread is the
-        caller's own, and not the one that sends."""
+        With `raises` the thread is the caller's own: what is no Exception (Ctrl-C, SystemExit) is raised once all
+        calls are made. On the sending thread it is logged instead."""
         leaving = None
         while self.calls:
             calls, self.calls = self.calls, None
@@ -199,8 +199,8 @@ cdef class Delivery:
         """Call with this delivery once its outcome is known: on the producer's thread, or here if it is already."""
         cdef PendingBatch batch = self.batch
         cdef list entry = [(call, self)]
-        # Nothing is made from here on: an allocation may run the garbage collector, and with it other threads, one of
-        # which takes the list of calls.
+        # No allocation from here on: it may run the garbage collector, and with it other threads, one of which may
+        # take the list of calls.
         if batch.calls is None:
             batch.calls = entry
         else:

@@ -10,7 +10,7 @@ cdef enum:
     FROM_CLIENT = 0
     INTERNAL = 1             # the broker's own batch: control batches pass
     ACKS_ALL = -1
-    ACKS_UNSAID = -2         # no rule of acks holds
+    ACKS_UNSAID = -2         # apply no rule of acks
 
 cdef struct appended_t:
     int64_t base_offset

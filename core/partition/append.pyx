@@ -63,13 +63,13 @@ cdef void append_remember(log_t* l, int64_t id, producer_t* before) noexcept nog
 
 
 cdef void append_undo(log_t* l, const batch_t* b, const producer_t* before) noexcept nogil:
-    """Forget a batch that was not written: its producer is what it was before."""
+    """Forget a batch that was not written: restore its producer's state."""
     if b.producer_id >= 0:
         sequence_put_back(&l.producers, b.producer_id, before if before.id >= 0 else NULL)
 
 
 cdef void note_refused(log_t* l, const batch_t* b, int status) noexcept nogil:
-    """Remember that a batch was refused whose turn it was; what its client sent behind it is to be refused like it."""
+    """Remember a refused batch whose turn it was, so that the batches its client sent behind it are refused, too."""
     if status < 0:
         store_i32(&l.refusing, -status)
     if b.producer_id >= 0:
@@ -121,7 +121,7 @@ cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nog
         end[0] = g.start
         for i in range(g.count - 1, -1, -1):
             append_undo(l, &g.checked[i].batch, &g.before[i])
-        for i in range(g.count):  # once all are undone: the first of each producer is what it is to send again
+        for i in range(g.count):  # after all undos: each producer has to send its first refused batch again
             note_refused(l, &g.checked[i].batch, status)
     g.count = g.vectors = 0
     g.bytes = 0
@@ -157,11 +157,11 @@ cdef void stamp(partition_t* p, checked_t* r, int64_t offset, int64_t now_ms) no
 
 
 cdef int forerunner_status(partition_t* p, const batch_t* b, int status) noexcept nogil:
-    """The status that the batch before this one was refused with; 0 if it was not. `status` is what the sequence
-    rules say of this one.
+    """The status that the batch before this one was refused with; 0 if it was not. `status` is the result of the
+    sequence rules for this one.
 
-    What the broker refused before it led, or the leader before it, is not known here: for a while after a change of
-    the role a gap is taken for that. A lone broker leads before it accepts connections."""
+    This broker does not know which batches it refused before it led, or the leader before it did: for a while after a
+    change of role it takes a gap as the sign of one. A lone broker leads before it accepts connections."""
     cdef log_t* l = p.log
     cdef int refused = 0
     if l.refusals.count > 0:
@@ -177,7 +177,7 @@ cdef int forerunner_status(partition_t* p, const batch_t* b, int status) noexcep
 
 
 cdef int check_acks(partition_t* p, const checked_t* r) noexcept nogil:
-    """Hold a request's acks to what the replica may promise: 0 or a Kafka code."""
+    """Check a request's acks against what the replica may promise: 0 or a Kafka code."""
     if r.acks != ACKS_UNSAID and lease_is_lost(p.log.context):
         return NOT_LEADER_OR_FOLLOWER
     if r.acks == ACKS_ALL:
@@ -188,7 +188,7 @@ cdef int check_acks(partition_t* p, const checked_t* r) noexcept nogil:
 
 
 cdef int admit_from_client(partition_t* p, checked_t* r) noexcept nogil:
-    """Hold a client's batch to the rules of acks and of sequences: 0, DUPLICATE, a Kafka code or -errno."""
+    """Check a client's batch against the rules of acks and of sequences: 0, DUPLICATE, a Kafka code or -errno."""
     cdef int unacked = check_acks(p, r), refused, status
     if r.batch.producer_id < 0:
         return unacked

@@ -3,10 +3,10 @@
     leader      high watermark = min(end of the log, where each follower of the maximal ISR last fetched from)
     follower    high watermark = min(end of the log, the leader's high watermark)
 
-A leader whose lease has lapsed may prove that it still leads alone. Another leader is elected from the ISR, and fetches
-from this one no more; so no other led at a time after which each follower of the maximal ISR sent a fetch, in our
-leader epoch. Arrival proves nothing, for a fetch may have been under way for long; but at most PIPELINED of them are
-unanswered in a session, so that each was sent after the answer to the one so many before it.
+A leader whose lease has lapsed may prove that it still leads alone. Another leader is elected from the ISR, and no
+longer fetches from this one. So if each follower of the maximal ISR sent a fetch after some time, in our leader epoch,
+then no other broker led at that time. The arrival of a fetch proves nothing, for it may have been under way for long.
+But a session has at most PIPELINED unanswered fetches, so each was sent after the answer to the one PIPELINED before.
 
 An append moves the end; a fetch of a follower, a change of the ISR or of the role, and an append where nobody follows
 move the high watermark. What a follower's fetch tells is noted under the log's view mutex alone, so that no fetch waits
@@ -30,7 +30,7 @@ from pybroker.core.storage.log cimport (
 )
 
 cdef enum:
-    PIPELINED = 2                # requests of a follower that are unanswered at most
+    PIPELINED = 2                # the most unanswered requests of a follower
 
 
 cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) noexcept nogil:
@@ -62,7 +62,7 @@ cdef follower_t* find(partition_t* p, int32_t broker) noexcept nogil:
 
 
 cdef void note_order(follower_t* f, int32_t session, int32_t epoch) noexcept nogil:
-    """Note after what time a fetch was sent that is the request `epoch` of a session (0: of none)."""
+    """Note the time after which a fetch was sent; it is the request `epoch` of a session (0: of none)."""
     if session == 0 or session != f.session or epoch <= f.session_epoch:
         f.earlier_ms = f.asked_after_ms = -1
     else:
@@ -137,8 +137,8 @@ cdef bint watermark_is_in_sync(partition_t* p, int32_t broker) noexcept nogil:
 
 
 cdef int64_t watermark_proven_ms(partition_t* p) noexcept nogil:
-    """A time, by the monotonic clock, at which no other broker led in a later epoch; -1: none is known. The end of time
-    where the ISR is this broker alone: no other can be elected from it."""
+    """A time, by the monotonic clock, at which no other broker led in a later epoch; -1 if none is known. The end of
+    time if the ISR is this broker alone: no other can be elected from it."""
     cdef int64_t proven = INT64_MAX
     cdef int32_t i
     pthread_mutex_lock(&p.log.view_mutex)

@@ -182,7 +182,7 @@ cdef int find_one(fetcher_t* f, wanted_t* w, int64_t most) noexcept nogil:
     if q.replica < 0 and w.last_epoch >= 0 and (status != 0 or not follows(w, epoch)):
         return -1
     if status == OFFSET_OUT_OF_RANGE and q.replica < 0 and lease_lapsed(w.partition.log.context):
-        return -1                # others may lead by now, and have what is not here
+        return -1                # another broker may lead by now, and have later records
     if status != 0:
         w.read.view.high_watermark = w.read.view.last_stable = w.read.view.log_start = -1
     if status == 0 or status == OFFSET_OUT_OF_RANGE or status == UNKNOWN_LEADER_EPOCH:

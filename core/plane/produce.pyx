@@ -122,7 +122,7 @@ cdef order_t* check_partition(
     if slow_is(&o.partition.log.slow_appends) or not log_is_open(o.partition.log):
         return NULL              # it is for threads that may wait for the disk
     if load_i32(&o.partition.log.refusing):
-        return NULL              # where it fails again, it is refused in words
+        return NULL              # to Python: if the append fails again, its refusal has a message
     if lease_is_lost(o.partition.log.context) or (
             is_under_min_isr(o.partition) if acks == -1 else lease_lapsed(o.partition.log.context)):
         return NULL              # it is refused, in words
@@ -411,7 +411,7 @@ cdef bint is_settled(awaited_t* a, bint late) noexcept nogil:
     elif not load_i32(&a.partition.published):
         a.error = NOT_LEADER_OR_FOLLOWER
     elif v.high_watermark < a.end and lease_is_lost(a.partition.log.context):
-        a.error = NOT_LEADER_OR_FOLLOWER  # its followers follow another by now
+        a.error = NOT_LEADER_OR_FOLLOWER  # the followers may follow another leader by now
     elif v.high_watermark < a.end and late:
         a.error = NOT_ENOUGH_REPLICAS_AFTER_APPEND if is_under_min_isr(a.partition) else REQUEST_TIMED_OUT
     elif v.high_watermark < a.end:

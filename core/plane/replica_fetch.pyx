@@ -385,7 +385,7 @@ cdef const char* ask(reactor_t* r, conn_t* c) noexcept nogil:
     that is answered at once."""
     cdef replica_fetcher_t* f = fetcher_of(c)
     cdef int64_t sent = c.bytes_out
-    if not replica_fetcher_take_orders(f):  # what was taken away is not asked for: a leader proves by it that it leads
+    if not replica_fetcher_take_orders(f):  # never ask for a removed partition: its leader takes a fetch as a proof
         return GONE
     rest(r, c)
     if f.listed.first == NULL and f.forgotten.first != NULL and not f.awaiting:

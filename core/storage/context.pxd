@@ -10,7 +10,7 @@ from pybroker.core.base.worker cimport task_fn
 from pybroker.core.storage.log_dir cimport log_dir_t
 
 cdef enum:
-    NO_MEMBER = 1                # as a lease: the cluster took this broker for dead, and others lead
+    NO_MEMBER = 1                # as a lease: the cluster declared this broker dead, and others may lead
 
 cdef struct context_t:
     vfs_t* fs

@@ -100,7 +100,7 @@ cdef struct log_t:
     int64_t roll_jitter_ms   # of the active segment
     settings_t settings
     sequence_t producers
-    refusals_t refusals      # batches of theirs that the client is to send again; under append_mutex
+    refusals_t refusals      # refused batches that their clients have to send again; under append_mutex
     epochs_t epochs
     recent_t recent          # the last batches
     snapshot_t* unwritten    # under append_mutex
@@ -111,7 +111,7 @@ cdef struct log_t:
     int32_t unread_told      # Python knows of it
     int64_t looked_at        # the log's end when its active file was last seen to have a name
     slow_t slow_appends
-    int32_t refusing         # the errno that the last append failed with; 0: it did not
+    int32_t refusing         # the errno of the last append; 0: it succeeded
     slow_t slow_reads
     int32_t repair           # a look-up met a bad index: the flusher is to write it anew
     int64_t suspect          # base offset + 1 of a segment in which a read met what is no batch; 0 none

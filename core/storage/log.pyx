@@ -248,9 +248,9 @@ cdef bint log_is_open(log_t* l) noexcept nogil:
 cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count, int64_t bytes) noexcept nogil:
     """Write stamped batches at the end in one call; readers do not see them before log_publish.
 
-    The caller holds the append mutex and rolled where that was due. A full disk refuses the write, and passes: until
-    then what room there is, is for what makes room. A disk that failed, or a write that could not be undone, takes the
-    log dir offline: the next reader of the file would not know which bytes are ours."""
+    The caller holds the append mutex and rolled where that was due. A full log dir refuses the write: the room that is
+    left is for deletions and checkpoints. A disk that failed, or a write that could not be undone, takes the log dir
+    offline: the next reader of the file would not know which bytes are ours."""
     cdef segment_t* s = log_active(l)
     cdef int64_t position = s.size, before = l.view.log_end - 1
     cdef int i, status = -load_i32(&l.log_dir.refusing)

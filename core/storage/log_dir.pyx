@@ -3,8 +3,8 @@ started again.
 
 What comes of each call that changes files passes `log_trust` or `log_dir_trust`. An error that says that the disk
 failed, or that the files are not where they were, takes the log dir offline. A lack of space or of rights is noted for
-Python, which has appends refused until it is over. A lack of memory or descriptors is the process's, and passes by
-itself. An error of a read fails alone, and is told.
+Python, which refuses appends until it is over. A lack of memory or descriptors is the process's, and passes by itself.
+A failed read fails only its request, and is counted.
 """
 
 from libc.errno cimport (

@@ -1,20 +1,20 @@
-# Batches of idempotent producers that a log refused for a reason that passes.
+# Batches of idempotent producers that a log refused for a temporary reason.
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from pybroker.core.storage.producer_state cimport sequence_t
 
 cdef enum:
-    REFUSED_MAX = 1024           # producers of one log; one more takes the place of the one refused longest ago
+    REFUSED_MAX = 1024           # producers of one log; another one replaces the one refused longest ago
     REFUSED_MS = 120000          # Kafka's default delivery.timeout.ms: the client has given the batch up by then
 
-cdef struct refused_t:           # the first batch of a producer that was refused
+cdef struct refused_t:           # the first refused batch of a producer
     int64_t id
     int64_t at_ms                # when it was last refused (monotonic)
     int32_t sequence             # its first
     int32_t status               # what it was refused with: a Kafka code or -errno
     int16_t epoch
 
-cdef struct refusals_t:          # zeroed: none. Under the append mutex
+cdef struct refusals_t:          # empty when zeroed; under the append mutex
     refused_t* items
     int32_t count
     int32_t capacity

@@ -1,14 +1,14 @@
-"""Batches that a log refused for a reason that passes: no space, too few replicas in sync, a lapsed lease.
+"""Batches that a log refused for a temporary reason: no space, too few replicas in sync, a lapsed lease.
 
 A client sends up to five batches before the first is answered. If that one is refused, the next ones have a gap before
-them. librdkafka answers OUT_OF_ORDER_SEQUENCE_NUMBER with a new epoch, for all partitions: under it, batches that were
-appended but not yet acknowledged are appended again. And a producer that is not known would begin with its second
+them. librdkafka reacts to OUT_OF_ORDER_SEQUENCE_NUMBER with a new epoch for all partitions, under which it sends again
+batches that were appended but not yet acknowledged. And a producer that is not known yet would begin with its second
 batch. So batches that follow a refused one are refused with the same error, until the client sends that one again.
 
 An entry counts only while its batch would be accepted: not once another leader took it, nor in a newer epoch. It ends
-REFUSED_MS after its batch was last refused: a client that gave the batch up, and goes on in the same epoch, is then
-answered as by Kafka. The table is small, for honest producers with batches under way are few; one that loses its entry
-is answered as by Kafka as well.
+REFUSED_MS after its batch was last refused: a client that gave the batch up, and goes on in the same epoch, then gets
+Kafka's answer. The table is small, for honest producers with batches under way are few; a producer that loses its
+entry gets Kafka's answer as well.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t
@@ -67,7 +67,7 @@ cdef refused_t* oldest(const refusals_t* r) noexcept nogil:
 
 
 cdef refused_t* add(refusals_t* r) noexcept nogil:
-    """A place for one more; NULL without memory: then there is none to remember it."""
+    """A free entry; NULL without memory, and the refusal is not remembered."""
     cdef int32_t capacity = min(r.capacity * 2 if r.capacity else FIRST_CAPACITY, REFUSED_MAX)
     cdef refused_t* larger
     if r.count == REFUSED_MAX:
@@ -85,8 +85,8 @@ cdef refused_t* add(refusals_t* r) noexcept nogil:
 cdef void refusals_note(
     refusals_t* r, const sequence_t* s, int64_t id, int16_t epoch, int32_t first, int status,
     int64_t now_ms) noexcept nogil:
-    """Remember that a batch was refused whose sequence would have been accepted. One that follows another refused one
-    of its epoch, or comes from an epoch before, changes nothing."""
+    """Remember a refused batch whose sequence would have been accepted. A batch that follows a refused one of its
+    epoch, or that has an earlier epoch, changes nothing."""
     cdef refused_t* e = find(r, id)
     if e != NULL and counts(e, s, now_ms):
         if e.epoch > epoch or (e.epoch == epoch and is_ahead(first, e.sequence)):
@@ -102,7 +102,7 @@ cdef void refusals_note(
 
 
 cdef void refusals_forget(refusals_t* r, int64_t id) noexcept nogil:
-    """A batch of the producer was accepted."""
+    """Forget a producer's refused batch, because a batch of it was accepted."""
     cdef refused_t* e = find(r, id)
     if e == NULL:
         return

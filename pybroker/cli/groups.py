@@ -126,8 +126,8 @@ def _description(
 
 def _without_commit(partitions: Sequence[Mapping[str, Any]], committed: Mapping[TopicPartition, Committed],
                     ends: Offsets) -> int:  # fmt: skip
-    """The number of partitions, of topics that the group reads or has committed, that have no committed offset: what
-    lies there is in no lag."""
+    """The number of partitions without a committed offset, of the topics that the group reads or has committed: the
+    records there count for no lag."""
     topics = {p["topic"] for p in partitions}
     return sum(partition.topic in topics and partition not in committed for partition in ends)
 

@@ -103,7 +103,7 @@ def _flat(table: Mapping[str, Any], prefix: str, where: str) -> Iterator[tuple[s
 
 
 def _check_secrets(profile: Profile) -> None:
-    """See that a file with a secret is for its owner alone, as ssh has it; warn of a private key that is not."""
+    """Check that only its owner can read a file with a secret, as ssh does; only warn about a private key."""
     from pybroker.cli.readable import warn_of_keys
 
     warn_of_keys(profile.settings.items())

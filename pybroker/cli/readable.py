@@ -1,7 +1,7 @@
-"""Warnings of files with secrets that other users of this machine can read: one line each, with what to do.
+"""Warnings about files with secrets that other users of this machine can read: one line each, with what to do.
 
-A broker starts all the same: that of a package may be another user's to change. A client's own file with a password is
-refused instead (profiles.py).
+A broker starts all the same: the file of a packaged broker may belong to another user, who has to change it. A client's
+own file with a password is refused instead (profiles.py).
 """
 
 import os
@@ -21,7 +21,7 @@ _PLAIN_KEY: Final = re.compile(rb"-----BEGIN ((?:RSA |EC |DSA )?PRIVATE KEY)----
 
 
 def warn_of_config(file: str) -> None:
-    """Warn of a broker's .properties file that holds a secret, and of the files with private keys that it names."""
+    """Warn about a broker's .properties file that holds a secret, and about the private keys that it names."""
     from pybroker.config.broker import read_properties, setting_of
     from pybroker.config.listener_settings import changes_of_listener
 
@@ -34,14 +34,14 @@ def warn_of_config(file: str) -> None:
 
 
 def warn_of_keys(settings: Iterable[tuple[str, str]]) -> None:
-    """Warn of the files named by these settings, (name, text) each, that hold a private key without a password."""
+    """Warn about the files in these settings, (name, text) each, that hold a private key without a password."""
     for file in dict.fromkeys(text for name, text in settings if _LOCATION.search(name)):
         if _mode(file) & OTHERS and _has_plain_key(file):
             warn(file, "a private key without a password")
 
 
 def warn(file: str, what: str) -> None:
-    """Warn of a file that holds `what`, if others can read it; of a pipe or a terminal never."""
+    """Warn about a file that holds `what`, if others can read it; never about a pipe or a terminal."""
     mode = _mode(file)
     if mode & OTHERS:
         words = f"{file} holds {what}, and its mode {mode:04o} lets other users at it: chmod 600 {shlex.quote(file)}"
@@ -49,10 +49,10 @@ def warn(file: str, what: str) -> None:
 
 
 def _mode(file: str) -> int:
-    """The rights of a regular file; 0 for anything else."""
+    """The mode bits of a regular file; 0 for anything else."""
     try:
         found = os.stat(file)
-    except (OSError, ValueError):  # whoever opens it says why
+    except (OSError, ValueError):  # the code that opens the file reports the error
         return 0
     return stat.S_IMODE(found.st_mode) if stat.S_ISREG(found.st_mode) else 0
 

@@ -117,7 +117,7 @@ class Accumulator:
 
     @contextlib.contextmanager
     def hurry(self) -> Iterator[None]:
-        """Send what lingers, for as long as this lasts: some caller waits for outcomes, or for memory."""
+        """Send without lingering while this context lasts: some caller waits for outcomes, or for memory."""
         with self._changed:
             self._hurries += 1
         try:
@@ -164,7 +164,7 @@ class Accumulator:
         left = self.pending()
 
         def ended() -> bool:
-            while left and left[0].ended:  # asked at the end of each: what has ended is not looked at again
+            while left and left[0].ended:  # this runs at the end of each batch, so drop the ended ones for good
                 left.popleft()
             return not left
 
@@ -241,7 +241,7 @@ _open: Final["weakref.WeakSet[Accumulator]"] = weakref.WeakSet()
 
 @atexit.register
 def _flush_at_exit() -> None:
-    """Flush producers that were not closed: their threads are here until the interpreter is gone."""
+    """Flush producers that were not closed: their threads run until the interpreter is gone."""
     deadline_s = time.monotonic() + EXIT_S
     for accumulator in list(_open):
         if accumulator.busy and not accumulator.flush(max(0.0, deadline_s - time.monotonic())):
@@ -249,12 +249,12 @@ def _flush_at_exit() -> None:
 
 
 _worker = -1
-"""The process that was asked to call `_flush_at_exit` at its end, where atexit is of no use."""
+"""The process that registered `_flush_at_exit` as a finalizer, because atexit does not run in it."""
 
 
 def _flush_at_the_end_of_a_worker() -> None:
-    """Flush as well at the end of a worker of multiprocessing or of a ProcessPoolExecutor: it is forked, and ends by
-    os._exit(), which skips atexit. Its finalizers run before that."""
+    """Flush at the end of a multiprocessing or ProcessPoolExecutor worker, too: it is forked, and ends by os._exit(),
+    which skips atexit. Its finalizers run before that."""
     global _worker
     process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
     if process is None or util is None or process.parent_process() is None or _worker == os.getpid():

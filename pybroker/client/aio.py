@@ -1,7 +1,7 @@
 """The producer for asyncio: the same client, its waits awaited.
 
-What a call waits for (metadata, memory, outcomes) its own task awaits, so tasks do not wait for each other. Threads
-only encode columns, and wait for the end of the producer's own thread.
+Each task awaits by itself what its call waits for (metadata, memory, outcomes), so tasks do not wait for each other.
+Threads only encode columns, and wait for the end of the producer's own thread.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from pybroker.errors import KafkaError
 __all__ = ["AsyncProducer"]
 
 _THREADS: Final = 4
-"""Calls of send_columns that encode beside each other."""
+"""Calls of send_columns that encode at the same time."""
 
 
 class AsyncProducer:
@@ -37,7 +37,7 @@ class AsyncProducer:
         self._accumulator = self.producer._accumulator
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="pybroker-async-producer")
         self._waiting: dict[str, tuple[asyncio.Lock, list[None]]] = {}
-        """Topics for which sends wait, which go on in their order; and an entry for each of these sends."""
+        """By topic, the lock that keeps waiting sends in order, and an entry for each of these sends."""
 
     async def __aenter__(self) -> "AsyncProducer":
         return self
@@ -63,7 +63,7 @@ class AsyncProducer:
         return _awaited(await self._in_order(topic, *record) if made is None else made)
 
     async def _in_order(self, topic: str, *record: Any) -> Delivery:
-        """Send behind the sends of this topic that wait already."""
+        """Send after the sends of this topic that wait already."""
         self._check_open()
         lock, waiting = self._waiting.setdefault(topic, (asyncio.Lock(), []))
         waiting.append(None)
@@ -76,7 +76,7 @@ class AsyncProducer:
                 self._waiting.pop(topic, None)
 
     async def _through(self, steps: Steps[Result]) -> Result:
-        """The result of `steps`, whose waits are awaited."""
+        """Await each wait of `steps`, and return their result."""
         try:
             while True:
                 memory_s = next(steps)
@@ -146,7 +146,7 @@ class AsyncProducer:
             self._threads.shutdown(wait=False)
 
     def _beside(self, call: Callable[..., Result], *arguments: Any, **named: Any) -> "asyncio.Future[Result]":
-        """The result of a call that takes a while, made on a thread."""
+        """Make a call that takes a while on a thread; a future of its result."""
         return asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *arguments, **named))
 
     def _check_open(self) -> None:

@@ -35,7 +35,7 @@ _LOOK_S: Final = 0.1  # how long a poll waits before it looks whether there is s
 class AsyncConsumer:
     """`pybroker.Consumer` for asyncio; the settings are the same. Use it in an `async with`, or `await close()`.
 
-    Methods mean what the consumer's mean. Calls that may wait run on one thread, in their order; so do the calls of a
+    The methods are the consumer's. Calls that may wait run on one thread, in their order; so do the calls of a
     rebalance listener."""
 
     def __init__(self, **settings: Unpack[ConsumerSettings]) -> None:
@@ -62,7 +62,7 @@ class AsyncConsumer:
         self._executor.shutdown(wait=False)
 
     def _check_open(self) -> None:
-        """Raise KafkaError after close(), and in a process that was forked, whose parent has the thread."""
+        """Raise KafkaError after close(), and in a forked process, because the thread is the parent's."""
         self._network.check_usable()
         if self._ended:
             raise KafkaError(errors.INVALID_REQUEST, "the consumer is closed")

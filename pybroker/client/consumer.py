@@ -98,7 +98,7 @@ class Consumer:
         in a process that was forked."""
         if self._closed or self._network.was_forked:
             return
-        died = self._network.died is not None  # then no broker can be asked for anything
+        died = self._network.died is not None  # without the thread no request can be sent
         deadline_s = 0.0 if died else self._deadline(timeout_ms)
         self._closed = True
         try:

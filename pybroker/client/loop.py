@@ -42,7 +42,7 @@ class Loop:
     """A thread that waits for sockets and for time. A call that fails is logged, and the thread goes on."""
 
     def __init__(self, name: str, died: Callable[[], object] = lambda: None) -> None:
-        """`died` is called on the thread if it ends without `close`, which takes a defect, or a debugger."""
+        """`died` is called on the thread if it ends without `close`: because of a defect, or a debugger."""
         self._died = died
         self._selector = selectors.DefaultSelector()
         self._waker, self._wakes = socket.socketpair()
@@ -186,7 +186,7 @@ class Loop:
 
     def _turns(self) -> None:
         while self._running:
-            self._awake = False  # a finalizer may hand work over from here on, when nobody looks for it any more
+            self._awake = False  # from here on a finalizer may hand over work that the loop no longer looks for
             found = self._selector.select(self._wait_s())
             self._awake = True
             for key, events in found:

@@ -113,14 +113,14 @@ class Network:
         self._closed = False
         self._after_death: list[Callable[[KafkaError], object]] = []
         self.died: KafkaError | None = None
-        """The client's thread ended without close()."""
+        """The error to raise once the client's thread ended without close(); None while it runs."""
         self.loop = Loop(f"pybroker-{kind}", self._loop_died)
         forks.tell(self)
 
     # -- from any thread -----------------------------------------------------------------------------------------------
 
     def check_usable(self) -> None:
-        """Raise KafkaError in a child of the process that made the client, whose thread and sockets are the parent's;
+        """Raise KafkaError in a child of the process that made the client, because thread and sockets are the parent's;
         and once the client's thread has ended by itself."""
         if self.was_forked:
             raise forks.refusal(self._kind)
@@ -128,7 +128,7 @@ class Network:
             raise KafkaError(self.died.code, self.died.message)
 
     def on_death(self, call: Callable[[KafkaError], object]) -> None:
-        """Call if the client's thread ends without close(): what waits for it would wait for ever."""
+        """Call `call` if the client's thread ends without close(): calls that wait for it would wait for ever."""
         self._after_death.append(call)
 
     def _loop_died(self) -> None:
@@ -139,7 +139,7 @@ class Network:
         self._closed = True
         closing: list[Callable[[KafkaError], object]] = [channel.close for channel in self._channels.values()]
         for call in closing + self._after_death:
-            with contextlib.suppress(Exception):  # the others are ended all the same
+            with contextlib.suppress(Exception):  # the other listeners are called all the same
                 call(error)
 
     def forked(self) -> None:

@@ -25,12 +25,12 @@ IN_FLIGHT_MAX: Final = 5
 """Of an idempotent producer: so many batches of a producer the brokers remember (KIP-98)."""
 
 POLL_S: Final = 0.005
-"""The pause between two looks at metadata, of a caller that waits for it."""
+"""The pause between two looks at metadata while a caller waits for it."""
 
 Result = TypeVar("Result")
 Steps = Generator[float | None, None, Result]
-"""What may have to wait: it yields None before it looks at metadata again, or for how many seconds it waits for memory;
-its caller waits, by blocking or by awaiting, and its return value is the result."""
+"""A call that may have to wait: it yields None before it looks at metadata again, or the seconds that it waits for
+memory. The caller waits, by blocking or by awaiting. The return value is the result."""
 
 
 class Producer:
@@ -133,7 +133,7 @@ class Producer:
         self._accumulator.choose(topic, [p.partition for p in known.partitions if p.leader >= 0] if known else [])
 
     def _see_to(self, topic: str, *record: Any) -> Steps[Delivery]:
-        """The steps of a record that cannot be appended at once: what stands in its way is done or waited for."""
+        """The steps of a record that cannot be appended at once: remove, or wait for, what stands in its way."""
         deadline_s = time.monotonic() + self._block_s
         partition: int | None = record[3]
         while True:
@@ -154,7 +154,7 @@ class Producer:
                 yield left_s
 
     def _wait_through(self, steps: Steps[Result]) -> Result:
-        """The result of `steps`, whose waits block the calling thread."""
+        """Block the calling thread for each wait of `steps`, and return their result."""
         try:
             while True:
                 memory_s = next(steps)
@@ -226,7 +226,7 @@ class Producer:
         return [p.partition for p in info.partitions]
 
     def _find(self, topic: str, deadline_s: float, partition: int = -1) -> Steps[TopicInfo]:
-        """The steps until metadata has the topic, with the partition; the result is the topic."""
+        """The steps until metadata has the topic and the partition; the result is the topic."""
         self._network.check_usable()
         if not topic:
             raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, "a topic has a name")
@@ -289,7 +289,7 @@ class Producer:
             self._end_close()
 
     def _begin_close(self, timeout_s: float | None) -> bool:
-        """Take no more records; False if the producer is closed already, or is the parent's."""
+        """Take no more records; False if the producer is closed already, or belongs to the parent process."""
         arguments.seconds(timeout_s)
         if self._closed or self._network.was_forked:
             return False

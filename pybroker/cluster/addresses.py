@@ -1,4 +1,4 @@
-"""One address, one broker: where two advertise the same, clients and the controller reach one of them for both."""
+"""One address, one broker: if two advertise the same one, clients and the controller reach one of them for both."""
 
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Clash(NamedTuple):
 
 
 def clash(broker_id: int, wanted: Collection[HostPort], others: Iterable[LiveBroker]) -> Clash | None:
-    """The first of the other brokers that advertises one of the wanted addresses, by whatever listener."""
+    """The first of the other brokers that advertises one of the wanted addresses, on any listener."""
     for other in others:
         if other.id == broker_id:
             continue

@@ -63,12 +63,12 @@ class Throttle:
         self.client: Any = None
         """Where it counted last, for who counts."""
         self.is_kept = False
-        """The data plane is not told yet where it counts, for its client has yet to wait."""
+        """True while the data plane does not know the client's quotas yet, because the client has to wait first."""
         self._settled: tuple[bool, bool] = (False, False)
 
     def is_settled(self, produce: bool) -> bool:
-        """True once the connection has waited for what its client owed when it came, or need not: for any request, and
-        for a Produce."""
+        """True once the connection has waited for what its client owed when it came, or need not wait. With `produce`:
+        for what it owed for a Produce."""
         return self._settled[produce]
 
     def settle(self, produce: bool) -> None:
@@ -118,7 +118,7 @@ class Call(NamedTuple):
     """Of a Fetch that is counted: how many ms its client has to wait after an answer of so many bytes, and whether that
     is not to be given; asked once."""
     whole: tuple[int, int] | None = None
-    """Elements, and the sum of their sizes, of the whole request that this is a slice of; None where it is no slice."""
+    """The elements of the whole request that this is a slice of, and the sum of their sizes; None if it is no slice."""
 
 
 class Disconnect(Exception):

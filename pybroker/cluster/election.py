@@ -14,18 +14,19 @@ from pybroker import errors
 from pybroker.cluster.image import NO_LEADER, PartitionState
 
 TAKES_NO_APPENDS = errors.INELIGIBLE_REPLICA
-"""What a broker answers to LeaderAndIsr for a replica whose log dir is full. Kafka's controller heeds no such code, and
+"""The code that a broker answers to LeaderAndIsr for a replica whose log dir is full. Kafka's controller ignores it:
 the broker leads on."""
 
 
 def after_change(
     state: PartitionState, live: Container[int], *, unclean: bool = False, leaving: Container[int] = ()
 ) -> PartitionState | None:
-    """The state once only the brokers in `live` are alive, and those `leaving`, or full, are to lead nothing.
+    """The state once only the brokers in `live` are alive, and those in `leaving` (they stop, or are full) should not
+    lead.
 
-    Who is not alive, or leaves, is no longer in sync; but where nobody of the ISR is left, the ISR stays, for each of
-    them has all that was acknowledged, and those that leave lead on. `unclean` elects a replica that is not in sync
-    then."""
+    Brokers that are not alive, or that leave, are dropped from the ISR. If no other member of the ISR is alive, the
+    leaving ones lead on. If none is alive at all, the ISR stays, for each member has all acknowledged records; with
+    `unclean` a live replica that is not in sync is elected instead."""
     stays = [broker for broker in state.isr if broker in live and broker not in leaving]
     if state.leader in stays:
         return None if len(stays) == len(state.isr) else above(state, state.leader, stays)

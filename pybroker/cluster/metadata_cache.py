@@ -74,7 +74,7 @@ class Suspects:
         return broker in self._replaced or self._age_s(broker) < SUSPECTED_S
 
     def doubt(self, broker: int, doubted: bool) -> None:
-        """Suspect a broker for as long as nobody says otherwise: this one, while others may lead what it has led."""
+        """Suspect a broker until this is called again with False: this broker, while others may lead what it led."""
         if doubted and broker not in self._replaced:
             self._replaced.add(broker)
             self._since_s[broker] = self._now_s()
@@ -90,7 +90,7 @@ class Suspects:
             self._since_s[broker] = self._now_s()
 
     def discard(self, broker: int) -> None:
-        """A broker was reached."""
+        """Stop suspecting a broker, because it was reached."""
         if self._since_s.pop(broker, None) is not None:
             self.look()
 

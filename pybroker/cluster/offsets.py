@@ -34,7 +34,7 @@ def expired(
     """The partitions whose offsets have expired. `subscribed` None: unknown, so a live group keeps all.
 
     The group's state decides first, as in Kafka's GroupMetadata: a group in a rebalance loses nothing, a stable one
-    loses offsets of topics that it does not subscribe to. Then comes the time that a client of long ago set, by an
+    loses only offsets of topics that it does not subscribe to. Then comes the expiry time that an old client set, by
     OffsetCommit before version 5, or else the retention."""
     if group.state is not State.EMPTY and (group.state is not State.STABLE or subscribed is None):
         return []

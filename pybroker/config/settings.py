@@ -107,8 +107,8 @@ class Setting(NamedTuple):
 
     @property
     def hidden(self) -> bool:
-        """True if DescribeConfigs shows no value: of passwords, and of what Kafka's own settings do not define, but its
-        authorizer (Kafka takes all that for a secret)."""
+        """True if DescribeConfigs shows no value: for passwords, and for settings that only Kafka's authorizer defines
+        (Kafka treats a setting that its own table does not have as a secret)."""
         return self.sensitive or self.name in OF_THE_AUTHORIZER
 
     @property

@@ -232,6 +232,6 @@ async def _with_version(session: Session, path: str) -> tuple[Held, int | None]:
         data, stat = await read(session, path)
     except NoNode:
         return frozenset(), None
-    except StoreFailed as problem:  # it is not to be read by us
+    except StoreFailed as problem:  # access is denied
         return Unreadable(str(problem)), None
     return acl_nodes.load_acls(data), stat.version

@@ -1,4 +1,4 @@
-"""The balance of leaders: preferred replicas lead again where too much of what they should lead is led by others."""
+"""The balance of leaders: preferred replicas lead again if others lead too many of a broker's partitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Changes(Protocol):
 
 
 class Balance:
-    """Looks at the share of preferred leaders of each broker every `leader.imbalance.check.interval.seconds`."""
+    """Checks each broker's share of preferred leaders every `leader.imbalance.check.interval.seconds`."""
 
     def __init__(self, config: BrokerConfig, context: ClusterContext, controller: Changes, inbox: Inbox) -> None:
         self._config = config
@@ -36,7 +36,7 @@ class Balance:
                 self._inbox.once("balance", self._balance)
 
     async def _balance(self) -> None:
-        """Give leadership back to preferred replicas, where too many of a broker's partitions are led by others."""
+        """Give leadership back to preferred replicas, if others lead too many of a broker's partitions."""
         context = self._context
         states = dict(context.states())
         share = self._config["leader.imbalance.per.broker.percentage"] / 100

@@ -102,7 +102,7 @@ class Reports(Protocol):
         """A broker became what it was told to be of a partition, or could not."""
 
     def knows(self, broker: int, known: Mapping[TopicPartition, Known]) -> None:
-        """A broker knows more of these partitions than what it was told."""
+        """A broker knows later states of these partitions than those it was sent."""
 
     def stopped(self, broker: int, partition: TopicPartition, deleted: bool, code: int) -> None:
         """A replica has stopped."""
@@ -191,8 +191,9 @@ class BrokerChannel:
         return self._batches[-1]
 
     async def ask(self, topics: Mapping[TopicPartition, bytes]) -> tuple[dict[TopicPartition, Known], int]:
-        """What the broker knows of partitions of topics with these ids, and the latest broker epoch that it has had; by
-        a connection of its own, ahead of the queue. Kafka's broker says nothing of any. Raises OSError, KafkaError."""
+        """Ask the broker what it knows of partitions of topics with these ids, and for the latest broker epoch that it
+        has had. Uses a connection of its own, ahead of the queue. Kafka's broker answers nothing and -1. Raises
+        OSError, KafkaError."""
         kind = m.LeaderAndIsrRequest
         by_topic: dict[tuple[str, bytes], list[int]] = {}
         for (name, index), topic_id in topics.items():
@@ -241,7 +242,7 @@ class BrokerChannel:
                 proof = isinstance(problem, ConnectionRefusedError) and self._reached
                 if proof:
                     self._reports.refused(self.broker.id, self.epoch)
-                elif (why := _why(problem)) != said:  # said again once the reason is another, or it was reached
+                elif (why := _why(problem)) != said:  # logged again if the reason changes, or after it was reached
                     at = ",".join(f"{at.host}:{at.port}" for at in broker.endpoints.values())
                     reason = str(problem) or type(problem).__name__
                     event(log, logging.WARNING, "broker not reached", broker=broker.id, at=at, reason=reason)
@@ -383,7 +384,7 @@ class BrokerChannel:
     def _led(self, batch: Batch, answer: Any) -> None:
         self._whole(answer.error_code)
         if answer.error_code:
-            return  # of no partition is anything said
+            return  # the answer has no partitions
         if answer.known:
             self._reports.knows(self.broker.id, _known(answer))
         names = {told.topic_id: key.topic for key, told in batch.leaders.items()}
@@ -402,12 +403,12 @@ class BrokerChannel:
 
 
 def _why(problem: OSError) -> str:
-    """The kind of a failure to connect, in which no word changes from one time to the next."""
+    """The kind of a failure to connect, in the same words each time it occurs."""
     return f"{type(problem).__name__} {problem.errno}"
 
 
 def _known(answer: Any) -> dict[TopicPartition, Known]:
-    """What a broker says that it knows."""
+    """The broker's knowledge of its partitions, from its answer."""
     return {
         TopicPartition(p.topic_name, p.partition_index): Known(
             p.leader_epoch, p.partition_epoch, p.leader, tuple(p.isr), p.log_epoch, p.log_end

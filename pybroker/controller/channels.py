@@ -1,4 +1,4 @@
-"""The channels to all live brokers: the decisions of a cluster's controller go to the brokers that they concern."""
+"""The channels to all live brokers: they carry the controller's decisions to the brokers concerned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybroker.model import TopicPartition
 
 
 class Channels(dict[int, BrokerChannel]):
-    """A channel by broker. They report to `reports` what brokers answer."""
+    """The channel of each live broker. They report the brokers' answers to `reports`."""
 
     def __init__(self, broker_id: int, open_link: OpenLink, reports: Reports) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Channels(dict[int, BrokerChannel]):
     def lead_and_follow(
         self, context: ClusterContext, keys: Iterable[TopicPartition], new: Iterable[TopicPartition] = ()
     ) -> None:
-        """LeaderAndIsr of these partitions, to their replicas; those in `new` are new."""
+        """Send LeaderAndIsr for these partitions to their replicas; those in `new` are new."""
         by_broker: dict[int, list[TopicPartition]] = {}
         for key in keys:
             state = context.state(key)
@@ -46,7 +46,7 @@ class Channels(dict[int, BrokerChannel]):
                 self[broker].lead_and_follow(context.told(its, fresh))
 
     def all_held(self, context: ClusterContext, broker: int) -> None:
-        """LeaderAndIsr of all that one broker holds."""
+        """Send one broker LeaderAndIsr for all partitions that it holds."""
         its = [key for key, state in context.states() if broker in state.replicas]
         self[broker].lead_and_follow(context.told(its))
 
@@ -54,8 +54,8 @@ class Channels(dict[int, BrokerChannel]):
         self, context: ClusterContext, keys: Iterable[TopicPartition], to: Iterable[int] | None = None, *,
         first: bool = False, full: bool = False,
     ) -> None:  # fmt: skip
-        """UpdateMetadata of these partitions, to all live brokers or to some; `first` and `full` as of a channel: what
-        cannot be read is no reason to forget what brokers know of it."""
+        """Send UpdateMetadata for these partitions to all live brokers, or to some. `first` and `full` as in a channel;
+        a topic that cannot be read is no reason for brokers to forget it."""
         told, live = context.told(keys), dict(context.brokers)
         full = full and not context.damaged
         for broker in self if to is None else to:

@@ -118,7 +118,7 @@ class ClusterConfigs:
         tell_altered(entity, judged.after)
 
     def _check_addresses(self, tried: BrokerConfig) -> None:
-        """Raises INVALID_CONFIG where this broker would advertise an address of another one."""
+        """Raise INVALID_CONFIG if this broker would advertise an address of another one."""
         before, after = (each.listeners.advertised or () for each in (self._config, tried))
         new = {HostPort(host, port) for _, host, port in after} - {HostPort(host, port) for _, host, port in before}
         if found := clash(self._broker_id, new, self._metadata.image.brokers.values()):

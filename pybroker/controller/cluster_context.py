@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 OPS_PER_WRITE = 250
 READ_AT_ONCE = 1000
 Written = tuple[TopicPartition, PartitionState, Set]
-"""A state, and what writes it."""
+"""A partition, its new state, and the operation that writes it."""
 
 
 @dataclass(slots=True)
@@ -60,22 +60,22 @@ class ClusterContext:
     failed: set[tuple[int, TopicPartition]] = field(default_factory=set)
     """Replicas whose log a live broker cannot use."""
     full: set[tuple[int, TopicPartition]] = field(default_factory=set)
-    """Replicas at live brokers that take no appends for lack of room: read from, but neither leaders nor in sync where
-    another can be."""
+    """Replicas of live brokers whose log dir is full: they serve reads, but should neither lead nor be in sync if
+    another replica can."""
     watched: set[str] = field(default_factory=set)
     """Topics whose nodes were read, and have not changed since: a watch would have said so."""
     written: dict[TopicPartition, int] = field(default_factory=dict)
-    """The transaction that wrote each state as it was read; none of a state that is missing."""
+    """The transaction that wrote each state as it was read; no entry for a missing state."""
     lost: dict[TopicPartition, tuple[bytes, PartitionState]] = field(default_factory=dict)
-    """States whose nodes are gone though their topics are there: the topic's id, and the state as it was."""
+    """States whose nodes are gone though their topics exist: the topic's id, and the last known state."""
     doubted: set[TopicPartition] = field(default_factory=set)
     """Partitions whose replicas alone know what came last: restoration.py elects them."""
     damaged: Damaged = field(default_factory=Damaged)
-    """Topics that are left out of all but the store and what brokers know of them."""
+    """Topics that are left out: brokers serve them as they know them, and the controller decides nothing."""
     ids: dict[str, tuple[bytes, int]] = field(default_factory=dict)
-    """The id of each topic whose node could be judged, and the czxid of the node."""
+    """The id of each topic whose node could be read and is sound, and the czxid of the node."""
     unread: dict[str, str] = field(default_factory=dict)
-    """Nodes beside brokers and topics that could not be read, and why, which was said of each."""
+    """Nodes other than brokers' and topics' that could not be read, and the reason that was logged for each."""
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class ClusterContext:
                 epochs[broker] = stat.czxid
             except NoNode:
                 continue
-            except StoreFailed as problem:  # damaged, or not to be read by us
+            except StoreFailed as problem:  # the node is damaged, or access is denied
                 ignored.add(name)
                 if name not in self.ignored:
                     event(log, logging.ERROR, "registration ignored", broker=name, reason=problem)
@@ -102,8 +102,8 @@ class ClusterContext:
         return await until_answered(lambda: self.session.get(path, watch=watch))
 
     async def names(self, path: str, watch: Watch) -> list[str]:
-        """The children of a node that is no broker's and no topic's; none where it cannot be read, which is logged
-        once for each reason. Raises SessionExpired."""
+        """The children of a node that is no broker's and no topic's. Empty if it cannot be read, which is logged once
+        for each reason. Raises SessionExpired."""
         try:
             names, _ = await until_answered(lambda: self.session.children(path, watch=watch))
         except (NoNode, StoreFailed) as problem:
@@ -113,7 +113,7 @@ class ClusterContext:
         return names
 
     def not_read(self, path: str, problem: StoreError) -> None:
-        """Log that a node is passed over until it can be read; once for each reason."""
+        """Log that a node is skipped until it can be read; once for each reason."""
         if self.unread.get(path) != str(problem):
             self.unread[path] = str(problem)
             event(log, logging.WARNING, "node not read", node=path, reason=problem)
@@ -122,8 +122,8 @@ class ClusterContext:
 
     @contextlib.contextmanager
     def about(self, topic: str) -> Iterator[None]:
-        """Work about one topic: what fails in it has the topic left out, and the work on the others goes on. Raises
-        what ends the work on all of them."""
+        """Run work on one topic: if it fails, leave the topic out and go on with the others. Raises only what ends the
+        work on all of them."""
         try:
             yield
         except Exception as problem:
@@ -132,8 +132,8 @@ class ClusterContext:
             self.leave_out(topic, problem)
 
     def leave_out(self, topic: str, problem: Exception, *, judged: bool = False) -> None:
-        """Do nothing more about a topic until it is judged sound: brokers go on as they know it. One that is being
-        deleted stays known by its partitions."""
+        """Leave a topic alone until it is judged sound: brokers serve it as they know it. If it is being deleted, its
+        partitions stay known."""
         self.damaged.note(topic, problem, judged=judged)
         self.watched.discard(topic)
         if topic not in self.deleting:
@@ -142,7 +142,7 @@ class ClusterContext:
     def decide(
         self, decision: Callable[[TopicPartition, PartitionState], PartitionState | None]
     ) -> dict[TopicPartition, PartitionState]:
-        """The partitions for which there is a decision, with that; a topic is left out where it fails for one."""
+        """The decision for each partition that has one; a topic is left out if one on its partitions fails."""
         decided: dict[TopicPartition, PartitionState] = {}
         for topic in list(self.topics.values()):
             if topic.name not in self.deleting:
@@ -163,7 +163,7 @@ class ClusterContext:
         gone = [self.topics[name] for name in self.topics.keys() - self.deleting - set(names)]
         left_out = set(self.damaged)
         found = await self._read_topics(set(names) - self.watched, watch)
-        # What is damaged is read once more behind watches of its states: it may be one of them that is mended.
+        # Read a damaged topic once more with watches on its states: one of these may be corrected later.
         found += await self._read_topics(self.damaged - left_out, watch)
         found = self._with_ids_of_their_own(found)
         gone += [known for topic in found if (known := self._replaced(topic)) is not None]
@@ -181,8 +181,8 @@ class ClusterContext:
         return found
 
     def _with_ids_of_their_own(self, found: list[Topic]) -> list[Topic]:
-        """Those of the topics read that have an id of their own: with two of one id, followers would copy the one's
-        log into the other's. A topic known until now is left out where an older one with its id is found."""
+        """The topics, of those read, that share their id with no older topic: followers would copy one topic's log into
+        the other's. A topic known until now is left out if an older one with its id is found."""
         if not found:
             return []
         others, read = strangers(self.ids), {topic.name for topic in found}
@@ -200,7 +200,7 @@ class ClusterContext:
         self.watched.discard(path.removeprefix(f"{nodes.TOPICS}/"))
 
     async def _read_topic(self, name: str, watch: Watch) -> Topic | None:
-        """The topic, if it is sound; one that is left out already is read behind watches of its states, too."""
+        """The topic, if it is sound; if it is left out already, watches are set on its states as well."""
         self.watched.add(name)  # before it is read: the watch may speak before the answer is taken up
         below = watch if name in self.damaged else None
         found = None
@@ -217,17 +217,17 @@ class ClusterContext:
                 found = judge(name, node, await asyncio.gather(*states))
             except NoNode:
                 self.watched.discard(name)  # there is no watch
-            except StoreFailed as problem:  # damaged, or not to be read by us
+            except StoreFailed as problem:  # the node is damaged, or access is denied
                 self.leave_out(name, problem, judged=True)
         return found
 
     async def _state_node(self, name: str, index: int, watch: Watch | None) -> StateNode | None:
-        """What the store has of a partition's state; None if nothing yet. Raises StoreError."""
+        """The state node of a partition; None if it does not exist yet. Raises StoreError."""
         path, key = nodes.state(name, index), TopicPartition(name, index)
         try:
             data, stat = await until_answered(lambda: self.session.get(path, watch=watch))
             self.written[key] = stat.mzxid
-            if nodes.is_doubted(data):  # a decision alone ends that
+            if nodes.is_doubted(data):  # only a decision ends the doubt
                 self.doubted.add(key)
             return StateNode(data, stat.version)
         except NoNode:
@@ -285,15 +285,15 @@ class ClusterContext:
         self.full = {each for each in self.full if each[1].topic != name}
 
     async def _read_state(self, key: TopicPartition, replicas: tuple[int, ...]) -> dict[TopicPartition, PartitionState]:
-        """What a partition has become, as another has written it; nothing where that has the topic left out."""
+        """The state of a partition that another program wrote; empty if its topic is left out because of it."""
         found = dict[TopicPartition, PartitionState]()
         with self.about(key.topic):
             found[key] = judge_partition(key.partition, replicas, await self._state_node(*key, None))
         return found
 
     async def _read_again(self, key: TopicPartition, replicas: tuple[int, ...]) -> dict[TopicPartition, PartitionState]:
-        """A state that another program wrote. Where it is older than what is known, or gone, the latter goes on, and is
-        written over it: no leader epoch is used twice."""
+        """Read a state that another program wrote. If it is gone, or older than the known one, the known one stays and
+        is written again: no leader epoch is used twice."""
         found, known = await self._read_state(key, replicas), self.state(key)
         if known is None or key not in found:
             return found
@@ -319,7 +319,7 @@ class ClusterContext:
                     yield TopicPartition(topic.name, index), state
 
     def live(self, key: TopicPartition) -> set[int]:
-        """The brokers that can hold a replica of a partition now; none of one that is doubted."""
+        """The brokers that can hold a replica of a partition now; none if the partition is doubted."""
         return set() if key in self.doubted else self.usable(key)
 
     def usable(self, key: TopicPartition) -> set[int]:
@@ -327,13 +327,13 @@ class ClusterContext:
         return {broker for broker in self.brokers if (broker, key) not in self.failed}
 
     def leaving_of(self, key: TopicPartition) -> set[int]:
-        """The brokers that are to lead a partition no longer, for they shut down or take no appends to it."""
+        """The brokers that should no longer lead a partition: they shut down, or take no appends to it."""
         if not self.full:
             return self.leaving
         return self.leaving | {broker for broker in self.brokers if (broker, key) in self.full}
 
     def _unusable(self, broker: int, key: TopicPartition, state: PartitionState) -> bool:
-        """True if a replica is offline; one that takes no appends, once the ISR goes on without it."""
+        """True if a replica is offline. One that takes no appends counts as offline once it is out of the ISR."""
         return (broker, key) in self.failed or ((broker, key) in self.full and broker not in state.isr)
 
     def told(
@@ -440,8 +440,8 @@ class ClusterContext:
                         there.add(op.path)
 
     async def make_feature_node(self) -> None:
-        """Have finalized features on record, none of them, unless they are: a broker of Kafka's that becomes the
-        controller waits a minute for this node. Raises KafkaError: NOT_CONTROLLER."""
+        """Create the node of finalized features, with none, unless it exists: a Kafka broker that becomes the
+        controller waits a minute for it. Raises KafkaError: NOT_CONTROLLER."""
         if await self._exists(nodes.FEATURE):
             return
         try:

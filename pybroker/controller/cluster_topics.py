@@ -103,7 +103,7 @@ class ClusterTopics:
         return new
 
     def is_creating(self, name: str) -> bool:
-        """Is a topic of this name being made, because it was mentioned?"""
+        """True while a topic of this name is being created because Metadata named it."""
         return name in self._mentioned.making
 
     def auto_create(self, name: str) -> None:

@@ -39,7 +39,7 @@ UNKNOWN = {
 }  # fmt: skip
 """What a topic goes by whose settings are not known: acks=all is refused, and nothing is deleted."""
 UNREAD_S = 60.0
-"""How often nodes of this broker's settings that could not be read are read again."""
+"""How often unreadable nodes of this broker's settings are read again."""
 LAGS_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12)
 """How long a server of ZooKeeper that lags is given, between two looks, to hear of a topic."""
 
@@ -62,7 +62,7 @@ class ConfigWatch:
         self._held = held
         self._entities = entities
         self._unread: set[str] = set()
-        self._ignored: dict[str, str] = {}  # why settings cannot be read, which was said, of a topic or of all
+        self._ignored: dict[str, str] = {}  # the logged reason why settings cannot be read, of a topic or of all
         self._ids: dict[str, bytes | None] = {}  # under which topic id each topic's settings were read
         self._learning: dict[tuple[str, bytes], asyncio.Task[None]] = {}
         self.on_broker_altered: list[Callable[[], Awaitable[object]]] = []  # who goes by the broker's settings
@@ -97,7 +97,7 @@ class ConfigWatch:
                 await self._wait(session, notices)
 
     async def _wait(self, session: Session, notices: Notices) -> None:
-        """Until something may be new; settings of this broker that could not be read are read again now and then."""
+        """Wait until something may be new, or until it is time to read unreadable settings of this broker again."""
         try:
             async with asyncio.timeout(UNREAD_S if self._unread else None):
                 await notices.wait()
@@ -105,8 +105,8 @@ class ConfigWatch:
             await self.take(session, f"brokers/{self._broker_id}")
 
     async def _listed(self, session: Session, watch: Watch | None) -> list[str]:
-        """The topics that have settings; those known where the list is not to be read by us: others are read by their
-        names, once this broker is told of them."""
+        """The topics that have settings. If ZooKeeper denies reading the list, the known ones: the settings of others
+        are read by name once this broker learns of the topic."""
         try:
             names, _ = await until_answered(lambda: session.children(nodes.TOPIC_CONFIGS, watch=watch))
         except StoreFailed as problem:
@@ -188,7 +188,7 @@ class ConfigWatch:
                 entities[nodes.load_config_change(data)] = None
             except NoNode:
                 continue
-            except StoreFailed as problem:  # damaged, or not to be read by us
+            except StoreFailed as problem:  # the node is damaged, or access is denied
                 event(log, logging.WARNING, "notice of settings ignored", path=path, reason=problem)
         return entities
 
@@ -214,7 +214,7 @@ class ConfigWatch:
             self._topics.put(name, config)
             self._ids[name] = topic_id
             self._ignored.pop(name, None)
-        except StoreFailed as problem:  # damaged, or not to be read by us
+        except StoreFailed as problem:  # the node is damaged, or access is denied
             if self._ignored.get(name) != str(problem):
                 self._ignored[name] = str(problem)
                 event(log, logging.ERROR, "settings of a topic ignored", topic=name, reason=problem)

@@ -59,18 +59,19 @@ class Configured(Protocol):
 
 
 CAUTION = {"log.retention.ms": "-1", "log.retention.bytes": "-1", "log.cleanup.policy": "delete"}
-"""What a broker starts with in place of settings that cannot be read."""
+"""The settings with which a broker starts in place of those that cannot be read."""
 
 
 async def load(
     session: Session, config: BrokerConfig, broker_id: int, *, running: bool = False, cautious: bool = False
 ) -> set[str]:
-    """Take the settings that were changed in earlier lives. One that is not allowed any more is left out, and told.
-    The nodes that could not be read.
+    """Apply the settings that were altered in earlier lives; return the paths of nodes that could not be read.
 
-    Where they cannot be read a broker that is `running` keeps what it goes by. By its defaults one that starts would
-    delete what it was to keep: it does not start, or with `cautious` goes by CAUTION until they can be read. One that
-    starts also encrypts passwords anew, where their secret is another one now. Raises StoreError."""
+    A setting that is no longer allowed is left out, and logged.
+
+    If a node cannot be read, a `running` broker keeps the settings it has. A broker that starts could, by its defaults,
+    delete records that the settings keep: it does not start, or with `cautious` applies CAUTION until it can read the
+    node. A broker that starts also encrypts passwords again if their secret has changed. Raises StoreError."""
     unread = set()
     for source, name in ((Source.DYNAMIC_DEFAULT_BROKER, None), (Source.DYNAMIC_BROKER, broker_id)):
         path = nodes.broker_config(name)
@@ -82,7 +83,7 @@ async def load(
             if config.dynamic(source) == CAUTION:
                 config.overlay(source, {})
             continue
-        except StoreFailed as problem:  # damaged, or not to be read by us
+        except StoreFailed as problem:  # the node is damaged, or access is denied
             if not running and not cautious:
                 raise StoreDamaged(path, problem.detail) from None
             unread.add(path)

@@ -80,10 +80,10 @@ class Controller:
         self._deletions: Deletions | None = None
         self._restoration: Restoration | None = None
         self._refusals: set[tuple[int, int]] = set()
-        """Brokers and codes: logged, in whichever term, until the broker does what it is told."""
+        """(broker, code) of each refusal that was logged, in any term, until the broker executes a request again."""
         self._step = 1
-        """How far the controller epoch is raised when a broker knows a later one: more each time, for it does not say
-        which."""
+        """By how much the controller epoch is raised when a broker knows a later one: twice as much each time, because
+        the broker does not say which."""
 
     @property
     def active(self) -> bool:
@@ -131,7 +131,7 @@ class Controller:
                 await pauses.wait(asyncio.Event())
 
     async def _epoch_changes(self) -> asyncio.Event:
-        """Set once the node of the epoch changes, which may be what keeps anyone from being elected."""
+        """An event that is set when the node of the controller epoch changes: it may be what prevents an election."""
         changed = asyncio.Event()
         with contextlib.suppress(StoreError):
             await until_answered(
@@ -232,7 +232,7 @@ class Controller:
 
     @property
     def restoration(self) -> Restoration:
-        """Raises NOT_CONTROLLER."""
+        """The restoration of this term. Raises NOT_CONTROLLER."""
         if self._restoration is None:
             raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is the controller no more")
         return self._restoration
@@ -288,7 +288,7 @@ class Controller:
         return set(done)
 
     def _note(self, key: TopicPartition, was: PartitionState | None, state: PartitionState, cause: str) -> None:
-        """Log a change that was written, and keep it for whoever asks."""
+        """Log a change that was written, and keep it for /changes."""
         assert was is not None
         elected, unclean = was.leader != state.leader, state.leader >= 0 and state.leader not in was.isr
         what = ELECTED if elected else "ISR changed"
@@ -384,11 +384,11 @@ class Controller:
             self._tell_metadata([key for key, _ in context.states()], full=True)
         elif news:
             self._tell_metadata(news)
-        if was_damaged - context.damaged:  # a wish to delete one may wait
+        if was_damaged - context.damaged:  # a request to delete one of them may wait
             self._inbox.once("deletions", self._delete)
 
     async def _look_again(self) -> None:
-        """Look at what is left out on a timer, too: no watch fires where a node's rights change."""
+        """Judge left-out topics again, on a timer: no watch fires when the ACL of a node changes."""
         while True:
             await asyncio.sleep(AGAIN_S)
             context = self._context
@@ -399,8 +399,8 @@ class Controller:
                 self._inbox.once("log dirs", self._log_dirs)
 
     async def _log_dirs(self) -> None:
-        """Ask brokers whose log dirs failed, or are full or no longer, what they can use: the answers to a LeaderAndIsr
-        say so."""
+        """Send LeaderAndIsr to brokers whose log dirs failed, became full, or have room again: their answers say which
+        replicas they can use."""
         context = self._context
         for broker in await failures.failed_log_dirs(context, lambda _: self._inbox.once("log dirs", self._log_dirs)):
             event(log, logging.WARNING, "log dirs changed", broker=broker)
@@ -421,13 +421,13 @@ class Controller:
     def answered(self, broker: int, code: int) -> None:
         if (broker, code) not in self._refusals:
             name = errors.lookup(code).name
-            event(log, logging.WARNING, "broker refused what it was told", broker=broker, error=name)
+            event(log, logging.WARNING, "broker refused request", broker=broker, error=name)
         self._refusals.add((broker, code))
         if code == errors.STALE_CONTROLLER_EPOCH:
             self._inbox.once("reign", self._raise_epoch)
 
     async def _raise_epoch(self) -> None:
-        """A broker knows a later controller than the store: the next term begins above. Raises NOT_CONTROLLER."""
+        """End the term and raise the controller epoch, because a broker knows a later one. Raises NOT_CONTROLLER."""
         step, self._step = self._step, self._step * 2
         await raise_above(self._session, self._context.fence, step)
 
@@ -441,7 +441,7 @@ class Controller:
         if (code == elections.TAKES_NO_APPENDS) != ((broker, partition) in self.context.full):
             self.context.full ^= {(broker, partition)}
             self._inbox.once(f"full {broker}", lambda: self._room_changed(broker))
-        if code in (errors.NONE, elections.TAKES_NO_APPENDS):  # it can use a log that it could not
+        if code in (errors.NONE, elections.TAKES_NO_APPENDS):  # the broker can use a log that may have failed before
             self._refusals = {each for each in self._refusals if each[0] != broker}
             if (broker, partition) in self.context.failed:
                 self.context.failed.discard((broker, partition))

@@ -1,10 +1,10 @@
-"""Topics that a controller leaves out, as what the store holds of them is damaged or its own work failed on them.
+"""Topics that a controller leaves out, because their nodes are damaged or its own work on them failed.
 
-    led ──judged damaged, or an exception about it──> left out: said once with the reason, brokers go on as they know it
+    led ──nodes damaged, or an exception about it──> left out: logged once a reason; brokers serve it as they know it
      ^                                                   │
      └── judged sound: its node changed, or the timer ───┘
 
-All that a controller does about one topic goes through `about` of its context, which notes here what fails.
+All work of a controller on one topic goes through `about` of its context, which notes failures here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 AGAIN_S: Final = 10.0
-"""How often topics that are left out are judged again, as are nodes that could not be read."""
+"""How often topics that are left out are judged again, and unreadable nodes are read again."""
 
 
 class _Why(NamedTuple):
@@ -61,7 +61,7 @@ class Damaged(Set[str]):
         return len(self._why)
 
     def note(self, topic: str, problem: Exception, *, judged: bool = False) -> None:
-        """Leave a topic out. An unexpected exception is our mistake, and is logged with its traceback."""
+        """Leave a topic out. An unexpected exception is a defect of the broker, and is logged with its traceback."""
         known = isinstance(problem, StoreError | KafkaError)
         reason = str(problem).replace(nodes.DAMAGED, "") if known else f"unexpected: {problem!r}"
         self._why[topic] = _Why(reason, judged)
@@ -71,8 +71,8 @@ class Damaged(Set[str]):
             event(log, logging.WARNING, "topic damaged", topic=topic, reason=reason, exc_info=mistake)
 
     def sound(self, topic: str) -> bool:
-        """Judge that a topic's nodes are sound; True if it was left out. Where work on it failed, the same failure is
-        not logged again."""
+        """Take a topic back whose nodes are sound; True if it was left out. If work on it had failed, the same failure
+        is not logged again."""
         why = self._why.pop(topic, None)
         if why is not None and why.judged:
             self._said.pop(topic, None)
@@ -80,14 +80,14 @@ class Damaged(Set[str]):
         return why is not None
 
     def forget(self, topic: str) -> None:
-        """There is no such topic any more."""
+        """Forget a topic that no longer exists."""
         self._why.pop(topic, None)
         self._said.pop(topic, None)
 
 
 def is_of_one_topic(problem: Exception) -> bool:
-    """True unless a failure in work on one topic ends all work: the session is over, another broker controls, or the
-    store as a whole fails."""
+    """True unless a failure in work on one topic ends all work: the session is over, another broker is the controller,
+    or the store as a whole fails."""
     if isinstance(problem, KafkaError):
         cause = problem.__cause__
         return problem.code != errors.NOT_CONTROLLER and (not isinstance(cause, StoreError) or is_of_one_node(cause))
@@ -95,5 +95,5 @@ def is_of_one_topic(problem: Exception) -> bool:
 
 
 def is_of_one_node(problem: StoreError) -> bool:
-    """True if a multi behind the controller's fence failed because of what it writes, not of the store."""
+    """True if a multi behind the controller's fence failed because of the nodes it writes, not because of the store."""
     return bool(problem.index) or isinstance(problem, BadArguments | StoreDamaged)

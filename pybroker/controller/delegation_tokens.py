@@ -62,7 +62,7 @@ class TokenStore:
             token = load((await read(session, f"{TOKENS}/{token_id}"))[0])
         except NoNode:
             pass
-        except (ValueError, StoreFailed) as problem:  # damaged, or not to be read by us
+        except (ValueError, StoreFailed) as problem:  # the node is damaged, or access is denied
             event(log, logging.ERROR, "delegation token ignored", token=token_id, reason=problem)
         self.tokens.take(token_id, token)
 

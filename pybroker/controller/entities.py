@@ -55,7 +55,7 @@ class EntityConfigs:
         below = await _in_shares(_clients_of(session, path) for path in of_users)
         paths += [path for found in below for path in found or ()]
         entities = [entity for path in paths if (entity := nodes.entity_of_path(path)) is not None]
-        if None not in [*listed, *below]:  # else nobody knows who is gone
+        if None not in [*listed, *below]:  # else some entities may exist that could not be listed
             self.credentials.keep({name for (kind, name), *more in entities if kind == USER and name and not more})
             self.quotas.keep(entities)
         await _in_shares(self.load(session, entity) for entity in entities)
@@ -67,14 +67,14 @@ class EntityConfigs:
             config = nodes.load_entity_config((await read(session, f"{nodes.CONFIGS}/{nodes.entity_path(entity)}"))[0])
         except NoNode:
             pass
-        except StoreFailed as problem:  # damaged, or not to be read by us
+        except StoreFailed as problem:  # the node is damaged, or access is denied
             event(log, logging.ERROR, "settings of an entity ignored", of=nodes.entity_path(entity), reason=problem)
             config = {key: str(value) for key, value in self.quotas.all().get(entity, {}).items()}
         self.take(entity, config)
 
 
 async def _children(session: Session, path: str) -> list[str] | None:
-    """The names below a node; None, and logged, where they are not to be read by us."""
+    """The names below a node; None, after logging it, if ZooKeeper denies reading them."""
     try:
         names, _ = await until_answered(lambda: session.children(path))
     except NoNode:

@@ -1,7 +1,7 @@
 """What fails under brokers, as the controller of a cluster hears of it: their disks, and their processes.
 
-    a log dir failed    its broker, which lives, leaves a notice ──> it is told again what it holds ──> it answers which
-                        of that it cannot use, or not append to: the log dir is full, until another notice
+    a log dir failed    its broker, which lives, leaves a notice ──> LeaderAndIsr of all it holds ──> it answers which
+                        of these it cannot use, or (the log dir is full) cannot append to, until another notice
     a process died      its address refuses ──> its node is deleted, unless it was registered anew meanwhile
 """
 
@@ -34,7 +34,7 @@ async def failed_log_dirs(context: ClusterContext, watch: Watch) -> set[int]:
             found.add(nodes.load_log_dir_event(data))
         except NoNode:
             continue
-        except StoreFailed as problem:  # damaged, or not to be read by us
+        except StoreFailed as problem:  # the node is damaged, or access is denied
             context.not_read(path, problem)
         try:
             await write(context.session, context.fence, [Delete(path)])

@@ -94,7 +94,7 @@ async def _free_id(session: Session) -> int:
         try:
             if not await _holds(session, found):
                 return found
-        except KafkaError as problem:  # the number has been nobody's: it counts up
+        except KafkaError as problem:  # no broker has had this number: the sequence only grows
             event(log, logging.WARNING, "topic passed over", broker=found, reason=problem.message)
             return found
 
@@ -125,7 +125,8 @@ async def _agreed_cluster(session: Session, random: Random) -> str:
 
 
 async def _holds(session: Session, broker_id: int) -> bool:
-    """Is a broker a replica of any partition? Raises KafkaError where no topic says so, and one cannot be read."""
+    """True if a broker is a replica of any partition. Raises KafkaError if no readable topic says so, and one is not
+    readable."""
     unread: KafkaError | None = None
     names, _ = await until_answered(lambda: session.children(nodes.TOPICS))
     for name in names:
@@ -133,7 +134,7 @@ async def _holds(session: Session, broker_id: int) -> bool:
             topic = nodes.load_topic((await read(session, nodes.topic(name)))[0])
         except NoNode:
             continue
-        except StoreFailed as problem:  # damaged, or not to be read by us
+        except StoreFailed as problem:  # the node is damaged, or access is denied
             what = problem.detail.removeprefix(nodes.DAMAGED)
             unread = KafkaError(
                 errors.INVALID_CONFIG,

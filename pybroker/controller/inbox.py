@@ -1,4 +1,4 @@
-"""The inbox of one term of the controller: work that is executed one piece at a time, in the order in which it came."""
+"""The inbox of one term of the controller: it executes work one piece at a time, in order of arrival."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Inbox:
         self._entries.put_nowait(work)
 
     def once(self, name: str, work: Work) -> None:
-        """Put `work` in unless an entry of this name waits already: many watches may fire before it is executed."""
+        """Add `work` unless an entry of this name waits already: many watches may fire before it is executed."""
         if name in self._queued:
             return
         self._queued.add(name)
@@ -49,7 +49,7 @@ class Inbox:
                 if not answer.done():
                     answer.set_exception(problem)
                 over = getattr(problem, "code", None) == errors.NOT_CONTROLLER
-                # A node that is damaged, or not ours to read, is the affair of whoever asked about it.
+                # A damaged or unreadable node fails the request that needs it, not the term.
                 if over or (isinstance(problem, StoreError) and not isinstance(problem, StoreFailed)):
                     raise
             else:
@@ -69,7 +69,7 @@ class Inbox:
             await (await self._entries.get())()
 
     def close(self) -> None:
-        """End the term: requests that wait are answered NOT_CONTROLLER, and no entry is executed any more."""
+        """End the term: answer waiting requests with NOT_CONTROLLER, and execute no further entry."""
         self._ended.set_result(None)
         while not self._entries.empty():
             self._entries.get_nowait()

@@ -27,7 +27,7 @@ async def prepare(session: Session, paths: Sequence[str] = nodes.PERSISTENT) -> 
         for path, problem in zip(paths, made, strict=True):
             if not isinstance(problem, BaseException) or isinstance(problem, NodeExists):
                 continue
-            # ZooKeeper asks for the right to create before it looks whether the node exists.
+            # ZooKeeper checks the right to create before it checks whether the node exists.
             if not isinstance(problem, StoreFailed) or await session.exists(path) is None:
                 raise problem
 

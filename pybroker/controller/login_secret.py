@@ -1,4 +1,4 @@
-"""The secret by which a cluster answers for users that do not exist: made once, by its first broker.
+"""The secret from which a cluster makes salts for users that do not exist: created once, by its first broker.
 
     /config/users    {"version":1,"unknown_users_secret":"base64"}    empty until then
 
@@ -24,8 +24,8 @@ EMPTY: Final = (b"", b"null")
 
 
 async def share(session: Session, credentials: Credentials) -> None:
-    """Have the credentials' secret be that of all brokers: the one in the store, or in an empty node its own. Where
-    that cannot be, it stays its own, and the log says so. Raises StoreError where the session ends."""
+    """Make all brokers use one secret: take the one in the store, or write this broker's own into an empty node. If
+    neither works, log it and keep the broker's own. Raises StoreError if the session ends."""
     path = nodes.USER_CONFIGS
     try:
         while True:
@@ -48,7 +48,7 @@ def _dump(secret: bytes) -> bytes:
 
 
 def _load(data: bytes) -> bytes:
-    """Raises ValueError, without what is in it."""
+    """The secret in the node. Raises ValueError, whose text holds nothing of the node's data."""
     try:
         found = json.loads(data)
         secret = base64.b64decode(found[KEY], validate=True)

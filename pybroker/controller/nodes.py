@@ -47,10 +47,10 @@ LOG_DIR_EVENTS = "/log_dir_event_notification"
 LOG_DIR_EVENT = f"{LOG_DIR_EVENTS}/log_dir_event_"
 LOG_DIR_FAILED = 1
 DOUBTED = "pybroker.doubted"
-"""Ours alone, in the state of a partition."""
+"""A field that only pybroker writes, in the state of a partition."""
 FEATURE = "/feature"
 NO_FEATURES = b'{"features":{},"version":2,"status":1}'
-"""What Kafka's controller makes there: finalized features are on (status 1), and there are none."""
+"""The data that Kafka's controller writes there: finalized features are on (status 1), and there are none."""
 PERSISTENT = (
     "/admin", DELETED, DELETIONS, "/brokers", BROKER_IDS, LOG_DIRS, SEQUENCE_OF_IDS, TOPICS, "/cluster", "/config",
     "/config/brokers", "/config/changes", "/config/clients", "/config/ips", "/config/topics", "/config/users",
@@ -197,7 +197,7 @@ def _replicas(found: object) -> tuple[int, ...]:
 
 
 def _index(text: str) -> int:
-    """The number of a partition, as it is written."""
+    """The number of a partition from its text."""
     if len(text) > 10 or not text.isdecimal() or str(int(text)) != text:
         raise ValueError(f"{text[:100]!r} is no number of a partition")
     return int(text)
@@ -289,7 +289,8 @@ def load_topic(data: bytes) -> TopicNode:
 
 
 def dump_state(state: PartitionState, *, doubted: bool = False) -> bytes:
-    """`doubted`: its ISR is no more than its replicas, for what came last is not known (`is_doubted`)."""
+    """The state as JSON. `doubted`: the ISR is only a list of the replicas, for the last state is unknown
+    (`is_doubted`)."""
     node: dict[str, object] = {
         "version": 1,
         "leader": state.leader,
@@ -311,7 +312,7 @@ def load_state(data: bytes, replicas: Sequence[int], version: int) -> PartitionS
 
 
 def is_doubted(data: bytes) -> bool:
-    """True of a state if logs have to be compared before a leader is elected: cluster/rollback.py."""
+    """True if logs have to be compared before a leader is elected: cluster/rollback.py."""
     return DOUBTED.encode() in data
 
 

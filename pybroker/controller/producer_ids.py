@@ -1,7 +1,8 @@
 """Producer ids: blocks of a thousand, taken from the store by version, so that no two producers ever have the same.
 
-A store that was restored from an older copy knows of fewer. Each broker remembers the latest block that it saw, and its
-logs have the ids of producers that wrote, its own and others'; at each registration it has the store know of them.
+A store that was restored from an older copy has forgotten the latest blocks. Each broker remembers the latest block
+that it saw, and its logs hold the ids of producers that wrote, other brokers' producers too. At each registration it
+raises the store's block above these.
 """
 
 import asyncio
@@ -21,23 +22,25 @@ log = logging.getLogger(__name__)
 
 BLOCK = 1000
 ID_MAX = 1 << 62
-"""A client may write under any id: a higher one in a log was never given out, and would leave none to give."""
+"""A client may write under any id. A higher one in a log was never given out, and is ignored: counting on from it would
+leave no ids."""
 UNKNOWN_BLOCKS = 1000
-"""How many blocks others may have taken that a store has forgotten, and this broker has not seen."""
+"""Blocks to skip, because other brokers may have taken them, the store has forgotten them, and this broker has not seen
+them."""
 
 
 class ProducerIds:
-    """The ids of one broker. The store may have gone back in time: no block begins at or below an id that this broker
-    knows."""
+    """The ids of one broker. No block begins at or below an id that this broker knows, even if the store went back in
+    time."""
 
     def __init__(self, session: Callable[[], Session], broker_id: int, above: Callable[[], int]) -> None:
-        """`session` is the present one; `above` gives the highest id that the logs here hold now, of whichever broker's
-        producers."""
+        """`session` returns the present session; `above` the highest id that the logs here hold, of producers of any
+        broker."""
         self._session = session
         self._broker_id = broker_id
         self._above = above
         self._seen = -1
-        """The last id of the latest block that was taken here, or seen in the store."""
+        """The last id of the latest block that this broker took, or saw in the store."""
         self._block: Iterator[int] = iter(())
         self._taking = asyncio.Lock()
 
@@ -64,9 +67,9 @@ class ProducerIds:
             raise KafkaError(errors.COORDINATOR_LOAD_IN_PROGRESS, f"no producer ids: {problem}") from problem
 
     async def bring_forward(self, *, went_back: bool = False) -> None:
-        """Have the store know of all ids that this broker knows of, after it went back: another broker could give them
-        out again. Those are passed by, too, that only brokers know which are not back yet. `went_back`: the store did,
-        though its ids do not show it. Raises StoreError."""
+        """Raise the store's block above all ids that this broker knows, if the store went back: another broker could
+        give them out again. Skips UNKNOWN_BLOCKS more, which brokers that are not back yet may have used. `went_back`:
+        the store did, even if its ids do not show it. Raises StoreError."""
         while True:
             used, stat, known = await self._read()
             if known < 0 and not went_back:
@@ -79,7 +82,8 @@ class ProducerIds:
                 return
 
     async def _read(self) -> tuple[int, Stat, int]:
-        """The last id that the store knows to be in use, its node, and the last one that is known here alone."""
+        """The last id in use that the store knows, the node's stat, and the last one that only this broker knows (-1:
+        none)."""
         session = self._session()
         while True:
             try:
@@ -95,7 +99,7 @@ class ProducerIds:
         return used, stat, known if known > used else -1
 
     async def _write(self, first: int, stat: Stat) -> bool:
-        """Take the block that begins at `first`; False where another broker wrote meanwhile."""
+        """Take the block that begins at `first`; False if another broker wrote meanwhile."""
         block = nodes.dump_block(self._broker_id, first, first + BLOCK - 1)
         try:
             await commit(self._session(), [Set(nodes.PRODUCER_IDS, block, stat.version)])

@@ -96,7 +96,7 @@ async def _alter_partition(controller: Controller, request: Any, version: int) -
 
 
 def _is_ahead(context: ClusterContext, broker: int, key: TopicPartition, asked: Any) -> bool:
-    """True if a replica's broker refers to later epochs than the store has."""
+    """True if the broker of a replica sent later epochs than the store has."""
     state = context.state(key)
     if state is None or broker not in state.replicas:
         return False
@@ -170,7 +170,7 @@ async def _controlled_shutdown(controller: Controller, request: Any) -> Any:
 
 
 def _without(context: ClusterContext, broker: int, key: TopicPartition, state: PartitionState) -> PartitionState | None:
-    """The state once a broker leads a partition no more; a replica that takes no appends leads before none does."""
+    """The state once a broker no longer leads a partition; a replica with a full log dir leads rather than none."""
     live = context.live(key)
     after = elections.after_change(state, live, leaving=context.leaving_of(key))
     if (after or state).leader == broker:

@@ -1,13 +1,13 @@
-"""A store that went back in time is brought forward, in one term of the controller, by what live brokers know.
+"""Brings a store that went back in time forward, in one term of the controller, with what live brokers know.
 
-    a term begins       before anything is elected, replicas are asked about states that were written before a member of
-                        their ISR registered: after a restore that is all of them, at a usual failover it is none
-    a broker refuses    a LeaderAndIsr, and says what it knows: its partition is restored, after all its live replicas
-                        were asked
-    logs alone know     the partition is doubted, and has no leader, until all its replicas are alive
+    a term begins       before any election the controller asks replicas about states that were written before a member
+                        of their ISR registered: after a restore that is all of them, at a usual failover none
+    a broker refuses    a LeaderAndIsr, and says what it knows: the controller asks all live replicas of the partition,
+                        and restores it
+    only logs know      the partition is doubted, and has no leader, until all its replicas are alive
 
-The decision is that of cluster/rollback.py. A broker that does not answer in HEAR_S is not waited for: it refuses later
-what it knows better.
+cluster/rollback.py decides. The controller does not wait longer than HEAR_S for a broker: one that knows later states
+refuses LeaderAndIsr afterwards.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ REASON = "the store was restored from an older copy, or its nodes were changed?"
 
 
 async def raise_above(session: Session, fence: Fence, step: int) -> None:
-    """Set the controller epoch higher by `step`, which ends this term: a broker knows a later controller than the
-    store does. Raises NOT_CONTROLLER; does nothing where it was raised too often."""
+    """Raise the controller epoch by `step`, which ends this term: a broker knows a later controller than the store
+    does. Raises NOT_CONTROLLER; does nothing if `step` is above STEP_MAX."""
     await check_reign(session, fence)
     if step > STEP_MAX:
         cause = "brokers know a later controller, however often it is raised"
@@ -76,20 +76,19 @@ class Restoration:
         self._controller = controller
         self._inbox = inbox
         self._known: defaultdict[TopicPartition, dict[int, tuple[int, Known]]] = defaultdict(dict)
-        """By broker: under which broker epoch it said so, and what."""
+        """By partition and broker: the broker epoch under which it answered, and its knowledge."""
         self._news: set[TopicPartition] = set()
-        """Partitions to decide on: a broker knows more of them."""
+        """Partitions to decide on, because a broker knows later states."""
         self._suspects: set[TopicPartition] = set()
-        """Partitions of which a broker may know more: it has not said what."""
+        """Partitions of which a broker may know later states, but has not sent them."""
         self.stale = False
-        """True once a broker said that it knows a later controller."""
+        """True once a broker answered that it knows a later controller."""
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
     async def hear_old(self) -> None:
-        """Ask live replicas about the states that were written before a member of their ISR registered, and about
-        those that are doubted. A member that comes back joins the ISR by another write, so that at a usual failover
-        there are none."""
+        """Ask live replicas about doubted states, and about states that were written before a member of their ISR
+        registered. At a usual failover there are none: a member that comes back joins the ISR by a later write."""
         asked = defaultdict[int, list[TopicPartition]](list)
         epochs, doubted = self._context.epochs, self._context.doubted
         for key, state in self._context.states():
@@ -98,7 +97,7 @@ class Restoration:
                 for broker in state.replicas:
                     asked[broker].append(key)
         await self._hear(asked)
-        if self._news:  # a store that is behind in one is old in all that it had then
+        if self._news:  # a store that is behind in one state may be behind in all others
             self._news.update(*asked.values())
         self._news |= doubted
 
@@ -116,18 +115,18 @@ class Restoration:
             else:
                 event(log, logging.WARNING, "broker not asked what it knows", broker=broker, reason=problem)
             return
-        if latest_epoch >= 0:  # else it is Kafka's, which says nothing of what it has
+        if latest_epoch >= 0:  # else it is a Kafka broker, which does not answer what it knows
             known = dict.fromkeys(ids, NOTHING) | known
         self._take(broker, known, went_back=latest_epoch > self._context.epochs.get(broker, latest_epoch))
 
     def knows(self, broker: int, known: Mapping[TopicPartition, Known]) -> None:
-        """A broker refused what it knows better."""
+        """Note the later states that a broker sent when it refused a LeaderAndIsr."""
         self._take(broker, known, went_back=False)
         self._inbox.once("restore", self.restore)
 
     def _take(self, broker: int, known: Mapping[TopicPartition, Known], *, went_back: bool) -> None:
-        """Take what a broker says. `went_back`: its registration has a lower epoch than one before, so that leaders may
-        refuse its fetches: each of its partitions gets another leader epoch, in which they do not."""
+        """Note a broker's knowledge. `went_back`: its registration has a lower epoch than an earlier one, so leaders
+        may refuse its fetches; each of its partitions gets a new leader epoch, in which they accept them."""
         epoch = self._context.epochs.get(broker)
         if epoch is None:
             return
@@ -141,12 +140,12 @@ class Restoration:
                 self._news.add(key)
 
     def suspect(self, key: TopicPartition) -> None:
-        """A leader refers to later epochs than the store has."""
+        """Note that a leader sent later epochs than the store has."""
         self._suspects.add(key)
         self._inbox.once("restore", self.restore)
 
     def came(self, brokers: Collection[int]) -> None:
-        """Brokers came: what waits for them is looked at again."""
+        """Decide again on partitions that waited for brokers which have come now."""
         for key in self._context.doubted:
             state = self._context.state(key)
             if state is not None and not set(brokers).isdisjoint(state.replicas):
@@ -155,8 +154,8 @@ class Restoration:
     # -- decisions ---------------------------------------------------------------------------------------------------
 
     async def restore(self) -> set[TopicPartition]:
-        """Bring the partitions forward of which there is news, once all their live replicas were asked; those that
-        changed. Raises KafkaError: NOT_CONTROLLER, StoreError."""
+        """Bring forward the partitions with news, after asking all their live replicas; return those that changed.
+        Raises KafkaError: NOT_CONTROLLER, StoreError."""
         if not self._news and not self._suspects:
             return set()
         await self._hear_news()
@@ -167,8 +166,8 @@ class Restoration:
         return await self._write(changes)
 
     async def force(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Elect the best of the live replicas of doubted partitions, though others may know more; those that changed.
-        Raises as `restore`."""
+        """Elect the best live replica of each doubted partition, though others may know more; return the partitions
+        that changed. Raises as `restore`."""
         return await self._write(self._decide(keys, unclean=True))
 
     async def _write(self, states: Mapping[TopicPartition, PartitionState]) -> set[TopicPartition]:
@@ -203,13 +202,13 @@ class Restoration:
                 allowed, doubted = unclean or self._unclean(key.topic), key in context.doubted
                 after, waits = restored(state, facts, context.usable(key), unclean=allowed, doubted=doubted)
                 if doubted and waits and state.leader == NO_LEADER and after.leader_epoch == state.leader_epoch + 1:
-                    continue  # it waits on
+                    continue  # still waiting for replicas
                 (context.doubted.add if waits else context.doubted.discard)(key)
                 changes[key] = after
         return changes
 
     def after_lost(self, key: TopicPartition) -> PartitionState | None:
-        """The state of a partition whose node is gone though this controller knew it; None where it knew none."""
+        """The state of a partition whose node is gone though this controller knew it; None if it knew none."""
         context = self._context
         topic_id, was = context.lost.pop(key, (b"", None))
         if was is None or topic_id != context.topics[key.topic].id:
@@ -218,7 +217,7 @@ class Restoration:
         return (after or election.above(was, was.leader, was.isr))._replace(partition_epoch=0)
 
     def _facts(self, key: TopicPartition) -> dict[int, Known]:
-        """The facts from brokers whose registration is still the one that they spoke in."""
+        """The knowledge of brokers whose registration is still the one under which they answered."""
         epochs = self._context.epochs
         said = self._known[key].items()
         return {broker: known for broker, (epoch, known) in said if epochs.get(broker) == epoch and known.log_end >= 0}

@@ -1,10 +1,10 @@
-"""What the store holds of one topic, judged as a whole: the topic, or one reason why it is damaged.
+"""Judges the nodes of one topic as a whole: the result is the topic, or one reason why it is damaged.
 
     its node    name, id, replicas of each partition ──judge_node──> TopicNode
     its states  leader, epochs and ISR of each ──judge──> Topic
     all topics  no two have one id: the topic whose node is older keeps it ──strangers──> those that are left out
 
-Pure: whoever reads the nodes hands their bytes in. Each refusal is a StoreDamaged with one sentence.
+Pure: the caller reads the nodes and passes their bytes. Each refusal is a StoreDamaged with one sentence.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pybroker.coordination.store import StoreDamaged
 from pybroker.errors import KafkaError
 
 REPLICAS_MAX: Final = (1 << 15) - 1
-"""Of a partition: a replication factor is an int16."""
+"""The most replicas of a partition: a replication factor is an int16."""
 RESERVED_IDS: Final = (bytes(16), bytes(15) + b"\x01")
 """Kafka's Uuid.ZERO_UUID, which means no id, and Uuid.METADATA_TOPIC_ID."""
 NOT_WRITTEN: Final = -1
@@ -34,7 +34,7 @@ class StateNode(NamedTuple):
 
 
 def judge_node(name: str, data: bytes) -> nodes.TopicNode:
-    """The topic's node, if a topic may look so. Raises StoreDamaged."""
+    """The topic's node, decoded and checked. Raises StoreDamaged."""
     try:
         check_name(name)
     except KafkaError as problem:
@@ -51,9 +51,10 @@ def judge_node(name: str, data: bytes) -> nodes.TopicNode:
 
 
 def judge(name: str, node: nodes.TopicNode, states: Sequence[StateNode | None], *, alone: bool = False) -> Topic:
-    """The topic with what its partitions have become; None for a state that is not written yet. Raises StoreDamaged.
+    """The topic with the states of its partitions. Raises StoreDamaged.
 
-    `states` are those of the partitions in their order; `alone`: a lone broker leads them, whoever is in sync."""
+    `states` has one entry a partition, in order; None for a state that is not written yet. `alone`: a lone broker leads
+    all partitions, even if it is not in the ISR."""
     each = enumerate(zip(node.replicas, states, strict=True))
     partitions = tuple(judge_partition(index, replicas, held, alone=alone) for index, (replicas, held) in each)
     return Topic(name, node.id, partitions, directories=node.directories)
@@ -62,7 +63,7 @@ def judge(name: str, node: nodes.TopicNode, states: Sequence[StateNode | None], 
 def judge_partition(
     index: int, replicas: tuple[int, ...], held: StateNode | None, *, alone: bool = False
 ) -> PartitionState:
-    """What a partition with these replicas has become; the parameters are those of `judge`. Raises StoreDamaged."""
+    """The state of a partition with these replicas; the parameters are those of `judge`. Raises StoreDamaged."""
     if held is None:
         return PartitionState(replicas, NO_LEADER, NOT_WRITTEN, (), NOT_WRITTEN, NOT_WRITTEN)
     try:
@@ -81,7 +82,7 @@ def judge_partition(
 
 
 def strangers(ids: Mapping[str, tuple[bytes, int]]) -> dict[str, str]:
-    """The topics that have the id of an older one, and the name of that; from (id, czxid of its node) of all topics."""
+    """{topic: name of the older topic with the same id}; `ids` has (id, czxid of the node) of all topics."""
     owners: dict[bytes, str] = {}
     for name in sorted(ids, key=lambda each: (ids[each][1], each)):
         owners.setdefault(ids[name][0], name)

@@ -86,11 +86,11 @@ class Deletions:
 
     async def _go_on(self, name: str, enabled: bool) -> None:
         if name in self._context.damaged:
-            return  # it is not known what there is to delete: the wish waits until that can be read
+            return  # the topic cannot be read, so what to delete is unknown: the request waits until it can
         if name not in self._under_way:
             if not enabled or not await self._context.wished([name]):
                 if name in self._context.damaged:
-                    return  # since the wish cannot be read
+                    return  # because the request to delete cannot be read
                 reason = "there is no such topic" if enabled else "delete.topic.enable is false"
                 event(log, logging.WARNING, "deletion ignored", topic=name, reason=reason)
                 await self._ignore(name)

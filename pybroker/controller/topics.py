@@ -130,7 +130,7 @@ class TopicAdmin:
         self._left.pop(name, None)
 
     def is_creating(self, name: str) -> bool:
-        """Is a topic of this name being made?"""
+        """True while a topic of this name is being created."""
         return name in self._changing
 
     def auto_create(self, name: str) -> None:

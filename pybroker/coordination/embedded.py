@@ -39,7 +39,7 @@ class EmbeddedStore(LocalStore):
         super().__init__(timeouts_ms, clock_ms)
         self.path = path
         self.made_room: Callable[[], bool] = lambda: False
-        """Called on the store's thread where the disk is full: True if there may be room now."""
+        """Called on the store's thread when the disk is full; returns True if there may be room now."""
         self._wall_ms = wall_ms
         self._jobs: queue.SimpleQueue[Job | asyncio.Future[None]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None

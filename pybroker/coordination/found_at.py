@@ -16,7 +16,7 @@ ENABLE: Final = "zookeeper.ssl.client.enable"
 
 
 class Found(NamedTuple):
-    """Words about an address, and the last transaction of a ZooKeeper that serves there; -1 of anything else."""
+    """A description of what answers at an address, and the last zxid of a ZooKeeper that serves there; -1 otherwise."""
 
     words: str
     zxid: int = -1

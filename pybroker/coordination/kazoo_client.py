@@ -44,8 +44,8 @@ NO_SASL: Final = "takes no part in a login by DIGEST-MD5: perhaps its JAAS file 
 
 
 class Client(KazooClient):  # type: ignore[misc]
-    """A client of ZooKeeper. `refused` says why it is not let in, "" if that is not so; who wants to know at once is
-    called on kazoo's thread, as `on_answer` is with the time at which an answered ping was sent."""
+    """A client of ZooKeeper. `refused` says why the server refuses it, "" if it does not. Both callbacks run on kazoo's
+    thread: `on_refused` when the server refuses, `on_answer` with the time at which an answered ping was sent."""
 
     def __init__(
         self,
@@ -98,8 +98,7 @@ class Client(KazooClient):  # type: ignore[misc]
         self._connection._invoke = invoke_soon
 
     def _watch_pings(self) -> None:
-        """Hear of each ping that is answered: kazoo sends them by itself, where nothing else is asked for a third of a
-        session."""
+        """Call `on_answer` for each answered ping: kazoo sends pings when it is idle for a third of a session."""
         connection = self._connection
         connect, ping, read_header = connection._connect, connection._send_ping, connection._read_header
         sent_ms: deque[int] = deque()

@@ -74,7 +74,7 @@ class LocalStore(Store):
 def run(tree: Tree, jobs: list[Job], made_room: Callable[[], bool] = lambda: False) -> list[Outcome]:
     """Run a batch as one transaction; if that fails, each job on its own, for a full disk still lets some through.
 
-    `made_room` is called where the disk is full: True if the batch may fit now."""
+    `made_room` is called when the disk is full; it returns True if the batch may fit now."""
     outcomes = []
     try:
         for job in jobs:

@@ -1,11 +1,11 @@
-"""Renewals of a lease on the thread that hears the store, so that an event loop that stands still loses none.
+"""Renewals of a lease on the thread that hears the store, so that a stalled event loop does not lose the lease.
 
     the event loop         look ──> is the registration there? ──yes──> keep ──if there was no news since the look──┐
     the session's thread   an answer ──> moved ──> the lease is renewed <───────────────────────────────────────────┘
                            an event of the registration's node, another state ──> news: no more, until the next look
 
-The thread reads nothing itself: that a node is gone, or the session, is news on its way to the loop, and from then on
-what the store answers proves nothing.
+The thread reads no nodes itself. If a node or the session is gone, that is news on its way to the loop, and from then
+on answers of the store prove nothing.
 """
 
 import threading
@@ -15,7 +15,7 @@ from pybroker.clock import boot_ms
 
 
 class Renewals:
-    """Of one session. `answered_ms`: when the latest request that was answered was sent, by the clock since boot."""
+    """The renewals of one session. `answered_ms`: when its latest answered request was sent (clock since boot)."""
 
     def __init__(self) -> None:
         self.answered_ms = boot_ms()
@@ -27,20 +27,20 @@ class Renewals:
     # -- on the event loop -------------------------------------------------------------------------------------------
 
     def look(self, path: str) -> int:
-        """Return what `keep` needs; called before a node is asked for that a lease depends on."""
+        """Return the count of news that `keep` needs; call it before reading the node that the lease depends on."""
         with self._lock:
             self._path = path
             return self._news
 
     def keep(self, since: int, renew: Callable[[int], object]) -> None:
-        """Have `renew` called with each later `answered_ms`, on the session's thread, unless there was news since."""
+        """Call `renew` with each later `answered_ms`, on the session's thread, unless there was news since `look`."""
         with self._lock:
             if since == self._news:
                 self._renew = renew
 
     @property
     def are_due(self) -> bool:
-        """True if the node was looked at, and there was no news since."""
+        """True if the node was read, and there was no news since."""
         return self._renew is not None
 
     # -- on any thread -----------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class Renewals:
                     self._renew(sent_ms)
 
     def news(self, path: str | None = None) -> None:
-        """Renew nothing until the loop has looked again, if this node is looked at; None: whichever it is."""
+        """Stop renewing until the loop has looked again, if the lease depends on this node; None: on any node."""
         with self._lock:
             if path is None or path == self._path:
                 self._news += 1

@@ -304,8 +304,8 @@ class Store(ABC):
         return ""
 
     async def give_up(self, session: Session) -> str:
-        """Take a session for expired that no server will let go on, as the store went back in time; why, "" if it is
-        not so. It may take a second."""
+        """Declare a session expired if no server will continue it, because the store went back in time. Return the
+        reason, "" if it goes on. It may take a second."""
         return ""
 
 

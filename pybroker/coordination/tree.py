@@ -271,7 +271,7 @@ class Tree:
 
 
 def _see_to_files(path: str) -> None:
-    """Have the file. Raises StoreFailed."""
+    """Create the file if it is missing. Raises StoreFailed."""
     if not Path(path).parent.is_dir():
         raise StoreFailed(detail=f"the coordination store {path} cannot be opened: its directory does not exist")
     _make(path)

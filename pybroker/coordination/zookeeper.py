@@ -114,8 +114,9 @@ class ZooKeeperStore(s.Store):
         return await asyncio.gather(*(asyncio.to_thread(found_at, at, seen, self._access.tls) for at in hosts))
 
     async def give_up(self, session: s.Session) -> str:
-        """A server refuses a session that has seen a later transaction than its own last one. A server that lags does
-        so for a while: here none that serves has as much."""
+        """Expire a session if no serving server has a transaction as late as the last one it saw.
+
+        A server refuses such a session. A server that merely lags does so only for a while, hence all are asked."""
         assert isinstance(session, ZooKeeperSession)
         if session.state is not s.SessionState.DISCONNECTED:
             return ""

@@ -5,8 +5,8 @@ loop's, brings watches, answers and states over in that order, so that a watch f
 operation that sees the change. A session that expired is stopped: kazoo would begin another one by itself.
 
 What kazoo keeps to itself, and a lease needs: the timeout that the server granted, and when the last answered request
-was sent. The first is taken from its handshake; for the second the session asks often enough by itself, and notes what
-is answered on kazoo's thread (renewals.py): while the loop stands still, that are kazoo's pings.
+was sent. The first is taken from its handshake. For the second the session sends requests often enough by itself, and
+notes answers on kazoo's thread (renewals.py): while the loop stands still, these are the answers to kazoo's pings.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NO_ANSWERS: Final = (
     exceptions.ConnectionClosedError,
     exceptions.AuthFailedError,
 )
-"""What kazoo says in place of the server."""
+"""Errors that kazoo raises without an answer of the server."""
 STATES: Final = {
     KazooState.CONNECTED: s.SessionState.CONNECTED,
     KazooState.SUSPENDED: s.SessionState.DISCONNECTED,
@@ -168,7 +168,7 @@ class ZooKeeperSession(s.Session):
             self.loop.call_soon_threadsafe(call, *arguments)
 
     def _state_told(self, state: str) -> None:
-        """On kazoo's thread."""
+        """Pass a new state to the loop; called on kazoo's thread."""
         self.renewals.news()
         self._soon(self._come_to, state)
 
@@ -337,7 +337,7 @@ class ZooKeeperSession(s.Session):
                 future.set_result(answer) if error is None else future.set_exception(error)
 
         def hear(result: Any) -> None:
-            """On kazoo's thread."""
+            """Pass a result to the loop; called on kazoo's thread."""
             if not isinstance(result.exception, NO_ANSWERS):
                 self.renewals.moved(sent_ms)
             self._soon(settle, result, self._client.last_zxid)
@@ -359,7 +359,7 @@ class ZooKeeperSession(s.Session):
         return self._stopping is not None and self._stopping.done()
 
     def give_up(self) -> bool:
-        """Take the session for expired, if it is not connected; False if it is."""
+        """Declare the session expired, if it is disconnected; False if it is not."""
         if self.state is not s.SessionState.DISCONNECTED:
             return False
         self._become(s.SessionState.EXPIRED)

@@ -225,7 +225,7 @@ class Coordinator:
         return shard
 
     def logs(self, group_ids: Iterable[str] | None) -> list[OffsetsLog]:
-        """The partitions led here that these groups live in; None: all."""
+        """The partitions led here that hold these groups; None means all groups."""
         if group_ids is None:
             return [shard.replica for shard in self._shards.values()]
         indexes = {partition_of(name, self.partitions) for name in group_ids} if self.partitions else set()

@@ -41,9 +41,9 @@ NAME_IN_ID_MAX = 255
 """Characters of a client's name that its members' ids begin with: with them an id still is a string of the protocol."""
 
 LATE_MS = 100
-"""A timer that rings later than that says that the event loop stood still, and heard no member meanwhile."""
+"""A timer that fires later than this shows that the event loop stood still, and heard no member meanwhile."""
 EXCUSED_MS_MAX = 60_000
-"""How much longer members have in a row for that."""
+"""How much longer, at most, members get in a row because of that."""
 
 log = logging.getLogger(__name__)
 

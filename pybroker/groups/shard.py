@@ -39,7 +39,7 @@ class Entry:
     rebalanced_ms: int = -1  # wall clock: when its last rebalance began; -1 none since the broker's start
     alarm: Any = None  # the timer's handle
     alarm_ms: int = 0
-    excused_ms: int = 0  # how much longer its members had, as the timer rang late
+    excused_ms: int = 0  # how much longer its members got, because the timer fired late
     held_bytes: int = 0  # of its members, as the coordinator counted them last
     writes: int = 0  # of it, that are under way
     moving: dict[TopicPartition, int] = field(default_factory=dict)  # how many of them say where it stands in what

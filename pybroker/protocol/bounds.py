@@ -1,14 +1,15 @@
-"""The table of bounds: what one request of each API may hold, what is read in one go, where a larger one is cut.
+"""The table of bounds: what one request of each API may hold, how much is read at once, where a larger one is cut.
 
-An element is a struct, a string or a number of an array, at any depth. What is above `most` no client sends: it is
-refused before it is read. What is above `at_once` is read and answered in slices of so many elements, between which
-others have their turn; where the API can be cut, each slice is a request of its own, and the answers are joined.
+An element is a struct, a string or a number of an array, at any depth. A request with more than `most` elements is
+refused before it is read: no real client sends one. One with more than `at_once` is read and answered in slices of
+that many elements, between which other requests have their turn. If the API can be cut, each slice is a request of its
+own, and the answers are joined.
 
     asked    the arrays of the request, from the outermost to the one whose elements go to slices
-    told     the arrays of the answer that correspond to them, one for each
+    told     the corresponding arrays of the answer, one for each
 
-The bounds have Kafka's largest clusters in mind: 200,000 partitions, of which a client may ask at one broker, and
-20,000 topics or groups that a person's tool changes or describes at one go.
+The bounds allow for Kafka's largest clusters: a client may ask one broker about 200,000 partitions, and a tool may
+change or describe 20,000 topics or groups at once.
 """
 
 from collections.abc import Mapping
@@ -26,9 +27,10 @@ class Cut(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """The bound of one API. Of `cuts` the first whose outermost array a version has is for that version. `reads`: the
-    API changes nothing, and a request whose client is gone is given up. `once`: the fields that make a name which a
-    request may have once."""
+    """The bound of one API.
+
+    `cuts`: a version uses the first whose outermost array it has. `reads`: the API changes nothing, so a request is
+    given up once its client is gone. `once`: the fields that form a name, which a request may hold once."""
 
     most: int
     at_once: int
@@ -54,10 +56,10 @@ FEW: Final = 1_000
 RESOURCE: Final = ("resource_type", "resource_name")
 
 OTHERS: Final = Bound(FEW, FEW)
-"""Of an API that has no bound of its own."""
+"""The bound of an API that has none of its own."""
 
 BOUNDS: Final[Mapping[str, Bound]] = {
-    # What is asked of many partitions.
+    # Requests about many partitions.
     "Metadata": Bound(PARTITIONS, 200, (_cut("topics", "topics"),), reads=True),
     "ListOffsets": Bound(PARTITIONS, 400, (_cut("topics.partitions", "topics.partitions"),), reads=True),
     "OffsetForLeaderEpoch": Bound(PARTITIONS, 400, (_cut("topics.partitions", "topics.partitions"),), reads=True),
@@ -82,7 +84,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "ListPartitionReassignments": Bound(
         PARTITIONS, 400, (_cut("topics.partition_indexes", "topics.partitions"),), reads=True
     ),
-    # What is asked of many topics, groups, or things with a name.
+    # Requests about many topics, groups, or other named things.
     "FindCoordinator": Bound(NAMES, 200, (_cut("coordinator_keys", "coordinators"),), reads=True),
     "DescribeGroups": Bound(NAMES, 200, (_cut("groups", "groups"),), reads=True),
     "DeleteGroups": Bound(NAMES, 200, (_cut("groups_names", "results"),)),
@@ -96,20 +98,20 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "CreateAcls": Bound(NAMES, 200, (_cut("creations", "results"),)),
     "DeleteAcls": Bound(FEW, 20, (_cut("filters", "filter_results"),)),
     "AlterClientQuotas": Bound(NAMES, 200, (_cut("entries", "entries"),)),
-    # What is one thing, and executed as one.
+    # Requests that are executed as a whole.
     "Fetch": Bound(NAMES, 1_000, reads=True),
     "SyncGroup": Bound(NAMES, 1_000),
     "DescribeLogDirs": Bound(PARTITIONS, 1_000, reads=True),
     "AlterReplicaLogDirs": Bound(5 * FEW, 1_000),
     "DescribeUserScramCredentials": Bound(NAMES, 1_000, (_cut("users", "results"),), reads=True),
     "AlterUserScramCredentials": Bound(2 * FEW, 2 * FEW),
-    # What brokers say to each other.
+    # Requests between brokers.
     "LeaderAndIsr": Bound(ELEMENTS_MAX, 1_000),
     "StopReplica": Bound(ELEMENTS_MAX, 1_000),
     "UpdateMetadata": Bound(ELEMENTS_MAX, 1_000),
     "AlterPartition": Bound(ELEMENTS_MAX, 1_000),
 }
-"""By the name of the API. JoinGroup's protocols, filters, owners and renewers are few: `OTHERS`."""
+"""The bound of each API, by name. JoinGroup's protocols, filters, owners and renewers are few: `OTHERS`."""
 
 
 def bound_of(name: str) -> Bound:

@@ -50,7 +50,7 @@ def decode(
     kind: Any, version: int, data: Buffer, offset: int = 0, elements_max: int = ELEMENTS_MAX
 ) -> tuple[Any, int]:
     """(message, where it ends) of a message class at a version; its bytes are views of `data`. Raises ProtocolError,
-    TooMany where it has more elements than that."""
+    TooMany if it has more elements than allowed."""
     reader = kind.READERS.get(version) or _new_reader(kind, version)
     if type(data) is not bytes:
         data = memoryview(data)
@@ -63,7 +63,7 @@ def decode(
 def decode_slices(
     kind: Any, version: int, data: Buffer, offset: int, elements_max: int, step: int, path: tuple[str, ...]
 ) -> Generator[Piece, None, Any]:
-    """The same in slices of about `step` elements, as `reader.compile_slicer` has them; returns the message."""
+    """Decode in slices of about `step` elements, as `reader.compile_slicer` does; the generator returns the message."""
     slicer = _slicer(kind, version, path)
     if type(data) is not bytes:
         data = memoryview(data)
@@ -228,8 +228,8 @@ def encode_response_parts(api_key: int, version: int, correlation_id: int, messa
 
 
 def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
-    """What goes before a response. That to ApiVersions is the oldest header at every version: its client does not know
-    ours yet (KIP-511)."""
+    """The header of a response. ApiVersions has the oldest header at every version: its client does not know our
+    versions yet (KIP-511)."""
     flexible = version >= KNOWN[api_key].flexible_from and api_key != API_VERSIONS
     return _I32.pack(correlation_id) + b"\0" if flexible else _I32.pack(correlation_id)
 

@@ -1,9 +1,9 @@
-"""Makes one answer of the answers to the slices of a request: an array has the elements of all of them.
+"""Joins the answers to the slices of a request into one: each joined array has the elements of all of them.
 
     answer to a slice ──its elements──> written behind those before
           └── the last one, if it goes on in the next slice ──> stays open: its own array grows
 
-So no more than a slice's answer exists as objects; the rest is bytes, whose counts are put in when they are known.
+So only one slice's answer exists as objects at a time; the rest is bytes, whose counts are filled in at the end.
 """
 
 from functools import cache
@@ -19,7 +19,7 @@ _levels: Final = cache(compile_levels)
 
 
 class _Open:
-    """A struct whose array grows: where its count belongs among the parts, and what it is so far."""
+    """A struct whose array grows: the place of the array's count among the parts, and the count so far."""
 
     __slots__ = ("count", "place", "struct")
 
@@ -39,14 +39,14 @@ class Joiner:
         self._path = path
         self._levels = _levels(kind, version, path)
         self._parts: list[bytes] = []
-        self._pieces: list[Any] = []  # of the part that is being written
-        self._open: list[_Open] = []  # the answer itself, and what goes on within it
+        self._pieces: list[Any] = []  # the pieces of the part that is being written
+        self._open: list[_Open] = []  # the answer itself, and the elements within it that continue
         self.size = 0
-        """Bytes that are written."""
+        """Bytes written so far."""
 
     def add(self, answer: Any, goes_on: list[object]) -> None:
-        """Take the answer to a slice. `goes_on` are the keys (`key_of`) of its last element, if that goes on in the
-        next slice, and of the last one within it, and so on. Raises EncodeError."""
+        """Add the answer to a slice. `goes_on` has the key (`key_of`) of its last element, if that continues in the
+        next slice, then of the last one within it, and so on. Raises EncodeError."""
         try:
             if self._open:
                 _take_over(self._open[0].struct, answer)
@@ -71,8 +71,8 @@ class Joiner:
     # -- one level ----------------------------------------------------------------------------------------------------
 
     def _write(self, depth: int, elements: list[Any], goes_on: list[object]) -> None:
-        """Write the elements of an answer behind those before: what goes on from the last slice first, and last what
-        goes on in the next."""
+        """Append the elements of an answer: first the one that continues from the last slice, last the one that
+        continues in the next."""
         below = depth + 1
         going = goes_on[0] if goes_on else None
         held = self._open[below] if len(self._open) > below else None
@@ -102,13 +102,13 @@ class Joiner:
             self._write(below, getattr(to_open, self._path[below]) or [], goes_on[1:])
 
     def _begin(self, struct: Any) -> None:
-        """Leave room for the count of a struct's array, which the elements to come belong to."""
+        """Leave room for the count of a struct's array, whose elements follow."""
         self._cut()
         self._open.append(_Open(struct, len(self._parts)))
         self._parts.append(b"")
 
     def _close(self, depth: int) -> None:
-        """Write what comes behind the arrays from this depth on, and their counts."""
+        """Write the fields behind the arrays from this depth on, and the counts of these arrays."""
         while len(self._open) > depth:
             done = self._open.pop()
             self._levels[len(self._open)].after(done.struct, self._pieces.append)
@@ -123,14 +123,14 @@ class Joiner:
 
 
 def key_of(element: Any) -> object:
-    """Return what an element of a request and its element of the answer have in common: a name, an id."""
+    """Return the name or id that an element of a request shares with its element of the answer."""
     if isinstance(element, str):
         return element
     return tuple(getattr(element, name, None) for name in ("name", "topic", "topic_id", "group_id"))
 
 
 def _take_over(first: Any, other: Any) -> None:
-    """Keep the first error and the longest wait of what stands beside the array."""
+    """Keep the first error and the longest throttle time of the fields beside the array."""
     if getattr(other, "error_code", 0) and not first.error_code:
         first.error_code = other.error_code
         if hasattr(first, "error_message"):

@@ -30,11 +30,11 @@ Reader = Callable[..., tuple[Any, int]]
 """(data, position, end, elements at most) -> (message, position after it)"""
 
 Piece = tuple[list[Any], int] | None
-"""The elements of a slice, and how many arrays deep its last one goes on in the next; None for a mere pause."""
+"""The elements of a slice, and how many arrays deep its last one continues in the next; None for a mere pause."""
 
 Slicer = Callable[[bytes | memoryview, int, int, int, int], Generator[Piece, None, tuple[Any, int]]]
-"""(data, position, end, elements at most, elements in a slice) -> slices, and in the end what a reader gives, with the
-elements of the last slice."""
+"""(data, position, end, elements at most, elements in a slice) -> slices; the generator returns what a reader returns,
+with the elements of the last slice."""
 
 
 def compile_reader(kind: type[Message], version: int) -> Reader:
@@ -44,8 +44,9 @@ def compile_reader(kind: type[Message], version: int) -> Reader:
 
 
 def compile_slicer(kind: type[Message], version: int, path: tuple[str, ...]) -> Slicer:
-    """The same as a generator that pauses after so many elements, and hands over those of the arrays of `path`, each in
-    the one before. Within an element it pauses with its fields before the array alone, which has to be its last."""
+    """A reader as a generator, which pauses after so many elements and yields those of the arrays of `path`, each in
+    the one before. If it pauses within an element, only the fields before its array are set: the array has to be its
+    last field."""
     slicer: Slicer = _Compiler(kind, version, path).compile("data, p, end, left, step")
     return slicer
 
@@ -62,7 +63,7 @@ class _Compiler:
     def __init__(self, kind: type[Message], version: int, path: tuple[str, ...] | None = None) -> None:
         self.kind = kind
         self.version = version
-        self.path = path  # None: it never pauses
+        self.path = path  # None: the reader never pauses
         self.open: list[tuple[str, str, str]] = []  # of the path's arrays: elements, target, the element being read
         self.aside = 0  # arrays beside the path that are being read
         self.compact = kind.SCHEMA.flexible(version)
@@ -184,7 +185,7 @@ class _Compiler:
         self.emit(f"{target} = {items} = []", f"for {left} in range(n, 0, -1):" if on_path else "for _ in range(n):")
         self.indent += 1
         if on_path:
-            # What a struct is called is known once it is read: its name is the next.
+            # A struct gets its variable name once it is read: the next free one.
             self.open.append((items, target, f"o{self.count + 1}"))
         else:
             self.aside += 1
@@ -209,8 +210,8 @@ class _Compiler:
         return bool(self.path) and not self.aside and self.path[depth : depth + 1] == (field.name,)  # type: ignore[index]
 
     def hand_over(self, own: tuple[str, str] | None = None) -> None:
-        """Yields the elements that are there, of which the outer ones go on; then lists begin anew. `own` is the array
-        between two of whose elements this is."""
+        """Write code that yields the elements read so far, of which the outer ones continue, and starts new lists.
+        `own` is the array between two elements of which the code runs."""
         for items, _, made in self.open:
             self.emit(f"{items}.append({made})")
         outermost = self.open[0][0] if self.open else own[0] if own else ""

@@ -31,7 +31,7 @@ class ProtocolError(KafkaError):
 
 
 class TooMany(ProtocolError):
-    """A message that may be one of its kind, and has more elements than its reader was to take."""
+    """Raised for a message that may be well-formed, but has more elements than its reader accepts."""
 
 
 class EncodeError(ValueError):

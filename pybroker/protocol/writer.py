@@ -25,7 +25,7 @@ def compile_writer(kind: type[Message], version: int) -> Writer:
 
 
 class Level(NamedTuple):
-    """What writes a struct around one of its arrays, and an element of that array."""
+    """The writers of a struct's fields before and after one of its arrays, and of an element of that array."""
 
     before: Writer
     after: Writer
@@ -33,7 +33,7 @@ class Level(NamedTuple):
 
 
 def compile_levels(kind: type[Message], version: int, path: tuple[str, ...]) -> list[Level]:
-    """Of a top-level message and of the arrays of `path`, each in the one before."""
+    """The levels of a top-level message along the arrays of `path`, each in the one before."""
     levels = []
     struct, of = kind.STRUCT, kind
     for name in path:
@@ -111,7 +111,7 @@ class _Compiler:
         return self.finish()
 
     def compile_fields(self, fields: Sequence[Field], kind: Any, tags_of: Struct | None = None) -> Writer:
-        """Of some fields of a struct, and its tags."""
+        """The writer of some fields of a struct; with `tags_of`, of its tags, too."""
         for field in fields:
             self.value(field, kind, f"m.{field.name}")
         if tags_of is not None and self.compact:
@@ -119,7 +119,7 @@ class _Compiler:
         return self.finish()
 
     def compile_element(self, array: Field, kind: Any) -> Writer:
-        """Of one element of an array."""
+        """The writer of one element of an array."""
         if array.struct is not None:
             self.struct(array.struct, getattr(kind, array.struct.name), "m")
         elif array.type in FORMATS:

@@ -1,21 +1,21 @@
-"""The room that a log dir has: whether it takes appends, and what is set aside for what makes room.
+"""The space of a log dir: whether it takes appends, and the reserve for operations that make room.
 
     takes appends ──a call found no space or no right, and a look finds none either──> full
           ^                                                                              │
           └── HOLD_S later at the earliest, a look once a second finds room ─────────────┘
 
     takes appends   RESERVE, a file of RESERVE_BYTES, holds that much of the disk
-    full            appends are refused, of clients, leaders and coordinators alike. A checkpoint or a write of the
-                    coordination store that does not fit is given a part of RESERVE: deletions and settings go on, and
-                    no other program takes what they do not need yet. Reads and retention go on
+    full            appends of clients, leaders and coordinators are refused. If a checkpoint or a write of the
+                    coordination store does not fit, a part of RESERVE is freed for it: so deletions and settings go on,
+                    and no other program takes the rest. Reads and retention go on.
 
-A look writes RESERVE anew, beside the old one, and asks for `margin` more: there is room only where a call just found
-some, whatever statvfs says of quotas and inodes. A call that did not fit on a disk that has room leaves the state as it
-is. Appends are refused before a part of RESERVE is given up, or they would take it.
+A look writes RESERVE again, beside the old file, and then requires a margin of free space. The write is the real test:
+statvfs does not see quotas and inodes. If a call did not fit but a look finds room, the state stays as it is. Appends
+are refused before a part of RESERVE is freed: otherwise they would take it.
 
-Full are ENOSPC and EDQUOT, and what looks alike to clients and passes likewise: EACCES and EPERM. A disk that failed
-(EIO, EROFS) is offline instead, for good (core/storage/log_dir.pyx). EMFILE, ENFILE and ENOMEM are lacks of the process
-or the machine: they say nothing of a log dir, and pass with what the process does just then.
+ENOSPC and EDQUOT mean full. So do EACCES and EPERM, which look the same to clients, and pass when an operator acts. A
+disk that failed (EIO, EROFS) is offline instead, for good (core/storage/log_dir.pyx). EMFILE, ENFILE and ENOMEM are
+lacks of the process or the machine, not of a log dir, and pass by themselves.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 
 RESERVE: Final = "full-disk-reserve"
 RESERVE_BYTES: Final = 4 << 20
-"""The journal of the coordination store grows no larger, as a rule, before it is written back."""
+"""The size that the coordination store's journal usually reaches before it is written back."""
 PART_BYTES: Final = 1 << 20
-"""Given up at a time."""
+"""Bytes of RESERVE that are freed at a time."""
 MARGIN_BYTES_MAX: Final = 64 << 20
-"""As much as a segment reserves ahead."""
+"""Free space to require besides RESERVE: as much as a segment reserves ahead."""
 MARGIN_PART: Final = 64
-"""On a small disk the margin is this part of it."""
+"""On a small disk the margin is the size of the disk divided by this."""
 HOLD_S: Final = 5.0
-"""A log dir is full for so long at least, or leaders would move with each deletion on a disk that is filled as fast."""
+"""A log dir stays full for at least this long: else leaders would move each time a deletion makes a little room."""
 LOOK_S: Final = 1.0
 LACKS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM)
 _WORDS_S: Final = 60.0
@@ -62,30 +62,30 @@ class DiskSpace:
         self._told_at_s = -_WORDS_S  # when a call that did not fit was last logged
         self._looking = threading.RLock()
         self.on_changed: Callable[[], object] = lambda: None
-        """Called when it became full, or is full no more; on any thread."""
+        """Called when the log dir becomes full, and when it has room again; on any thread."""
 
     @property
     def lack(self) -> str:
-        """Why it takes no appends, in the system's words; empty while it does."""
+        """The system's message for why the log dir takes no appends; empty while it takes them."""
         return os.strerror(self._error).lower() if self._error else ""
 
     def open(self) -> None:
-        """Before anything is written at a start, opening the coordination store above all: see that it has room."""
+        """Make room for the writes of a start, above all for opening the coordination store; call this before them."""
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self._path, _EARLIER))
         while self._disk()[1] < PART_BYTES and self._give_up_part():
             pass
 
     def begin(self, to: core.Broker) -> None:
-        """From now on appends are refused while it is full: it may be from the start."""
+        """Refuse appends from now on while the log dir is full, as it may be from the start."""
         with self._looking:
             self._core = to
             if (error := self._keep()) in LACKS:
                 self._enter(error)
 
     def look(self, *, at_once: bool = False) -> None:
-        """See what calls found, and while it is full, whether there is room again, `at_once` or when it is time. Waits
-        for the disk."""
+        """Enter the full state if a call found no room; leave it if there is room again, which is checked when it is
+        time, or `at_once`. Waits for the disk."""
         with self._looking:
             if self._core is None:
                 return
@@ -104,8 +104,9 @@ class DiskSpace:
                 self._consider(error)
 
     def lacks(self, error: int | None = errno.ENOSPC) -> bool:
-        """A call that what makes room needs failed with an errno, perhaps for a lack. True if it may succeed now: there
-        is room, or some was given up. Waits for the disk."""
+        """Make room for a call that failed with this errno, if the errno is a lack of room.
+
+        True if the call may succeed now: there is room, or a part of RESERVE was freed. Waits for the disk."""
         with self._looking:
             if error not in LACKS or self._core is None:
                 return False
@@ -114,7 +115,7 @@ class DiskSpace:
             return not self._error or self._give_up_part()
 
     def _consider(self, error: int) -> None:
-        """Be full, unless there is room for all that a call did not find."""
+        """Enter the full state after a call failed, unless a look finds room."""
         if self._room():
             self._enter(error)
         elif self._now_s() - self._told_at_s >= _WORDS_S:
@@ -139,25 +140,25 @@ class DiskSpace:
         self.on_changed()
 
     def _room(self) -> int:
-        """Write what is set aside anew, and see whether as much as the margin is left; an errno where it is not."""
+        """Write RESERVE again and check that the margin is free besides; 0, or the errno if there is no room."""
         error = self._keep()
         size, free = self._disk()
         return error or (0 if free >= min(MARGIN_BYTES_MAX, size // MARGIN_PART) else errno.ENOSPC)
 
     def _keep(self) -> int:
-        """Set room aside, in a new file; 0, or the errno for which there is none."""
+        """Write RESERVE as a new file; 0, or the errno of the failure."""
         assert self._core is not None
         new = f"{self._reserve}.new"
         try:
             self._core.set_aside(new, RESERVE_BYTES)
-            os.truncate(new, RESERVE_BYTES)  # or it could not be given up in parts
+            os.truncate(new, RESERVE_BYTES)  # `_give_up_part` shrinks by size, which the reservation left at 0
             os.replace(new, self._reserve)
         except OSError as problem:
             return problem.errno or errno.EIO
         return 0
 
     def _give_up_part(self) -> bool:
-        """Give up a part of what is set aside; False if nothing is left."""
+        """Free a part of RESERVE; False if nothing is left of it."""
         try:
             left = os.stat(self._reserve).st_size - PART_BYTES
             if left > 0:
@@ -169,8 +170,7 @@ class DiskSpace:
         return True
 
     def _disk(self) -> tuple[int, int]:
-        """The size of the disk and what is free of it, in bytes; 0 where it cannot be asked: the check of the log dir
-        reports that."""
+        """The size of the disk and its free bytes; 0 and 0 if statvfs fails, which the check of the log dir reports."""
         try:
             disk = os.statvfs(self._path)
         except OSError:

@@ -59,9 +59,9 @@ class Followed:
     asked_end: int = -1
     """Where its log ended when it was asked for last."""
     leader_end: int = -1
-    wrong: str = ""
-    """The last divergence that its leader told, and that could not be, as it was said."""
     """The high watermark that its leader told last."""
+    wrong: str = ""
+    """The last impossible divergence that its leader reported, in the words that were logged."""
 
     @property
     def is_held_back(self) -> bool:
@@ -266,7 +266,7 @@ class Fetcher:
             raise
         except (core.LogError, KafkaError, OSError) as problem:
             known = problem.errno in LACKS if isinstance(problem, OSError) else problem.code in WAIT
-            if not known:  # of a lack the log dir speaks, once
+            if not known:  # a lack of space is logged once, for the log dir
                 event(log, logging.ERROR, "partition not followed", partition=followed.replica.key, reason=problem)
             self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)
 
@@ -283,7 +283,7 @@ class Fetcher:
                     replica.append_copied, bytes(records), leader_epoch, answer.high_watermark, wall_ms(),
                     followed.asked_end,
                 )  # fmt: skip
-            except OSError:  # of a full disk: the leader's log start may be what makes room
+            except OSError:  # the disk may be full, and deleting up to the leader's log start may make room
                 await self._raise_log_start(replica, answer.log_start_offset)
                 raise
         elif answer.high_watermark > partition.high_watermark:
@@ -292,7 +292,7 @@ class Fetcher:
         replica.tell()
 
     async def _raise_log_start(self, replica: Replica, offset: int) -> None:
-        """Begin where the leader's log does, as far as that is committed here."""
+        """Raise the log start to the leader's, but not above the high watermark here."""
         partition = replica.partition()
         start = min(offset, partition.high_watermark)
         if start > partition.log_start_offset:
@@ -311,12 +311,12 @@ class Fetcher:
     # -- truncation --------------------------------------------------------------------------------------------------
 
     async def _cut(self, followed: Followed, epoch: int, end: int) -> None:
-        """Cut the log back to where it agrees with the leader's, which has its epoch `epoch` end at `end`; if that
-        epoch is not ours, to the end of the largest one below it, and ask again. Where it is later than all of ours, or
-        we know none, to `end` alone, as Kafka's follower does.
+        """Truncate the log to where it agrees with the leader's, whose epoch `epoch` ends at `end`. If we do not have
+        that epoch, truncate to the end of our largest one below it, and ask again. If we have none below it, truncate
+        to `end`, as Kafka's follower does.
 
-        A leader that names no end, or one that takes nothing away though it says that the logs diverge, is wrong: what
-        is here stays, and it is asked again later."""
+        A leader that reports a divergence without an end, or with one that truncates nothing, is wrong: the log stays,
+        and the follower asks again later."""
         partition = followed.replica.partition()
         ours, our_end = partition.end_offset_for_epoch(epoch)
         to = min(end, our_end) if ours == epoch else our_end if ours >= 0 else end

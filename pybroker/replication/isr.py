@@ -37,7 +37,7 @@ RETRY_S = 0.05
 REFUSED_MS = 500
 """How long a partition whose change was refused asks for none: a broker that leaves fetches on for a while."""
 OFFLINE_MS = 2_000
-"""How long a partition is not looked at, while the log of a follower that has caught up takes no appends."""
+"""Ms until a partition is checked again whose caught-up follower takes no appends, and so cannot join the ISR."""
 NOT_DONE = (
     errors.INELIGIBLE_REPLICA,
     errors.INVALID_REQUEST,
@@ -136,7 +136,7 @@ class IsrKeeper:
         return [key for key, led in self._led.items() if not led.replica.offline]
 
     def of(self, key: TopicPartition) -> Led | None:
-        """What is known of a partition that is led here; None if it is not."""
+        """The record of a partition that this broker leads; None if it does not lead it."""
         return self._led.get(key)
 
     def partitions(self) -> list[Led]:
@@ -159,7 +159,7 @@ class IsrKeeper:
             self._watch_later(led, OFFLINE_MS if self._offline(led) else 0)
 
     def _offline(self, led: Led) -> Collection[int]:
-        """The brokers whose replicas take no appends now, as the controller says: no member of the ISR to ask for."""
+        """The brokers whose replicas are offline or full, as the controller says: they cannot join the ISR."""
         told = self._metadata.image.partition(*led.replica.key)
         return () if told is None else told.offline
 

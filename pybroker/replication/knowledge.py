@@ -1,6 +1,6 @@
 """The facts about this broker's replicas, for a controller whose store may have gone back in time.
 
-The controller decides by it: cluster/rollback.py."""
+The controller decides with them: cluster/rollback.py."""
 
 from __future__ import annotations
 

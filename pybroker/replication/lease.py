@@ -1,12 +1,14 @@
-"""Until when this broker may act as a leader alone: take records with acks 0 and 1, have an ISR changed, and say where
-logs end and groups stand. Once it has lapsed, followers may prove the latter (`proof.py`).
+"""The lease of a broker: until it lapses, the broker may act as leader without asking its followers.
 
-    registered ──told of each partition that it leads, under this registration──> sure: the session's lease counts
-        ^                                                                            │
-        └── another registration: somebody else may lead meanwhile ──────────────────┘
+Under the lease it accepts records with acks 0 and 1, has an ISR changed, and answers where logs end and groups stand.
+Once the lease has lapsed, followers may prove that the last two are still true (`proof.py`).
 
-A session that lives says that nobody took this broker for dead since it was registered. What was decided while it was
-not registered, only the controller can tell it.
+    registered ──the controller sent a role for each partition led, under this registration──> sure: the lease counts
+        ^                                                                                           │
+        └── another registration: another broker may lead meanwhile ────────────────────────────────┘
+
+A live session shows that the cluster has not declared this broker dead since it registered. The controller alone knows
+what was decided while it was not registered.
 """
 
 from __future__ import annotations
@@ -17,20 +19,20 @@ from collections.abc import Callable, Iterable
 from pybroker.model import TopicPartition
 
 NO_MEMBER_MS = 1
-"""In place of a time: others may have been elected, and this broker has not heard of it from the controller. 0 is the
+"""Stands for a time: others may have been elected, and the controller has not spoken to this broker since. 0 is the
 lease of a broker that needs none."""
 LAPSED_MS = 2
-"""A time that is past."""
+"""A time in the past."""
 
 
 class Lease:
-    """Of one broker; `hold` is called with until when it lasts, by the clock since boot, as often as that changes, and
-    `prolong` where it goes on: that may be on another thread."""
+    """The lease of one broker. `hold` is called with its end, by the clock since boot, whenever that changes; `prolong`
+    with a later end, maybe on another thread."""
 
     def __init__(self, hold: Callable[[int], object], prolong: Callable[[int], object]) -> None:
         self._hold = hold
         self._prolong = prolong
-        self._lock = threading.RLock()  # or a renewal might come behind the loss that it knows nothing of
+        self._lock = threading.RLock()  # so that a renewal that does not know of a loss cannot come after it
         self._until_ms = NO_MEMBER_MS
         self._epoch = -1
         self._early: dict[TopicPartition, int] = {}  # under which later broker epoch each was told
@@ -43,7 +45,7 @@ class Lease:
             self._apply()
 
     def go_on(self, until_ms: int) -> None:
-        """The session is alive until then, says its own thread: a lease that is held lasts so long."""
+        """Extend the lease, if it is held: the session's own thread found that the session is alive until then."""
         with self._lock:
             if self._until_ms > LAPSED_MS:
                 self._until_ms = max(self._until_ms, until_ms)

@@ -391,7 +391,7 @@ class LogDir:
         self._write(checkpoints.CLEAN_SHUTDOWN, checkpoints.write_clean_shutdown(broker_epoch))
 
     def _write(self, name: str, text: str) -> None:
-        """Replace a file as a whole, unless it already says so; on a full disk in what is set aside. Raises OSError."""
+        """Replace a file as a whole, unless it has this text; on a full disk, use the reserve. Raises OSError."""
         if self._written.get(name) == text:
             return
         write, path = core.write_atomic if self.core is None else self.core.write_atomic, os.path.join(self.path, name)

@@ -94,7 +94,7 @@ class ReplicaManager:
 
     @property
     def epoch(self) -> int:
-        """Of this broker's present registration. `latest_epoch` is the highest that this process has had."""
+        """The epoch of this broker's present registration. `latest_epoch` is the highest that this process has had."""
         return self._epoch
 
     @epoch.setter
@@ -109,8 +109,8 @@ class ReplicaManager:
             fetcher.registered()
 
     async def open_found(self) -> None:
-        """Open every log that lies here, in no role, but those of two topics with one id: whose it is, the controller
-        says. Raises StartError."""
+        """Open every log that lies here, in no role, except those of two topics with one id: the controller says which
+        topic has the id. Raises StartError."""
         survey = self._replicas.survey({}).items()
         found = [(key, each.topic_id) for key, each in survey if each.topic_id is not None]
         twice = shared((key.topic, topic_id) for key, topic_id in found)
@@ -210,9 +210,9 @@ class ReplicaManager:
     # -- LeaderAndIsr ------------------------------------------------------------------------------------------------
 
     async def leader_and_isr(self, request: Any) -> dict[TopicPartition, int]:
-        """Lead and follow as the controller says; the code of each partition. Raises KafkaError for all of it.
+        """Lead and follow as the controller says; the code of each partition. Raises KafkaError for the whole request.
 
-        What is on a full log dir takes its role like the rest, and the controller is answered that it is."""
+        A replica on a full log dir takes its role like any other; its code is TAKES_NO_APPENDS."""
         async with self._in_order:
             await self._heed(request)
             codes: dict[TopicPartition, int] = {}
@@ -245,20 +245,20 @@ class ReplicaManager:
             return codes
 
     def _is_full(self, key: TopicPartition) -> bool:
-        """True if a replica that can be read takes no appends."""
+        """True if a replica can be read but takes no appends."""
         replica = self._replicas.get(*key)
         if replica is None or replica.offline or replica.directory is None:
             return False
         return bool(replica.directory.space.lack)
 
     def is_ahead(self, key: TopicPartition, leader_epoch: int, partition_epoch: int) -> bool:
-        """True if a replica here was told of later epochs than these."""
+        """True if a replica here has had a role with later epochs than these."""
         replica = self._replicas.get(*key)
         role = None if replica is None or replica.log is None else replica.log.role
         return role is not None and (role.leader_epoch, role.partition_epoch) > (leader_epoch, partition_epoch)
 
     async def known(self, keys: Iterable[tuple[TopicPartition, bytes]]) -> dict[TopicPartition, Known]:
-        """What is known here of these partitions of topics with these ids; nothing of those that are not held."""
+        """The knowledge of these partitions of topics with these ids; no entry for one without a replica here."""
         async with self._in_order:
             image, held = self._metadata.image, ((self._replicas.get(*key), topic_id) for key, topic_id in keys)
             return {r.key: known_of(r, image, self._isr) for r, topic_id in held if r and r.topic_id == topic_id}

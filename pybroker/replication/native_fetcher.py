@@ -258,7 +258,7 @@ class NativeFetcher(Fetcher):
             seconds = min(seconds, WAIT_S)
         elif code >= errors.UNKNOWN_SERVER_ERROR:
             self._complain_of(followed, errors.lookup(code).name)
-        elif -code not in LACKS:  # of a lack the log dir speaks, once
+        elif -code not in LACKS:  # a lack of space is logged once, for the log dir
             self._complain_of(followed, os.strerror(-code).lower())
         self._retry(followed, seconds)
 

@@ -1,15 +1,15 @@
-"""Whether this broker alone leads what it leads: asked before it answers what another leader may answer otherwise.
+"""Proves that this broker alone leads a partition, before it gives an answer that another leader may contradict.
 
-    the lease holds                            yes: no session of this broker has ended
-    it has lapsed: ZooKeeper does not answer   yes, once all followers of the ISR asked for more, in our leader epoch
-    the registration is gone, or another one   no, until the controller has spoken
+    the lease holds                            proven: no session of this broker has ended
+    it has lapsed: ZooKeeper does not answer   proven once each follower of the ISR has fetched, in our leader epoch
+    the registration is gone, or another one   not proven, until the controller has spoken
 
-A leader needs no proof for what no later leader contradicts: records below its high watermark, where its log starts,
-the first record of a time, and acks=all, which followers confirm. It needs one for the end of its log and what lies
-beyond, for the ends of leader epochs, for a deletion of records, and for what a coordinator knows of groups.
+A leader needs no proof for what no later leader contradicts: records below its high watermark, the start of its log,
+the first record at or after a time, and acks=all, which followers confirm. It needs one for the end of its log and what
+lies beyond, for the ends of leader epochs, for a deletion of records, and for a coordinator's answers about groups.
 
-Only a member of the ISR is elected, and one that leads fetches no more: `core/partition/watermark.pyx`. While ZooKeeper
-is away for all, groups and consumers go on so, each answer up to a second or two later.
+Only a member of the ISR is elected, and a new leader no longer fetches: `core/partition/watermark.pyx`. So while
+ZooKeeper is away for all brokers, groups and consumers go on, each answer up to a second or two later.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from pybroker.replication.replicas import Replicas
 
 LOOK_S = 0.02
 FETCHES = 3
-"""Fetches of an idle follower after which it has proved what it can."""
+"""Fetches of an idle follower within which a proof comes, if it comes at all."""
 MARGIN_S = 0.5
 
 
 class Proof:
-    """Asked by the handlers of one broker."""
+    """Proves leadership for the handlers of one broker."""
 
     def __init__(self, replicas: Replicas, config: BrokerConfig) -> None:
         self._replicas = replicas
@@ -38,12 +38,12 @@ class Proof:
 
     @property
     def is_due(self) -> bool:
-        """True if the lease does not prove it."""
+        """True if the lease has lapsed, so that followers have to prove leadership."""
         return self._replicas.lease_lapsed
 
     async def found(self, replica: Replica) -> bool:
-        """True once it is certain that no other broker led a replica's partition when this was called; False where that
-        cannot be told in time."""
+        """True once it is certain that no other broker led the replica's partition when this was called; False if no
+        proof comes in time."""
         asked_ms, loop = monotonic_ms(), asyncio.get_running_loop()
         until_s = loop.time() + self._patience_s
         while self.is_due:
@@ -57,7 +57,7 @@ class Proof:
         return True
 
     async def doubted(self, keys: Iterable[TopicPartition]) -> Set[TopicPartition]:
-        """Return the partitions, of these, that this broker leads as far as it knows, and another may lead by now."""
+        """Return those of the partitions that this broker believes it leads, but another broker may lead by now."""
         if not self.is_due:
             return set()
         led = {key: replica for key in keys if (replica := self._replicas.get(*key)) is not None and replica.leads}
@@ -65,6 +65,6 @@ class Proof:
         return {key for key, is_certain in zip(led, found, strict=True) if not is_certain}
 
     async def check(self, replica: Replica) -> None:
-        """Wait until it is certain. Raises NOT_LEADER_OR_FOLLOWER where it is not."""
+        """Wait for the proof. Raises NOT_LEADER_OR_FOLLOWER if it does not come."""
         if self.is_due and not await self.found(replica):
             raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"another broker may lead {replica.key} by now")

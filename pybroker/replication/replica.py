@@ -212,8 +212,8 @@ class Replica:
     async def append(
         self, records: Buffer, now_ms: int, leader_epoch: int = -1, acks: int = ACKS_UNSAID
     ) -> core.Appended:
-        """Append one batch and tell those who wait; under a leader epoch only, unless it is -1. A request's `acks` ask
-        for replicas in sync (-1), or for the broker's lease (0, 1). Raises KafkaError, core.LogError, OSError.
+        """Append one batch and notify waiting requests; only under this leader epoch, unless it is -1. A request's
+        `acks` require replicas in sync (-1), or the broker's lease (0, 1). Raises KafkaError, core.LogError, OSError.
 
         One at a time: of the threads of a log dir a partition whose write hangs takes only one."""
         if self._appending is None:
@@ -260,12 +260,11 @@ class Replica:
     async def committed(
         self, offset: int, leader_epoch: int = -1, in_vain: Callable[[], bool] = lambda: False
     ) -> None:
-        """Wait until the high watermark is at `offset`, where we have led since a leader epoch, unless that is -1:
-        after a break other records may lie there. `in_vain` says that no follower will come. Raises
-        NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH,
-        UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
+        """Wait until the high watermark is at `offset`, while we lead in `leader_epoch`, unless that is -1: after a
+        break in leadership other records may lie there. `in_vain` says that no follower will come. Raises
+        NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
 
-        A log dir that fails meanwhile wakes nobody: who waits for it is cancelled by those who heed that."""
+        A log dir that fails meanwhile does not wake this wait; the caller cancels it."""
         if self.log is not None and self.log.high_watermark >= offset:
             self._check_led_since(leader_epoch)  # after the look: who does still has led all the while
             return
@@ -323,7 +322,7 @@ class Replica:
         return not self.rules.looks_inside and self.rules.codec is None
 
     def wake(self) -> None:
-        """Have all who wait for followers of what is led here look again: the followers may follow another."""
+        """Wake requests that wait for followers of this replica: the followers may follow another leader now."""
         if self.log is not None and self.leads:
             self.log.tell_all()
             self.tell()

@@ -86,7 +86,7 @@ class Replicas:
         self._workers.resize(self._pool_threads())
 
     def set_lease(self, until_ms: int) -> None:
-        """Until when, by the clock since boot, this broker is a member of its cluster for certain; see Lease."""
+        """Set until when, by the clock since boot, this broker is certainly a member of its cluster; see Lease."""
         was_lost = self.lease_lost
         self._core.set_lease(until_ms)
         for replica in self if self.lease_lost and not was_lost else ():
@@ -94,12 +94,12 @@ class Replicas:
 
     @property
     def lease_lapsed(self) -> bool:
-        """True if others may lead what this broker leads, though it has not heard of it: see `proof.py`."""
+        """True if others may lead this broker's partitions without its knowledge: see `proof.py`."""
         return self._core.lease_lapsed
 
     @property
     def lease_lost(self) -> bool:
-        """True while this broker is no member of its cluster, or not told yet what it leads."""
+        """True from the loss of the registration until the controller has spoken to the next one."""
         return self._core.lease_lost
 
     def __len__(self) -> int:

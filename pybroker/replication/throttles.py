@@ -1,4 +1,4 @@
-"""The throttles on copying between brokers (KIP-73): a rate for what a broker copies, and one for what others copy."""
+"""The throttles on replication (KIP-73): one rate for what this broker copies, one for what others copy from it."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ class Throttles(NamedTuple):
     follower: core.QuotaBucket
 
     def follow(self, config: BrokerConfig) -> None:
-        """Go by the rates that the settings have now, in bytes a second."""
+        """Apply the rates in the settings, in bytes a second."""
         for role, bucket in zip(self._fields, self, strict=True):
             bucket.set_limit(config[_rate(role)])
 

@@ -1,4 +1,4 @@
-"""One topic id, one name: a follower fetches by id, and would cut its log back to what another topic's has."""
+"""One topic id, one name: a follower fetches by id, and would truncate its log to match another topic's."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ log = logging.getLogger(__name__)
 
 
 def shared(topics: Iterable[tuple[str, bytes]]) -> set[bytes]:
-    """The ids that more than one of these topics has, by name and id."""
+    """The ids that more than one of these (name, id) pairs has."""
     owners: dict[bytes, str] = {}
     return {topic_id for name, topic_id in topics if owners.setdefault(topic_id, name) != name}
 
 
 def is_taken(name: str, topic_id: bytes, owners: Mapping[bytes, str]) -> bool:
-    """True, and logged, if a log of another topic with this id lies here, by the names in `owners`."""
+    """True if another topic's log with this id lies here, by the names in `owners`; this is logged."""
     owner = owners.get(topic_id, name)
     if owner != name:
         reason = f"its topic id {topic_id.hex()} is that of {owner}, whose log lies here"
@@ -34,8 +34,8 @@ class KnownIds:
         self._refused: dict[str, bytes] = {}
 
     def own(self, image: Image, told: Collection[TopicStates], deleted: Collection[str]) -> list[TopicStates]:
-        """The topics of the request whose id no other topic has: neither of the image, which keeps it, nor earlier in
-        the request. An id of zeros is none."""
+        """The topics of the request whose id no other topic has: none in the image, which keeps the id, and none
+        earlier in the request. An id of zeros counts as no id."""
         named = {topic.name: topic.id for topic in told}
         owners: dict[bytes, str] = {}
         taken = []

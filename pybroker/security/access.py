@@ -9,7 +9,7 @@ from pybroker.security.principals import host_text
 
 FOUND_MAX: Final = 4096
 NAME_MAX: Final = 255
-"""Characters of a name whose rights are kept."""
+"""The longest name, in characters, for which an answer is cached."""
 
 Denied = Callable[[str, str, Operation, ResourceType, str], object]
 """Called with principal, host, operation, type and name."""
@@ -25,7 +25,7 @@ class Access:
         self.on_replaced: list[Callable[[int], object]] = []
         """Who hears of other rules: their number."""
         self._rules = Rules(super_users, allow_everyone)
-        self._found: dict[tuple[str, str, ResourceType, str], int] = {}  # what was asked of these rules, as bits
+        self._found: dict[tuple[str, str, ResourceType, str], int] = {}  # cached answers of these rules, as bits
         self._denied = denied
 
     @property

@@ -175,7 +175,7 @@ class Rules:
     # -- how it is found ----------------------------------------------------------------------------------------------
 
     def allowed(self, principal: str, host: str, kind: ResourceType, name: str) -> int:
-        """What may be done, as bits; those that no resource of the type has are among them."""
+        """The allowed operations as bits. Bits of operations that the resource type does not have may be set, too."""
         if principal in self._super_users:
             return _EVERY
         allowed, denied, found = 0, 0, False

@@ -32,7 +32,7 @@ def check_user(name: str) -> None:
 
 
 def check_new_user(name: str) -> None:
-    """See that a user of this name may be given a password; one who has one may lose it. Raises
+    """Check that a user of this name may get a password; deleting one is always allowed. Raises
     UNACCEPTABLE_CREDENTIAL."""
     if not can_log_in(name):
         raise KafkaError(errors.UNACCEPTABLE_CREDENTIAL, f"no user can be called {name!r}, which ACLs have for others")
@@ -43,8 +43,8 @@ class Credentials:
 
     def __init__(self) -> None:
         self.secret = secrets.token_bytes(SECRET_BYTES)
-        """Salts of users who do not exist are made of it, and those of delegation tokens: where the store can be read,
-        it is the one that all brokers share."""
+        """The secret from which salts of delegation tokens and of users that do not exist are made. All brokers share
+        it, unless the store cannot be read."""
         self.tokens: DelegationTokens | None = None
         """None where there are no delegation tokens."""
         self._held: dict[str, dict[str, Credential]] = {mechanism: {} for mechanism in HASHES}
@@ -58,12 +58,12 @@ class Credentials:
         """What a delegation token is worth now; None where there is none."""
         if self.tokens is None:
             return None
-        salt = self.made_up(mechanism, token_id, True).salt  # or two brokers show by two salts that there is a token
+        salt = self.made_up(mechanism, token_id, True).salt  # two salts of two brokers would show that a token exists
         found = self.tokens.look_up(mechanism, token_id, wall_ms(), salt)
         return None if found is None else TokenLogin(found[0], found[1].owner.removeprefix(USER), found[1].ends_ms())
 
     def made_up(self, mechanism: str, name: str, by_token: bool) -> Credential:
-        """The credential to answer by for a user, or a delegation token, that does not exist."""
+        """The credential to use in answers for a user, or a delegation token, that does not exist."""
         return unknown_users.made_up(self.secret, mechanism, name, USUAL if by_token else self._forms[mechanism].most())
 
     def users(self) -> dict[str, dict[str, int]]:

@@ -121,8 +121,8 @@ class DelegationTokens:
         return None if token_id is None else self._held[token_id]
 
     def look_up(self, mechanism: str, token_id: str, now_ms: int, salt: bytes) -> tuple[Credential, Token] | None:
-        """A token that has not ended, and the credential that it is; the first time that takes milliseconds. An id is
-        122 random bits, so this shows nobody which ids there are."""
+        """A token that has not expired, and its credential, which takes milliseconds the first time. An id is 122
+        random bits, so the time does not help to guess ids."""
         token = self._held.get(token_id)
         if token is None or token.ends_ms() <= now_ms:
             return None

@@ -41,7 +41,8 @@ Mechanisms = Mapping[str, Offer]
 class Step(NamedTuple):
     """What is to be done after a frame: send the answer, if there is one; then end the connection if it `failed`, or
     hand it over if a `user` is logged in, for `lifetime_ms`; 0 for good. `until`: bring the same frame again then.
-    `claimed` is the user whom a client that failed gave, `credentials` if its password, proof or token was refused."""
+    `claimed` is the user name that a failed client gave; `credentials` is true if its password, proof or token was
+    refused."""
 
     answer: bytes | None = None
     failed: str | None = None
@@ -141,8 +142,8 @@ class Handshake:
         return done._replace(answer=codec.encode_response(AUTHENTICATE, version, header.correlation_id, answer))
 
     def _check_principal(self, exchange: ServerMechanism) -> None:
-        """Raises BadCredentials for a name that is no user's, and for a client that was another user before, in Kafka's
-        words, or by a token, or by none."""
+        """Raise BadCredentials for a reserved name, and for a client that logs in again as another user (in Kafka's
+        words), or with a token where it had none before, or without one where it had one."""
         user = exchange.user
         if user is None:
             return

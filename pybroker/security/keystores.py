@@ -59,7 +59,7 @@ class KeyPair(NamedTuple):
 
     @property
     def last(self) -> bytes:
-        """The certificate that vouches for the others, as far as these tell."""
+        """The last certificate of the chain, which signs the others as far as the store holds them."""
         return self.chain[self.chain.rindex(b"-----BEGIN ") :]
 
     def load_into(self, context: ssl.SSLContext) -> None:
@@ -128,8 +128,8 @@ def trust_store(
     prefix: str, *, type: str | None, location: str | None = None, password: str | None = None,
     certificates: str | None = None, dated: bool = True,
 ) -> bytes | None:  # fmt: skip
-    """The certificates of those who are trusted, as PEM; None if the settings name none. Raises ConfigError; with
-    `dated` also where none of them is still valid."""
+    """The trusted certificates as PEM; None if the settings name none. Raises ConfigError; with `dated` also if none of
+    them is still valid."""
     setting = f"{prefix}truststore"
     if certificates is not None:
         _only_inline(setting, f"{setting}.certificates", type, location)

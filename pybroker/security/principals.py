@@ -9,8 +9,8 @@ _NOT_USERS = frozenset({"", "*", "ANONYMOUS"})
 
 
 def can_log_in(user: str) -> bool:
-    """False for the names that ACLs have for who has not logged in and for everybody: no login, certificate or token
-    makes that principal."""
+    """False for ANONYMOUS and `*`, the names in ACLs for clients without a login and for all clients: no login,
+    certificate or token makes such a principal."""
     return user not in _NOT_USERS
 
 

@@ -97,7 +97,7 @@ class Credential(NamedTuple):
     def of_password(
         cls, mechanism: str, password: str, iterations: int = ITERATIONS_MIN, salt: bytes | None = None
     ) -> "Credential":
-        """From a password, with a salt of its own if none is given. Takes milliseconds."""
+        """Make a credential from a password, with a random salt if none is given. Takes milliseconds."""
         salt = salt or secrets.token_bytes(SALT_BYTES)
         return cls.of_salted(mechanism, salted(mechanism, password, salt, iterations), salt, iterations)
 
@@ -126,7 +126,7 @@ class TokenLogin(NamedTuple):
 
 
 class ScramServer:
-    """A broker's side of one exchange. It looks up and hashes as often for a user who does not exist as for another."""
+    """The broker's side of one exchange. A user that does not exist costs as many look-ups and hashes as another."""
 
     def __init__(
         self,
@@ -136,9 +136,9 @@ class ScramServer:
         nonce: str | None = None,
         look_up_token: Callable[[str], TokenLogin | None] = lambda _: None,
     ) -> None:
-        """`look_up` has the credential of a user, None where there is none, and `made_up` one to answer by then, the
-        same whenever the name is given; True: of a delegation token. `nonce` is what it adds to the client's; random
-        where none is given. `look_up_token` has a delegation token by its id, which clients say in place of a user,
+        """`look_up` returns the credential of a user, None if there is none; `made_up` one to answer with then, always
+        the same for one name (its flag is True for a delegation token). `nonce` is appended to the client's; random if
+        not given. `look_up_token` returns a delegation token by its id, which clients send in place of a user name,
         with the extension tokenauth=true."""
         self.mechanism = mechanism
         self.user: str | None = None
@@ -194,7 +194,7 @@ class ScramServer:
             known = self._look_up(user)
         elif (token := self._look_up_token(user)) is not None:
             known, self._asked_user, self.expires_ms = token
-        made_up = self._made_up(user, self.by_token)  # for a known user too: it takes time
+        made_up = self._made_up(user, self.by_token)  # for a known user too, so that both take the same time
         self._credential, self._is_known = known or made_up, known is not None
         self._nonce = found["nonce"] + self._more
         salt, iterations = self._credential.salt, self._credential.iterations

@@ -54,10 +54,10 @@ class ListenerContext(ssl.SSLContext):
 
 
 def server_context(settings: Ssl, listener: str, *, dated: bool = True) -> ListenerContext:
-    """What a listener speaks TLS by. Raises ConfigError, in one sentence, for what no client can use.
+    """The TLS context of a listener. Raises ConfigError, in one sentence, for settings that no client can use.
 
-    Without `dated` a certificate may have expired, or not be valid yet: a broker that restarts with one serves its
-    other listeners, and can be given another one, where all brokers of a cluster would stay down."""
+    Without `dated` a certificate may have expired, or not be valid yet. So a broker that restarts with one serves its
+    other listeners, and can be given a valid one; else all brokers of a cluster could stay down."""
     context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
     pair = _key_store(settings, dated)
     if pair is None:
@@ -78,8 +78,8 @@ def server_context(settings: Ssl, listener: str, *, dated: bool = True) -> Liste
 
 
 def client_context(settings: Ssl) -> ssl.SSLContext:
-    """What a broker connects by to others who have TLS, who judge whether it is valid now. Raises ConfigError, in one
-    sentence."""
+    """The TLS context with which a broker connects to others; they judge whether its certificate is valid now. Raises
+    ConfigError, in one sentence."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings["ssl.endpoint.identification.algorithm"] != ""
     pair = _key_store(settings, dated=False)
@@ -112,8 +112,8 @@ def check_believed(config: BrokerConfig) -> None:
 
 
 def _check_usable(settings: Ssl, listener: str, pair: KeyPair, dated: bool) -> None:
-    """See that a client would take a listener's certificates that trusts the last of them, asks for no name, and is
-    else as OpenSSL makes it: it refuses weak keys and signatures, a certificate that is not for servers, and one that
+    """Check that a client with OpenSSL's defaults accepts a listener's certificates, if it trusts the last of them and
+    checks no name. Such a client refuses weak keys and signatures, a certificate that is not for servers, and one that
     the next has not signed. Raises ConfigError."""
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
@@ -128,7 +128,7 @@ def _check_usable(settings: Ssl, listener: str, pair: KeyPair, dated: bool) -> N
 
 
 def _refusal(client: ssl.SSLContext, server: ssl.SSLContext, host: str | None) -> str | None:
-    """Why the two do not shake hands, in words; None if they do."""
+    """The reason why a handshake between the two fails, in words; None if it succeeds."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(back, there, server_hostname=host), server.wrap_bio(there, back, server_side=True)]
     try:

@@ -1,4 +1,4 @@
-"""The credentials by which SCRAM answers for names that are no users, so that no salt shows which names are.
+"""The credentials with which SCRAM answers for names that are no users, so that no salt shows which names are users.
 
     salt = HMAC-SHA512(secret, mechanism and name), in the form that most users' salts have, with their iterations
 
@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 from pybroker.security.scram import HASHES, ITERATIONS_MIN, KEY_BYTES, SALT_BYTES, Credential
 
 OF_KAFKAS_TOOLS: Final = 0
-"""In place of a size: 130 random bits, written with the digits 0-9 and a-z, as kafka-configs makes salts."""
+"""Stands for a size: 130 random bits, written with the digits 0-9 and a-z, as kafka-configs makes salts."""
 _KAFKAS_BITS: Final = 130
 _KAFKAS_SIZES: Final = range(20, 27)
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 _SALT_BYTES_MAX: Final = 64
-"""What one HMAC gives; librdkafka makes salts of so many bytes."""
+"""The bytes of one HMAC-SHA512; librdkafka's salts are as long."""
 
 
 class Form(NamedTuple):
@@ -34,11 +34,11 @@ class Form(NamedTuple):
 
 
 USUAL: Final = Form(ITERATIONS_MIN, SALT_BYTES)
-"""Where no user has a credential; that of delegation tokens, too."""
+"""The form while no user has a credential; also the form of delegation tokens."""
 
 
 class Forms:
-    """The number of credentials of each form, of one mechanism."""
+    """Counts one mechanism's credentials of each form."""
 
     def __init__(self) -> None:
         self._counts = Counter[Form]()
@@ -53,7 +53,7 @@ class Forms:
         self._most = None
 
     def most(self) -> Form:
-        """The form that most have; of several, the least, so that all brokers choose the same."""
+        """The most frequent form; among equals the smallest, so that all brokers choose the same."""
         if self._most is None:
             self._most = min(self._counts, key=lambda form: (-self._counts[form], form), default=USUAL)
         return self._most

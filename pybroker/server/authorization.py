@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOLD_MAX = 50
-"""Denials of one principal at one address, within a minute, that words are made for; the others are counted."""
+"""Denials of one principal at one address within a minute that are described in the log; the others are counted."""
 ALLOW_EVERYONE = "allow.everyone.if.no.acl.found"
 
 
@@ -90,7 +90,7 @@ class Authorization:
         count = self._counts.get(who, 0)
         if count or len(self._counts) < CLIENTS_MAX:
             self._counts[who] = count + 1
-        if count >= TOLD_MAX:  # a request may be denied a hundred thousand things: no words are made for these
+        if count >= TOLD_MAX:  # a request may hold a hundred thousand denials: count these, without making text
             self._last[who] = operation, kind, name
             return
         loop = asyncio.get_running_loop()
@@ -99,7 +99,7 @@ class Authorization:
             self._timer = loop.call_later(SILENT_SECONDS, self._tend)
 
     def _tell_counts(self) -> None:
-        """Tell how much more was denied than words were made for."""
+        """Log how many more denials there were than TOLD_MAX."""
         counts, self._counts = self._counts, {}
         last, self._last = self._last, {}
         for (principal, host), denied in last.items():

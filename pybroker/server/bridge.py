@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 NO_LISTENER = -1
 TAKE_S_MAX = 0.005
-"""For which what the plane declined is executed before others have their turn."""
+"""How long requests that the plane declined are executed before the event loop has its turn."""
 LISTENERS_MAX = 63
 """That the plane tells apart in its life, of which each number is one's for good."""
 

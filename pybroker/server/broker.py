@@ -344,7 +344,7 @@ class Broker:
             self._tokens.sweep(self._is_controller)
 
     async def _load_security(self, session: Session) -> None:
-        """Know who may do what, delegation tokens, and by which secret to answer for nobody. Raises StoreError."""
+        """Load ACLs, delegation tokens, and the secret for users that do not exist. Raises StoreError."""
         await login_secret.share(session, self.entities.credentials)
         self._authorization = Authorization.of(self.config, self._present_session)
         if self._authorization is not None:

@@ -1,10 +1,11 @@
-"""What a coordinator of groups answers once its lease has lapsed: only what is certain, else NOT_COORDINATOR.
+"""Guards a group coordinator whose lease has lapsed: it answers only what is certain, else NOT_COORDINATOR.
 
-While ZooKeeper is away for all, groups go on: the followers of their logs prove that nobody else coordinates them
-(`replication/proof.py`). A broker that was replaced proves nothing, and its clients look for another coordinator.
+While ZooKeeper is away for all brokers, groups go on: the followers of their logs prove that no other broker
+coordinates them (`replication/proof.py`). A broker that was replaced gets no proof, and its clients look for another
+coordinator.
 
-A request is executed once that is proven. A commit of offsets, which followers confirm, proves itself where it
-succeeds, and is executed at once; only its refusals are in doubt.
+A request is executed once there is a proof. An offset commit is executed at once: followers confirm it, so its success
+is a proof by itself, and only its refusals are in doubt.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from pybroker.replication.replica import Replica
 from pybroker.server.dispatch import Handler
 
 Named = Callable[[Any], Iterable[str] | None]
-"""The groups that a request is about; None: all that are here."""
+"""The groups that a request names; None means all groups here."""
 COMMIT = "OffsetCommit"
 
 
@@ -54,7 +55,7 @@ class Certain:
         self._proof = proof
 
     def guard(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-        """The handlers, by the names of their APIs: those of groups answer what is certain."""
+        """The handlers by API name, with those of groups guarded."""
         return {name: self._guarded(name, each) if name in NAMED else each for name, each in handlers.items()}
 
     def _guarded(self, name: str, handler: Handler) -> Handler:
@@ -81,7 +82,7 @@ class Certain:
         return answer
 
     async def _check(self, names: Iterable[str] | None) -> None:
-        """Raises NOT_COORDINATOR where another broker may coordinate one of these groups."""
+        """Raise NOT_COORDINATOR if another broker may coordinate one of these groups."""
         logs = [log for log in self._groups.logs(names) if isinstance(log, Replica)]
         if not all(await asyncio.gather(*map(self._proof.found, logs))):
             raise KafkaError(errors.NOT_COORDINATOR, "another broker may coordinate the group by now")

@@ -3,10 +3,10 @@ fills no disk, and hides no other trouble of its own.
 
     first of a client, for a reason     one line at once
     the same within the minute          counted, one line with the number when the minute is over
-    more reasons than REASONS_MAX       of one client: counted together, with the last of them
+    more than REASONS_MAX reasons       of one client: counted together, with the last of them
 
-Refused passwords, proofs and tokens are counted apart from all else, so that no number of harmless ends hides a guess:
-their summary is called LOGINS_REFUSED, and where it is about several users it names those that come most often.
+Refused passwords, proofs and tokens are counted apart from all else, so that no number of harmless closings hides a
+guess: their summary is called LOGINS_REFUSED, and if it covers several users it names the most frequent ones.
 """
 
 import logging
@@ -25,14 +25,14 @@ CLIENTS_MAX = 1000
 REASONS_MAX = 10
 """Of one client: it fills no more lines a minute, nor more memory, whatever it makes up."""
 USERS_MAX = 10
-"""Of one line about several users: each user of more than one guess in eleven is among them (Misra and Gries)."""
+"""Users named in one summary: each user with more than one guess in eleven is among them (Misra and Gries)."""
 OTHERS = "others"
 LOGINS_REFUSED = "logins refused"
 REASON_CHARS_MAX, USER_CHARS_MAX = FIELD_CHARS_MAX, 100
 
 
 class _What(NamedTuple):
-    """What one line is about, and the name of its summary; no `reason` where it is about several."""
+    """The subject of one line, and the name of its summary; `reason` is None if it covers several."""
 
     summary: str
     client: str
@@ -48,7 +48,7 @@ class _Minute:
     users: Counter[str] = field(default_factory=Counter)
 
     def add_user(self, user: str) -> None:
-        """Count a user, of whom USERS_MAX are kept."""
+        """Count a user; the counts of at most USERS_MAX are kept."""
         if user in self.users or len(self.users) < USERS_MAX:
             self.users[user] += 1
         else:
@@ -59,7 +59,7 @@ class Closings:
     """Tells of closed connections; `now` is in seconds of the loop's clock."""
 
     def __init__(self, summary: str = "connections closed") -> None:
-        """`summary` is what the line with a number is called, but for refused credentials."""
+        """`summary` is the event name of lines with a number, except for refused credentials."""
         self._summary = summary
         self._minutes: dict[_What, _Minute] = {}
         self._reasons: dict[str, Counter[str]] = {}  # by summary, then by client
@@ -67,8 +67,9 @@ class Closings:
     def tell(
         self, name: str, caller: Caller, reason: str, now: float, user: str = "", *, credentials: bool = False
     ) -> None:
-        """A connection was closed or refused, as `name` says. A caller without a port is shown as a host. `user` is who
-        the client said that it is, if it did; `credentials`: its password, proof or token was refused."""
+        """Log or count that a connection was closed or refused, under the event `name`. A caller without a port is
+        shown as a host. `user` is the name that the client gave, if any; `credentials`: its password, proof or token
+        was refused."""
         self.tend(now)
         reason, shown = _cut(reason, REASON_CHARS_MAX), _cut(user, USER_CHARS_MAX) or None
         what = self._line(_What(LOGINS_REFUSED if credentials else self._summary, caller.host, shown, reason))

@@ -304,7 +304,7 @@ class ClusterBroker(Broker):
         await self._end_reign()
         try:
             await self._ids.bring_forward(went_back=epoch < self._manager.latest_epoch)
-        except StoreError as problem:  # whoever draws an id finds out again
+        except StoreError as problem:  # the next request for a producer id tries again
             event(log, logging.WARNING, "producer ids not brought forward", reason=problem)
         stores = [None if self._authorization is None else self._authorization.store, self._token_store]
         follows = [self._watch.follow, *(store.follow for store in stores if store is not None)]
@@ -317,7 +317,7 @@ class ClusterBroker(Broker):
         self._controller.start()
 
     def _tell_of_space(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A log dir is full, or is no longer: the controller is told, and has others lead meanwhile."""
+        """Report to the controller that a log dir became full or has room again: others lead while it is full."""
         with contextlib.suppress(RuntimeError):  # the loop ended before the disk did
             loop.call_soon_threadsafe(self._report_failure)
 
@@ -336,7 +336,7 @@ class ClusterBroker(Broker):
         """Leave the notice, as soon as the store takes it."""
         notice = nodes.dump_log_dir_event(self.broker_id)
         while self._serving and self._unreported:
-            self._unreported = False  # before it is written: what changes meanwhile is reported by another
+            self._unreported = False  # before the write: a change during it needs another report
             try:
                 await self._member.session.create(nodes.LOG_DIR_EVENT, notice, sequential=True)
             except StoreError:
@@ -382,7 +382,7 @@ class ClusterBroker(Broker):
                 if await self._hand_over() and led:
                     await asyncio.sleep(TELLING_SECONDS)
             await self._leave()
-            if not await is_answered(self._present_session):  # no client learns that it goes: do not wait for that
+            if not await is_answered(self._present_session):  # then no client can learn that it goes: do not wait
                 await asyncio.wait({self._member.session.close()}, timeout=AWAY_SECONDS)
         await super().stop()
 

@@ -64,8 +64,8 @@ class Last(list[Part]):
 
 @dataclass(slots=True)
 class Waiting:
-    """A request that is answered later; `abandon`: nobody needs its effects once the client is gone, which may change
-    while it waits."""
+    """A request that is answered later. `abandon`: it has no effects that are needed once the client is gone; this may
+    change while it waits."""
 
     answer: Coroutine[Any, Any, Answer]
     abandon: bool
@@ -133,7 +133,7 @@ class Connection:
         self._queued = 0  # bytes in _frames
         self._running = 0  # bytes of the request that runs or is being answered
         self._task: asyncio.Task[Answer] | None = None
-        self._waiting: Waiting | None = None  # what _task is about
+        self._waiting: Waiting | None = None  # the request that _task executes
         self._out: deque[Part] | None = None
         self._sent = 0  # bytes of _out[0] that are sent
         self._stuck = False  # the socket takes no more at the moment

@@ -132,7 +132,7 @@ class PendingLogins:
 
     def __init__(self) -> None:
         self._by_host: dict[str, dict[Login, None]] = {}
-        self._by_count: dict[int, dict[str, None]] = {}  # hosts by how many of theirs are there
+        self._by_count: dict[int, dict[str, None]] = {}  # hosts by the number of their connections
         self._most = 0
         self._count = 0
 
@@ -163,9 +163,9 @@ class PendingLogins:
         self._most = max(self._most, now) if self._by_count.get(self._most) else now
 
     def make_room(self, now: float, hosts: int = 1) -> float:
-        """Close the one that is there for longest, of the host that has most of them: 0. Else how many seconds from now
-        it can be closed; infinity if there is none. `hosts` have connections to this broker: a host that has more than
-        half of the places gets no time where there are others, which a flood of it would keep out."""
+        """Close the oldest connection of the host that has most of them, and return 0. If it may not be closed yet, the
+        seconds until it may; infinity if there is none. `hosts` is the number of hosts connected to this broker: if
+        there are others, a host with more than half of the places gets no grace, for its flood would keep them out."""
         if not self._count:
             return inf
         host = next(iter(self._by_count[self._most]))

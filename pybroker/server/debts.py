@@ -1,13 +1,13 @@
-"""Clients that come with another connection while their quota is used up: what stands before the handlers.
+"""Holds requests of clients that connect again while their quota is used up, in front of the handlers.
 
     first request of a connection, first Produce ──its bucket owes nothing──> executed
                               └──owes──> held, one behind the other ──until nothing is owed──> executed
 
-An answer mutes its connection for what its client owes (quotas.py), and a client that hung up and came back would be
-free of that: each connection's first request would pass. So it waits before it is executed, while nothing more of its
-connection is read; the native plane learns where the client counts once nothing is owed. Those of one bucket pass one
-at a time, and what the one before did is counted by then. The request of a client that leaves meanwhile is neither
-executed nor counted.
+An answer mutes its connection for what its client owes (quotas.py). A client that hung up and connected again would
+escape that, because each connection's first request would pass. So the request waits before it is executed, while
+nothing more of its connection is read; the native plane learns the client's quotas once nothing is owed. Requests of
+one bucket pass one at a time, so each is counted before the next is looked at. If the client leaves meanwhile, its
+request is neither executed nor counted.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ from pybroker.server.connection import Answer, Responder, Waiting
 from pybroker.server.quotas import BETWEEN_BROKERS, QuotaManager
 
 HELD_BYTES_MAX: Final = 64 << 20
-"""Of requests that are held at one time; a connection whose request is one too many is closed."""
+"""Bytes of requests held at one time; a connection whose request exceeds this is closed."""
 LOOK_MS: Final = 500
-"""Between two looks at a bucket: a quota that is raised, or taken away, holds from then on."""
+"""Time between two looks at a bucket: a quota that was raised or removed takes effect then."""
 PRODUCE: Final = 0
 FREE: Final = frozenset(
     key for key, api in SERVED.items() if api.name in BETWEEN_BROKERS | {"Fetch", "SaslHandshake", "SaslAuthenticate"}
 )
-"""A Fetch that is too much is answered without records, on whatever connection."""
+"""APIs that need not wait. A Fetch beyond the quota is answered without records, on any connection."""
 
 
 class _Line:
-    """Those who wait for one bucket."""
+    """The requests that wait for one bucket."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -41,7 +41,7 @@ class _Line:
 
 
 class Debts:
-    """A responder that stands before another."""
+    """A responder in front of another one."""
 
     def __init__(self, responder: Responder, quotas: QuotaManager) -> None:
         self._responder = responder
@@ -58,13 +58,13 @@ class Debts:
         try:
             client_id = codec.decode_request_header(frame).client_id
         except codec.ProtocolError:
-            return self._responder.respond(frame, caller)  # which says what is wrong
+            return self._responder.respond(frame, caller)  # it reports the error
         throttle.settle(key == PRODUCE)
         if self._owes(caller, client_id, key) is None:
             return self._responder.respond(frame, caller)
         if self._held_bytes and self._held_bytes + len(frame) > HELD_BYTES_MAX:
             raise Disconnect("its client has used up a quota, and others that have hold too much memory")
-        waiting = Waiting(None, True)  # type: ignore[arg-type]  # it is told next what it is
+        waiting = Waiting(None, True)  # type: ignore[arg-type]  # its answer is set on the next line
         waiting.answer = self._hold(bytes(frame), caller, client_id, key, waiting)
         self._held_bytes += len(frame)
         return waiting
@@ -81,7 +81,7 @@ class Debts:
                 try:
                     async with line.turn:
                         if not await self._paid(bucket, caller, client_id, key):
-                            continue  # it counts elsewhere by now
+                            continue  # the request counts in another bucket by now
                         held = False
                         self._held_bytes -= len(frame)
                         return await self._execute(frame, caller, waiting)
@@ -95,7 +95,7 @@ class Debts:
                 self._held_bytes -= len(frame)
 
     async def _paid(self, bucket: QuotaBucket, caller: Caller, client_id: str | None, key: int) -> bool:
-        """Wait until nothing is owed; false where it is owed to another bucket."""
+        """Wait until nothing is owed; false if the client owes another bucket instead."""
         while self._owes(caller, client_id, key) is bucket:
             left_ms = bucket.wait(monotonic_ms())
             if left_ms == 0:

@@ -2,9 +2,9 @@
 
 not readable, or a version that is not served      the connection is closed, with one line in the log
 a version before KIP-896 that can be answered      UNSUPPORTED_VERSION, in the shape of that version
-more elements than its API is bound to             INVALID_REQUEST where the answer has an error of the whole, else the
-                                                   connection is closed
-more elements than are looked at in one go         executed in slices (`large`)
+more elements than its API's bound                 INVALID_REQUEST if the answer has an error code for the whole, else
+                                                   the connection is closed
+more elements than are executed at once            executed in slices (`large`)
 ApiVersions at a version that is not served        answered at version 0 with error 35 (KIP-511)
 KafkaError from a handler                          its code, in the shape that the API answers errors in
 any other exception                                UNKNOWN_SERVER_ERROR in that shape, and a traceback in the log
@@ -31,9 +31,9 @@ class Handler(NamedTuple):
 
     `by` takes (request, Call) and gives the response, None for no answer, or a coroutine of these. `failed` takes
     (request, error code, message) and gives the response that tells the whole request failed. `abandon`: it only waits
-    for news, and is given up when the client is gone. `denied`: the code with which a call is denied whatever its
-    request says, 0 where it is not; None where that depends on the request. `size`: the size of an element of the array
-    at which requests of the API are cut, where the handler limits the sum over a whole request.
+    for news, and is given up when the client is gone. `denied`: gives the code that denies a call regardless of its
+    request, or 0; None if that depends on the request. `size`: gives the size of an element of the array at which
+    requests of the API are cut, if the handler limits the sum over a whole request.
     """
 
     by: Callable[[Any, Call], Any]
@@ -136,14 +136,14 @@ class Dispatcher:
 
 
 def _tells_whole(asked: Request) -> bool:
-    """Return whether the answer has an error of the whole."""
+    """True if the answer has an error code for the whole request."""
     fields = asked.api.response.STRUCT.untagged(asked.call.version)
     return any(field.name == "error_code" for field in fields)
 
 
 def _refuse(asked: Request, handler: Handler, code: int, message: str) -> Answer:
-    """Answer a request of which nothing is known but its API. Raises Disconnect where the answer has no place for an
-    error of the whole."""
+    """Refuse a request of which only the API is known. Raises Disconnect if the answer has no error code for the whole
+    request."""
     if not _tells_whole(asked):
         raise Disconnect(f"too large a request: {message}")
     request = asked.api.request()

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 CONTROLLED_SHUTDOWN = 3
 HAND_OVER_SECONDS = 10.0
-"""Limit of a stop's controlled shutdown, with all its attempts: whoever asked for the stop kills the broker soon."""
+"""Limit of a stop's controlled shutdown, with all its attempts: a service manager kills a broker that stops slowly."""
 AWAY_SECONDS = 2.0
 """How long a stop waits for a ZooKeeper that is away, and for a controller that needs it."""
 LOOK_SECONDS = 0.1

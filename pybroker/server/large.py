@@ -1,12 +1,12 @@
 """Executes large requests in slices, so that no request holds the event loop.
 
-    survey    the request is read once in slices that are thrown away: it is whole, and within its API's bound; what it
-              says beside the array that it is cut at is known from here on
-    slices    it is read once more; each slice is executed as a request of its own, and the answers are joined as bytes
-    whole     where the API cannot be cut, it is read in slices, executed as one that gives way by itself, and its
-              answer is encoded on another thread
+    survey    read the request once, in slices that are thrown away: this shows that it is complete and within its API's
+              bound, and gives the fields beside the array at which it is cut
+    slices    read it again; execute each slice as a request of its own, and join the answers as bytes
+    whole     if the API cannot be cut: read it in slices, execute it at once (the handler lets others run in between),
+              and encode the answer on another thread
 
-Each slice waits for its turn, and is charged to the quota of its client's time: a client in debt waits before the next.
+Each slice waits for its turn, and is charged to `request_percentage`: a client in debt waits before the next slice.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from pybroker.server.twice import Twice
 
 ANSWER_BYTES_MAX: Final = 1 << 28
 SURVEY_STEP: Final = 1_000
-"""Elements that are read at one go where nothing else is done with them: half a millisecond."""
+"""Elements that the survey reads at once: half a millisecond."""
 WAIT_MS_MAX: Final = 1_000
 
 Charge = Callable[[str, Call, int], int]
-"""(API, call, nanoseconds that were spent on it) -> how many ms its client has to wait."""
+"""(API, call, nanoseconds spent on it) -> ms that its client has to wait."""
 Execute = Callable[[Any, tuple[int, int] | None], Awaitable[Any]]
 """(request or slice, (elements, sum of their sizes) of the whole or None) -> the answer."""
 
@@ -59,9 +59,9 @@ class Large:
         encode: Callable[[Any, Any], Answer],
         size: Callable[[Any], int] | None = None,
     ) -> Answer:
-        """Return the answer. `execute` answers a request, or a slice, with what the survey found of the whole by
-        `size`; `encode` makes bytes of the answer to a request that is not cut. Raises ProtocolError, TooMany where its
-        API's bound is passed, Disconnect."""
+        """Return the answer. `execute` answers a request or a slice, and gets the whole's element count and sizes;
+        `encode` makes bytes of the answer to a request that is not cut. Raises ProtocolError, TooMany above its API's
+        bound, Disconnect."""
         cut = bound.cut(asked.api.request.STRUCT, asked.header.api_version)
         twice = Twice(() if cut is None else bound.once)
         await self._pay(asked, 0)
@@ -83,7 +83,8 @@ class Large:
     async def _read(
         self, asked: Request, most: int, path: tuple[str, ...], see: Callable[[list[Any]], None]
     ) -> Any:
-        """The request; of what it is cut at, it has the last slice, and `see` is called with each."""
+        """Read the request in slices, and call `see` with each; the returned request holds only the last slice of the
+        array at which it is cut."""
         slices, request = self._decoded(asked, most, SURVEY_STEP, path), None
         while request is None:
             began_ns = await self._turn(asked)
@@ -144,12 +145,12 @@ class Large:
         return joiner.finish()
 
     async def _turn(self, asked: Request) -> int:
-        """Wait for a turn; when it began."""
+        """Wait for a turn; the time when it began, in ns."""
         await self._turns.take(asked.call.caller.principal)
         return time.perf_counter_ns()
 
     async def _pay(self, asked: Request, spent_ns: int) -> None:
-        """Charge what was spent beside the handler, which is charged for itself, and wait where that asks for it."""
+        """Charge the time that was spent outside the handler, which is charged separately, and wait if that says so."""
         wait_ms = self._charge(asked.api.name, asked.call, spent_ns)
         throttle = asked.call.caller.throttle
         if throttle is not None:
@@ -159,7 +160,8 @@ class Large:
 
 
 def _keys(elements: list[Any], path: tuple[str, ...], depth: int) -> list[object]:
-    """Return the keys of the last element, the last one within it, and so on, as deep as they go on in the next."""
+    """Return the key of the last element, of the last one within it, and so on, as deep as they continue in the next
+    slice."""
     keys = []
     for name in path[1 : depth + 1]:
         keys.append(key_of(elements[-1]))

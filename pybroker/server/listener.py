@@ -160,7 +160,7 @@ class Listener:
         self._held = Held(self.loop)
         self._rests_until = 0.0  # connections came too fast
         self._accepting = False
-        self._told_full_s = -inf  # when the log was last told that accepting is paused
+        self._told_full_s = -inf  # when it was last logged that accepting is paused
         self._hurried = False
         self._timer: asyncio.TimerHandle | None = None
         self._resumption: asyncio.TimerHandle | None = None
@@ -373,7 +373,7 @@ class Listener:
         return following < resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_KEPT
 
     def _wait_for_room(self, reason: str, seconds: float = ACCEPT_PAUSE_SECONDS) -> None:
-        """Stop accepting until a connection ends, or for a moment; told once a minute."""
+        """Stop accepting until a connection ends, or for a moment; logged once a minute."""
         now = self.loop.time()
         if now - self._told_full_s >= SILENT_SECONDS:
             self._told_full_s = now

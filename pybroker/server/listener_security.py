@@ -86,9 +86,9 @@ class ListenerSecurity:
             held.pop(listener, None)
 
     def _made(self, config: BrokerConfig, listener: str, ssl: Ssl) -> tuple[Ssl, Tls]:
-        """What a listener speaks TLS by. Where what was changed in an earlier life cannot be used, that is told, and
-        the listener begins by what the broker was started with. Certificates that are not valid now are better than
-        none, and that is told. Raises ConfigError where all is of no use."""
+        """The TLS settings of a listener, and its context. If settings altered in an earlier life cannot be used, log
+        it and take those that the broker was started with. Certificates that are not valid now are better than none,
+        and are logged. Raises ConfigError if none can be used."""
         try:
             return ssl, tls_of(listener, ssl, self._steps, self.logins)
         except ConfigError as problem:

@@ -113,7 +113,7 @@ class Login:
         self._frame = bytearray()
         self._need = SIZE_BYTES
         self._out = b""
-        self._told = False  # the log was told why it is refused
+        self._told = False  # the reason of the refusal was logged
         self._then: Callable[[], None] | None = None  # once the answer is sent
         self._deadline = owner.loop.call_later(LOGIN_SECONDS, self.close, f"no login within {LOGIN_SECONDS:g} s")
         self._listen()
@@ -239,7 +239,7 @@ class Login:
     # -- how it ends -------------------------------------------------------------------------------------------------
 
     def _refuse(self, step: Step) -> None:
-        """Say no, and hang up, a while from now: guessing is slow. The log is told at once: the client may leave
+        """Answer the refusal and hang up after a delay, so that guessing is slow. Log it at once: the client may leave
         meanwhile, or have to make room for another."""
         owner = self._owner
         self._logins.count_refused(step)
@@ -256,7 +256,7 @@ class Login:
         self._deadline = owner.loop.call_later(self._logins.delay_seconds, answer)
 
     def _tell(self, reason: str, step: Step) -> None:
-        """Have the log say why it is refused, once."""
+        """Log why the login is refused, once."""
         if not self._told:
             self._told = True
             owner = self._owner

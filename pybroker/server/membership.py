@@ -8,8 +8,8 @@ The node is gone when the session expired, when somebody proved that the process
 operator deleted it. The broker registers anew each time, under a new epoch, which fences what was meant for the old.
 
 The lease runs from when the last answered request of the session was sent (`Session.answered_ms`): when it lapses,
-others may have taken over, though this broker has heard nothing of it. Once the registration was looked at, answers
-renew the lease on the session's thread (coordination/renewals.py): an event loop that stands still loses nothing.
+others may have taken over without this broker's knowledge. Once the registration was looked at, answers renew the lease
+on the session's thread (coordination/renewals.py), so a stalled event loop does not lose it.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ LEASE_LOOKS = 12
 """How often in a session's timeout the lease is renewed."""
 RETRY_S = 1.0
 WHY_S = 2.0
-"""How often it is found out why ZooKeeper does not answer, once it has not for as long as a lease lasts."""
+"""How often the reason is looked for, once ZooKeeper has not answered for as long as a lease lasts."""
 
 T = TypeVar("T")
 Registered = Callable[[Session, int], Awaitable[object]]
@@ -84,7 +84,7 @@ class Membership:
         self.on_lost: list[Callable[[], Awaitable[object]]] = []  # told when the session ended
         self.on_registered: list[Registered] = []
         self.on_lease: list[Callable[[int], object]] = []  # told until when, by the clock since boot, it is a member
-        self.on_answer: list[Callable[[int], object]] = []  # told of a lease that goes on, on the session's thread
+        self.on_answer: list[Callable[[int], object]] = []  # called with a lease's later end, on the session's thread
 
     @property
     def session(self) -> Session:
@@ -120,8 +120,8 @@ class Membership:
                 await self._begin()
 
     async def register(self) -> None:
-        """Show the broker to the cluster for the first time. Raises StartError where another broker has its id, or
-        advertises one of its addresses."""
+        """Register the broker for the first time. Raises StartError if another broker has its id, or advertises one of
+        its addresses."""
         now_s = asyncio.get_running_loop().time
         try:
             await self.in_a_session(lambda _: self._own_addresses(now_s() + self._patience_s()))
@@ -194,7 +194,7 @@ class Membership:
                 async with asyncio.timeout_at(deadline_s):
                     await self._look.wait()
             except TimeoutError:
-                late = True  # where this process stood still, the other may have gone long ago: look once more
+                late = True  # this process may have stood still, and the other may be gone: look once more
 
     async def _others(self) -> list[LiveBroker]:
         """The brokers that are registered; `_look` is set when one comes or goes. Nodes that cannot be read are left
@@ -263,7 +263,7 @@ class Membership:
                 if str(problem) != said:
                     event(log, logging.WARNING, "broker cannot register", reason=problem)
                 said = str(problem)
-                if isinstance(problem, KafkaError):  # nobody is elected in a store that knows nothing of this cluster
+                if isinstance(problem, KafkaError):  # do not elect in a store that does not know this cluster
                     self.session.renewals.news()
                     self._hold(LAPSED_MS)
                 await asyncio.sleep(RETRY_S)
@@ -293,7 +293,7 @@ class Membership:
             tell(until_ms)
 
     def _prolong(self, session: Session, sent_ms: int) -> None:
-        """On the session's thread."""
+        """Extend the lease; called on the session's thread."""
         for tell in self.on_answer:
             tell(sent_ms + _lease_ms(session))
 
@@ -351,8 +351,9 @@ class Membership:
                     told, moved_s = -1, now_s()
 
     async def _say_why(self) -> None:
-        """Find out why ZooKeeper does not answer, and say so, for as long as it does not, and begin a new session where
-        the old one will never go on. That may wait for a resolver of names, and the lease for nothing."""
+        """While ZooKeeper does not answer, log the reason, and begin a new session if the old one can never continue.
+
+        A task of its own, because it may wait for a name resolver, and the lease must not wait."""
         while True:
             await self._unheard.wait()
             said = ""
@@ -367,5 +368,5 @@ class Membership:
 
 
 def _lease_ms(session: Session) -> int:
-    """How long after an answered request was sent a session is alive for certain."""
+    """Ms for which a session is certainly alive after an answered request was sent."""
     return int(session.timeout_ms * (1 - LEASE_MARGIN))

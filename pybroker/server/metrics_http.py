@@ -1,8 +1,8 @@
 """The HTTP side of metrics: GET /metrics and the paths below, one answer a connection.
 
 healthz   200 while the broker's loop turns and a log dir is usable: who asks in vain may kill it
-readyz    200 while it serves all that it has: who asks in vain should send no clients. A full log dir is named, with
-          200: its records are read, and what makes room is asked for here
+readyz    200 while it serves all that it has: who asks in vain should send no clients. A full log dir is named with
+          200: it serves reads, and the requests that make room must reach this broker
 changes   the last changes of all partitions, or of one: ?partition=TOPIC-NUMBER
 epochs    of the broker's registration, and of the controller that it obeys
 """
@@ -22,8 +22,8 @@ REQUEST_BYTES_MAX = 8 << 10
 REQUEST_SECONDS_MAX = 5.0
 ANSWERED_MAX = 16
 SILENT_MAX = 64
-"""Connections whose request is answered, and those that have not sent one yet: one more closes the oldest of its kind,
-so that a newcomer, which may be a probe of health, is heard beside any number of clients that say or read nothing."""
+"""The limit for connections being answered, and for those that have not sent a request yet. One more closes the oldest
+of its kind, so that a health probe is served beside any number of clients that send or read nothing."""
 TEXT = "text/plain; charset=utf-8"
 JSON_LINES = "application/x-ndjson"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -77,7 +77,7 @@ class MetricsServer:
                 writer.close()
                 await writer.wait_closed()  # the client has read its answer, or the time is over
         except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            writer.transport.abort()  # the client left or is too slow; cancelled: another takes its place, or a stop
+            writer.transport.abort()  # the client left, is too slow, or lost its place to another; or the server stops
         finally:
             for held in (self._silent, self._answered):
                 held.pop(task, None)
@@ -125,7 +125,7 @@ class MetricsServer:
 
 
 def _take_place(task: asyncio.Task[None], among: dict[asyncio.Task[None], None], most: int) -> None:
-    """Count a connection among those of its kind; the oldest is closed for one that is too many."""
+    """Count a connection among those of its kind; if there are too many, close the oldest."""
     if len(among) >= most:
         oldest = next(iter(among))
         del among[oldest]

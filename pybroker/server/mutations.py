@@ -4,7 +4,7 @@
                      └──none──> 89, of versions whose clients know it; older ones are done, and wait behind it
 
 What is only validated costs nothing. The tokens are this broker's: clients ask the controller for such changes.
-A topic that is made because Metadata names it costs as much; without tokens Metadata answers
+A topic that Metadata creates costs as much; without tokens Metadata answers
 LEADER_NOT_AVAILABLE, and the client asks again.
 """
 
@@ -61,7 +61,7 @@ class Mutations:
         } | {METADATA: table[METADATA]._replace(by=self._mentioned(table[METADATA]))}
 
     def _mentioned(self, handler: Handler) -> Callable[[Any, Call], Any]:
-        """Metadata, which makes topics that are missing."""
+        """The handler of Metadata, which takes tokens for the missing topics that it creates."""
 
         def by(request: Any, call: Call) -> Any:
             bucket = self._bucket(call)

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def look_for_user(config: BrokerConfig, credentials: Credentials) -> None:
-    """Warn where this broker is to log in at others as a user who has no password, or another one."""
+    """Warn if this broker logs in at others as a user without a password, or with another password."""
     own = config.account
     if own is None or own.mechanism not in HASHES:
         return
@@ -30,7 +30,7 @@ def look_for_user(config: BrokerConfig, credentials: Credentials) -> None:
 
 
 def look_at_certificates(config: BrokerConfig) -> None:
-    """Warn where others will not connect to this broker."""
+    """Warn if other brokers will not accept this broker's certificate."""
     try:
         check_believed(config)
     except ConfigError as problem:

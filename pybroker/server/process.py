@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 def run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Collection[str] = ()) -> None:
     """Serve until SIGTERM or SIGINT, which end it cleanly; a second one waits for no running request. SIGHUP, which a
-    terminal sends that is closed, and a service manager that wants settings read again, ends nothing.
+    closing terminal sends, or a service manager to reload settings, does not end it.
 
     `on_ready` is called once the broker serves; `give_up` as in Broker. Raises StartError, OSError. The process may
     open as many files as the system lets it: connections and segments that are in use take one each."""

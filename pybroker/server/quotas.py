@@ -94,7 +94,8 @@ class QuotaManager:
         return bool(self._quotas.number)
 
     def owed(self, caller: Caller, client_id: str | None, produce: bool) -> QuotaBucket | None:
-        """The bucket that has a client wait for longest before its next request, or Produce; None where none has."""
+        """The bucket for which a client has to wait longest before its next request, or Produce; None if there is
+        none."""
         if not self._quotas.number:
             return None
         client, now_ms = self._client(caller, client_id or ""), self._now_ms()
@@ -165,7 +166,7 @@ class QuotaManager:
         return bool(request.replica_id >= 0 or (state is not None and state.replica_id >= 0))
 
     def charge(self, api: str, call: Call, spent_ns: int) -> int:
-        """Count time that was spent on a request beside its handler; how many ms its client has to wait."""
+        """Count time that was spent on a request outside its handler; the ms that its client has to wait."""
         if not self._quotas.number or api in BETWEEN_BROKERS:
             return 0
         bucket = self._client(call.caller, call.client_id or "").request
@@ -177,7 +178,7 @@ class QuotaManager:
     # -- who counts where --------------------------------------------------------------------------------------------
 
     def _client(self, caller: Caller, client_id: str) -> Client:
-        """Where a request counts; who is on a connection is looked up once, and again when quotas change."""
+        """The quotas of a request's client; a connection's are looked up once, and again when quotas change."""
         throttle, number = caller.throttle, self._quotas.number
         held: Client | None = None if throttle is None else throttle.client
         if held is not None and (held.number, held.client_id) == (number, client_id) and self._is_current(held):
@@ -198,8 +199,8 @@ class QuotaManager:
         return found
 
     def _tell_plane(self, throttle: Throttle, client: Client) -> None:
-        """Have the native plane count there from now on, and execute what it can; not yet where the connection has yet
-        to wait for what its client produced on others (debts.py)."""
+        """Let the native plane count the client from now on, and execute what it can; not yet if the connection still
+        has to wait for what its client produced on others (debts.py)."""
         encoded = client.client_id.encode()
         owes = client.produce is not None and not throttle.is_settled(True) and client.produce.throttle(self._now_ms())
         throttle.is_kept = bool(owes)

@@ -27,7 +27,7 @@ JOIN_SECONDS = 10.0
 LOG_DIR_CHECK_MS = 1_000
 """Between two looks at a log dir: how long records may go into files that somebody removed."""
 SPACE_LOOK_MS = 200
-"""Between two looks whether a log dir is full: how long it leads on."""
+"""Time between two looks whether a log dir is full: so long the broker may go on leading there."""
 SCRUB_LOOK_MS = 1_000
 """Between two looks whether a log dir is to be scrubbed, or a read met damage."""
 IDLE_FILES_MS = 30_000

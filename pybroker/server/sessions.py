@@ -77,7 +77,7 @@ class Sessions:
         """Say no, and hang up, a while from now."""
         assert step.failed is not None
         self._logins.count_refused(step)
-        if step.answer is not None:  # told before the wait, whether the client is there until its end or not
+        if step.answer is not None:  # logged before the wait, because the client may leave during it
             self._closings.tell(
                 "login refused", caller, step.failed, self._loop.time(), step.claimed, credentials=step.credentials
             )

@@ -58,7 +58,7 @@ class Tls:
 
 
 def tls_of(listener: str, settings: Ssl, steps: Executor, logins: Logins, *, dated: bool = True) -> Tls:
-    """What the settings of a listener say; `dated` as of `server_context`. Raises ConfigError."""
+    """The TLS of a listener from its settings; `dated` as in `server_context`. Raises ConfigError."""
     context = server_context(settings, listener, dated=dated)
     try:
         rules = parse_rules(settings[PRINCIPAL_RULES])

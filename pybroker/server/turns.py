@@ -1,4 +1,4 @@
-"""Gives out turns on the event loop to large requests: one slice of one of them, then all that came meanwhile.
+"""Gives large requests turns on the event loop: one slice of one of them, then all that came meanwhile.
 
     turn of the loop   slice of ann's | what came meanwhile | slice of bob's | what came meanwhile | slice of ann's ...
 
@@ -17,7 +17,7 @@ class Turns:
         self._ringing = False
 
     async def take(self, who: str) -> None:
-        """Wait for a turn. It ends where the caller awaits something, or asks for the next one."""
+        """Wait for a turn. It ends when the caller awaits something, or asks for the next one."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(who, deque()).append(turn)
@@ -27,7 +27,7 @@ class Turns:
         await turn
 
     def _ring(self) -> None:
-        """Give one turn; once in two rounds of the loop, as long as a request waits."""
+        """Give one turn, in every second round of the loop while a request waits."""
         while self._waiting:
             who = next(iter(self._waiting))
             waiting = self._waiting.pop(who)

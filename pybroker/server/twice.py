@@ -1,9 +1,9 @@
-"""Keeps elements of one name together, where a request that is executed in slices names something more than once.
+"""Keeps elements with one name together, if a request that is executed in slices names something more than once.
 
-    survey   each element is seen; the names that come again are known
-    slices   elements of such a name are kept back, and executed behind the others, all of one name in one slice
+    survey   note the name of each element, and which names are repeated
+    slices   keep back elements with a repeated name; execute them last, all elements of one name in one slice
 
-So a handler finds that something is named twice, and answers that as it does in a small request.
+So a handler sees that something is named twice, and answers as it does for a small request.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Twice:
-    """The elements of one request. `by`: the fields that make a name; none where an API may name things twice."""
+    """The elements of one request. `by`: the fields that form a name; empty if the API may name things twice."""
 
     def __init__(self, by: tuple[str, ...]) -> None:
         self._by = by
@@ -19,7 +19,7 @@ class Twice:
         self._held: dict[tuple[Any, ...], list[Any]] = {}
 
     def see(self, elements: list[Any]) -> None:
-        """Note the names of elements: as many as the request's bound allows, at most."""
+        """Note the names of elements; the request's bound limits their number."""
         for element in elements if self._by else ():
             name = self._name(element)
             if name in self._seen:
@@ -38,7 +38,8 @@ class Twice:
         return others
 
     def slices(self, at_once: int) -> Iterator[list[Any]]:
-        """Give what was kept back, about so many at once; of a name that comes more often, two at least."""
+        """Yield the elements that were kept back, about `at_once` in each slice; a name with more gets at least two in
+        its slice."""
         share: list[Any] = []
         for held in self._held.values():
             while held:

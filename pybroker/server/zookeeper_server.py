@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 HOST: Final = "127.0.0.1"
 TICK_MS: Final = 500
 OTHERS: Final = 0o077
-"""The rights of a group and of others: none has any, for the data holds credentials."""
+"""The mode bits of the group and of others: they get none, for the data holds credentials."""
 START_S_MAX: Final = 30.0
 STOP_S_MAX: Final = 10.0
 LOOK_S: Final = 0.01
@@ -118,7 +118,7 @@ class Server:
         return -1 if self._process is None else self._process.pid
 
     def close_to_others(self) -> None:
-        """Take from other users every right in a directory of an earlier run, and log that they had some."""
+        """Remove all rights of other users in a directory of an earlier run, and log it if they had some."""
         opened, refused = 0, 0
         for path in (self._directory, *self._directory.rglob("*")) if self._directory.is_dir() else ():
             mode = path.lstat().st_mode
@@ -127,7 +127,7 @@ class Server:
             try:
                 path.chmod(stat.S_IMODE(mode) & ~OTHERS)
                 opened += 1
-            except PermissionError:  # another user's
+            except PermissionError:  # the file belongs to another user
                 refused += 1
         if opened or refused:
             where = {"directory": self._directory, "closed": opened, "still_open": refused}

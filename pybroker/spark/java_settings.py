@@ -1,4 +1,4 @@
-"""The names of settings that Java's consumer and producer have (Apache Kafka 3.9 and 4.1) and that only tune them."""
+"""The names of settings that only tune Java's consumer and producer (Apache Kafka 3.9 and 4.1)."""
 
 from typing import Final
 

@@ -1,9 +1,9 @@
 """The options of the source and the sink, by the names that Spark's own connector has for them (format "kafka").
 
-Names are compared without regard to case, as in Spark. A name that is nearly a known one is refused as a slip, and so
-is a client's setting without its `kafka.`; any other unknown name is left alone, as Spark's connector leaves it. A name
-with `kafka.` is for the client. Ours uses what it has a use for, ignores with a warning what only tunes Java's, and
-refuses what would change the meaning.
+Names are compared without regard to case, as in Spark. A name close to a known one is refused as a slip, and so is a
+client setting without its `kafka.` prefix; any other unknown name is ignored, as in Spark's connector. A name with
+`kafka.` is for the client: pybroker's client applies the settings that it supports, ignores with a warning those that
+only tune Java's client, and refuses those that would change the meaning.
 """
 
 import difflib
@@ -70,7 +70,7 @@ REFUSED: Final = {
     "interceptor.classes": "there is no place for interceptors",
     "transactional.id": "rows are written at least once, without transactions",
 }
-"""Settings of the client that are refused, and what to do instead; Spark's connector refuses most of them too."""
+"""Client settings that are refused, and what to do instead; Spark's connector refuses most of them, too."""
 NO_LIMITS: Final = ("maxBytesPerTrigger", "maxRatePerPartition", "spark.streaming.kafka.maxRatePerPartition")
 """Limits of other sources, which this one would ignore."""
 SECURITY_CLIENT: Final = frozenset(

@@ -24,7 +24,7 @@ TAKES: Final = {
     "pybroker": ("mode", "settings", "data_dir", "sasl", "acls", "tls"),
     "pybroker_cluster": ("brokers", "mode", "store", "settings", "sasl", "acls", "tls"),
 }
-"""The words of each marker."""
+"""The arguments that each marker takes."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -81,7 +81,7 @@ def pybroker_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterHandle]:
 
 
 def _said(request: pytest.FixtureRequest, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a test's marker; the test fails where it has a word that the marker does not take."""
+    """The arguments of a test's marker; the test fails if the marker does not take one of them."""
     __tracebackhide__ = True
     marker = request.node.get_closest_marker(name)
     if marker is None:

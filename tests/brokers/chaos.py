@@ -60,16 +60,16 @@ PAUSES_S = (0, 0.3, 1, SESSION_MS / 1000, 2 * SESSION_MS / 1000)
 BACK_S_MAX = 60.0
 """From the end of all faults until the cluster is whole."""
 UP_S_MAX = 30.0
-"""Until each writer is answered again in one of HARMLESS."""
+"""How long a writer may wait for an answer during a fault of HARMLESS."""
 HARMLESS = (*DAMAGES, "fill_disk", "refuse", "refuse_often")
 """Faults that two of three brokers do not mind: while there is nothing else, writers go on."""
 OUTAGES = ("kill", "stop")
-"""Nor do they mind one of these, beside what is done to ZooKeeper's nodes: another leads within a session."""
+"""Nor do they mind one of these beside damages of ZooKeeper's nodes: another broker leads within a session."""
 ENDS_S_MAX = 10.0
 SWITCH_S = 0.0005
 """Between threads: each byte between brokers waits for one of them, and clients that connect again keep it busy."""
 ROLLS_BACK = 0.06
-"""How often a round is that one."""
+"""The share of rounds in which ZooKeeper is restored from an older copy."""
 REST_S_MAX = 90.0
 SETS: dict[str, object] = {
     "zookeeper_session_timeout_ms": SESSION_MS, "zookeeper_connection_timeout_ms": 60_000,
@@ -132,7 +132,7 @@ class Chaos:
                 self.faults.undo_one()
 
     def is_to_roll_back(self) -> bool:
-        """Drawn in any case, so that a seed has the same faults then."""
+        """True for some rounds; the number is always drawn, so that a seed has the same faults either way."""
         drawn = self.random.random()
         return drawn < (ROLLS_BACK if not self.only else 1 / len(self.only) if ROLL_BACK in self.only else 0)
 

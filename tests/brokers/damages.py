@@ -2,8 +2,8 @@
 
     sound ──break──> damaged: a new controller may read it at once ──mend──> as it was, or what the cluster made of it
 
-Each is a generator like the faults of disturbances.py. What it costs is the topic whose node it is, which is one that
-nobody is judged by; the cluster, its other topics and its clients go on. Two are never mended by hand: a controller
+Each is a generator like the faults of disturbances.py. A damage may stop the topic whose node it is, which no client
+uses; the cluster, its other topics and its clients go on. Two damages are left for the cluster to mend: a controller
 epoch and a block of producer ids that were set back.
 """
 
@@ -31,9 +31,9 @@ DAMAGES = (
 VICTIM = "victim"
 """A topic of one partition that no client uses."""
 TWIN = "twin"
-"""Has the id of the topic that is judged."""
+"""A topic that gets the id of the judged topic."""
 NOWHERE = {77, 78}
-"""Brokers that there are not."""
+"""Ids of brokers that do not exist."""
 GARBAGE = b'{"version":1,"par'
 DEFAULTS = nodes.broker_config(None)
 CONNECT_S_MAX = 30
@@ -44,7 +44,7 @@ Fault = Iterator[None]
 
 
 class Damages:
-    """Of one cluster, whose topic `judged` is to go on."""
+    """The damages to one cluster, whose topic `judged` must go on."""
 
     def __init__(self, cluster: Cluster, judged: str, chance: random.Random) -> None:
         self.cluster = cluster
@@ -101,7 +101,8 @@ class Damages:
             client.delete(DEFAULTS)
 
     def set_back_state(self) -> Fault:
-        """As it was when the topic was made; afterwards the later one of what was and what the cluster wrote."""
+        """Set the state back to that of the topic's creation; afterwards restore the later of the state before and what
+        the cluster wrote."""
         return self._altered(nodes.state(VICTIM, 0), lambda data: self.older[nodes.state(VICTIM, 0)])
 
     def delete_state(self) -> Fault:
@@ -129,14 +130,14 @@ class Damages:
     # -- mended by the cluster ---------------------------------------------------------------------------------------
 
     def set_back_controller_epoch(self) -> Fault:
-        """Elections of controllers go on from there."""
+        """Set it back to its first value: elections of controllers go on from there."""
         with self.connected() as client:
             client.set(nodes.CONTROLLER_EPOCH, self.older[nodes.CONTROLLER_EPOCH])
             self._depose(client)
         yield from ()
 
     def set_back_producer_ids(self) -> Fault:
-        """No block of ids is given twice."""
+        """Set the block back: no id may be given out twice."""
         with self.connected() as client, suppress(NoNodeError):
             client.set(nodes.PRODUCER_IDS, nodes.dump_block(1, 0, 999))
             self._depose(client)
@@ -145,7 +146,7 @@ class Damages:
     # -- the steps ---------------------------------------------------------------------------------------------------
 
     def _altered(self, path: str, alter: Callable[[bytes], bytes]) -> Fault:
-        """Mended, if the node is as it was left: else the cluster has written something sound meanwhile."""
+        """Alter a node; afterwards restore it, unless the cluster has written something sound meanwhile."""
         with self.connected() as client:
             data, _ = client.get(path)
             broken = alter(data)
@@ -162,6 +163,6 @@ class Damages:
             self._tell_all(client)
 
     def _tell_all(self, client: KazooClient) -> None:
-        """Have another controller read everything."""
+        """Delete the controller's node, so that a new controller reads everything."""
         with suppress(NoNodeError):
             client.delete(nodes.CONTROLLER)

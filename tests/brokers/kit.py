@@ -19,7 +19,7 @@ from tests.harness import HOST, BrokerProcess, free_port, until
 from tests.wire import ATTRIBUTES_AT, BATCH_OVERHEAD, HEAD, TAIL
 
 HEADER_BYTES = 12
-"""Of a batch, before what its length counts."""
+"""Bytes of a batch before those that its length counts."""
 QUIET = {"log_level": 0}
 SETS = {
     "default.replication.factor": 3, "min.insync.replicas": 2, "offsets.topic.num.partitions": 2,
@@ -48,7 +48,7 @@ class Planted(BrokerProcess):
 
     @property
     def full(self) -> Path:
-        """While there is this file, all that the broker writes fails with ENOSPC."""
+        """The file whose presence makes every write of the broker fail with ENOSPC."""
         return self.data_dir.with_suffix(".full")
 
 
@@ -175,7 +175,7 @@ class Cluster:
         return int(self.admin.list_topics(timeout=timeout_s).controller_id)
 
     def until_in_sync(self, topic: str, partitions: int = 1, size: int = 3, timeout_s: float = 60) -> None:
-        """As some live broker says; where all are to be in sync, as each of them does."""
+        """Wait until some live broker says that `size` replicas are in sync; if that is all, until each broker does."""
 
         def in_sync() -> bool:
             if any(len(self.partition(topic, index)[1]) != size for index in range(partitions)):

@@ -110,7 +110,7 @@ class Network(network.Network):
 
 
 async def read(reader: asyncio.StreamReader) -> bytes:
-    """What comes next; nothing where the connection has ended, in whatever way."""
+    """The bytes that come next; none if the connection has ended, for any reason."""
     with contextlib.suppress(OSError):
         return await reader.read(network.CHUNK_BYTES)
     return b""

@@ -80,7 +80,7 @@ def test_what_a_client_sent_arrives_late(network: Network, listening: socket.soc
 
 
 def test_what_a_client_sent_that_closed_is_lost(network: Network, listening: socket.socket) -> None:
-    """It would come after what the client has sent again on another connection."""
+    """Else it would arrive after the bytes that the client sent again on another connection."""
     way = network.way_to(BROKER, listening.getsockname()[1], CLIENTS)
     with connected(way) as client, accepted(listening) as there:
         client.sendall(b"first")

@@ -139,7 +139,7 @@ async def test_tasks_do_not_wait_for_each_other(start_broker: Callable[..., Brok
 
 
 async def test_sends_that_wait_keep_their_order(shared_broker: Server, topic: str) -> None:
-    """Those that wait for metadata, or for memory, are appended as they were called."""
+    """Sends that wait for metadata, or for memory, are appended in the order of their calls."""
     create(shared_broker, topic)
     async with AsyncProducer(
         bootstrap_servers=shared_broker.bootstrap, buffer_memory=40_000, batch_size=10_000

@@ -1,4 +1,4 @@
-"""What a program's own code does inside a client: it may raise anything, and the client goes on."""
+"""A program's own code inside a client may raise anything, and the client goes on."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_delivery_callback_may_raise_anything(
 
 
 def test_a_callback_that_is_called_at_once_raises_in_its_caller(shared_broker: Server, topic: str) -> None:
-    """sys.exit() in the program's own thread ends the program, after the calls that were to be made are made."""
+    """sys.exit() in the program's own thread ends the program, after all waiting callbacks were called."""
     create(shared_broker, topic)
     called = []
 

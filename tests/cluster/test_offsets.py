@@ -33,7 +33,7 @@ def committed(ago_ms: int, lasts_ms: int | None) -> Committed:
 def test_the_state_of_the_group_is_asked_first(
     state: State, protocol_type: str | None, gone: set[TopicPartition], lasts_ms: int | None
 ) -> None:
-    """Whatever time a client set: a group that lives keeps the offsets of what it reads (KIP-211)."""
+    """A live group keeps the offsets of topics that it reads, even if a client set an expiry time (KIP-211)."""
     group = Group("g", protocol_type=protocol_type)
     group.state = state
     offsets = {READ: committed(5000, lasts_ms), LEFT: committed(5000, lasts_ms)}

@@ -250,7 +250,7 @@ async def test_an_isr_that_is_none(cluster: FakeCluster, version: int, isr: tupl
 
 
 async def test_features_are_on_record(cluster: FakeCluster) -> None:
-    """As Kafka's controller has them made; what is there already stays."""
+    """The node has the data that Kafka's controller writes; an existing node stays."""
 
     async def made() -> bool:
         return await cluster.admin.exists(nodes.FEATURE) is not None

@@ -1,4 +1,4 @@
-"""One topic's damage is one topic's: whatever the store holds of it, and whatever fails in work on it."""
+"""Damage stays within one topic, for any content of its nodes, and any failure in work on it."""
 
 from __future__ import annotations
 

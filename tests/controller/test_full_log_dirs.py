@@ -1,4 +1,4 @@
-"""Brokers whose log dirs are full, as the controller has it: others lead, and nobody is elected who could not write."""
+"""The controller and brokers with full log dirs: others lead, and no broker is elected that could not write."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def tell(cluster: FakeCluster, number: int, key: TopicPartition, *, full: 
 
 
 def offline(broker: FakeBroker, key: TopicPartition) -> list[int]:
-    """The replicas that cannot be used, as a broker is told."""
+    """The offline replicas in the metadata that a broker got."""
     return list(broker.image[key].offline_replicas) if key in broker.image else []
 
 
@@ -66,7 +66,7 @@ async def test_a_full_follower_leaves_the_isr_at_once(cluster: FakeCluster) -> N
 
 
 async def test_where_all_are_full_one_leads_on(cluster: FakeCluster) -> None:
-    """No replica that is not in sync is elected, whatever the topic allows; the first that has room leads."""
+    """A replica that is not in sync is not elected, even if the topic allows it; the first that has room leads."""
     cluster.configs["t"] = {"unclean.leader.election.enable": "true"}
     (key,) = await cluster.create("t", (2, 3, 1))
     await tell(cluster, 2, key, full=True)

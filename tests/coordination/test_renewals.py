@@ -57,7 +57,7 @@ async def test_a_lease_goes_on_while_the_loop_stands_still(server: Slow) -> None
 
 
 async def test_no_lease_goes_on_behind_news(server: Slow) -> None:
-    """Another state of the session, which the loop has not heard of: whatever is answered renews nothing."""
+    """After a new state of the session, which the loop has not heard of, no answer renews the lease."""
     session = server.session()
     await session.open(WAIT_S)
     renewed: list[int] = []

@@ -53,7 +53,7 @@ def test_a_fetch_proves_when_the_second_one_before_it_came(leader: core.Partitio
 
 
 def test_another_session_begins_anew(leader: core.Partition) -> None:
-    """What was sent by an earlier connection may come at any time: it is in no order with what came by this one."""
+    """A request of an earlier connection may come at any time: it has no order with those of this one."""
     leader.set_isr([2], 3, 2)
     a = fetching(leader, 2)
     for now_ms in (10, 20, 30):

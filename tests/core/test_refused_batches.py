@@ -1,4 +1,4 @@
-"""What follows a refused batch is refused like it, until that one comes again."""
+"""Batches that follow a refused one are refused with its error, until that one comes again."""
 
 import errno
 import random
@@ -169,7 +169,7 @@ def test_a_restart_ends_a_refusal(home: Home) -> None:
 
 
 def test_a_refused_producer_is_in_no_snapshot(home: Home) -> None:
-    """It wrote nothing."""
+    """The snapshot holds no producer whose only batch was refused: it wrote nothing."""
     partition = home.open()
     assert home.broker is not None
     home.broker.arm("segment.write", "errno", errno.ENOSPC, times=1)

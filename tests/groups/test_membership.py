@@ -163,7 +163,7 @@ async def test_the_cause_of_a_rebalance_is_logged_and_kept(
 async def test_long_names_of_a_client_make_short_lines(
     live: Live, member: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of a group, a client id and a reason of 20,000 characters each."""
+    """The group id, the client id and the reason have 20,000 characters each."""
     caplog.set_level(logging.INFO, "pybroker")
     one = await member(group="g" * 20_000)
     assert await one.join(reason="j" * 20_000) == 0
@@ -300,7 +300,7 @@ async def test_what_a_member_said_goes_with_it(member: Make) -> None:
 async def test_a_broker_that_stood_still_expires_nobody_for_that(
     member: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its clock jumps over two sessions, in which no heartbeat could be heard: the members have as long once more."""
+    """The loop's clock jumps over two sessions, in which it could hear no heartbeat: members get that time once more."""
     loop = asyncio.get_running_loop()
     first, second = await member(session_ms=SHORT_SESSION_MS), await member(session_ms=SHORT_SESSION_MS)
     await stable(first, second)

@@ -80,7 +80,7 @@ def broken(history: History) -> list[str]:
 
 
 def test_where_a_partition_ends_is_held() -> None:
-    """An end behind one that was told, or behind a record that was acknowledged, before the question."""
+    """The judge finds an end behind an earlier answer, or behind a record acknowledged before the question."""
     history = History()
     history.check_end(0, 4, history.end(0))
     before = history.end(0)
@@ -92,7 +92,7 @@ def test_where_a_partition_ends_is_held() -> None:
 
 
 def test_a_commit_without_an_answer_may_be_found() -> None:
-    """It was sent, and may be stored late; a commit that was acknowledged, of a lower offset too, is what counts."""
+    """A commit without an answer may be stored late; otherwise the last acknowledged one counts, even if it is lower."""
     history = History()
     history.committing(0, 5)
     history.committing(0, 9)

@@ -1,4 +1,4 @@
-"""The room that a log dir has: when it is full, what it says of that, and what is set aside for what makes room."""
+"""The space of a log dir: when it is full, what is logged of it, and the reserve for operations that make room."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Stage:
 
     @property
     def kept(self) -> int:
-        """Bytes of the disk that are set aside."""
+        """Bytes of the disk in the reserve."""
         file = self.path / RESERVE
         return file.stat().st_blocks * 512 if file.exists() else 0
 
@@ -145,7 +145,7 @@ def test_what_is_set_aside_goes_to_what_asks_for_it(stage: Stage) -> None:
 
 
 def test_a_start_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is set aside is given up as far as the start needs it; appends are refused from the start."""
+    """The start frees as much of the reserve as it needs; appends are refused from the start."""
     (tmp_path / "coordination.sqlite-reserve").write_bytes(b"of an earlier version")
     first = Stage(tmp_path)
     assert not (tmp_path / "coordination.sqlite-reserve").exists()

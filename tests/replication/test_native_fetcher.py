@@ -176,8 +176,8 @@ def diverging(end: int, epoch: int = 0) -> Brought:
 async def test_a_leader_that_is_wrong_about_a_divergence(
     follower: Follower, caplog: pytest.LogCaptureFixture, epoch: int, end: int
 ) -> None:
-    """It names an epoch that is later than all of ours, or an end that takes nothing away: the log stays, which is said
-    once."""
+    """A divergence with an epoch later than all of ours, or with an end that truncates nothing: the log stays, which is
+    logged once."""
     follower.replica.log.append_replica(batch(3), leader_epoch=EPOCH, high_watermark=0)
     await follower.copy()
     for _ in range(2):

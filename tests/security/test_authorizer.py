@@ -257,7 +257,7 @@ def test_rules_never_change() -> None:
 
 
 def steps(work: Callable[[], object]) -> int:
-    """How many instructions of Python it takes, which no other process changes."""
+    """The number of opcodes that `work` executes, which no other process changes."""
     count = 0
 
     def trace(frame: FrameType, what: str, _: object) -> Any:

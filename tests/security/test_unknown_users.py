@@ -129,7 +129,7 @@ def test_nobody_has_a_salt_of_the_form_of_most_users(salt: bytes) -> None:
 
 
 def test_forms_are_counted() -> None:
-    """Choose one of two that as many users have: the same at each broker, in whatever order it has read users."""
+    """Of two forms with as many users, each broker chooses the same, in any order of reading users."""
     orders = []
     for order in (1, -1):
         forms = Forms()

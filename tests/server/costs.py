@@ -40,7 +40,7 @@ PATIENCE_S = 60.0
 
 
 class Cost(NamedTuple):
-    """What a request cost. `answer`: what came of it, in a word."""
+    """The cost of a request. `answer` is its outcome in a word."""
 
     elements: int
     request_bytes: int

@@ -60,7 +60,7 @@ def broker(home: Path, store: ForbiddingStore) -> ClusterBroker:
 async def test_a_broker_starts_and_leads(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, node: str, damage: str
 ) -> None:
-    """The broker leads its other topic, and logs a few lines, whatever one node holds."""
+    """The broker leads its other topic, and logs a few lines, for any content of one node."""
     caplog.set_level(logging.WARNING)
     store = ForbiddingStore()
     await store.open()

@@ -183,7 +183,7 @@ async def test_a_full_disk_is_no_failed_disk(live: Live, wire: Wire, caplog: pyt
 
 
 async def test_a_full_disk_is_called_so(live: Live, wire: Wire) -> None:
-    """The first refusal has its code alone; from then on clients are told in words, until a write succeeds."""
+    """The first refusal has only its code; the next ones have a message, until a write succeeds."""
     broken, _ = await two_topics(live, wire)
     words = {
         errno.ENOSPC: "disk full: the log dir of the partition has no space left",

@@ -19,7 +19,7 @@ from tests.server.test_sasl import log_in
 
 @pytest.fixture
 async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Live]:
-    """A broker with ten places for logins, at which nobody's time is ever over."""
+    """A broker with ten places for logins, where no login ever times out."""
     monkeypatch.setattr(connection_quotas, "LOGIN_GRACE_SECONDS", 86_400.0)
     made = Live(tmp_path, [*SETS, "max.connections=20", "sasl.enabled.mechanisms=PLAIN"])
     await made.start()
@@ -41,7 +41,7 @@ def flood(live: Live, count: int) -> list[socket.socket]:
 
 
 async def test_a_flood_of_one_host_keeps_no_other_out(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """Its oldest connections go for whoever comes, and each time that accepting is paused is no line of its own."""
+    """The flood's oldest connections make room for newcomers, and not every pause in accepting is logged."""
     assert live.broker is not None and live.broker._sockets is not None
     user = await live.connect("CLIENTS")
     await log_in(user, ANN)
@@ -59,7 +59,7 @@ async def test_a_flood_of_one_host_keeps_no_other_out(live: Live, caplog: pytest
 async def test_a_host_that_is_alone_waits_and_is_told_of_once_a_minute(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Many clients of one address that come at once are reset by nobody: those too many wait to be accepted."""
+    """Many clients of one address that come at once are not reset: those too many wait to be accepted."""
     held = flood(live, 15)
     for _ in range(3):
         async with asyncio.timeout(30):
@@ -87,7 +87,7 @@ def test_the_host_of_most_logins_has_no_grace_where_others_are() -> None:
     logins = [One(host) for host in ("a", "b", "b", "b", "c")]
     for each in logins:
         pending.add(each.host, each)
-    assert pending.make_room(0.5, 1) == 0.5  # nobody but b is there, says the caller
+    assert pending.make_room(0.5, 1) == 0.5  # the caller says that b is the only host
     assert pending.make_room(0.5, 3) == 0 and [each.closed for each in logins] == [False, True, False, False, False]
     assert pending.make_room(0.5, 3) == 0.5  # b has a half, and not more
     pending.discard("b", logins[2])

@@ -1,4 +1,4 @@
-"""Whoever has used up a quota gets no more of it by coming with another connection."""
+"""A client that has used up a quota gets no more of it on another connection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def spent(live: Live) -> None:
 
 @pytest.mark.parametrize("first", [None, "ApiVersions", "Metadata"])
 async def test_another_connection_waits_for_what_is_owed(live: Live, first: str | None) -> None:
-    """Its first Produce, whatever came before it. What is no Produce is answered at once."""
+    """The connection's first Produce waits, even after other requests, which are answered at once."""
     await spent(live)
     began = time.monotonic()
     wire = await live.connect()

@@ -1,4 +1,4 @@
-"""Guesses at passwords are seen: in the log, by user and address, and in a metric, beside whatever else goes wrong."""
+"""Guesses at passwords are seen, in the log by user and address, and in a metric, beside any other trouble."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_guesses_are_seen_beside_harmless_ends(live: Live, caplog: pytest.
 async def test_a_guess_is_told_though_its_client_does_not_wait(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It resets the connection before the broker says no, which takes a minute here."""
+    """The client resets the connection before the broker answers the refusal, which takes a minute here."""
     live = Live(tmp_path, [*CLIENTS, "connection.failed.authentication.delay.ms=60000"])
     await live.start()
     wire = await live.connect()

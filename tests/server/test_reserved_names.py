@@ -1,4 +1,4 @@
-"""Nobody logs in under a name that ACLs have for who has not logged in, or for everybody."""
+"""No client logs in as ANONYMOUS or `*`, the names in ACLs for clients without a login and for all clients."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ async def test_it_is_not_taken_while_the_broker_runs(tmp_path: Path) -> None:
 
 
 async def test_a_broker_starts_with_an_old_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It says so once, and can be given another one."""
+    """The broker logs it once, and can be given another certificate."""
     running = live(tmp_path, store(tmp_path / "old.pem", days=(-9, -1)))
     await running.start()
     lines = [Logfmt().format(record) for record in caplog.records if record.levelno == logging.ERROR]

@@ -148,7 +148,7 @@ class Life(Process):
         self.run(watch.run())
 
     def _report_space(self) -> None:
-        """As ClusterBroker has it."""
+        """Report a change of space, as ClusterBroker does."""
         notice = nodes.dump_log_dir_event(self.number)
 
         async def report() -> None:

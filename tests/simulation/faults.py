@@ -163,7 +163,7 @@ class Faults:
     # -- disks -------------------------------------------------------------------------------------------------------
 
     def _fill_disk(self, life: Life) -> None:
-        """Its disk is full for a while."""
+        """Fill the broker's disk for a while."""
         if life.dead or life.frozen or not life.listens:
             return
         self._say("disk full at", life)

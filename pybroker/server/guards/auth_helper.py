@@ -118,7 +118,7 @@ def split(items: Iterable[Any], allowed: Callable[[Any], bool]) -> tuple[list[An
 
 
 async def split_in_shares(items: Sequence[Any], allowed: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
-    """The same of many, giving way to others."""
+    """Do the same as `split` for many items, letting the event loop run in between."""
     kept: list[Any] = []
     denied: list[Any] = []
     async for share in in_shares(items):

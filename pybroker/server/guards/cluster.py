@@ -23,7 +23,7 @@ def of_cluster(auth: AuthHelper, handler: Handler, operation: Operation) -> Guar
 
 
 def denied(auth: AuthHelper, operation: Operation) -> Callable[[Call], int]:
-    """What all of a call is denied with, before its request is looked at."""
+    """A function that gives the code which denies a whole call, before its request is read; 0 if it is allowed."""
 
     def code(call: Call) -> int:
         return errors.NONE if auth.may_to_cluster(call.caller, operation) else errors.CLUSTER_AUTHORIZATION_FAILED

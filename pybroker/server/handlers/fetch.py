@@ -260,7 +260,7 @@ class Fetch:
         return reads
 
     async def _doubt(self, read: _Read) -> None:
-        """Others may lead by now: only what is proven has a client go back to an offset of ours."""
+        """Answer NOT_LEADER_OR_FOLLOWER unless it is proven that this broker leads: else a client might go back."""
         assert read.replica is not None
         if not await self._proof.found(read.replica):
             answer = read.answer
@@ -412,7 +412,7 @@ class Fetch:
         async for share in in_shares(plan.told([(read.key, read.news) for read in reads])):
             for key in share:
                 read = by_key.pop(key)
-                if key.topic != topic:  # neighbours of one topic go together, as in Kafka's answers
+                if key.topic != topic:  # adjacent partitions of one topic share an entry, as in Kafka's answers
                     topic = key.topic
                     named = {"topic": topic} if isinstance(topic, str) else {"topic_id": topic}
                     response.responses.append(kind.Responses(**named))
@@ -430,7 +430,7 @@ class Fetch:
 
 
 def _ends_a_log(read: _Read) -> bool:
-    """True if the answer says that a client is beyond the log, before it, or on another branch."""
+    """True if the answer says that a client's offset is outside the log, or that its log diverges."""
     answer = read.answer
     outside = answer.error_code == errors.OFFSET_OUT_OF_RANGE or answer.diverging_epoch is not None
     return outside and read.replica is not None

@@ -35,7 +35,7 @@ class Creator(Protocol):
     """Who creates topics that clients merely mention."""
 
     def is_creating(self, name: str) -> bool:
-        """Is that under way?"""
+        """True while a topic of this name is being created."""
 
     def auto_create(self, name: str) -> None:
         """Begin to create a topic with the broker's defaults; again while that is under way changes nothing. Raises
@@ -135,7 +135,7 @@ class Metadata:
         return m.MetadataResponse.Topics(error_code=code, name=name, topic_id=NO_ID)
 
     def _may_create(self, name: str, call: Call) -> bool:
-        """What is under way was allowed, and costs nothing more."""
+        """True if the call may create a topic. A creation that is under way was allowed before, and costs no more."""
         return call.may_create is None or self._creator.is_creating(name) or call.may_create(name)
 
 

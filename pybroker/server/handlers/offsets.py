@@ -118,7 +118,7 @@ class OffsetForLeaderEpoch:
         self._proof = proof
 
     def __call__(self, request: Any, call: Call) -> Any:
-        """The answer, or a coroutine of it where the ends are to be proven; a follower goes by its own epoch."""
+        """The answer, or a coroutine of it if the ends need a proof. Followers need none: they name their epoch."""
         if self._proof.is_due and request.replica_id == CONSUMER:
             return self._when_proven(request)
         return self._answer(request, set())

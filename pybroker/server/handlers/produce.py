@@ -198,7 +198,7 @@ def _refuse(answer: Any, problem: KafkaError | core.LogError | OSError) -> None:
 
 
 def _words(problem: KafkaError | core.LogError | OSError) -> str:
-    """The message for the client. Paths of the broker are not for clients."""
+    """The error message for the client, without paths of the broker."""
     if isinstance(problem, OSError):
         number = problem.errno or 0
         return _FULL.get(number) or f"the log dir of the partition cannot be written: {os.strerror(number)}"

@@ -34,13 +34,14 @@ T = TypeVar("T")
 
 
 def _planned(count: int) -> int:
-    """The partitions to plan where a topic is to have `count`: one that is too large is refused without a plan."""
+    """The number of partitions to plan for a topic with `count`; one that is too large is refused without a plan."""
     return count if 0 < count <= PARTITIONS_MAX else 0
 
 
 def _check_size(sizes: Sequence[int], whole: tuple[int, int] | None) -> None:
-    """Hold the topics of a request, and the partitions to plan for them, against the limits of one request; `whole`: of
-    the request of which this is a slice. Raises POLICY_VIOLATION."""
+    """Check the topics of a request, and the partitions to plan for them, against the limits of one request.
+
+    `whole` has both numbers for the request of which this is a slice. Raises POLICY_VIOLATION."""
     topics, partitions = whole or (len(sizes), sum(sizes))
     if topics > TOPICS_MAX or partitions > PARTITIONS_MAX:
         raise KafkaError(
