@@ -300,7 +300,7 @@ async def test_what_a_member_said_goes_with_it(member: Make) -> None:
 async def test_a_broker_that_stood_still_expires_nobody_for_that(
     member: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop's clock jumps over two sessions, in which it could hear no heartbeat: members get that time once more."""
+    """The clock jumps over two sessions, in which no heartbeat could be heard: members get that time once more."""
     loop = asyncio.get_running_loop()
     first, second = await member(session_ms=SHORT_SESSION_MS), await member(session_ms=SHORT_SESSION_MS)
     await stable(first, second)

@@ -92,7 +92,7 @@ def test_where_a_partition_ends_is_held() -> None:
 
 
 def test_a_commit_without_an_answer_may_be_found() -> None:
-    """A commit without an answer may be stored late; otherwise the last acknowledged one counts, even if it is lower."""
+    """A commit without an answer may be stored late; else the last acknowledged one counts, even if it is lower."""
     history = History()
     history.committing(0, 5)
     history.committing(0, 9)
