@@ -21,7 +21,7 @@ from pybroker.model import TopicPartition
 from pybroker.replication import damage
 from pybroker.replication.checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from pybroker.replication.disk_space import LACKS
-from pybroker.replication.logdirs import Found, LogDir, StartError
+from pybroker.replication.logdirs import Found, LogDir, StartError, remove
 from pybroker.replication.replica import Replica
 
 log = logging.getLogger(__name__)
@@ -197,6 +197,36 @@ class Opener:
             return None
         paths = [os.path.join(log_dir.path, str(key)) for log_dir in self.usable()]
         return next((path for path in paths if os.path.isdir(path)), None)
+
+    def delete(self, gone: Mapping[TopicPartition, Replica | None], plane: core.Plane | None) -> set[TopicPartition]:
+        """Remove the files of replicas; those whose files may come back with their disk. Waits for the disk."""
+        aside, failed = [], set()
+        for key, replica in gone.items():
+            try:
+                if replica is not None and replica.log is not None:
+                    if plane is not None:
+                        plane.withdraw(replica.log)  # where a fetch of it may be at the disk
+                    self._core.delete(replica.log)
+                elif renamed := self.set_aside(key, "delete"):
+                    aside.append(renamed)
+            except (core.LogError, OSError) as problem:
+                event(log, logging.ERROR, "partition not deleted", partition=key, reason=problem)
+                failed.add(key)
+        # What is not open may lie anywhere; else nobody waits for the disk of a log dir that has nothing to do with it.
+        anywhere = any(replica is None or replica.log is None for replica in gone.values())
+        here = {replica.directory for replica in gone.values() if replica is not None}
+        for log_dir in self.usable():
+            if not anywhere and log_dir not in here:
+                continue
+            try:
+                log_dir.sync()  # or a loss of power brings directories back that nobody knows any more
+                log_dir.forget(gone.keys())
+            except OSError as problem:
+                event(log, logging.ERROR, "deletion not recorded", directory=log_dir.path, reason=problem)
+                failed |= {key for key, replica in gone.items() if replica is None or replica.directory is log_dir}
+        for directory in aside:
+            remove(directory)
+        return failed
 
 
 def _emptiest(usable: Iterable[LogDir]) -> LogDir:

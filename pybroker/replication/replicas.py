@@ -23,7 +23,7 @@ from pybroker.replication.damage import Scrubbed
 from pybroker.replication.disk import DiskThreads
 from pybroker.replication.kraft_log import topic_settings
 from pybroker.replication.leaders import NO_LEADER, Leader
-from pybroker.replication.logdirs import Found, LogDir, remove
+from pybroker.replication.logdirs import Found, LogDir
 from pybroker.replication.opening import Opener, Opening, Wanted
 from pybroker.replication.recording import Recorder
 from pybroker.replication.replica import LEADER, Replica
@@ -384,36 +384,7 @@ class Replicas:
                 replica.tell()
                 if replica.directory is not None:
                     replica.directory.placed -= 1
-        return await asyncio.get_running_loop().run_in_executor(self._workers, self._delete_share, gone)
-
-    def _delete_share(self, gone: Mapping[TopicPartition, Replica | None]) -> set[TopicPartition]:
-        aside, failed = [], set()
-        for key, replica in gone.items():
-            try:
-                if replica is not None and replica.log is not None:
-                    if self._plane is not None:
-                        self._plane.withdraw(replica.log)  # where a fetch of it may be at the disk
-                    self._core.delete(replica.log)
-                elif renamed := self._opener.set_aside(key, "delete"):
-                    aside.append(renamed)
-            except (core.LogError, OSError) as problem:
-                event(log, logging.ERROR, "partition not deleted", partition=key, reason=problem)
-                failed.add(key)
-        # What is not open may lie anywhere; else nobody waits for the disk of a log dir that has nothing to do with it.
-        anywhere = any(replica is None or replica.log is None for replica in gone.values())
-        here = {replica.directory for replica in gone.values() if replica is not None}
-        for log_dir in self._opener.usable():
-            if not anywhere and log_dir not in here:
-                continue
-            try:
-                log_dir.sync()  # or a loss of power brings directories back that nobody knows any more
-                log_dir.forget(gone.keys())
-            except OSError as problem:
-                event(log, logging.ERROR, "deletion not recorded", directory=log_dir.path, reason=problem)
-                failed |= {key for key, replica in gone.items() if replica is None or replica.directory is log_dir}
-        for directory in aside:
-            remove(directory)
-        return failed
+        return await asyncio.get_running_loop().run_in_executor(self._workers, self._opener.delete, gone, self._plane)
 
     # -- upkeep, on the caller's thread ----------------------------------------------------------------------------
 
