@@ -120,9 +120,9 @@ class Lz4Compressor:
     def __init__(self, level: int = 0) -> None: ...
     def __call__(self, plain: Bytes) -> bytes: ...
 
-def undo(codec: int, data: Bytes, bytes_max: int) -> Block:
+def undo(codec: int, data: Bytes, bytes_max: int, strict: bool = True) -> Block:
     """What lz4 (3) or zstd (4) made, without the GIL. Raises LogError 2 where the data is cut, damaged or followed by
-    something else, 10 where it holds more than bytes_max; ValueError for zstd where no libzstd was found."""
+    something else, which is passed by, as Java's readers do, if not `strict`; 10 where it holds more than bytes_max; ValueError for zstd where no libzstd was found."""
 
 def walk_records(payload: Bytes, header: BatchHeader) -> Iterator[Walked]:
     """The records of an uncompressed payload (bytes after the header). Raises LogError(87) where they do not parse."""
@@ -331,13 +331,21 @@ class SegmentScan:
 
     partition: that it is a segment of, and that passes by what is found, what was cut off the file too; None for a file
     alone. strict: its offsets
-    have no gaps, for it was never compacted. next_base: where the next segment begins, -1 if none does. OSError."""
+    have no gaps, for it was never compacted. next_base: where the next segment begins, -1 if none does. position: where
+    the check begins, at offset `reached`. OSError."""
 
     path: str
     base_offset: int
     position: int
     def __init__(
-        self, path: str, *, partition: Partition | None = None, strict: bool = False, next_base: int = -1
+        self,
+        path: str,
+        *,
+        partition: Partition | None = None,
+        strict: bool = False,
+        next_base: int = -1,
+        position: int = 0,
+        reached: int = -1,
     ) -> None: ...
     @property
     def size(self) -> int: ...

@@ -15,7 +15,7 @@ cdef enum:
     GUESS_RATIO = 3  # a block that is too small grows, which is to copy
 
 
-def undo(int codec, data, int64_t bytes_max) -> Block:
+def undo(int codec, data, int64_t bytes_max, bint strict=True) -> Block:
     """What lz4 (3) or zstd (4) made; see the wall."""
     cdef Py_buffer view
     cdef Block made = Block.__new__(Block)
@@ -31,7 +31,7 @@ def undo(int codec, data, int64_t bytes_max) -> Block:
     try:
         with nogil:
             if codec == CODEC_LZ4:
-                status = lz4_frame(<const uint8_t*>view.buf, <size_t>view.len, bytes_max, True, &made.b)
+                status = lz4_frame(<const uint8_t*>view.buf, <size_t>view.len, bytes_max, strict, &made.b)
             else:
                 status = zstd_frames(<const uint8_t*>view.buf, <size_t>view.len, bytes_max, &made.b)
         if status == -ENOMEM:

@@ -123,7 +123,10 @@ cdef class SegmentScan:
     cdef readonly int64_t position   # all before it is checked
     cdef int64_t next_base
 
-    def __init__(self, str path, *, Partition partition=None, bint strict=False, int64_t next_base=-1) -> None:
+    def __init__(
+        self, str path, *, Partition partition=None, bint strict=False, int64_t next_base=-1, int64_t position=0,
+        int64_t reached=-1,
+    ) -> None:
         cdef bytes name = os.fsencode(path)
         cdef const char* c_name = name
         cdef int64_t size = -1
@@ -145,7 +148,8 @@ cdef class SegmentScan:
                 vfs_no_readahead(fd)
         raise_status(status, path)
         scan_file(&self.c, fd, size, self.base_offset)
-        self.c.expected = self.base_offset
+        self.c.expected = max(self.base_offset, reached)
+        self.position = position
         self.c.strict = strict
         self.c.gentle = True
 

@@ -5,9 +5,10 @@
     blocks: size u32, its highest bit set if the block is not compressed | data | xxHash-32 of data, if flagged
     a size of 0 | xxHash-32 of the content, if flagged
 
-All little-endian. The checksums of header and blocks are checked. A reader of columns passes by that of the content, as
-Kafka's own reader does: the batch's CRC has covered the same bytes. A broker that takes a batch checks it, since some
-clients do; cramjam's frames, which our Producer and aiokafka send, have one.
+All little-endian. The checksums of header and blocks are checked. A reader of what is stored takes what Java's reader
+takes: it passes by the checksum and the size of the content, and what follows the first frame, and ends at a block of no
+bytes, compressed or not. The batch's CRC has covered the same bytes. A broker that takes a batch refuses all of these,
+since some clients do; cramjam's frames, which our Producer and aiokafka send, have a checksum of the content.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
@@ -75,7 +76,7 @@ cdef int _block(
     cdef const uint8_t* check = NULL
     cdef uint8_t* to = out.data + out.size
     cdef int64_t n = size & ~PLAIN, made
-    if n > block_max or read_span(r, n, &p) != OK:
+    if n == 0 or n > block_max or read_span(r, n, &p) != OK:  # Java takes a block of no bytes for the end
         return CORRUPT_MESSAGE
     if flags & BLOCK_CHECKSUM and (read_span(r, 4, &check) != OK or lz4_le32(check) != lz4_hash(p, <size_t>n)):
         return CORRUPT_MESSAGE
@@ -103,7 +104,7 @@ cdef int lz4_frame(const uint8_t* p, size_t n, int64_t most, bint checked, block
         if read_span(&r, 4, &at) != OK:
             return CORRUPT_MESSAGE
         size = lz4_le32(at)
-        if size == 0:
+        if size == 0 or (size == PLAIN and not checked):
             break
         status = block_room(out, block_max)
         if status == OK:
@@ -116,7 +117,7 @@ cdef int lz4_frame(const uint8_t* p, size_t n, int64_t most, bint checked, block
         return CORRUPT_MESSAGE
     if flags & CONTENT_CHECKSUM and checked and lz4_le32(at) != lz4_hash(out.data + start, <size_t>(out.size - start)):
         return CORRUPT_MESSAGE
-    if cursor_left(&r) or (content >= 0 and content != out.size - start):
+    if checked and (cursor_left(&r) or (content >= 0 and content != out.size - start)):
         return CORRUPT_MESSAGE
     return OK
 

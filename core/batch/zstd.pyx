@@ -94,6 +94,7 @@ cdef void give_context(void* context) noexcept nogil:
 
 cdef int undo(void* context, const uint8_t* p, size_t n, int64_t most, int64_t guess, block_t* out) noexcept nogil:
     cdef int64_t start = out.size, room = guess, left
+    cdef bint whole = False
     cdef size_t taken = 0, made, before, status
     zstd.reset(context, SESSION_ONLY)
     while True:
@@ -111,6 +112,9 @@ cdef int undo(void* context, const uint8_t* p, size_t n, int64_t most, int64_t g
             return MESSAGE_TOO_LARGE
         if status == 0 and taken == n:
             return 0
+        whole = whole or status == 0
+        if whole and taken == n and <int64_t>made < left:
+            return 0  # a frame that is cut follows a whole one, which Java's reader takes for the end
         if made == 0 and taken == before or (taken == n and <int64_t>made < left):
             return CORRUPT_MESSAGE  # it ends within a frame
         room = max(room, out.size - start)

@@ -24,6 +24,11 @@ cdef struct abort_t:
 cdef struct batches_t:
     const uint8_t* at
     const uint8_t* end
+    const uint8_t* begin
+    int64_t reached        # the offset behind the last batch of the segment; -1: of no segment
+    int64_t next_base      # of the segment that follows
+    bint zeros             # they are where a batch should begin
+    bint misplaced         # the base offset of the batch in `run` cannot be here
     int64_t next_offset
     int64_t end_offset
     bint check_crc
@@ -57,6 +62,7 @@ cdef class PartitionBatches:
     cdef FileMap map       # that the batches are in; None where they are in memory
     cdef const uint8_t* before  # where a read of the map began, and at which offset
     cdef int64_t before_offset
+    cdef int64_t before_reached
     cdef bint is_stale
     cdef bint busy
     cdef void begin_read(self) noexcept

@@ -10,7 +10,8 @@ class PartitionBatches:
     A partial last batch is left. Records before start_offset are left out, those from end_offset on are not wanted, and
     control batches are never shown. aborted: (producer_id, first_offset) of the aborted transactions, as a Fetch answer
     lists them: with it the batches is read committed. reserved: zeros where a batch would begin are the
-    end, as Kafka may reserve space in the file that it writes. A FileMap that becomes stale while it is read is
+    end, as Kafka may reserve space in the file that it writes. reached: the offset behind what was read of a segment
+    before `data`; base offsets are held against it, and against next_base, where the next segment begins. A FileMap that becomes stale while it is read is
     finished there, without the rows of that read."""
 
     def __init__(
@@ -22,7 +23,15 @@ class PartitionBatches:
         aborted: Iterable[tuple[int, int]] | None = None,
         check_crc: bool = True,
         reserved: bool = False,
+        reached: int = -1,
+        next_base: int | None = None,
     ) -> None: ...
+    @property
+    def reached(self) -> int:
+        """The offset behind the last batch that was passed; -1 where the batches are of no segment."""
+    @property
+    def zeros(self) -> bool:
+        """Whether it ended at zeros where a batch would begin."""
     @property
     def next_offset(self) -> int:
         """Where to fetch next: past every batch that was read or passed over, `end_offset` at most."""

@@ -11,7 +11,9 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 from pybroker.core.base.cursor cimport OK, SHORT, load_be16, load_be64
-from pybroker.core.base.error_codes cimport INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE
+from pybroker.core.base.error_codes cimport (
+    CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE,
+)
 from pybroker.core.base.mapping cimport FileMap, map_guard
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.batch.batch cimport (
@@ -21,6 +23,7 @@ from pybroker.core.batch.batch cimport (
 from pybroker.core.batch.block cimport block_free, block_t
 from pybroker.core.batch.lz4 cimport lz4_frame
 from pybroker.core.batch.record cimport record_next, record_t
+from pybroker.core.batch.succession cimport batch_is_contradicted, batch_may_follow
 from pybroker.core.batch.zstd cimport zstd_frames, zstd_library
 from pybroker.core.columns.decode cimport run_init
 
@@ -74,6 +77,8 @@ cdef void _end_abort(batches_t* f) noexcept nogil:
 
 cdef void _pass_batch(batches_t* f, const batch_t* b) noexcept nogil:
     f.at += b.size
+    if f.reached >= 0:
+        f.reached = batch_last_offset(b) + 1
     f.next_offset = min(max(f.next_offset, batch_last_offset(b) + 1), f.end_offset)
 
 
@@ -103,6 +108,17 @@ cdef bint _is_reserved(const batches_t* f) noexcept nogil:
     return f.end - f.at >= MAGIC_END and load_be64(f.at) == 0 and load_be64(f.at + 8) == 0 and f.at[AT_MAGIC] == 0
 
 
+cdef int _place(batches_t* f, const batch_t* b) noexcept nogil:
+    """Whether the parsed batch may come next in its segment: OK, CORRUPT_MESSAGE, or BATCHES_END where that shows only
+    with more bytes at hand than there are here. A batch that is the first here is not put off again."""
+    cdef int status = 0 if batch_may_follow(b, f.reached, f.next_base) else 1
+    if status == 0:
+        status = batch_is_contradicted(b, f.reached, f.next_base, f.at + b.size, f.end - f.at - b.size)
+    if status == SHORT:
+        return BATCHES_END if f.at > f.begin else OK
+    return CORRUPT_MESSAGE if status else OK
+
+
 cdef int _undo(const batch_t* b, block_t* out) noexcept nogil:
     """The records of a batch of lz4 or zstd."""
     cdef const uint8_t* p = batch_payload(b)
@@ -117,10 +133,22 @@ cdef int batches_next(batches_t* f) noexcept nogil:
     cdef int status
     while f.next_offset < f.end_offset:
         status = batch_parse(f.at, <size_t>(f.end - f.at), b)
-        if status == SHORT or (status != OK and f.reserved and _is_reserved(f)):
+        if status == SHORT:
             break
+        if status != OK and _is_reserved(f):
+            f.zeros = True
+            if f.reserved:
+                break
+            return CORRUPT_MESSAGE
         if status != OK:
             return status
+        if f.reached >= 0:
+            status = _place(f, b)
+            if status == BATCHES_END:
+                break
+            f.misplaced = status != OK
+            if f.misplaced:
+                return status
         if b.base_offset >= f.end_offset:
             f.next_offset = f.end_offset
             break
@@ -193,13 +221,16 @@ cdef class PartitionBatches:
     end_offset: nor are records from it on wanted; None is no end.
     aborted: (producer_id, first_offset) of aborted transactions, for read_committed; None is read_uncommitted.
     reserved: zeros where a batch would begin are the end: Kafka may reserve space in the file that it writes.
+    reached: the offset behind what was read of the segment before `data`, -1 where the batches are of no segment; base
+    offsets are then held against it, and against next_base, where the next segment begins; None is no next segment.
 
     Of a FileMap what was read is asked for again once it was read: where the file was written to meanwhile the rows of
     that read are forgotten, and there is no more to read here.
     """
 
     def __cinit__(
-        self, data, *, int64_t start_offset=0, end_offset=None, aborted=None, bint check_crc=True, bint reserved=False
+        self, data, *, int64_t start_offset=0, end_offset=None, aborted=None, bint check_crc=True, bint reserved=False,
+        int64_t reached=-1, next_base=None
     ):
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
         if isinstance(data, FileMap):
@@ -208,7 +239,10 @@ cdef class PartitionBatches:
             self.map = data
             self.f.mapped = True
         self.f.at = <const uint8_t*>self.view.buf
+        self.f.begin = self.f.at
         self.f.end = self.f.at + self.view.len
+        self.f.reached = reached
+        self.f.next_base = INT64_MAX if next_base is None else next_base
         self.f.check_crc = check_crc
         self.f.reserved = reserved
         self.f.end_offset = INT64_MAX if end_offset is None else end_offset
@@ -240,14 +274,15 @@ cdef class PartitionBatches:
     cdef void begin_read(self) noexcept:
         """What is read from now on counts if end_read() says so."""
         if self.map is not None:
-            self.before, self.before_offset = self.f.at, self.f.next_offset
+            self.before, self.before_offset, self.before_reached = self.f.at, self.f.next_offset, self.f.reached
             map_guard()
 
     cdef bint end_read(self) noexcept:
         """Was what was read since begin_read() what the file has? Else it ends where it was then."""
         if self.map is None or not self.map.is_stale():
             return True
-        self.f.at, self.f.next_offset = self.before, self.before_offset
+        self.f.at, self.f.next_offset, self.f.reached = self.before, self.before_offset, self.before_reached
+        self.f.zeros = False
         self.f.running = False
         self.f.finished = self.is_stale = True
         return False
@@ -257,7 +292,11 @@ cdef class PartitionBatches:
         cdef batch_t* b = &self.f.run.b
         if status == -ENOMEM:
             raise MemoryError
-        if status == INVALID_RECORD and self.f.running:
+        if self.f.zeros:
+            why = "zeros where a batch should begin"
+        elif self.f.misplaced:
+            why = f"its base offset {b.base_offset} is none that may follow on {self.f.reached - 1} here"
+        elif status == INVALID_RECORD and self.f.running:
             why = f"the records do not parse as {b.count} records"
         elif status == UNSUPPORTED_COMPRESSION_TYPE:
             why = f"no codec has the number {batch_codec(b)}"
@@ -268,6 +307,8 @@ cdef class PartitionBatches:
         else:
             why = f"its {_name_of(b)} data is malformed"
         offset = b.base_offset if status == INVALID_RECORD or not b.fault else self.f.next_offset
+        if self.f.zeros or self.f.misplaced:
+            offset = max(self.f.reached, self.f.next_offset)
         return raise_status(status, f"the batch at offset {offset}, byte {self.position}: {why}")
 
     cdef int hold(self, object plain) except -1:
@@ -295,6 +336,16 @@ cdef class PartitionBatches:
     def next_offset(self) -> int:
         """Where to fetch next: past every batch that was read or passed over, `end_offset` at most."""
         return self.f.next_offset
+
+    @property
+    def reached(self) -> int:
+        """The offset behind the last batch that was passed; -1 where the batches are of no segment."""
+        return self.f.reached
+
+    @property
+    def zeros(self) -> bool:
+        """Whether it ended at zeros where a batch would begin."""
+        return self.f.zeros
 
     @property
     def position(self) -> int:

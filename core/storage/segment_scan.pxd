@@ -20,6 +20,7 @@ cdef struct scan_t:
     int fd                   # of the file that is scanned
     int64_t size             # its bytes
     int64_t base_offset      # of the segment
+    int64_t next_base        # of the next segment, which its batches end before; INT64_MAX: not held against it
     int64_t buffered         # position of data in the file
     size_t length
     bint brought             # it was not in the page cache before

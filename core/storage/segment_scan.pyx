@@ -18,7 +18,7 @@ it is only believed if good batches go on from there to the end of the file.
 """
 
 from libc.errno cimport EIO, ENOMEM
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint32_t, uint8_t
 from libc.stdlib cimport free, malloc
 
 from pybroker.core.base.atomic cimport load_i32
@@ -28,6 +28,7 @@ from pybroker.core.base.mapping cimport map_close, map_init, map_open, map_seque
 from pybroker.core.base.page_cache cimport passed_add, passed_end, passed_forget, passed_init, was_cached
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_ask_for, vfs_pass_file, vfs_pread
 from pybroker.core.batch.batch cimport AT_ATTRIBUTES, AT_MAGIC, HEADER_BYTES, MAGIC, batch_last_offset, batch_parse
+from pybroker.core.batch.succession cimport batch_may_follow
 from pybroker.core.storage.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
 
 cdef extern from "<string.h>" nogil:
@@ -75,6 +76,7 @@ cdef void scan_file(scan_t* c, int fd, int64_t size, int64_t base_offset) noexce
     c.fd = fd
     c.size = size
     c.base_offset = base_offset
+    c.next_base = INT64_MAX
     c.buffered = 0
     c.length = 0
     c.brought = False
@@ -177,7 +179,7 @@ cdef int read_header(scan_t* c, int64_t position, bint strict, batch_t* b) noexc
         return -EIO
     if status != 0:
         return status if status < 0 and status != NOT_FOUND else CORRUPT_MESSAGE
-    if b.base_offset < c.expected or (strict and b.base_offset != c.expected):
+    if not batch_may_follow(b, c.expected, c.next_base) or (strict and b.base_offset != c.expected):
         return CORRUPT_MESSAGE
     if batch_last_offset(b) - c.base_offset > INT32_MAX:
         return CORRUPT_MESSAGE

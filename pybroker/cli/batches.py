@@ -4,16 +4,19 @@ Nothing is trusted: a length is checked before it is read by. The format is told
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from pybroker.core import crc32c
+from pybroker.core import SegmentScan, crc32c
 from pybroker.errors import KafkaError
 from pybroker.protocol import records
 from pybroker.protocol.compression import CODECS
 
 WINDOW_BYTES: Final = 1 << 20
+_LOG_NAME: Final = re.compile(r"[0-9]{20}\.log")
+_OFFSET_MAX: Final = (1 << 63) - 1
 LENGTH_BYTES: Final = 12  # base offset and batch length, which the length does not count
 
 Entry = dict[str, Any]
@@ -50,10 +53,13 @@ class _Window:
 
 
 def read_log(path: Path, with_records: bool) -> Items:
-    """Each batch; after one whose content is damaged the walk goes on, after one whose length is, it cannot."""
+    """Each batch; after one whose content is damaged the walk goes on, after one whose length is, it cannot.
+
+    Base offsets, which no CRC covers, lie from what was reached to before the base of the next segment beside it."""
     with path.open("rb") as file:
         window = _Window(file)
-        position, next_offset = 0, -1
+        position, next_offset, next_base = 0, *_bounds(path)
+        misplaced = _spots(path)
         while position < window.size:
             left = window.size - position
             head = window.at(position, records.HEADER_BYTES)
@@ -72,8 +78,43 @@ def read_log(path: Path, with_records: bool) -> Items:
             yield from _batch(batch, whole, position, with_records)
             if batch.base_offset < next_offset:
                 yield Damage(position, f"offset {batch.base_offset} comes after offset {next_offset - 1}")
+            elif batch.last_offset >= next_base:
+                what = f"offset {batch.last_offset} is not below {next_base}, where the next segment begins"
+                yield Damage(position, what)
+                next_offset = max(next_offset, min(batch.base_offset, next_base))
+                position += size
+                continue
+            elif position in misplaced and crc32c(whole[records.CRC_FROM :]) == batch.crc:
+                what = f"offset {batch.base_offset} or leader epoch {batch.partition_leader_epoch}"
+                yield Damage(position, f"{what} does not fit the batches around it")
+                position += size
+                continue
             next_offset = batch.last_offset + 1
             position += size
+
+
+def _spots(path: Path) -> set[int]:
+    """Where the broker's own check of the file, which looks behind a batch too, finds no sound batch."""
+    if not _LOG_NAME.fullmatch(path.name):
+        return set()
+    return {position for position, *_ in SegmentScan(str(path)).step()}
+
+
+def _bounds(path: Path) -> tuple[int, int]:
+    """The base offsets of a segment and of the next one in its directory that holds something; (-1, the largest) for a
+    file of another name."""
+    if not _LOG_NAME.fullmatch(path.name):
+        return -1, _OFFSET_MAX
+    base = int(path.stem)
+    others = [found for found in path.parent.glob("*.log") if _LOG_NAME.fullmatch(found.name)]
+    return base, min((int(p.stem) for p in others if int(p.stem) > base and _holds(p)), default=_OFFSET_MAX)
+
+
+def _holds(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:  # removed since
+        return False
 
 
 def _fault_of_head(head: memoryview, left: int) -> str | None:

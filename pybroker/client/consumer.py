@@ -23,7 +23,7 @@ from pybroker.config.settings import ConfigError
 from pybroker.core import COLUMNS, ColumnBatch, Columns, Record
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
-from pybroker.protocol.compression import decompress
+from pybroker.protocol.compression import decompress_stored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -374,7 +374,7 @@ class Consumer:
         key = (*names, timestamp_unit)
         columns = self._columns.get(key)  # one that was used before begins as large as it was
         if columns is None:
-            columns = Columns(key[:-1], timestamp_unit=timestamp_unit, decompress=decompress)
+            columns = Columns(key[:-1], timestamp_unit=timestamp_unit, decompress=decompress_stored)
             self._columns[key] = columns
 
         def read() -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pybroker.client.arrow import Origin, record_batch
 from pybroker.client.segments import BATCH_ROWS, LogFiles
 from pybroker.core import COLUMNS, Columns
-from pybroker.protocol.compression import decompress
+from pybroker.protocol.compression import decompress_stored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ def read_log(
     if batch_rows < 1:
         raise ValueError(f"batch_rows is {batch_rows}")
     wanted = [name for name in COLUMNS if names is None or name in names]
-    gathered = Columns(wanted, timestamp_unit=timestamp_unit, decompress=decompress)
+    gathered = Columns(wanted, timestamp_unit=timestamp_unit, decompress=decompress_stored)
 
     def batch() -> pa.RecordBatch:
         made = record_batch(gathered.take(), topics=topics, empty_headers=empty_headers)

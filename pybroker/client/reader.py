@@ -10,7 +10,7 @@ from pybroker.client.positions import Place, Positions
 from pybroker.core import Columns, PartitionBatches, Record
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
-from pybroker.protocol.compression import decompress
+from pybroker.protocol.compression import decompress_stored
 
 POLL_BYTES: Final = 8 << 20
 """As fetched. More comes in while columns are read: a poll that took all of it would end with the topic."""
@@ -38,7 +38,7 @@ class Reader:
         taken: list[Record] = []
 
         def read(chunk: Chunk, batches: PartitionBatches, left: int) -> int:
-            found = core.read_records(batches, *chunk.asked.place.tp, left, decompress)
+            found = core.read_records(batches, *chunk.asked.place.tp, left, decompress_stored)
             taken.extend(found)
             return len(found)
 

@@ -15,16 +15,16 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pybroker.client.arrays import record_arrays
-from pybroker.core import ColumnBatch, Columns, FileMap, LogError, PartitionBatches
+from pybroker.core import ColumnBatch, Columns, FileMap, LogError, PartitionBatches, SegmentScan
 from pybroker.errors import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
 from pybroker.model import TopicPartition
-from pybroker.protocol.compression import decompress
+from pybroker.protocol.compression import decompress_stored
 from pybroker.protocol.records import HEADER_BYTES
 
 WINDOW_BYTES: Final = 64 << 20
@@ -137,6 +137,44 @@ def _copied(file: int, size: int, position: int) -> bytes:
         raise LogError(KAFKA_STORAGE_ERROR, f"bytes {position} to {position + size} of a segment: {problem}") from None
 
 
+class OpenSegment(NamedTuple):
+    """A segment whose file is open. Its batches end before next_base; None where no segment that holds something
+    follows, and only there may the file end in space that was reserved, or in a batch that is being written."""
+
+    file: int
+    base: int
+    path: Path
+    next_base: int | None
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self.file).st_size
+
+    def check_end(self, position: int, reached: int) -> None:
+        """See that nothing of the segment lies behind `position`, the end of its whole batches. Raises LogError 2."""
+        left = self.size - position
+        if left <= 0:
+            return
+        if self.next_base is not None:
+            raise LogError(CORRUPT_MESSAGE, f"{self.path}: the batch at byte {position} is cut: {left} bytes")
+        if _are_zeros(self.file, position):
+            return
+        scan = SegmentScan(str(self.path), position=position, reached=reached)
+        spots = scan.step()
+        if spots and spots[0][0] == position and spots[0][1] < scan.size:
+            raise LogError(
+                CORRUPT_MESSAGE, f"{self.path}: no batch begins at byte {position}, and sound ones follow it"
+            )
+
+
+def _are_zeros(file: int, position: int) -> bool:
+    while piece := _copied(file, CHUNK_BYTES, position):
+        if piece.count(0) != len(piece):
+            return False
+        position += len(piece)
+    return True
+
+
 class LogFiles:
     """The segments of one partition's directory, read from an offset on."""
 
@@ -162,78 +200,80 @@ class LogFiles:
         Raises OSError, and LogError 2 for a segment that ends within a batch and is not the last."""
         offset, last, done = start, self.segments()[-1], (-1, -1)
         while end is None or offset < end:
-            opened = self._open(offset, last, done)
-            if opened is None:
+            segment = self._open(offset, last, done)
+            if segment is None:
                 return
-            file, base, sealed = opened
             try:
-                done = base, os.fstat(file).st_ino
-                offset = max(offset, base)
-                for batches in self._batches_of(file, base, offset, end, sealed):
+                done = segment.base, os.fstat(segment.file).st_ino
+                offset = max(offset, segment.base)
+                for batches in self._batches_of(segment, offset, end):
                     yield batches
                     offset = batches.next_offset
             finally:
-                os.close(file)
+                os.close(segment.file)
 
-    def _open(self, offset: int, last: int, done: tuple[int, int]) -> tuple[int, int, bool] | None:
-        """The segment with the offset, or the next if that is `done`: (file, base, whether others follow it).
+    def _open(self, offset: int, last: int, done: tuple[int, int]) -> OpenSegment | None:
+        """The segment with the offset, or the next if that is `done`; None past `last`.
 
-        None past `last`. `done` is a base and an inode: compaction puts a new file in the place of those it merged."""
+        `done` is a base and an inode: compaction puts a new file in the place of those it merged."""
         for _ in range(_ATTEMPTS):
             bases = self.segments()
             for base in bases[max(bisect_right(bases, offset) - 1, 0) :]:
                 if base > last:
                     return None
+                path = self._file(base, ".log")
                 try:
-                    file = os.open(self._file(base, ".log"), os.O_RDONLY)
+                    file = os.open(path, os.O_RDONLY)
                 except FileNotFoundError:
                     break  # removed since, or merged into another: look again
                 if (base, os.fstat(file).st_ino) != done:
-                    return file, base, base < bases[-1]
+                    return OpenSegment(file, base, path, self.base_behind(base))
                 os.close(file)
             else:
                 return None
         raise FileNotFoundError(f"{self.path}: its segments go faster than they can be opened")
 
+    def base_behind(self, base: int) -> int | None:
+        """The base of the next segment that holds something. It is looked for once a file is open: what compaction
+        merged is gone before the merged file has its name."""
+        for after in self.segments():
+            with contextlib.suppress(FileNotFoundError):
+                if after > base and self._file(after, ".log").stat().st_size:
+                    return after
+        return None
+
     def _file(self, base: int, suffix: str) -> Path:
         return self.path / f"{base:020}{suffix}"
 
-    def _batches_of(
-        self, file: int, base: int, offset: int, end: int | None, sealed: bool
-    ) -> Iterator[PartitionBatches]:
+    def _batches_of(self, segment: OpenSegment, offset: int, end: int | None) -> Iterator[PartitionBatches]:
         """The batches of one segment, as much as is mapped at once."""
-        position = position_of(file, self._file(base, ".index"), base, offset)
+        file, reached = segment.file, segment.base
+        position = position_of(file, self._file(segment.base, ".index"), segment.base, offset)
         mapped = True
-        while (data := self._read(file, base, position, sealed, mapped)) is not None:
+        while (data := window(file, position, mapped=mapped)) is not None:
             batches = PartitionBatches(
-                data, start_offset=offset, end_offset=end, check_crc=self._check_crcs, reserved=True
-            )
+                data, start_offset=offset, end_offset=end, check_crc=self._check_crcs,
+                reserved=segment.next_base is None, reached=reached, next_base=segment.next_base,
+            )  # fmt: skip
             yield batches
-            if batches.stale and os.fstat(file).st_size < position + len(data):
-                cut = f"{self._file(base, '.log')}: it was cut while it was read, at byte {position + batches.position}"
+            if batches.stale and segment.size < position + len(data):
+                cut = f"{segment.path}: it was cut while it was read, at byte {position + batches.position}"
                 raise LogError(KAFKA_STORAGE_ERROR, cut)
             mapped = not batches.stale
             position += batches.position
-            offset = batches.next_offset
-            if (mapped and not batches.position) or offset == end:
+            offset, reached = batches.next_offset, batches.reached
+            if offset == end:
                 return
-
-    def _read(self, file: int, base: int, position: int, sealed: bool, mapped: bool) -> FileMap | bytes | None:
-        """The next bytes of the file, a whole batch at least; None at the end of what was written."""
-        data = window(file, position, mapped=mapped)
-        left = os.fstat(file).st_size - position if data is None and sealed else 0
-        if left > 0:
-            raise LogError(
-                CORRUPT_MESSAGE, f"{self._file(base, '.log')}: the batch at byte {position} is cut: {left} bytes"
-            )
-        return data
+            if batches.zeros or (mapped and not batches.position):
+                break
+        segment.check_end(position, reached)
 
     # -- by time -------------------------------------------------------------------------------------------------------
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """The offset of the first record that is as late; None if none is. As brokers answer ListOffsets."""
         bases = self.segments()
-        columns = Columns(["offset", "timestamp"], decompress=decompress)
+        columns = Columns(["offset", "timestamp"], decompress=decompress_stored)
         for base, after in zip(bases, [*bases[1:], None], strict=True):
             known = base + _floor(self._file(base, ".timeindex"), timestamp_ms, "offset")
             for batches in self.batches(known, after):

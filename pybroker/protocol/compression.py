@@ -33,6 +33,12 @@ _GZIP_WINDOW: Final = 31  # zlib's wbits for 32 KiB in a gzip wrapper
 _GZIP_LEVEL: Final = 2
 """Of isal, which has 0 to 3: as small as zlib's default makes it, in half of the time and less."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_GZIP_HEAD_BYTES: Final = 10
+_GZIP_FLAGS_AT: Final = 3
+_GZIP_TAIL_BYTES: Final = 18  # or fewer that follow a member are none: Java's reader asks for more before it looks
+_GZIP_DEFLATE: Final = b"\x08"
+_GZIP_RESERVED: Final = 0xE0
+_GZIP_CRC: Final = 0x02
 _GZIP_STEP_BYTES: Final = 256
 _GZIP_STEP_BYTES_MAX: Final = 1 << 20
 """A member is fed in steps that double: zlib copies what follows the end of one, and there may be a great many."""
@@ -41,6 +47,7 @@ _GZIP_STEP_BYTES_MAX: Final = 1 << 20
 # of length each. librdkafka also takes and older clients sent snappy's raw format, one block and nothing else.
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2
+_XERIAL_LENGTH_BYTES: Final = 4
 _XERIAL_BLOCK_BYTES: Final = 1 << 15
 _SNAPPY_RATIO_MAX: Final = 32  # its best element makes 64 bytes of three
 
@@ -77,12 +84,23 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
     return _of(_DECOMPRESSORS, codec)(codec, data, max_bytes)
 
 
-def open_batch(batch: Buffer, header: BatchHeader) -> Buffer:
-    """The records section of a batch, decompressed. Raises KafkaError 2, 10 or 76."""
+def decompress_stored(codec: int, data: Buffer, max_bytes: int) -> bytes:
+    """The same for what a broker has stored, Apache Kafka's too: as tolerant as the decoders of its Java clients.
+
+    Passed by are what follows the data, reserved flags of gzip, and the size and checksum of an lz4 frame's content."""
+    if codec in _STORED:
+        return _STORED[codec](codec, data, max_bytes)
+    return decompress(codec, data, max_bytes)
+
+
+def open_batch(batch: Buffer, header: BatchHeader, *, strict: bool = False) -> Buffer:
+    """The records section of a batch, decompressed; strict: of one to be stored. Raises KafkaError 2, 10 or 76."""
     payload = memoryview(batch)[BATCH_HEADER_BYTES : header.size]
     if header.codec == LZ4:  # as core made them: no copy
-        return memoryview(_lz4_undone(payload, PLAIN_BYTES_MAX))
-    return decompress(header.codec, payload, PLAIN_BYTES_MAX) if header.codec else payload
+        return memoryview(_undone(LZ4, payload, PLAIN_BYTES_MAX, strict=strict))
+    if not header.codec:
+        return payload
+    return (decompress if strict else decompress_stored)(header.codec, payload, PLAIN_BYTES_MAX)
 
 
 def _of(table: dict[int, Callable[..., bytes]], codec: int) -> Callable[..., bytes]:
@@ -110,8 +128,17 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
     return zlib.compress(data, level, _GZIP_WINDOW)
 
 
-def _gunzip(codec: int, data: Buffer, max_bytes: int) -> bytes:
-    """One member or several, as gzip allows."""
+def _gunzip_stored(codec: int, data: Buffer, max_bytes: int) -> bytes:
+    """As GZIPInputStream: it looks at no reserved flag, and takes what is no header behind a member for the end."""
+    head = bytearray(data[:_GZIP_HEAD_BYTES])
+    if len(head) == _GZIP_HEAD_BYTES and head[_GZIP_FLAGS_AT] & _GZIP_RESERVED and not head[_GZIP_FLAGS_AT] & _GZIP_CRC:
+        head[_GZIP_FLAGS_AT] &= ~_GZIP_RESERVED
+        data = bytes(head) + bytes(data[_GZIP_HEAD_BYTES:])
+    return _gunzip(codec, data, max_bytes, strict=False)
+
+
+def _gunzip(codec: int, data: Buffer, max_bytes: int, *, strict: bool = True) -> bytes:
+    """One member or several, as gzip allows; what else follows is refused if `strict`."""
     view = memoryview(data)
     made: list[bytes] = []
     left, position = max_bytes, 0
@@ -132,7 +159,12 @@ def _gunzip(codec: int, data: Buffer, max_bytes: int) -> bytes:
             step = min(2 * step, _GZIP_STEP_BYTES_MAX)
         if position == len(view):
             return b"".join(made)
-        if bytes(view[position : position + 2]) != _GZIP_MAGIC:
+        if not strict and (
+            len(view) - position <= _GZIP_TAIL_BYTES
+            or bytes(view[position : position + len(_GZIP_MAGIC) + 1]) != _GZIP_MAGIC + _GZIP_DEFLATE
+        ):
+            return b"".join(made)
+        if bytes(view[position : position + len(_GZIP_MAGIC)]) != _GZIP_MAGIC:
             raise _corrupt(codec, f"{len(view) - position} bytes follow it")
 
 
@@ -150,7 +182,13 @@ def _snappy(data: Buffer, level: int | None) -> bytes:
     return b"".join(parts)
 
 
-def _unsnappy(codec: int, data: Buffer, max_bytes: int) -> bytes:
+def _unsnappy_stored(codec: int, data: Buffer, max_bytes: int) -> bytes:
+    return _unsnappy(codec, data, max_bytes, strict=False)
+
+
+def _unsnappy(codec: int, data: Buffer, max_bytes: int, *, strict: bool = True) -> bytes:
+    """One block, or xerial's frame of blocks. If not `strict` a header may stand again where a block would begin, and
+    less than a length ends it, as with SnappyInputStream."""
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _unsnappy_block(codec, view, max_bytes, max_bytes)
@@ -160,8 +198,13 @@ def _unsnappy(codec: int, data: Buffer, max_bytes: int) -> bytes:
     left = max_bytes
     position = len(_XERIAL_HEADER)
     while position < len(view):
-        size = int.from_bytes(view[position : position + 4], "big")
-        position += 4
+        if not strict and len(view) - position < _XERIAL_LENGTH_BYTES:
+            break
+        if not strict and bytes(view[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
+            position += len(_XERIAL_HEADER)
+            continue
+        size = int.from_bytes(view[position : position + _XERIAL_LENGTH_BYTES], "big")
+        position += _XERIAL_LENGTH_BYTES
         if size > len(view) - position:
             raise _corrupt(codec, f"a block of {size} bytes goes past its end")
         made.append(_unsnappy_block(codec, view[position : position + size], left, max_bytes))
@@ -249,14 +292,21 @@ def _zstd(data: Buffer, level: int | None) -> bytes:
 
 
 def _unlz4(codec: int, data: Buffer, max_bytes: int) -> bytes:
-    return bytes(_lz4_undone(data, max_bytes))
+    return bytes(_undone(codec, data, max_bytes, strict=True))
 
 
-def _lz4_undone(data: Buffer, max_bytes: int) -> Block:
+def _undo_stored(codec: int, data: Buffer, max_bytes: int) -> bytes:
     try:
-        return undo(LZ4, data, max_bytes)
+        return bytes(_undone(codec, data, max_bytes, strict=False))
+    except ValueError:  # there is no libzstd
+        return decompress(codec, data, max_bytes)
+
+
+def _undone(codec: int, data: Buffer, max_bytes: int, *, strict: bool) -> Block:
+    try:
+        return undo(codec, data, max_bytes, strict)
     except LogError as error:
-        raise (_too_large(LZ4, max_bytes) if error.code == MESSAGE_TOO_LARGE else _corrupt(LZ4, error)) from None
+        raise (_too_large(codec, max_bytes) if error.code == MESSAGE_TOO_LARGE else _corrupt(codec, error)) from None
 
 
 def _unzstd(codec: int, data: Buffer, max_bytes: int) -> bytes:
@@ -292,3 +342,9 @@ def _unzstd_into(data: Buffer, buffer: Any) -> bytes:
 
 _COMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}
 _DECOMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {1: _gunzip, 2: _unsnappy, 3: _unlz4, 4: _unzstd}
+_STORED: Final[dict[int, Callable[..., bytes]]] = {
+    1: _gunzip_stored,
+    2: _unsnappy_stored,
+    3: _undo_stored,
+    4: _undo_stored,
+}

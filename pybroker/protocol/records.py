@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from pybroker.errors import CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_FOR_MESSAGE_FORMAT, KafkaError
 from pybroker.protocol.compression import compress as deflate
-from pybroker.protocol.compression import decompress as inflate
+from pybroker.protocol.compression import decompress_stored as inflate
 
 Buffer = bytes | bytearray | memoryview
 Headers = Sequence[tuple[str, bytes | None]]

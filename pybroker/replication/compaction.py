@@ -17,7 +17,7 @@ from pybroker.cluster.compaction import Dirt, dirt, first_dirty, is_due
 from pybroker.config import BrokerConfig
 from pybroker.logs import event
 from pybroker.model import TopicPartition
-from pybroker.protocol.compression import PLAIN_BYTES_MAX, compress, decompress
+from pybroker.protocol.compression import PLAIN_BYTES_MAX, compress, decompress_stored
 from pybroker.replication.checkpoints import CLEANED
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
@@ -130,7 +130,7 @@ class Compactor:
                 now_ms=wall_ms(),
                 delete_retention_ms=found.replica.config["delete.retention.ms"],
                 map_bytes=self._config["log.cleaner.dedupe.buffer.size"] // self._threads,
-                decompress=lambda codec, data: decompress(codec, data, PLAIN_BYTES_MAX),
+                decompress=lambda codec, data: decompress_stored(codec, data, PLAIN_BYTES_MAX),
                 compress=compress,
                 bytes_per_s=int(min(self._config["log.cleaner.io.max.bytes.per.second"] / self._threads, NO_LIMIT)),
             )

@@ -114,7 +114,7 @@ def _open(batch: Buffer, header: core.BatchHeader) -> Buffer:
     """The records, decompressed. What is wrong with them is INVALID_RECORD: the CRC is right, and a client that is told
     CORRUPT_MESSAGE would send them again."""
     try:
-        plain = open_batch(batch, header)
+        plain = open_batch(batch, header, strict=True)
     except KafkaError as problem:
         if problem.code != errors.CORRUPT_MESSAGE:
             raise

@@ -53,7 +53,7 @@ def read_range(
     """The records of one task, in order. Raises KafkaError where they cannot be had."""
     settle()
     rows = RowMaker(columns, partition.range.topic, partition.range.partition)
-    gathered = Columns(rows.decoded, timestamp_unit="us", decompress=compression.decompress)
+    gathered = Columns(rows.decoded, timestamp_unit="us", decompress=compression.decompress_stored)
     offset = partition.range.start
     for source in (SegmentReader, RangeFetcher) if options.log_dirs else (RangeFetcher,):
         with contextlib.closing(source(options, partition, offset)) as reader:

@@ -40,6 +40,8 @@ class SegmentReader:
         self._file: int | None = None
         self._position = 0
         self._segment_end = 0
+        self._reached = 0
+        self._next_base: int | None = None
         self._batches: PartitionBatches | None = None
         self._mapped = True
 
@@ -64,13 +66,16 @@ class SegmentReader:
         if data is None:  # cut, damaged, or with a gap of compaction: the broker knows
             return None
         end = min(self.range.end, self._segment_end)
-        self._batches = PartitionBatches(data, start_offset=self.offset, end_offset=end)
+        self._batches = PartitionBatches(
+            data, start_offset=self.offset, end_offset=end, reached=self._reached, next_base=self._next_base
+        )
         return self._batches
 
     def go_on(self, offset: int) -> None:
         assert self._batches is not None, "there is something that was read"
         self.offset = offset
         self._position += self._batches.position
+        self._reached = self._batches.reached
         self._mapped = not self._batches.stale
 
     def _open(self) -> bool:
@@ -82,6 +87,9 @@ class SegmentReader:
                 except OSError:
                     return False
                 self._segment_end = end
+                self._reached = base
+                # Looked for once the file is open: what compaction merged is gone before the merged file has its name.
+                self._next_base = end if path.with_name(f"{end:020}{_LOG}").exists() else None
                 self._position = position_of(self._file, path.with_suffix(".index"), base, self.offset)
                 return True
         return False
