@@ -57,9 +57,9 @@ RULES = (
 )  # fmt: skip
 SESSION_MS = 3000
 PAUSES_S = (0, 0.3, 1, SESSION_MS / 1000, 2 * SESSION_MS / 1000)
-BACK_S_MAX = 60.0
+BACK_S_MAX = 180.0
 """From the end of all faults until the cluster is whole."""
-UP_S_MAX = 30.0
+UP_S_MAX = 60.0
 """How long a writer may wait for an answer during a fault of HARMLESS."""
 HARMLESS = (*DAMAGES, "fill_disk", "refuse", "refuse_often")
 """Faults that two of three brokers do not mind: while there is nothing else, writers go on."""
@@ -72,7 +72,7 @@ ROLLS_BACK = 0.06
 """The share of rounds in which ZooKeeper is restored from an older copy."""
 REST_S_MAX = 90.0
 SETS: dict[str, object] = {
-    "zookeeper_session_timeout_ms": SESSION_MS, "zookeeper_connection_timeout_ms": 60_000,
+    "zookeeper_session_timeout_ms": SESSION_MS, "zookeeper_connection_timeout_ms": 180_000,
     "leader_imbalance_check_interval_seconds": 10, "offsets_topic_num_partitions": OFFSETS_PARTITIONS,
     "log_segment_delete_delay_ms": 1000,
 }  # fmt: skip

@@ -54,7 +54,7 @@ OF_ZOOKEEPER = {
 """The faults that need ZooKeeper's servers, all of them."""
 OUTCOMES = ("starts refused", "stopped early")
 """What is counted beside the faults: what came of some."""
-START_S_MAX = 60.0
+START_S_MAX = 180.0
 STARTS_MAX = 3
 """Of a broker in a cluster that is whole; the first may meet its own ghost, whose session ends late."""
 
