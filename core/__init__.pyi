@@ -121,8 +121,9 @@ class Lz4Compressor:
     def __call__(self, plain: Bytes) -> bytes: ...
 
 def undo(codec: int, data: Bytes, bytes_max: int, strict: bool = True) -> Block:
-    """What lz4 (3) or zstd (4) made, without the GIL. Raises LogError 2 where the data is cut, damaged or followed by
-    something else, which is passed by, as Java's readers do, if not `strict`; 10 where it holds more than bytes_max; ValueError for zstd where no libzstd was found."""
+    """Decompress lz4 (3) or zstd (4) without the GIL. Raises LogError 2 for data that is cut, damaged or followed by
+    something else, 10 for more than bytes_max, ValueError for zstd where no libzstd was found. Not `strict`, it passes
+    by what follows, as Java's readers do."""
 
 def walk_records(payload: Bytes, header: BatchHeader) -> Iterator[Walked]:
     """The records of an uncompressed payload (bytes after the header). Raises LogError(87) where they do not parse."""
