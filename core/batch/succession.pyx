@@ -19,10 +19,10 @@ cdef int batch_is_contradicted(
     const batch_t* b, int64_t reached, int64_t next_base, const uint8_t* p, int64_t n
 ) noexcept nogil:
     cdef batch_t witness
-    cdef int i
+    cdef int _
     if b.base_offset <= reached:
         return 0
-    for i in range(WITNESSES):
+    for _ in range(WITNESSES):
         if n < HEADER_BYTES:
             return SHORT
         if batch_parse(p, BODY_ELSEWHERE, &witness) != OK or not batch_may_follow(&witness, reached, next_base):

@@ -11,8 +11,8 @@ class PartitionBatches:
     control batches are never shown. aborted: (producer_id, first_offset) of the aborted transactions, as a Fetch answer
     lists them: with it the batches is read committed. reserved: zeros where a batch would begin are the
     end, as Kafka may reserve space in the file that it writes. reached: the offset behind what was read of a segment
-    before `data`; base offsets are held against it, and against next_base, where the next segment begins. A FileMap that
-    becomes stale while it is read is finished there, without the rows of that read."""
+    before `data`; base offsets are held against it, and against next_base, where the next segment begins. A FileMap
+    that becomes stale while it is read is finished there, without the rows of that read."""
 
     def __init__(
         self,
