@@ -6,9 +6,9 @@
     a size of 0 | xxHash-32 of the content, if flagged
 
 All little-endian. The checksums of header and blocks are checked. A reader of what is stored takes what Java's reader
-takes: it passes by the checksum and the size of the content, and what follows the first frame, and ends at a block of no
-bytes, compressed or not. The batch's CRC has covered the same bytes. A broker that takes a batch refuses all of these,
-since some clients do; cramjam's frames, which our Producer and aiokafka send, have a checksum of the content.
+takes: it passes by the checksum and the size of the content and what follows the first frame, and ends at a block of
+no bytes, compressed or not. The CRC of the batch has covered the same bytes. A broker that takes a batch refuses all
+of these, since some clients do; cramjam's frames, which our Producer and aiokafka send, have a checksum of the content.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t

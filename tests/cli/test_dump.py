@@ -151,7 +151,9 @@ def test_the_walk_goes_on_after_a_bad_crc(segment: Path) -> None:
 def test_batches_larger_than_the_window(tmp_path: Path) -> None:
     """A file is read a piece at a time; a batch that is larger than a piece is read whole."""
     value = bytes(3 << 20)
-    batches = [build_batch([(0, None, v, [])], base_offset=i) for i, v in enumerate((b"a", value, b"b", value, b"c"))]
+    batches = [
+        build_batch([(0, None, v, [])], base_offset=i) for i, v in enumerate((b"a", value, b"b", value, b"c"), 100)
+    ]
     (tmp_path / LOG).write_bytes(b"".join(batches))
     done = run("dump", tmp_path / LOG, "--json")
     assert done.code == 0 and [o["size"] for o in lines(done)] == [len(b) for b in batches]
