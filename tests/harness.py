@@ -29,7 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
-READY_S_MAX = 90.0
+READY_S_MAX = 150.0
 STOP_S_MAX = 90.0
 LOG_LINES_SHOWN = 200
 PR_SET_PDEATHSIG = 1

@@ -24,7 +24,7 @@ QUIET = {"log_level": 0}
 SETS = {
     "default.replication.factor": 3, "min.insync.replicas": 2, "offsets.topic.num.partitions": 2,
     "offsets.topic.replication.factor": 3, "group.initial.rebalance.delay.ms": 0, "replica.lag.time.max.ms": 3000,
-    "zookeeper.session.timeout.ms": 6000, "zookeeper.connection.timeout.ms": 20_000, "num.network.threads": 1,
+    "zookeeper.session.timeout.ms": 6000, "zookeeper.connection.timeout.ms": 120_000, "num.network.threads": 1,
     "controlled.shutdown.retry.backoff.ms": 500,
 }  # fmt: skip
 
