@@ -232,8 +232,8 @@ class Channel:
     def _begin(self) -> None:
         """The connection is there."""
         self._watch(READ)
-        self._versions = {apis.API_VERSIONS: (0, apis.KNOWN[apis.API_VERSIONS].max_version)}
-        self._greet(apis.KNOWN[apis.API_VERSIONS].max_version)
+        self._versions = {apis.API_VERSIONS: (0, apis.SPOKEN[apis.API_VERSIONS].max_version)}
+        self._greet(apis.SPOKEN[apis.API_VERSIONS].max_version)
 
     def _is_its_own_peer(self) -> bool:
         """TCP connects a socket to itself when the port that is tried is the one that it was given."""
@@ -296,7 +296,7 @@ class Channel:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def _send(self, message: Any, done: Done, how: How) -> None:
-        api = apis.KNOWN[type(message).SCHEMA.key]
+        api = apis.SPOKEN[type(message).SCHEMA.key]
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         try:
             version = agreed_version(self._versions, api, self.address, how.version_max)

@@ -120,7 +120,7 @@ class Connection:
         """Send one request message and return the answer to it, both at the highest version in common; `version_max`
         is the last one that the caller has filled the message for."""
         self._stay_logged_in()
-        api = apis.KNOWN[type(message).SCHEMA.key]
+        api = apis.SPOKEN[type(message).SCHEMA.key]
         version = self.version_of(api, version_max)
         return self._exchange(api, version, message, self.timeout_s if timeout_s is None else timeout_s)
 
@@ -129,7 +129,7 @@ class Connection:
     def _greet(self) -> None:
         """Learn the broker's versions: first at ours, then at what its refusal says that it knows (KIP-511)."""
         asked = m.ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version=__version__)
-        api = apis.KNOWN[apis.API_VERSIONS]
+        api = apis.SPOKEN[apis.API_VERSIONS]
         answer = self._exchange(api, api.max_version, asked, self.timeout_s)
         if answer.error_code == errors.UNSUPPORTED_VERSION:
             highest = max((k.max_version for k in answer.api_keys if k.api_key == api.key), default=0)

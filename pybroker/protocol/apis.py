@@ -113,3 +113,8 @@ closes its connection, but for ApiVersions (see `codec.encode_unsupported`)."""
 
 API_VERSIONS: Final = _BY_NAME["ApiVersions"].key
 CONTROLLED_SHUTDOWN: Final = _BY_NAME["ControlledShutdown"].key
+
+SPOKEN: Final[dict[int, Api]] = {
+    key: api._replace(min_version=SERVED[key].min_version) if key in SERVED else api for key, api in KNOWN.items()
+}
+"""The versions that our client speaks: those that are known only to be refused, it does not."""

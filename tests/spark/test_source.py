@@ -110,7 +110,7 @@ def test_topics_are_named_matched_or_assigned(topics: Topics, topic: str) -> Non
     assert f"topic {topic}-c" in said(caught) and "no such topic" in said(caught)
     with pytest.raises(Exception) as caught:
         read(assign=f'{{"{topic}-a":[7]}}', **{"fetchOffset.numRetries": "0"})
-    assert said(caught).endswith(f"there is no {topic}-a-7")
+    assert said(caught).endswith(f"there is no {topic}-a-7, but topic {topic}-a has 2 partitions")
 
 
 def test_the_schema_of_the_user_selects(topics: Topics, topic: str) -> None:
