@@ -136,8 +136,9 @@ def test_a_leader_that_nobody_tells_it_is_one_no_more(cluster: Cluster, network:
         witness.until_acked()
         network.cut_off(leader, ZOOKEEPER, *others(leader))
         until("another leads", lambda: elsewhere(cluster, topic, leader))
+        before = cluster.brokers[leader].count("broker registered")
         network.heal(leader, ZOOKEEPER)
-        until("it is registered again", lambda: cluster.brokers[leader].count("broker registered") == 2)
+        until("it is registered again", lambda: cluster.brokers[leader].count("broker registered") > before)
         for _ in range(20):
             assert produce(cluster, leader, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER
             time.sleep(SESSION_MS / 20_000)  # over a whole session
