@@ -33,10 +33,16 @@ def test_the_oracle_knows_every_message_of_clients() -> None:
     assert missing == NOT_A_CLIENTS
 
 
+OLD = {"CreateTopics", "DeleteTopics", "DescribeConfigs", "ListOffsets", "OffsetFetch"}
+"""APIs whose oldest versions, which Kafka has dropped (KIP-896), are known so as to be refused in their own shape."""
+
+
 @pytest.mark.parametrize("name", SHARED)
 def test_names_versions_and_the_flexible_boundary_are_kafkas(name: str) -> None:
     schema, theirs = messages.message(name).SCHEMA, oracle.THEIRS[name]
-    assert (schema.first, schema.last) == theirs.valid_versions
+    first, last = theirs.valid_versions
+    is_old = name.removesuffix("Request").removesuffix("Response") in OLD
+    assert (schema.first, schema.last) == (0 if is_old else first, last)
     flexible = theirs._flexible_versions[0]
     assert schema.flexible_from == (VERSION_LAST + 1 if flexible < 0 else flexible)
     if not name.startswith("Consumer"):
@@ -66,7 +72,7 @@ def test_both_codecs_write_the_same_bytes_and_read_the_same_values(name: str) ->
     """Ours decodes what they encode, they decode what ours encodes, and the bytes are equal, at each version."""
     kind: Any = messages.message(name)
     theirs = oracle.THEIRS[name]
-    versions = range(kind.SCHEMA.first, kind.SCHEMA.last + 1)
+    versions = range(theirs.valid_versions[0], kind.SCHEMA.last + 1)
 
     @settings(
         max_examples=max(6, 45 // len(versions)),
