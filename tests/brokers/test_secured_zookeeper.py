@@ -292,6 +292,7 @@ def test_a_lone_broker_moves_into_it(tmp_path: Path, server: Secured) -> None:
     """What the command makes is as what its brokers make, and so are users who were given before."""
     chroot, port, home = f"/{uuid.uuid4().hex}", free_port(), tmp_path / "data"
     file = tmp_path / "broker.properties"
+    file.touch(0o600)
     said = settings(server, chroot, offsets_topic_num_partitions=1)
     file.write_text("".join(f"{name}={value}\n" for name, value in said.items()))
     with BrokerProcess(home, port, {}) as lone:
