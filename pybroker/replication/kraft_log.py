@@ -4,11 +4,7 @@
     __cluster_metadata-0/<base offset>.log              segments: what came since, as in any other log
 
 A record's value is a frame version (1), the number of a record type and its version, each an unsigned varint, and the
-record in Kafka's flexible encoding (metadata/src/main/resources/common/metadata). Three types are read:
-
-    2 TopicRecord         name compact string, topic id 16 bytes
-    9 RemoveTopicRecord   topic id 16 bytes
-    4 ConfigRecord        resource type int8 (2: topic), resource name, name: compact strings, value: nullable one
+record (metadata/src/main/resources/common/metadata), of which three types are read.
 
 What cannot be read to its end is not used at all: settings that are out of date may delete records.
 """
@@ -17,11 +13,13 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from pybroker import core
 from pybroker.errors import KafkaError
 from pybroker.logs import event
+from pybroker.protocol import codec
+from pybroker.protocol import messages as m
 from pybroker.protocol.compression import BATCH_HEADER_BYTES
 from pybroker.protocol.wire import ProtocolError, uvarint
 
@@ -31,8 +29,9 @@ DIRECTORY: Final = "__cluster_metadata-0"
 FILE_BYTES_MAX: Final = 1 << 30
 """A larger file is refused: Kafka rolls this log, and takes a snapshot, long before."""
 FRAME_VERSION: Final = 1
-TOPIC, CONFIG, REMOVE_TOPIC = 2, 4, 9
+KINDS: Final[Mapping[int, Any]] = {2: m.TopicRecord, 4: m.ConfigRecord, 9: m.RemoveTopicRecord}
 OF_TOPICS: Final = 2
+"""A resource type."""
 CONTROL, COMPRESSED = 0x20, 0x07
 """Bits of a batch's attributes."""
 _SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
@@ -108,41 +107,24 @@ class _Image:
         frame, at = _number(value, 0)
         if frame != FRAME_VERSION:
             raise ValueError(f"a record has the frame version {frame}, not {FRAME_VERSION}")
-        kind, at = _number(value, at)
+        number, at = _number(value, at)
         _, at = _number(value, at)
-        if kind == TOPIC:
-            name, at = _string(value, at)
-            self._names[_id(value, at)] = name or ""
-        elif kind == REMOVE_TOPIC:
-            self._settings.pop(self._names.pop(_id(value, at), ""), None)
-        elif kind == CONFIG and value[at] == OF_TOPICS:
-            resource, at = _string(value, at + 1)
-            name, at = _string(value, at)
-            text, at = _string(value, at)
-            own = self._settings.setdefault(resource or "", {})
-            if text is None:
-                own.pop(name or "", None)
+        if number not in KINDS:
+            return
+        kind = KINDS[number]
+        record, _ = codec.decode(kind, 0, value, at)
+        if kind is m.TopicRecord:
+            self._names[bytes(record.topic_id)] = record.name
+        elif kind is m.RemoveTopicRecord:
+            self._settings.pop(self._names.pop(bytes(record.topic_id), ""), None)
+        elif record.resource_type == OF_TOPICS:
+            own = self._settings.setdefault(record.resource_name, {})
+            if record.value is None:
+                own.pop(record.name, None)
             else:
-                own[name or ""] = text
+                own[record.name] = record.value
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
     first = data[at]
     return (first, at + 1) if first < 0x80 else uvarint(data, at + 1, first)
-
-
-def _string(data: bytes, at: int) -> tuple[str | None, int]:
-    """A compact string, None for null, and where it ends. Raises IndexError where it runs over the end."""
-    size, at = _number(data, at)
-    if size == 0:
-        return None, at
-    end = at + size - 1
-    if end > len(data):
-        raise IndexError("a string runs over the end of its record")
-    return data[at:end].decode(), end
-
-
-def _id(data: bytes, at: int) -> bytes:
-    if at + 16 > len(data):
-        raise IndexError("a topic id runs over the end of its record")
-    return data[at : at + 16]

@@ -18,6 +18,7 @@ public class Parity {
     private static final String[] NAMES = {
         "org.apache.kafka.common.message.%sData",
         "org.apache.kafka.common.message.%s",
+        "org.apache.kafka.common.metadata.%s",
         "org.apache.kafka.coordinator.group.generated.%s",
         "org.apache.kafka.coordinator.transaction.generated.%s",
         "kafka.internals.generated.%s",

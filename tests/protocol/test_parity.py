@@ -23,6 +23,7 @@ NOT_A_CLIENTS = {
     *("AllocateProducerIds", "AlterPartition", "ControlledShutdown", "LeaderAndIsr", "StopReplica", "UpdateMetadata"),
     *("GroupMetadataKey", "GroupMetadataValue", "OffsetCommitKey", "OffsetCommitValue"),
     *("TransactionLogKey", "TransactionLogValue"),
+    *("TopicRecord", "RemoveTopicRecord", "ConfigRecord"),
     *("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken"),
     "ConsumerGroupDescribe",
 }

@@ -1,4 +1,5 @@
-"""What clients and coordinators keep in opaque bytes: the consumer protocol, and the records of internal topics."""
+"""What clients, coordinators and KRaft's controllers keep in opaque bytes: the consumer protocol, and the records of
+internal topics."""
 
 MESSAGES = """
 ConsumerProtocolSubscription v0-3 flex none
@@ -31,4 +32,13 @@ TransactionLogValue v0-1 flex 1+
   producer_id:i64, producer_epoch:i16, transaction_timeout_ms:i32, transaction_status:i8,
   transaction_partitions:{topic:str, partition_ids:i32[]}[]?, transaction_last_update_timestamp_ms:i64,
   transaction_start_timestamp_ms:i64
+
+TopicRecord v0 flex 0+
+  name:str, topic_id:uuid
+
+RemoveTopicRecord v0 flex 0+
+  topic_id:uuid
+
+ConfigRecord v0 flex 0+
+  resource_type:i8, resource_name:str, name:str, value:str?
 """
