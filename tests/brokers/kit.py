@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pybroker.protocol import messages as m
@@ -153,19 +152,8 @@ class Cluster:
             topic = NewTopic(name, partitions, 3, **how)
         else:
             topic = NewTopic(name, len(replicas), replica_assignment=replicas, **how)
-        until(f"{name} is created", lambda: self._created(topic))
+        self.admin.create_topics([topic])[name].result(60)
         return name
-
-    def _created(self, topic: NewTopic) -> bool:
-        """False where a session ended meanwhile, as on a busy machine: the topic may be there all the same."""
-        try:
-            self.admin.create_topics([topic])[topic.topic].result(20)
-        except KafkaException as problem:
-            code = problem.args[0].code()
-            if code not in (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.KAFKA_STORAGE_ERROR, KafkaError._TIMED_OUT):
-                raise
-            return code == KafkaError.TOPIC_ALREADY_EXISTS
-        return True
 
     def partition(self, topic: str, index: int = 0) -> tuple[int, list[int]]:
         """(leader, ISR) as some live broker says."""
