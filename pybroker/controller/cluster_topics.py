@@ -16,7 +16,7 @@ from random import Random
 
 from pybroker import errors
 from pybroker.cluster import topics as rules
-from pybroker.cluster.image import OFFSETS_TOPIC, Image, PartitionState, TopicImage
+from pybroker.cluster.image import Image, PartitionState, TopicImage
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
@@ -113,7 +113,7 @@ class ClusterTopics:
 
     def _plan_mentioned(self, name: str) -> Topic:
         """A topic that was mentioned, beside those there are and those that are being made. Raises KafkaError."""
-        new = self.offsets_topic() if name == OFFSETS_TOPIC else mentioned_topic(name)
+        new = mentioned_topic(name, self.offsets_topic)
         return self._plan(new, [*self._metadata.image.by_name, *self._mentioned.making])
 
     def offsets_topic(self) -> NewTopic:

@@ -1,6 +1,6 @@
 """What a new topic, and one that grows, will be: judged by the rules, placed on the brokers that are alive."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -27,16 +27,18 @@ class NewTopic(NamedTuple):
     config: Mapping[str, str | None] = {}
 
 
-def mentioned_topic(name: str) -> NewTopic:
-    """A topic that a client mentions, with the broker's defaults. Raises INVALID_TOPIC_EXCEPTION for an internal topic:
-    with those it would not be what its name says."""
+def mentioned_topic(name: str, offsets: Callable[[], NewTopic]) -> NewTopic:
+    """A topic that a client mentions, with the broker's defaults, or the offsets topic. Raises INVALID_TOPIC_EXCEPTION
+    for another internal topic: with the defaults it would not be what its name says."""
+    if name == OFFSETS_TOPIC:
+        return offsets()
     if name in INTERNAL_TOPICS:
         raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic")
     return NewTopic(name)
 
 
 def offsets_topic(config: BrokerConfig, replication_factor: int) -> NewTopic:
-    """The offsets topic, as it is made."""
+    """The offsets topic with its settings of `offsets.topic.*`."""
     own = {
         "cleanup.policy": "compact",
         "compression.type": "producer",

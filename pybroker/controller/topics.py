@@ -18,7 +18,7 @@ from typing import Protocol
 
 from pybroker import errors
 from pybroker.cluster import topics as rules
-from pybroker.cluster.image import OFFSETS_TOPIC, PartitionState
+from pybroker.cluster.image import PartitionState
 from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
 from pybroker.controller import nodes
@@ -141,7 +141,7 @@ class TopicAdmin:
 
     def _claim_mentioned(self, name: str) -> Topic:
         """Plan a topic that was mentioned, and claim its name. Raises KafkaError."""
-        topic = self._plan(self.offsets_topic() if name == OFFSETS_TOPIC else mentioned_topic(name))
+        topic = self._plan(mentioned_topic(name, self.offsets_topic))
         self._begin(name)
         return topic
 

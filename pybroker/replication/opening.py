@@ -63,6 +63,8 @@ class Opener:
         self._dirs = log_dirs
         self._given_up = given_up
         self._found: dict[TopicPartition, Found] = {}  # directories, at start
+        self.begun: dict[TopicPartition, LogDir] = {}
+        """The log dir of each log that could not be made to its end and is to be made again."""
 
     def survey(self, ids: Mapping[str, bytes]) -> Mapping[TopicPartition, Found]:
         """Look what lies in the log dirs, but for partitions of deleted topics whose names others have now: `ids` has
@@ -101,8 +103,7 @@ class Opener:
         replica.failure = self._why_missing(replica, recorded)
         if replica.failure:
             return None, False
-        begun = (each for each in usable if os.path.isdir(os.path.join(each.path, str(replica.key))))
-        return next(begun, None) or _emptiest(usable), False
+        return self.begun.pop(replica.key, None) or _emptiest(usable), False
 
     def _why_missing(self, replica: Replica, recorded: str | None) -> str:
         """Why a partition that is nowhere is not made anew; empty if it never was made."""
@@ -178,6 +179,7 @@ class Opener:
         """What was found at the start does not lie there any more."""
         for key in keys:
             self._found.pop(key, None)
+            self.begun.pop(key, None)
 
     def set_aside(self, key: TopicPartition, why: str) -> str | None:
         """Rename the directory of a partition that is not open, if there is one: what it is named then. The next start
@@ -212,14 +214,14 @@ class Opener:
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "partition not deleted", partition=key, reason=problem)
                 failed.add(key)
-        # What is not open may lie anywhere; else nobody waits for the disk of a log dir that has nothing to do with it.
+        # A log that is not open may lie in any log dir; otherwise no other log dir's disk is waited for.
         anywhere = any(replica is None or replica.log is None for replica in gone.values())
         here = {replica.directory for replica in gone.values() if replica is not None}
         for log_dir in self.usable():
             if not anywhere and log_dir not in here:
                 continue
             try:
-                log_dir.sync()  # or a loss of power brings directories back that nobody knows any more
+                log_dir.sync()  # or a loss of power brings back directories of deleted topics
                 log_dir.forget(gone.keys())
             except OSError as problem:
                 event(log, logging.ERROR, "deletion not recorded", directory=log_dir.path, reason=problem)

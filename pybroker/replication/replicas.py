@@ -124,7 +124,7 @@ class Replicas:
         replica.check_leads(leader_epoch)
         return replica
 
-    def readable(self, topic: str, partition: int, leader_epoch: int, by: int) -> Replica:
+    def readable(self, topic: str, partition: int, by: int, leader_epoch: int = -1) -> Replica:
         """The replica that requests of the replica id `by` read: the leader; DEBUGGING any. Raises as `leader`."""
         if by != DEBUGGING:
             return self.leader(topic, partition, leader_epoch)
@@ -211,6 +211,7 @@ class Replicas:
         if replica is not None and replica.may_open:
             assert replica.directory is not None
             replica.directory.placed -= 1
+            self._opener.begun[key] = replica.directory
             del self._held[key]
 
     async def _open_all(self, wanted: Iterable[Wanted], new: bool) -> list[Replica]:

@@ -324,7 +324,7 @@ class Fetch:
             replica = self._replicas.held(name, key.partition)
             replica.check_has_role(leader_epoch)
             return replica
-        return self._replicas.readable(name, key.partition, leader_epoch, by.broker)
+        return self._replicas.readable(name, key.partition, by.broker, leader_epoch)
 
     def _preferred(self, image: Image, replica: Replica, offset: int, rack: str) -> int:
         """The other broker that a consumer is to fetch this from; -1: this one."""

@@ -45,7 +45,7 @@ class ListOffsets:
                         raise KafkaError(errors.INVALID_REQUEST, f"{topic.name}-{index} is asked for twice")
                     _check_meaning(asked.timestamp, call.version)
                     by = request.replica_id
-                    replica = self._replicas.readable(topic.name, index, asked.current_leader_epoch, by)
+                    replica = self._replicas.readable(topic.name, index, by, asked.current_leader_epoch)
                     is_due = self._proof.is_due and by != DEBUGGING
                     if is_due and asked.timestamp in (LATEST, MAX_TIMESTAMP):
                         await self._proof.check(replica)

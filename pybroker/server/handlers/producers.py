@@ -12,7 +12,6 @@ from pybroker.protocol import messages as m
 from pybroker.replication.replicas import Replicas
 
 NO_COORDINATOR_EPOCH = -1
-NO_LEADER_EPOCH = -1
 
 
 class DescribeProducers:
@@ -40,7 +39,7 @@ class DescribeProducers:
         try:
             if times > 1:
                 raise KafkaError(errors.INVALID_REQUEST, "the partition is asked for more than once")
-            replica = self._replicas.readable(topic, partition, NO_LEADER_EPOCH, DEBUGGING)
+            replica = self._replicas.readable(topic, partition, DEBUGGING)
             known = await replica.at_disk(replica.partition().producers)  # no append is under way while it looks
         except KafkaError as problem:
             answer.error_code, answer.error_message = problem.code, problem.message
