@@ -122,7 +122,7 @@ class Link(asyncio.Protocol):
     async def _ask(self, message: Any, version: int, timeout_s: float) -> Any:
         if self.closed.done() or self._transport is None:
             raise ConnectionError(f"the connection to {self.address} is closed")
-        api = apis.KNOWN[type(message).SCHEMA.key]
+        api = apis.SPOKEN[type(message).SCHEMA.key]
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         body = codec.encode_request(api.key, version, self._correlation_id, self._client_id, message)
         answer = asyncio.get_running_loop().create_future()
@@ -286,7 +286,7 @@ async def _log_in(sock: Dialled, account: Account, address: str, client_id: str)
     login = await _login(account, address)
     message, version, number = login.start(), HANDSHAKE_VERSION, 0
     while message is not None:
-        api = apis.KNOWN[type(message).SCHEMA.key]
+        api = apis.SPOKEN[type(message).SCHEMA.key]
         number += 1
         body = codec.encode_request(api.key, version, number, client_id, message)
         await _send(sock, SIZE.pack(len(body)) + body)

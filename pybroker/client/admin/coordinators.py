@@ -68,7 +68,7 @@ class CoordinatorsAdmin(AdminBase):
     def _find(self, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Node]]:
         """(group, error code, message, coordinator) of each."""
         connection = self.cluster.any()
-        if connection.version_of(apis.KNOWN[m.FindCoordinatorRequest.SCHEMA.key]) < BATCH_FROM_VERSION:
+        if connection.version_of(apis.SPOKEN[m.FindCoordinatorRequest.SCHEMA.key]) < BATCH_FROM_VERSION:
             for group in groups:
                 one = connection.request(m.FindCoordinatorRequest(key=group, key_type=_GROUP))
                 yield group, one.error_code, one.error_message, Node(one.node_id, one.host, one.port, None)

@@ -123,7 +123,7 @@ def _first_error(topics: Iterable[Any]) -> tuple[int, str | None, Any]:
 
 def _fetch(coordinator: Connection, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Any]]:
     """All offsets of groups: of many at once, or from older brokers one by one."""
-    api = apis.KNOWN[m.OffsetFetchRequest.SCHEMA.key]
+    api = apis.SPOKEN[m.OffsetFetchRequest.SCHEMA.key]
     if coordinator.version_of(api, _NAMES_UP_TO_VERSION) < _BATCH_FROM_VERSION:
         for group in groups:
             answer = coordinator.request(m.OffsetFetchRequest(group_id=group, topics=None))
