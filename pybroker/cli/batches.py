@@ -4,7 +4,6 @@ Nothing is trusted: a length is checked before it is read by. The format is told
 """
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -15,7 +14,6 @@ from pybroker.protocol import records
 from pybroker.protocol.compression import CODECS
 
 WINDOW_BYTES: Final = 1 << 20
-_LOG_NAME: Final = re.compile(r"[0-9]{20}\.log")
 _OFFSET_MAX: Final = (1 << 63) - 1
 LENGTH_BYTES: Final = 12  # base offset and batch length, which the length does not count
 
@@ -93,9 +91,13 @@ def read_log(path: Path, with_records: bool) -> Items:
             position += size
 
 
+def _is_segment(path: Path) -> bool:
+    return path.suffix == ".log" and len(path.stem) == len(f"{0:020}") and path.stem.isdecimal()
+
+
 def _spots(path: Path) -> set[int]:
-    """Where the broker's own check of the file, which looks behind a batch too, finds no sound batch."""
-    if not _LOG_NAME.fullmatch(path.name):
+    """The positions at which the broker's check of the file, which looks behind a batch too, finds no sound batch."""
+    if not _is_segment(path):
         return set()
     return {position for position, *_ in SegmentScan(str(path)).step()}
 
@@ -103,18 +105,13 @@ def _spots(path: Path) -> set[int]:
 def _bounds(path: Path) -> tuple[int, int]:
     """The base offsets of a segment and of the next one in its directory that holds something; (-1, the largest) for a
     file of another name."""
-    if not _LOG_NAME.fullmatch(path.name):
+    if not _is_segment(path):
         return -1, _OFFSET_MAX
+    from pybroker.client.segments import LogFiles  # and numpy with it, which other commands do without
+
     base = int(path.stem)
-    others = [found for found in path.parent.glob("*.log") if _LOG_NAME.fullmatch(found.name)]
-    return base, min((int(p.stem) for p in others if int(p.stem) > base and _holds(p)), default=_OFFSET_MAX)
-
-
-def _holds(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except FileNotFoundError:  # removed since
-        return False
+    after = LogFiles(path.parent).base_behind(base)
+    return base, _OFFSET_MAX if after is None else after
 
 
 def _fault_of_head(head: memoryview, left: int) -> str | None:

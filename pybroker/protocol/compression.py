@@ -85,16 +85,15 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
 
 
 def decompress_stored(codec: int, data: Buffer, max_bytes: int) -> bytes:
-    """The same for what a broker has stored, Apache Kafka's too: as tolerant as the decoders of its Java clients.
+    """Decompress what a broker has stored, Apache Kafka's too: as tolerantly as the decoders of its Java clients.
 
-    Passed by are what follows the data, reserved flags of gzip, and the size and checksum of an lz4 frame's content."""
-    if codec in _STORED:
-        return _STORED[codec](codec, data, max_bytes)
-    return decompress(codec, data, max_bytes)
+    It ignores what follows the data, reserved flags of gzip, and the size and checksum of an lz4 frame's content."""
+    return _STORED.get(codec, decompress)(codec, data, max_bytes)
 
 
 def open_batch(batch: Buffer, header: BatchHeader, *, strict: bool = False) -> Buffer:
-    """The records section of a batch, decompressed; strict: of one to be stored. Raises KafkaError 2, 10 or 76."""
+    """The records section of a batch, decompressed; strict: of one to be stored. Raises KafkaError:
+    CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE."""
     payload = memoryview(batch)[BATCH_HEADER_BYTES : header.size]
     if header.codec == LZ4:  # as core made them: no copy
         return memoryview(_undone(LZ4, payload, PLAIN_BYTES_MAX, strict=strict))
@@ -129,7 +128,7 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
 
 
 def _gunzip_stored(codec: int, data: Buffer, max_bytes: int) -> bytes:
-    """As GZIPInputStream: it looks at no reserved flag, and takes what is no header behind a member for the end."""
+    """Decompress like GZIPInputStream: reserved flags are ignored, and what is no header behind a member is the end."""
     head = bytearray(data[:_GZIP_HEAD_BYTES])
     if len(head) == _GZIP_HEAD_BYTES and head[_GZIP_FLAGS_AT] & _GZIP_RESERVED and not head[_GZIP_FLAGS_AT] & _GZIP_CRC:
         head[_GZIP_FLAGS_AT] &= ~_GZIP_RESERVED
@@ -180,10 +179,6 @@ def _snappy(data: Buffer, level: int | None) -> bytes:
         block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
         parts += [len(block).to_bytes(4, "big"), block]
     return b"".join(parts)
-
-
-def _unsnappy_stored(codec: int, data: Buffer, max_bytes: int) -> bytes:
-    return _unsnappy(codec, data, max_bytes, strict=False)
 
 
 def _unsnappy(codec: int, data: Buffer, max_bytes: int, *, strict: bool = True) -> bytes:
@@ -344,7 +339,7 @@ _COMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {1: _gzip, 2: _snappy, 3:
 _DECOMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {1: _gunzip, 2: _unsnappy, 3: _unlz4, 4: _unzstd}
 _STORED: Final[dict[int, Callable[..., bytes]]] = {
     1: _gunzip_stored,
-    2: _unsnappy_stored,
+    2: partial(_unsnappy, strict=False),
     3: _undo_stored,
     4: _undo_stored,
 }
