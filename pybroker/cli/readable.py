@@ -1,7 +1,7 @@
 """Warnings about files with secrets that other users of this machine can read: one line each, with what to do.
 
-A broker starts all the same: the file of a packaged broker may belong to another user, who has to change it. A client's
-own file with a password is refused instead (profiles.py).
+A broker starts all the same: the file of a packaged broker may belong to another user, and only that user can change
+it. A client's own file with a password is refused instead (profiles.py).
 """
 
 import os

@@ -29,7 +29,7 @@ class Creator(Protocol):
     """Who makes topics."""
 
     def offsets_topic(self) -> NewTopic:
-        """The offsets topic, as it is to be made."""
+        """The offsets topic with its settings."""
 
     def create(self, new: NewTopic, validate_only: bool = False) -> Awaitable[object]:
         """Make a topic. Raises KafkaError."""

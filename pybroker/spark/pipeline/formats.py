@@ -61,7 +61,7 @@ def columns(job: Job) -> list[str]:
     """The columns that a table of this job has, without those it is partitioned by."""
     raw = ["kafka_key", "kafka_value"] if job.format == "raw" else []
     taken = {f"kafka_{name}" for name in KAFKA} | {ERROR, _CORRUPT, _ROW}
-    for name in fields(job):  # Spark tells them apart by letters, not by their case
+    for name in fields(job):  # Spark's names of columns ignore case
         if name.lower() in taken:
             raise KafkaError(INVALID_CONFIG, f"the schema has a column {name}, which is there twice or the table's own")
         taken.add(name.lower())

@@ -2,10 +2,10 @@
 
     frame's id -> writer's schema -> checked, without names twice -> fastavro (writer -> reader) -> row
 
-Fields go together by name, whatever their order; those that the job does not have are skipped, those that the writer
-did not have get the job's default. fastavro resolves types; the logical types of both sides are resolved here. A time
-keeps its meaning in another unit, a plain number is a time in the job's unit, and a time is a plain number where the
-job says no more. A writer's schema comes from outside: see `_Inlined` for what is refused.
+Fields are matched by name, in any order. Fields that the job does not have are skipped; fields that the writer did not
+have get the job's default. fastavro resolves types; the logical types of both sides are resolved here. A time keeps its
+meaning in another unit, a plain number is a time in the job's unit, and a time is a plain number for a job without a
+logical type. A writer's schema comes from outside: `_Inlined` lists what is refused.
 """
 
 import copy
