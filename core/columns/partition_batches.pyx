@@ -152,6 +152,10 @@ cdef int batches_next(batches_t* f) noexcept nogil:
         if b.base_offset >= f.end_offset:
             f.next_offset = f.end_offset
             break
+        if f.check_crc and b.attributes & CONTROL:  # a flipped bit would have a batch of records passed by
+            status = batch_check(f.at, <size_t>(f.end - f.at), 0, False, b)
+            if status != OK:
+                return status
         if not _is_wanted(f, b):
             _pass_batch(f, b)
             continue

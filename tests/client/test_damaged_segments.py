@@ -20,6 +20,7 @@ from pybroker.errors import CORRUPT_MESSAGE
 from pybroker.spark.segments import SegmentReader
 
 OFFSET_BYTES = 8
+ATTRIBUTES_AT, CONTROL = 21, 0x20
 HEADER_BYTES = 61
 RECORDS = 10  # a batch
 
@@ -73,6 +74,10 @@ def flip(data: bytearray, batch: Batch) -> None:
     data[batch.position + batch.size - 1] ^= 1
 
 
+def be_control(data: bytearray, batch: Batch) -> None:
+    data[batch.position + ATTRIBUTES_AT + 1] ^= CONTROL
+
+
 DAMAGES = {
     "zeros": zeros,
     "zeros of a page": lambda data, batch: data.__setitem__(slice(batch.position, batch.position + 4096), bytes(4096)),
@@ -82,6 +87,7 @@ DAMAGES = {
     "leaps over two batches": set_base(lambda batch: batch.base + 3 * RECORDS),
     "leaps behind the next segment": set_base(lambda batch: batch.base + 200),
     "a bit of a record": flip,
+    "the bit of a control batch": be_control,
 }
 
 
