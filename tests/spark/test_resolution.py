@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -138,6 +139,27 @@ def test_references(registry: Registry) -> None:
     assert why == "schema 8 refers to version 1 of 'cents', which is not there"
 
 
+def decimals(scale: int, **more: Any) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": scale, **more}
+
+
+@pytest.mark.parametrize(("job", "writer", "expected"), [
+    (decimals(2), decimals(4), Decimal("1.0000")),
+    (decimals(4), decimals(2), Decimal("100.00")),
+    (decimals(2), decimals(0), Decimal("10000")),
+    (["null", decimals(2)], decimals(4), Decimal("1.0000")),
+    (decimals(1, type="fixed", name="d", size=2, precision=4),
+     decimals(3, type="fixed", name="d", size=2, precision=4), Decimal("10.000")),
+])  # fmt: skip
+def test_a_decimal_of_another_scale(registry: Registry, job: Any, writer: Any, expected: Decimal) -> None:
+    """It is the number that was written: the scale is the writer's."""
+    unscaled = (10_000).to_bytes(2)
+    fixed = {"type": "fixed", "name": "d", "size": 2} if writer["type"] == "fixed" else "bytes"
+    registry.add(7, record("order", v=writer))
+    row, why = of(registry, record("order", v=job)).decode(framed(7, record("order", v=fixed), {"v": unscaled}))
+    assert (row, why) == ({"v": expected}, None) and str(row["v"]) == str(expected)
+
+
 NODE = record("node", next=["null", "node"])
 DEEP: Any = "null"
 for depth in range(15):
@@ -151,6 +173,9 @@ for depth in range(15):
     (record("order", x={"type": "array", "items": record("empty")}, price="long", quantity="long"),
      "has an array whose items take no bytes"),
     (record("order", x=DEEP, price="long", quantity="long"), f"has more than {NODES_MAX} types"),
+    (record("order", x={"type": "fixed", "name": "f", "size": -1}, price="long"), "has a fixed of -1 bytes"),
+    (record("order", x={"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}, price="long"),
+     "has an array whose items take no bytes"),
     ("long", "is no record"),
     (record("order", x="no.such"), "is no schema of Avro: no.such"),
     ({"type": "record"}, "is no schema of Avro: "),

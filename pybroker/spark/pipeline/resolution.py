@@ -14,6 +14,7 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -25,6 +26,7 @@ NODES_MAX: Final = 10_000
 WORDS_MAX: Final = 200
 _PREFIX: Final = "pybroker-"
 _PLAIN: Final = "plain"
+_DECIMAL: Final = "decimal"
 _TIMES: Final = ("timestamp-millis", "timestamp-micros", "timestamp-nanos")
 _OTHERS: Final = ("date", "time-millis", "time-micros", *(f"local-{each}" for each in _TIMES))
 _NUMBERS: Final = ("int", "long")
@@ -148,12 +150,14 @@ class _Inlined:
             return self._made(self._named[parsed])
         kind, logical = parsed["type"], parsed.get("logicalType")
         more = {"logicalType": logical} if isinstance(logical, str) else {}
+        if logical == _DECIMAL:
+            more |= {"precision": parsed["precision"], "scale": parsed.get("scale", 0)}
         if kind in ("record", "error", "enum", "fixed"):
             made, least = self._of_name(parsed, kind)
         elif kind in ("array", "map"):
             inside = "items" if kind == "array" else "values"
             items, width = self._made(parsed[inside])
-            if not width and kind == "array":
+            if width <= 0 and kind == "array":
                 raise NoSchema("has an array whose items take no bytes")
             made, least = {"type": kind, inside: items}, 1
         else:
@@ -175,6 +179,8 @@ class _Inlined:
         if kind == "enum":
             return made | {"symbols": parsed["symbols"]}, 1
         if kind == "fixed":
+            if parsed["size"] < 0:
+                raise NoSchema(f"has a fixed of {parsed['size']} bytes")
             return made | {"size": parsed["size"]}, int(parsed["size"])
         self._open.append(name)
         fields, least = [], 0
@@ -218,6 +224,8 @@ def _tagged(schema: Any, plain: bool) -> Any:
         return made | {"logicalType": f"{_PREFIX}{logical if logical in (*_TIMES, *_OTHERS) else _PLAIN}"}
     if kind == "string":
         return made | {"logicalType": f"{_PREFIX}uuid"} if logical == "uuid" else kind
+    if logical == _DECIMAL:
+        return made | {"logicalType": f"{_PREFIX}{_DECIMAL}"}
     for inside in ("items", "values"):
         if inside in made:
             made[inside] = _tagged(made[inside], plain)
@@ -233,6 +241,7 @@ def _learn_logical_types() -> None:
 
     known = fastavro.read.LOGICAL_READERS
     known[f"string-{_PREFIX}uuid"] = _uuid
+    known[f"bytes-{_PREFIX}{_DECIMAL}"] = known[f"fixed-{_PREFIX}{_DECIMAL}"] = _decimal
     for kind in _NUMBERS:
         for logical in (_PLAIN, *_TIMES, *_OTHERS):
             known[f"{kind}-{_PREFIX}{logical}"] = functools.partial(_number, logical)
@@ -258,6 +267,13 @@ def _native(data: int, logical: str) -> Any:
     if logical == "timestamp-nanos":
         return _EPOCH + timedelta(microseconds=data // 1_000)
     return _EPOCH + timedelta(microseconds=data if logical == "timestamp-micros" else data * 1_000)
+
+
+def _decimal(data: bytes, writer: Any, reader: Any) -> Any:
+    """The writer's number with the writer's scale; Arrow gives it the job's, or refuses it."""
+    if not isinstance(reader, dict) or reader.get("logicalType") != _DECIMAL:
+        return data
+    return Decimal(f"{int.from_bytes(data, signed=True)}E-{writer['scale']}")
 
 
 def _uuid(data: str, _: Any, reader: Any) -> Any:
