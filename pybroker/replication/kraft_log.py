@@ -32,6 +32,8 @@ FRAME_VERSION: Final = 1
 KINDS: Final[Mapping[int, Any]] = {2: m.TopicRecord, 4: m.ConfigRecord, 9: m.RemoveTopicRecord}
 OF_TOPICS: Final = 2
 """A resource type."""
+LOG_OVERHEAD_BYTES: Final = 12
+"""Of the base offset and the length of a batch."""
 CONTROL, COMPRESSED = 0x20, 0x07
 """Bits of a batch's attributes."""
 _SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
@@ -58,38 +60,50 @@ def _read(path: str) -> Mapping[bytes, Mapping[str, str]]:
     segments = [match for name in names if (match := _SEGMENT.fullmatch(name))]
     image, at = _Image(), 0
     if snapshots:
-        for _, value in _records(os.path.join(path, snapshots[-1][0])):
+        for _, value in _records(os.path.join(path, snapshots[-1][0]), 0, has_footer=True):
             image.replay(value)
         at = int(snapshots[-1][1])
+    if not segments:
+        raise ValueError("it has no segment")
     following = [int(match[1]) for match in segments[1:]]
     for match, end in zip(segments, [*following, None], strict=True):
         if end is not None and end <= at:
             continue
         if int(match[1]) > at:
             raise ValueError(f"the offsets {at} to {int(match[1]) - 1} are missing")
-        for offset, value in _records(os.path.join(path, match[0])):
+        for offset, value in _records(os.path.join(path, match[0]), int(match[1]), end):
             if offset >= at:
                 image.replay(value)
         at = at if end is None else end
     return image.settings()
 
 
-def _records(path: str) -> Iterator[tuple[int, bytes]]:
-    """(offset, value) of each record that is no control record. Raises OSError, LogError, ValueError."""
+def _records(
+    path: str, base: int, end: int | None = None, *, has_footer: bool = False
+) -> Iterator[tuple[int, bytes]]:
+    """(offset, value) of each record that is no control record, of a file that begins at `base`, has all offsets up to
+    `end`, and ends with a control record if it has a footer (KIP-630). A last batch that is cut is damage too: so is
+    one whose length is wrong. Raises OSError, LogError, ValueError."""
+    if not os.path.isfile(path):
+        raise ValueError(f"{os.path.basename(path)} is no file")
     with open(path, "rb") as file:
         data = file.read(FILE_BYTES_MAX + 1)
     if len(data) > FILE_BYTES_MAX:
         raise ValueError(f"{os.path.basename(path)} has more than {FILE_BYTES_MAX} bytes")
-    view = memoryview(data)
-    for position, header in core.iter_batches(data):
-        if header.attributes & CONTROL:
-            continue
+    view, at, reached, is_control = memoryview(data), 0, base, False
+    while any(view[at : at + LOG_OVERHEAD_BYTES]):
+        header = core.check_batch(data, at)
+        if header.base_offset != reached:
+            raise ValueError(f"offset {header.base_offset} follows on {reached - 1}")
         if header.attributes & COMPRESSED:
             raise ValueError(f"a batch at offset {header.base_offset} is compressed")
-        payload = view[position + BATCH_HEADER_BYTES : position + header.size]
-        for offset, _, _, value, _ in core.walk_records(payload, header):
+        payload, is_control = view[at + BATCH_HEADER_BYTES : at + header.size], bool(header.attributes & CONTROL)
+        for offset, _, _, value, _ in () if is_control else core.walk_records(payload, header):
             if value is not None:
                 yield offset, value
+        at, reached = at + header.size, header.last_offset + 1
+    if any(view[at:]) or end not in (None, reached) or (has_footer and not is_control):
+        raise ValueError(f"{os.path.basename(path)} is cut or damaged behind offset {reached - 1}")
 
 
 class _Image:

@@ -173,7 +173,11 @@ def go_on(written: Written, adopted: BrokerProcess, topic: str, partition: int) 
     more = [r._replace(offset=end + i) for i, r in enumerate(records(0, 200, partition))]
     offsets = Confluent(adopted.bootstrap).send_all(topic, more, idempotent=True, codec="zstd", batch_bytes=700)
     assert offsets == list(range(end, end + 200)), topic
-    assert served(adopted, topic, partition) == [*written.records[topic, partition], *more], topic
+    found = served(adopted, topic, partition)
+    if topic == "append-time" and written.version.startswith("4"):  # its setting is in the log of KRaft
+        assert min(record.timestamp_ms for record in found[-len(more) :]) > START_MS + 3_600_000
+        found[-len(more) :] = [r._replace(timestamp_ms=m.timestamp_ms) for r, m in zip(found[-200:], more, strict=True)]
+    assert found == [*written.records[topic, partition], *more], topic
 
 
 def test_producing_goes_on_where_kafka_ended(written: Written, adopted: BrokerProcess) -> None:

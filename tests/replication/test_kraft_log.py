@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +46,13 @@ def write(path: Path, base: int, values: Sequence[bytes], attributes: int = 0) -
         file.write(batch(values, base_offset=base, attributes=attributes))
 
 
+def snapshot(path: Path, values: Sequence[bytes]) -> None:
+    """As Kafka writes one: a header and a footer, which are control records, and the values in between (KIP-630)."""
+    write(path, 0, [b"\0\0\0\0"], CONTROL)
+    write(path, 1, values)
+    write(path, 1 + len(values), [b"\0\0\0\0"], CONTROL)
+
+
 def read(kafka: Path) -> dict[bytes, dict[str, str]]:
     return {topic_id: dict(own) for topic_id, own in topic_settings([str(kafka.parent)]).items()}
 
@@ -63,22 +71,73 @@ def test_what_holds_at_the_end(kafka: Path) -> None:
 
 def test_a_snapshot_and_what_followed(kafka: Path) -> None:
     """The latest snapshot; records before its end, in segments that are there still, are in it already."""
-    write(kafka / f"{4:020}-{1:010}.checkpoint", 0, [topic("old", A)])
-    write(kafka / f"{8:020}-{1:010}.checkpoint", 0, [topic("a", A), setting("a", "retention.ms", "1")])
+    snapshot(kafka / f"{4:020}-{1:010}.checkpoint", [topic("old", A)])
+    snapshot(kafka / f"{8:020}-{1:010}.checkpoint", [topic("a", A), setting("a", "retention.ms", "1")])
     write(kafka / f"{6:020}.log", 6, [setting("a", "retention.ms", "0"), setting("a", "retention.ms", "1")])
     write(kafka / f"{6:020}.log", 8, [setting("a", "retention.bytes", "9")])
     write(kafka / f"{9:020}.log", 9, [topic("b", B)])
     assert read(kafka) == {A: {"retention.ms": "1", "retention.bytes": "9"}, B: {}}
 
 
-def test_a_log_that_was_cut_in_a_batch(kafka: Path) -> None:
-    """Pass over the last batch, which was never whole and so never acknowledged."""
+def test_zeros_behind_the_last_batch(kafka: Path) -> None:
+    """Kafka reserves files: what was never written is no damage."""
     log = kafka / f"{0:020}.log"
     write(log, 0, [topic("a", A)])
-    whole = log.read_bytes()
-    write(log, 1, [topic("b", B)])
-    log.write_bytes(log.read_bytes()[: len(whole) + 70])
+    log.write_bytes(log.read_bytes() + bytes(9_000))
     assert read(kafka) == {A: {}}
+
+
+def cut(path: Path, missing: int) -> None:
+    path.write_bytes(path.read_bytes()[:-missing])
+
+
+def two(log: Path) -> bytes:
+    """Two batches in this segment, the second with a setting; what the file was before it."""
+    write(log, 0, [topic("a", A)])
+    first = log.read_bytes()
+    write(log, 1, [setting("a", "retention.ms", "-1")])
+    return first
+
+
+def cut_in_a_batch(log: Path) -> None:
+    two(log)
+    cut(log, 3)
+
+
+def cut_between_batches(log: Path) -> None:
+    log.write_bytes(two(log))
+    write(log.with_name(f"{2:020}.log"), 2, [topic("b", B)])
+
+
+def a_hole(log: Path) -> None:
+    write(log, 0, [topic("a", A)])
+    write(log, 50, [setting("a", "retention.ms", "-1")])
+
+
+def a_length_that_leaps(log: Path) -> None:
+    first = two(log)
+    write(log, 2, [topic("b", B)])
+    data = bytearray(log.read_bytes())
+    data[len(first) + 8] = 1
+    log.write_bytes(data)
+
+
+def snapshot_without_its_end(log: Path) -> None:
+    path = log.with_name(f"{4:020}-{1:010}.checkpoint")
+    write(path, 0, [b"\0\0\0\0"], CONTROL)
+    write(path, 1, [topic("a", A)])
+    write(log.with_name(f"{4:020}.log"), 4, [BROKER])
+
+
+def snapshot_cut_in_a_batch(log: Path) -> None:
+    path = log.with_name(f"{4:020}-{1:010}.checkpoint")
+    snapshot(path, [topic("a", A)])
+    cut(path, 1)
+    write(log.with_name(f"{4:020}.log"), 4, [BROKER])
+
+
+def snapshot_alone(log: Path) -> None:
+    snapshot(log.with_name(f"{4:020}-{1:010}.checkpoint"), [topic("a", A)])
 
 
 @pytest.mark.parametrize(
@@ -94,8 +153,18 @@ def test_a_log_that_was_cut_in_a_batch(kafka: Path) -> None:
         lambda log: write(log, 0, [topic("a", A)], GZIP),
         lambda log: log.write_bytes(b"\xff" * 100),
         lambda log: write(log.with_name(f"{7:020}.log"), 7, [topic("a", A)]),
+        cut_in_a_batch,
+        cut_between_batches,
+        a_hole,
+        a_length_that_leaps,
+        snapshot_without_its_end,
+        snapshot_cut_in_a_batch,
+        snapshot_alone,
+        os.mkfifo,
     ],
-    ids=["frame", "long", "id", "nothing", "varint", "empty", "utf8", "compressed", "noise", "begins late"],
+    ids=["frame", "long", "id", "nothing", "varint", "empty", "utf8", "compressed", "noise", "begins late",
+         "cut in a batch", "cut between batches", "hole", "length", "no footer", "snapshot cut", "snapshot alone",
+         "FIFO"],
 )  # fmt: skip
 def test_what_cannot_be_read_is_not_used(kafka: Path, caplog: pytest.LogCaptureFixture, damage: object) -> None:
     """Nothing of it: with settings that are out of date records may be deleted. One line says so."""
