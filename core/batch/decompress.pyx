@@ -95,8 +95,8 @@ cdef int64_t undo_zstd(decompressor_t* d, const uint8_t* p, size_t n) noexcept n
     """One frame of today's format: the library may read others, that clients do not."""
     cdef const uint8_t* end = p + n
     cdef size_t wanted, got, made = 0, steps = 0
-    cdef uint64_t window = 0
-    if zstd == NULL or not zstd_is_strict(p, n, &window) or zstd.failed(zstd.begin(d.zstd)):
+    cdef uint64_t window = 0, content = 0
+    if zstd == NULL or not zstd_is_strict(p, n, &window, &content) or zstd.failed(zstd.begin(d.zstd)):
         return -1
     wanted = zstd.wanted(d.zstd)
     while wanted > 0:
@@ -110,7 +110,9 @@ cdef int64_t undo_zstd(decompressor_t* d, const uint8_t* p, size_t n) noexcept n
         p += wanted
         wanted = zstd.wanted(d.zstd)
     # With all of it at hand the library does not see what reaches beyond the window; one that reads a stream does.
-    return <int64_t>made if p == end and made <= window else -1
+    if p != end or made > window or (content != <uint64_t>-1 and content != made):
+        return -1
+    return <int64_t>made
 
 
 cdef int64_t decompress(decompressor_t* d, int codec, const uint8_t* p, size_t n) noexcept nogil:

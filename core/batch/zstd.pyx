@@ -9,7 +9,7 @@ Contexts are kept: to make one costs more than to undo a small batch. A reader m
 import os
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 
 from pybroker.core.base.libraries import library_paths
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
@@ -24,6 +24,7 @@ cdef extern from "<dlfcn.h>" nogil:
 cdef enum:
     GUESS_BYTES_MIN = 64 << 10
     GUESS_RATIO = 8              # what a frame makes that does not say it; a block that is too small grows
+    STEP_BYTES = 16 << 10        # as Kafka's Java reader takes at a time
     CONTEXTS = 16                # that are kept
     CONTEXT_BYTES_MAX = 1 << 20  # one that grew with a frame's window is not
     SESSION_ONLY = 1             # ZSTD_reset_session_only
@@ -92,7 +93,9 @@ cdef void give_context(void* context) noexcept nogil:
         zstd.free(context)
 
 
-cdef int undo(void* context, const uint8_t* p, size_t n, int64_t most, int64_t guess, block_t* out) noexcept nogil:
+cdef int undo(
+    void* context, const uint8_t* p, size_t n, int64_t most, int64_t guess, int64_t step, block_t* out) noexcept nogil:
+    """At most `step` bytes come out in a call of the library."""
     cdef int64_t start = out.size, room = guess, left
     cdef bint whole = False
     cdef size_t taken = 0, made, before, status
@@ -102,7 +105,7 @@ cdef int undo(void* context, const uint8_t* p, size_t n, int64_t most, int64_t g
         if block_room(out, min(room, left + 1)) != 0:
             return -ENOMEM
         # A byte more than may be: what would come out there is too much.
-        left = min(left + 1, out.capacity - out.size)
+        left = min(left + 1, out.capacity - out.size, step)
         made, before = 0, taken
         status = zstd.stream(context, out.data + out.size, <size_t>left, &made, p, n, &taken)
         if zstd.failed(status):
@@ -123,6 +126,7 @@ cdef int undo(void* context, const uint8_t* p, size_t n, int64_t most, int64_t g
 cdef int zstd_frames(const uint8_t* p, size_t n, int64_t most, block_t* out) noexcept nogil:
     cdef unsigned long long content = zstd.content(p, n)
     cdef int64_t guess = max(<int64_t>GUESS_BYTES_MIN, <int64_t>n * GUESS_RATIO)
+    cdef int64_t start = out.size
     cdef void* context
     cdef int status
     if n == 0 or content == NO_FRAME:
@@ -134,6 +138,10 @@ cdef int zstd_frames(const uint8_t* p, size_t n, int64_t most, block_t* out) noe
     context = take_context()
     if context == NULL:
         return -ENOMEM
-    status = undo(context, p, n, most, guess, out)
+    status = undo(context, p, n, most, guess, INT64_MAX, out)
+    if status == CORRUPT_MESSAGE and content != NOT_TOLD and content > STEP_BYTES:
+        # The library may have compared a size that lies, which it does only with room for all of it: Java's has less.
+        out.size = start
+        status = undo(context, p, n, most, guess, STEP_BYTES, out)
     give_context(context)
     return status

@@ -4,7 +4,8 @@ A broker that takes what a consumer's library refuses has stopped that consumer 
 since 1.5.5 it refuses bits that are reserved, sequences of none with bytes behind them, and four streams of too few
 literals. And those that decompress as a stream, as Java's does, refuse a window of more than 128 MiB, and a block that
 is larger than its window or than 128 KiB; whoever has the whole frame before him, and room for all of it, asks for
-neither. What is compressed is still left to the library.
+neither. That room depends on the library, and without it none compares the size that a frame says it has, if its last
+block is empty. What is compressed is still left to the library.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -30,6 +31,7 @@ cdef enum block_kind:
 cdef uint32_t MAGIC = 0xFD2FB528
 cdef uint32_t SKIPPED_MAGIC = 0x184D2A50  # to ...5F: a frame of what no decoder looks at
 cdef uint64_t WINDOW_MAX = 1 << 27
+cdef uint64_t NOT_TOLD = <uint64_t>-1
 
 
 cdef inline uint64_t load_le(const uint8_t* p, size_t n) noexcept nogil:
@@ -82,8 +84,10 @@ cdef bint is_strict_block(const uint8_t* p, const uint8_t* end) noexcept nogil:
     return p != end and p[0] & 3 == 0
 
 
-cdef const uint8_t* behind_head(const uint8_t* p, const uint8_t* end, uint64_t* window) noexcept nogil:
-    """Past the header of a frame, and how far back its blocks may reach; NULL where it is not strict."""
+cdef const uint8_t* behind_head(
+    const uint8_t* p, const uint8_t* end, uint64_t* window, uint64_t* content) noexcept nogil:
+    """Past the header of a frame, how far back its blocks may reach, and the size that it says it has, or NOT_TOLD; NULL
+    where it is not strict."""
     cdef uint8_t descriptor
     cdef size_t id_bytes, size_bytes
     if end - p < HEAD_BYTES:
@@ -102,17 +106,20 @@ cdef const uint8_t* behind_head(const uint8_t* p, const uint8_t* end, uint64_t* 
     if <size_t>(end - p) < id_bytes + size_bytes:
         return NULL
     p += id_bytes
+    content[0] = load_le(p, size_bytes) + (256 if size_bytes == 2 else 0) if size_bytes else NOT_TOLD
     if descriptor & SINGLE_SEGMENT:                       # the window is the content
-        window[0] = load_le(p, size_bytes) + (256 if size_bytes == 2 else 0)
+        window[0] = content[0]
     return p + size_bytes if window[0] <= WINDOW_MAX else NULL
 
 
-cdef const uint8_t* behind_frame(const uint8_t* p, const uint8_t* end, uint64_t* window) noexcept nogil:
-    """Past a frame, whose magic is there, and its window; NULL where it is cut or not strict."""
+cdef const uint8_t* behind_frame(
+    const uint8_t* p, const uint8_t* end, uint64_t* window, uint64_t* content) noexcept nogil:
+    """Past a frame, whose magic is there, its window and what it says of its content; NULL where it is cut or not
+    strict."""
     cdef bint has_checksum = end - p >= HEAD_BYTES and p[4] & HAS_CHECKSUM
     cdef uint32_t head
     cdef uint64_t size, made
-    p = behind_head(p, end, window)
+    p = behind_head(p, end, window, content)
     while p != NULL and end - p >= BLOCK_HEAD_BYTES:
         head = <uint32_t>load_le(p, BLOCK_HEAD_BYTES)
         p += BLOCK_HEAD_BYTES
@@ -129,29 +136,36 @@ cdef const uint8_t* behind_frame(const uint8_t* p, const uint8_t* end, uint64_t*
     return NULL
 
 
-cdef bint zstd_is_strict(const uint8_t* p, size_t n, uint64_t* window) noexcept nogil:
-    return n >= HEAD_BYTES and load_le(p, 4) == MAGIC and behind_frame(p, p + n, window) == p + n
+cdef bint zstd_is_strict(const uint8_t* p, size_t n, uint64_t* window, uint64_t* content) noexcept nogil:
+    return n >= HEAD_BYTES and load_le(p, 4) == MAGIC and behind_frame(p, p + n, window, content) == p + n
 
 
-cdef bint frames_are_strict(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    cdef uint64_t size, window = 0
+cdef bint frames_are_strict(const uint8_t* p, const uint8_t* end, uint64_t made) noexcept nogil:
+    cdef uint64_t size, window = 0, content = 0, told = 0
+    cdef bint all_tell = True
     while p != NULL and end - p >= SKIPPED_HEAD_BYTES:
         if load_le(p, 4) == MAGIC:
-            p = behind_frame(p, end, &window)
+            p = behind_frame(p, end, &window, &content)
+            all_tell = all_tell and content != NOT_TOLD
+            if p != NULL and content != NOT_TOLD:
+                if content > made - told:
+                    return False
+                told += content
         elif load_le(p, 4) & ~<uint64_t>0xF == SKIPPED_MAGIC:
             size = load_le(p + 4, 4) + SKIPPED_HEAD_BYTES
             p = p + size if <uint64_t>(end - p) >= size else NULL
         else:
             return False
-    return p == end
+    return p == end and (told == made or not all_tell)
 
 
-def zstd_frames_are_strict(data) -> bool:
-    """Whether these are whole frames, one behind another, that every library reads, as far as their headers tell."""
+def zstd_frames_are_strict(data, uint64_t made) -> bool:
+    """Whether these are whole frames, one behind another, that every library reads, as far as their headers tell, and
+    which hold the `made` bytes that came out of them."""
     cdef Py_buffer view
     cdef bint strict
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     with nogil:
-        strict = frames_are_strict(<const uint8_t*>view.buf, <const uint8_t*>view.buf + view.len)
+        strict = frames_are_strict(<const uint8_t*>view.buf, <const uint8_t*>view.buf + view.len, made)
     PyBuffer_Release(&view)
     return strict

@@ -121,8 +121,10 @@ def _open(batch: Buffer, header: core.BatchHeader) -> Buffer:
         raise KafkaError(errors.INVALID_RECORD, problem.message) from None
     if header.codec == LZ4 and not batch[LZ4_FLAGS_AT] & LZ4_INDEPENDENT:
         raise KafkaError(errors.INVALID_RECORD, "blocks of its lz4 frame refer to each other, which Java does not read")
-    if header.codec == ZSTD and not core.zstd_frames_are_strict(memoryview(batch)[BATCH_HEADER_BYTES : header.size]):
-        raise KafkaError(errors.INVALID_RECORD, "its zstd frame is one that not every library reads")
+    if header.codec == ZSTD:
+        frames = memoryview(batch)[BATCH_HEADER_BYTES : header.size]
+        if not core.zstd_frames_are_strict(frames, len(plain)):
+            raise KafkaError(errors.INVALID_RECORD, "its zstd frame is one that not every library reads")
     return plain
 
 
