@@ -1,6 +1,6 @@
 """What stands at an address where a ZooKeeper is to be, in words for a person."""
 
-import contextlib
+import asyncio
 import re
 import socket
 import ssl
@@ -12,6 +12,9 @@ from pybroker.model import HostPort
 ASK_WHY_S: Final = 1.0
 ASK_TLS_S: Final = 3.0
 """A JVM that has just started takes a second and more for its first handshake."""
+ANSWER_BYTES_MAX: Final = 4096
+END: Final = b"\nMode:"
+"""The last but one line of an answer: it stands behind the zxid."""
 ENABLE: Final = "zookeeper.ssl.client.enable"
 
 
@@ -22,26 +25,27 @@ class Found(NamedTuple):
     zxid: int = -1
 
 
-def found_at(at: HostPort, seen: int, context: ssl.SSLContext | None = None) -> Found:
-    """Look at an address, for a client that has seen a zxid there; `context` is for TLS, None without."""
+async def found_at(
+    at: HostPort, seen: int, context: ssl.SSLContext | None = None, patience_s: float = ASK_TLS_S
+) -> Found:
+    """Look at an address, for a client that has seen a zxid there; `context` is for TLS, None without, and
+    `patience_s` for its handshake."""
     try:
-        asking = socket.create_connection(at, ASK_WHY_S)
+        asking = await _connected(at)
     except TimeoutError:
         return Found(f"{at} does not answer")
     except OSError as problem:
         return Found(f"{at}: {system_words(problem)}")
     said = b""
-    asking.settimeout(ASK_WHY_S if context is None else ASK_TLS_S)
     try:
-        with asking if context is None else context.wrap_socket(asking, server_hostname=at.host) as asked:
-            asked.sendall(b"srvr")
-            said = asked.makefile("rb").read(4096)
+        async with asyncio.timeout(ASK_WHY_S if context is None else patience_s):
+            said = await _asked(asking, at.host, context)
     except OSError as problem:
         if context is not None:
             return Found(f"{at}: {_words(problem)}")
     zxid = re.search(rb"^Zxid: 0x([0-9a-f]{1,16})", said, re.MULTILINE)
     if zxid is None:
-        if context is None and _speaks_tls(at):
+        if context is None and await _speaks_tls(at):
             return Found(f"{at} speaks TLS, and {ENABLE} is false")
         return Found(f"{at} accepts connections, and does not answer as a ZooKeeper that serves")
     last = int(zxid[1], 16)
@@ -51,19 +55,57 @@ def found_at(at: HostPort, seen: int, context: ssl.SSLContext | None = None) -> 
     return Found(f"{at} serves, and did not answer in time", last)
 
 
-def _speaks_tls(at: HostPort) -> bool:
+async def _connected(at: HostPort) -> socket.socket:
+    """Connect to the first of its addresses that accepts. Raises OSError."""
+    loop, problem = asyncio.get_running_loop(), OSError("it has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(*at, type=socket.SOCK_STREAM):
+        asking = socket.socket(family, kind, protocol)
+        asking.setblocking(False)
+        try:
+            async with asyncio.timeout(ASK_WHY_S):
+                await loop.sock_connect(asking, address)
+            return asking
+        except OSError as refused:
+            asking.close()
+            problem = refused
+        except BaseException:
+            asking.close()
+            raise
+    raise problem
+
+
+async def _asked(asking: socket.socket, host: str, context: ssl.SSLContext | None) -> bytes:
+    """The answer to `srvr`. Raises OSError."""
+    named = None if context is None else host
+    try:
+        reader, writer = await asyncio.open_connection(sock=asking, ssl=context, server_hostname=named)
+    except BaseException:
+        asking.close()
+        raise
+    try:
+        writer.write(b"srvr")
+        said = b""
+        while END not in said and len(said) < ANSWER_BYTES_MAX and (more := await reader.read(ANSWER_BYTES_MAX)):
+            said += more
+        return said
+    finally:
+        writer.transport.abort()
+
+
+async def _speaks_tls(at: HostPort) -> bool:
     """Whoever it is: nothing is told there."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with contextlib.suppress(OSError), socket.create_connection(at, ASK_TLS_S) as asking:
-        try:
-            context.wrap_socket(asking).close()
-        except ssl.SSLEOFError:
-            return False
-        except ssl.SSLError as problem:  # an alert is an answer, too
-            return "ALERT" in (problem.reason or "").upper()
-        return True
-    return False
+    try:
+        async with asyncio.timeout(ASK_TLS_S):
+            await _asked(await _connected(at), at.host, context)
+    except ssl.SSLEOFError:
+        return False
+    except ssl.SSLError as problem:  # an alert is an answer, too
+        return "ALERT" in (problem.reason or "").upper()
+    except OSError:
+        return False
+    return True
 
 
 _ALERTS: Final = {

@@ -34,8 +34,8 @@ READ_SHARE: Final = 2 / 3
 ASKS: Final = 6
 """How often in a session's timeout it is asked: a handshake is waited for about as long at first."""
 HANDSHAKE_S_MIN: Final = 1.0
-HANDSHAKE_S_MAX: Final = 10.0
-"""Or the session's timeout, if that is longer."""
+HANDSHAKE_S_MAX: Final = 60.0
+"""Or the session's timeout, if that is longer: what it grows to while no server answers."""
 RETRY: Final = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_delay": 1.0}
 """How kazoo comes back when a connection breaks: soon at first, for the session's time runs."""
 DIGEST_URI: Final = "zookeeper/zk-sasl-md5"

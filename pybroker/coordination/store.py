@@ -300,12 +300,12 @@ class Store(ABC):
         """Finish what was submitted, then refuse everything with StoreClosed."""
 
     async def why(self) -> str:
-        """Why it cannot be reached, for a person, as far as can be found out: it may take a second."""
+        """Why it cannot be reached, for a person, as far as can be found out: it may take a minute."""
         return ""
 
-    async def give_up(self, session: Session) -> str:
-        """Declare a session expired if no server will continue it, because the store went back in time. Return the
-        reason, "" if it goes on. It may take a second."""
+    def give_up(self, session: Session) -> str:
+        """Declare a session expired if no server will continue it, because the store went back in time, as the last
+        `why` found out. Return the reason, "" if it goes on."""
         return ""
 
 

@@ -16,13 +16,16 @@ from pybroker.model import HostPort
 
 from . import store as s
 from .commit import until_answered
-from .found_at import Found, found_at
+from .found_at import ASK_TLS_S, Found, found_at
 from .zookeeper_access import Access, access_of
 from .zookeeper_session import ANYBODY, ZooKeeperSession
 
 log = logging.getLogger(__name__)
 
 CLOSE_S_MAX: Final = 3.0
+LOOK_S_MAX: Final = 48.0
+"""For a look at a server with TLS: one that did not answer gets twice as long the next time. It is busy with each
+handshake that was given up, and a crowd that gives up soon keeps it from ever ending one."""
 SILENT_S: Final = 2.0
 """Without an answer for so long, a start says whom it waits for."""
 
@@ -37,6 +40,11 @@ class ZooKeeperStore(s.Store):
         self._chroot = (slash + chroot).rstrip("/")
         self._timeout_s = connection_timeout_ms / 1000
         self._sessions: list[ZooKeeperSession] = []
+        self._look_s = ASK_TLS_S
+        self._latest = -1
+        """Zxid that a serving server had at the last look, the latest of all of them; -1: none served."""
+        self._seen: dict[ZooKeeperSession, int] = {}
+        """The last zxid of each session, as it was before that look."""
 
     async def open(self) -> None:
         """See that a server answers, and make the chroot, as Kafka does. Raises StoreFailed in one sentence."""
@@ -104,27 +112,30 @@ class ZooKeeperStore(s.Store):
         return f"ZooKeeper at {self._hosts} (zookeeper.connect) {why}: {whom}"
 
     async def why(self) -> str:
-        found = await self._look(max((session.last_zxid for session in self._sessions), default=0))
+        found = await self._look()
         refused = {self._refusal(each.refused) for each in self._sessions if each.refused and not each.stopped}
         return "; ".join([*(each.words for each in found), *refused])
 
-    async def _look(self, seen: int) -> list[Found]:
+    async def _look(self) -> list[Found]:
         """Look at each address of the ensemble."""
-        hosts = [HostPort(*host) for host in collect_hosts(self._hosts)[0]]
-        return await asyncio.gather(*(asyncio.to_thread(found_at, at, seen, self._access.tls) for at in hosts))
+        seen = {session: session.last_zxid for session in self._sessions}
+        last, hosts = max(seen.values(), default=0), collect_hosts(self._hosts)[0]
+        looks = (found_at(HostPort(*host), last, self._access.tls, self._look_s) for host in hosts)
+        found = await asyncio.gather(*looks)
+        self._seen, self._latest = seen, max(each.zxid for each in found)
+        self._look_s = min(LOOK_S_MAX, 2 * self._look_s) if self._latest < 0 else ASK_TLS_S
+        return found
 
-    async def give_up(self, session: s.Session) -> str:
-        """Expire a session if no serving server has a transaction as late as the last one it saw.
+    def give_up(self, session: s.Session) -> str:
+        """Expire a session if, at the last look, no serving server had a transaction as late as the last one that it
+        had seen then.
 
         A server refuses such a session. A server that merely lags does so only for a while, hence all are asked."""
         assert isinstance(session, ZooKeeperSession)
-        if session.state is not s.SessionState.DISCONNECTED:
+        seen = self._seen.get(session, 0)
+        if not 0 <= self._latest < seen or not session.give_up():
             return ""
-        seen = session.last_zxid
-        latest = max(found.zxid for found in await self._look(seen))
-        if not 0 <= latest < seen or not session.give_up():
-            return ""
-        return f"ZooKeeper knows transactions up to {latest:#x}, and the session has seen {seen:#x}"
+        return f"ZooKeeper knows transactions up to {self._latest:#x}, and the session has seen {seen:#x}"
 
     async def close(self) -> None:
         """A connection that is being made, as to a host that is gone, is not waited for."""

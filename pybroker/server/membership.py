@@ -354,17 +354,19 @@ class Membership:
         """While ZooKeeper does not answer, log the reason, and begin a new session if the old one can never continue.
 
         A task of its own, because it may wait for a name resolver, and the lease must not wait."""
+        now_s = asyncio.get_running_loop().time
         while True:
             await self._unheard.wait()
             said = ""
             while self._unheard.is_set():
+                began_s = now_s()
                 if (why := await self._store.why()) and why != said:
                     event(log, logging.WARNING, "ZooKeeper not reached", reason=why)
                     said = why
-                if why := await self._store.give_up(self.session):
+                if why := self._store.give_up(self.session):
                     cause = f"{why}: it was restored from an older copy, or is another one"
                     event(log, logging.WARNING, "session given up", cause=cause, then="a new one begins")
-                await asyncio.sleep(WHY_S)
+                await asyncio.sleep(max(WHY_S, now_s() - began_s))  # a server that is slow is asked less often
 
 
 def _lease_ms(session: Session) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import ssl
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.coordination import zookeeper
+from pybroker.coordination.found_at import Found
 from pybroker.coordination.kazoo_client import Client
 from pybroker.coordination.kazoo_handler import OneThread, Patience
 from pybroker.coordination.zookeeper_access import Access
+from pybroker.model import HostPort
 from tests.certificates import Identity, server_context
 
 TIMEOUT_MS = 6000
@@ -115,3 +119,22 @@ def test_hanging_up_leaves_the_encryption_in_place(tmp_path: Path) -> None:
                 while got := read.recv(100):
                     assert got == b"a frame"
         serving.join()
+
+
+def test_a_look_at_a_server_that_does_not_answer_is_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server works on each handshake that was given up too: a crowd that gives up soon keeps it from ending one."""
+    waited, latest = list[float](), [-1, -1, -1, -1, -1, -1, 7, -1]
+
+    async def found_at(at: HostPort, seen: int, context: ssl.SSLContext | None, patience_s: float) -> Found:
+        waited.append(patience_s)
+        return Found("it is slow", latest[len(waited) - 1])
+
+    monkeypatch.setattr(zookeeper, "found_at", found_at)
+
+    async def look() -> None:
+        store = zookeeper.ZooKeeperStore("localhost:1", access=Access(ssl.create_default_context()))
+        for _ in latest:
+            assert await store.why() == "it is slow"
+
+    asyncio.run(look())
+    assert waited == [3, 6, 12, 24, 48, 48, 48, 3]
