@@ -283,6 +283,7 @@ cdef class Encoder:
         cdef Py_buffer times, places
         cdef int64_t row = start, rows = values.s.length
         cdef int64_t last = rows if stop is None else stop
+        cdef int32_t named
         cdef int status
         memset(&times, 0, sizeof(Py_buffer))
         memset(&places, 0, sizeof(Py_buffer))
@@ -315,6 +316,9 @@ cdef class Encoder:
                 if start < last:
                     _expect(&self.e, &r, start, rows)
                 status = _add(&self.e, &r, &row, last)
+            if status == NOWHERE:
+                memcpy(&named, r.partitions + row * 4, 4)
+                raise ValueError(f"row {before + row}: partition {named}, and there are {self.e.partitions}")
             if status != OK:
                 _refuse(status, before + row)
             return self._sealed()
@@ -351,8 +355,6 @@ cdef int _refuse(int status, int64_t row) except -1:
         raise MemoryError
     if status == BAD:
         raise ValueError(f"row {row}: its offsets leave the data, or a header has no key")
-    if status == NOWHERE:
-        raise ValueError(f"row {row}: there is no such partition")
     return raise_status(status, f"row {row}: a batch cannot hold a record of 2 GiB")
 
 

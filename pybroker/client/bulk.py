@@ -17,6 +17,7 @@ _BATCHES_MAX: Final = 4  # of one piece: what is made before it waits for memory
 
 
 def batches(
+    topic: str,
     values: Any,
     keys: Any,
     *,
@@ -55,7 +56,10 @@ def batches(
         }
         while start < rows:
             stop = min(rows, start + step)
-            made = encoder.add(column, start=start, stop=stop, **more)
+            try:
+                made = encoder.add(column, start=start, stop=stop, **more)
+            except ValueError as problem:
+                raise ValueError(f"topic {topic!r}: {problem}") from None
             yield from made
             start = stop
             step = min(step * 2, _ROWS_MAX) if len(made) < _BATCHES_MAX else max(1, step // 2)

@@ -196,6 +196,7 @@ class Producer:
         accumulator.know(topic, len(info.partitions))
         sent = []
         for batch in bulk.batches(
+            topic,
             values,
             keys,
             headers=headers,

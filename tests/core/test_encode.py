@@ -233,8 +233,8 @@ def test_what_does_not_fit_together_is_told() -> None:
         ("1 keys beside 2 values", {"keys": one}),
         ("timestamps of 8 bytes, where 16 are needed", {"timestamps": np.zeros(1, np.int64)}),
         ("partitions of 4 bytes, where 8 are needed", {"partitions": np.zeros(1, np.int32)}),
-        ("row 1: there is no such partition", {"partitions": np.array([1, 2], np.int32)}),
-        ("row 0: there is no such partition", {"partitions": np.array([-2, 0], np.int32)}),
+        ("row 1: partition 2, and there are 2", {"partitions": np.array([1, 2], np.int32)}),
+        ("row 0: partition -2, and there are 2", {"partitions": np.array([-2, 0], np.int32)}),
         ("rows 1 to 3 of 2", {"start": 1, "stop": 3}),
     ]
     for sentence, how in cases:
