@@ -145,6 +145,7 @@ cdef int find_one(fetcher_t* f, wanted_t* w, int64_t most) noexcept nogil:
     cdef int32_t epoch
     cdef int status = 0
     cdef bint throttled
+    cdef bint lapsed = lease_lapsed(w.partition.log.context)
     w.read.found.files = NULL
     w.read.found.length = 0
     w.diverges = 0
@@ -181,7 +182,7 @@ cdef int find_one(fetcher_t* f, wanted_t* w, int64_t most) noexcept nogil:
         return LATER
     if q.replica < 0 and w.last_epoch >= 0 and (status != 0 or not follows(w, epoch)):
         return -1
-    if status == OFFSET_OUT_OF_RANGE and q.replica < 0 and lease_lapsed(w.partition.log.context):
+    if status == OFFSET_OUT_OF_RANGE and q.replica < 0 and (lapsed or lease_lapsed(w.partition.log.context)):
         return -1                # another broker may lead by now, and have later records
     if status != 0:
         w.read.view.high_watermark = w.read.view.last_stable = w.read.view.log_start = -1

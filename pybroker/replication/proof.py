@@ -41,9 +41,12 @@ class Proof:
         """True if the lease has lapsed, so that followers have to prove leadership."""
         return self._replicas.lease_lapsed
 
-    async def found(self, replica: Replica) -> bool:
+    async def found(self, replica: Replica, leader_epoch: int = -1) -> bool:
         """True once it is certain that no other broker led the replica's partition when this was called; False if no
-        proof comes in time."""
+        proof comes in time.
+
+        `leader_epoch`: that of the replica before it was read, if it was read already. The controller may have spoken
+        since, and the lease hold again: what was read is true only if no other leader was elected."""
         asked_ms, loop = monotonic_ms(), asyncio.get_running_loop()
         until_s = loop.time() + self._patience_s
         while self.is_due:
@@ -54,7 +57,7 @@ class Proof:
             if loop.time() >= until_s:
                 return False
             await asyncio.sleep(LOOK_S)
-        return True
+        return leader_epoch in (-1, replica.leader_epoch)
 
     async def doubted(self, keys: Iterable[TopicPartition]) -> Set[TopicPartition]:
         """Return those of the partitions that this broker believes it leads, but another broker may lead by now."""
@@ -64,7 +67,7 @@ class Proof:
         found = await asyncio.gather(*map(self.found, led.values()))
         return {key for key, is_certain in zip(led, found, strict=True) if not is_certain}
 
-    async def check(self, replica: Replica) -> None:
-        """Wait for the proof. Raises NOT_LEADER_OR_FOLLOWER if it does not come."""
-        if self.is_due and not await self.found(replica):
+    async def check(self, replica: Replica, leader_epoch: int) -> None:
+        """Wait for the proof, as `found`. Raises NOT_LEADER_OR_FOLLOWER if it does not come."""
+        if not await self.found(replica, leader_epoch):
             raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"another broker may lead {replica.key} by now")

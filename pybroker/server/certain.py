@@ -68,23 +68,27 @@ class Certain:
         return handler._replace(by=by)
 
     async def _when_proven(self, handler: Handler, request: Any, call: Call, named: Named) -> Any:
-        await self._check(named(request))
+        await self._check(self._logs(named(request)))
         return await _done(handler.by(request, call))
 
     async def _commit(self, handler: Handler, request: Any, call: Call, named: Named) -> Any:
+        logs = self._logs(named(request))
         try:
             answer = await _done(handler.by(request, call))
         except KafkaError:
-            await self._check(named(request))
+            await self._check(logs)
             raise
         if any(p.error_code for topic in answer.topics for p in topic.partitions):
-            await self._check(named(request))
+            await self._check(logs)
         return answer
 
-    async def _check(self, names: Iterable[str] | None) -> None:
+    def _logs(self, names: Iterable[str] | None) -> list[tuple[Replica, int]]:
+        """The log of each group, and its leader epoch."""
+        return [(log, log.leader_epoch) for log in self._groups.logs(names) if isinstance(log, Replica)]
+
+    async def _check(self, logs: Iterable[tuple[Replica, int]]) -> None:
         """Raise NOT_COORDINATOR if another broker may coordinate one of these groups."""
-        logs = [log for log in self._groups.logs(names) if isinstance(log, Replica)]
-        if not all(await asyncio.gather(*map(self._proof.found, logs))):
+        if not all(await asyncio.gather(*(self._proof.found(*log) for log in logs))):
             raise KafkaError(errors.NOT_COORDINATOR, "another broker may coordinate the group by now")
 
 

@@ -50,6 +50,8 @@ class _Read:
     answer: Any
     end: int = -1
     """How far the reader saw."""
+    leader_epoch: int = -1
+    """Of the replica, before it was read."""
 
     @property
     def settled(self) -> bool:
@@ -252,8 +254,8 @@ class Fetch:
                 empty = empty and size == 0
         if by.broker >= 0 and not noted:
             self._tell(reads, by)
-        if not by.to_log_end and self._proof.is_due:
-            await asyncio.gather(*(self._doubt(read) for read in reads if _ends_a_log(read)))
+        if not by.to_log_end and (doubted := [read for read in reads if _ends_a_log(read)]):
+            await asyncio.gather(*map(self._doubt, doubted))
         for read in reads:
             if read.answer.error_code:
                 read.replica = None  # nobody waits for its news
@@ -262,7 +264,7 @@ class Fetch:
     async def _doubt(self, read: _Read) -> None:
         """Answer NOT_LEADER_OR_FOLLOWER unless it is proven that this broker leads: else a client might go back."""
         assert read.replica is not None
-        if not await self._proof.found(read.replica):
+        if not await self._proof.found(read.replica, read.leader_epoch):
             answer = read.answer
             answer.error_code, answer.diverging_epoch, answer.high_watermark = errors.NOT_LEADER_OR_FOLLOWER, None, -1
 
@@ -290,7 +292,7 @@ class Fetch:
         except KafkaError as problem:
             answer.error_code = problem.code
             return _Read(key, wanted, None, answer)
-        return _Read(key, wanted, replica, answer)
+        return _Read(key, wanted, replica, answer, leader_epoch=replica.leader_epoch)
 
     def _fill_all(
         self, reads: Iterable[_Read], isolation: int, left: int, empty: bool, by: _Fetcher, notes: _Fetcher | None

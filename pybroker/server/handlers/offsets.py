@@ -46,12 +46,12 @@ class ListOffsets:
                     _check_meaning(asked.timestamp, call.version)
                     by = request.replica_id
                     replica = self._replicas.readable(topic.name, index, by, asked.current_leader_epoch)
-                    is_due = self._proof.is_due and by != DEBUGGING
-                    if is_due and asked.timestamp in (LATEST, MAX_TIMESTAMP):
-                        await self._proof.check(replica)
+                    epoch = replica.leader_epoch
+                    if by != DEBUGGING and asked.timestamp in (LATEST, MAX_TIMESTAMP):
+                        await self._proof.check(replica, epoch)
                     found = await self._look(replica, asked, request)
-                    if is_due and found.offset < 0 and asked.timestamp != LATEST_TIERED:
-                        await self._proof.check(replica)
+                    if by != DEBUGGING and found.offset < 0 and asked.timestamp != LATEST_TIERED:
+                        await self._proof.check(replica, epoch)
                     if by == CONSUMER and (asked.timestamp == LATEST or found.offset < 0):
                         _check_end(replica.partition(), call.version)
                     answer.offset, answer.timestamp, answer.leader_epoch = found

@@ -17,6 +17,7 @@ from pybroker.clock import monotonic_ms
 from pybroker.cluster.image import OFFSETS_TOPIC
 from pybroker.protocol import messages as m
 from pybroker.replication.lease import LAPSED_MS, NO_MEMBER_MS
+from pybroker.replication.proof import Proof
 from pybroker.replication.replica import Replica
 from pybroker.server.handlers.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pybroker.server.handlers.produce import ACKS_ALL
@@ -223,3 +224,34 @@ async def test_who_was_replaced_takes_nothing(lapsed: Desk) -> None:
         assert (await listed(lapsed, LATEST))[0] == MOVED, "no follower of an earlier life proves it"
         lapsed.replicas.set_lease(0)
         assert await soon(produced(lapsed)) == 0
+
+
+async def test_what_was_read_before_the_controller_spoke(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease holds again when the answer is there: but another broker leads, and had more records."""
+    await desk.topic("t")
+    replica = desk.replica("t")
+    await replica.append(batch(b"a", b"b"), 1)
+    await followed(replica)
+    at_disk, proven = Replica.at_disk, Proof.found
+
+    async def demoted() -> None:
+        if replica.leads:
+            await replica.follow(ELSEWHERE, replica.leader_epoch + 1, 1)
+        desk.replicas.set_lease(0)
+
+    async def read_and_demoted(self: Replica, *work: Any) -> Any:
+        done = await at_disk(self, *work)
+        await demoted()
+        return done
+
+    async def demoted_and_proven(self: Proof, *asked: Any) -> bool:
+        await demoted()
+        return await proven(self, *asked)
+
+    for ask in (lambda: fetched(desk, 3), lambda: listed(desk, LATEST), lambda: listed(desk, BEYOND)):
+        await replica.lead(replica.leader_epoch + 1, 1, [ELSEWHERE], [HERE, ELSEWHERE])
+        desk.replicas.set_lease(NO_MEMBER_MS)
+        monkeypatch.setattr(Replica, "at_disk", read_and_demoted)
+        monkeypatch.setattr(Proof, "found", demoted_and_proven)
+        assert (await ask())[0] == MOVED
+        monkeypatch.undo()
