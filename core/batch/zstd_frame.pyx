@@ -86,7 +86,7 @@ cdef bint is_strict_block(const uint8_t* p, const uint8_t* end) noexcept nogil:
 
 cdef const uint8_t* behind_head(
     const uint8_t* p, const uint8_t* end, uint64_t* window, uint64_t* content) noexcept nogil:
-    """Past the header of a frame, how far back its blocks may reach, and the size that it says it has, or NOT_TOLD; NULL
+    """Past the header of a frame, how far back its blocks may reach, and the size that it claims, or NOT_TOLD; NULL
     where it is not strict."""
     cdef uint8_t descriptor
     cdef size_t id_bytes, size_bytes

@@ -30,7 +30,7 @@ class Secured:
         self.authority = Identity("authority")
         self.identity = Identity("zookeeper", self.authority, hosts=[host], days=days)
         self.trusted = self.authority.trust_p12(home / "trust.p12", SECRET)
-        # Of PEM: a server reads both stores anew for each connection, and a PKCS #12 takes it 0.3 s of one core.
+        # Of PEM: a server reads both stores anew for each connection, and a PKCS12 file takes it 0.3 s of one core.
         keys, trusted = self.identity.pem(home / "zookeeper.pem"), self.authority.trust_pem(home / "trust.pem")
         self.ports = [free_port() for _ in range(servers)]
         self._jaas = home / "jaas.conf"
