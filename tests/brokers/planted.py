@@ -92,9 +92,12 @@ def buried_for_good() -> None:
 
 def damage_ends_a_reign() -> None:
     """A controller that cannot read a topic's nodes serves no other topic, either."""
-    from pybroker.controller import cluster_context
+    from pybroker.controller.cluster_context import ClusterContext
 
-    cluster_context.is_of_one_topic = lambda problem: False  # type: ignore[assignment]
+    def leave_out(self: ClusterContext, topic: str, problem: Exception, *, judged: bool = False) -> None:
+        raise problem
+
+    ClusterContext.leave_out = leave_out  # type: ignore[method-assign]
 
 
 def rollback_kept_secret() -> None:
