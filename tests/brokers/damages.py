@@ -40,6 +40,9 @@ CONNECT_S_MAX = 30
 DEPOSED = 0.5
 """How often a damage is followed by a new controller, which reads everything."""
 
+REIGNS_MAX = 5
+"""Controllers that may be elected during one damage: one that was deposed or killed is followed by one that stays."""
+
 Fault = Iterator[None]
 
 
@@ -52,6 +55,7 @@ class Damages:
         self.chance = chance
         self.older: dict[str, bytes] = {}
         """Nodes as they were when the campaign began."""
+        self.wrong: list[str] = []
 
     def prepare(self) -> None:
         """Make the victim, and remember what it looked like."""
@@ -70,15 +74,30 @@ class Damages:
             client.stop()
             client.close()
 
+    def damage(self, name: str) -> Fault:
+        """One of DAMAGES. Whoever controls the cluster goes on controlling it."""
+        with self.connected() as client:
+            before = self._reigns(client)
+        yield from getattr(self, name)()
+        with self.connected() as client:
+            reigns = self._reigns(client) - before
+        if reigns > REIGNS_MAX:
+            self.wrong.append(f"{reigns} controllers were elected during {name}")
+
+    def _reigns(self, client: KazooClient) -> int:
+        """A number that rises with each controller."""
+        return int(client.get(nodes.CONTROLLER_EPOCH)[1].version)
+
     # -- mended by hand ----------------------------------------------------------------------------------------------
 
     def break_state(self) -> Fault:
-        """An ISR of brokers that have no replica; mended under a leader epoch that the cluster has not seen."""
+        """An ISR of brokers that have no replica, which a new controller reads; mended under a leader epoch that the
+        cluster has not seen."""
         path = nodes.state(VICTIM, 0)
         with self.connected() as client:
             sound = json.loads(client.get(path)[0])
             client.set(path, json.dumps({**sound, "isr": [*NOWHERE], "leader": min(NOWHERE)}).encode())
-            self._depose(client)
+            self._tell_all(client)
         yield
         with self.connected() as client:
             found = json.loads(client.get(path)[0])

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -77,13 +78,14 @@ class Disturbances:
         self.network = network
         self.chance = chance
         self.counts: Counter[str] = Counter()
-        self.wrong: list[str] = []
+        self.wrong = damages.wrong
         self.on: dict[str, Fault] = {}
         self._stopping: set[int] = set()
         self._frozen: set[int] = set()
         self.kinds: dict[str, Callable[[], Fault]] = {
-            **{name: getattr(self, name) for name in WEIGHTS}, **{name: getattr(damages, name) for name in DAMAGES},
-        }  # fmt: skip
+            **{name: getattr(self, name) for name in WEIGHTS},
+            **{name: partial(damages.damage, name) for name in DAMAGES},
+        }
         weights = {**WEIGHTS, **dict.fromkeys(DAMAGES, 1)}
         self._names = [name for name, weight in weights.items() for _ in range(weight) if not only or name in only]
 
