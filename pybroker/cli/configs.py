@@ -1,4 +1,7 @@
-"""`pybroker configs`: the settings of topics and brokers, shown with where they come from, and altered one by one."""
+"""`pybroker configs`: the settings of topics and brokers, shown with where they come from, and altered one by one.
+
+The levels of a broker's loggers are shown and altered in the same way.
+"""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -25,6 +28,7 @@ F = TypeVar("F", bound=Any)
 def _resource_options(function: F) -> F:
     """The options that say whose configs are meant."""
     for option in (
+        click.option("--broker-logger", type=Whole(0, (1 << 31) - 1), metavar="ID", help="The log levels of a broker."),
         click.option("--broker-default", is_flag=True, help="The default of all brokers."),
         click.option("--broker", type=Whole(0, (1 << 31) - 1), metavar="ID", help="A broker."),
         click.option("--topic", "-t", metavar="NAME", help="A topic.", shell_complete=complete_topics),
@@ -33,17 +37,21 @@ def _resource_options(function: F) -> F:
     return function
 
 
-def _resource(topic: str | None, broker: int | None, broker_default: bool) -> ConfigResource:
-    if (topic is not None) + (broker is not None) + broker_default != 1:
-        raise click.UsageError("exactly one of --topic, --broker and --broker-default is needed")
+def _resource(topic: str | None, broker: int | None, broker_default: bool, logger: int | None) -> ConfigResource:
+    if sum(given is not None for given in (topic, broker, logger)) + broker_default != 1:
+        raise click.UsageError("exactly one of --topic, --broker, --broker-default and --broker-logger is needed")
     if topic is not None:
         return ConfigResource(ResourceType.TOPIC, topic)
+    if logger is not None:
+        return ConfigResource(ResourceType.BROKER_LOGGER, str(logger))
     return ConfigResource(ResourceType.BROKER, "" if broker is None else str(broker))
 
 
 @click.group(name="configs")
 def command() -> None:
     """Describe and alter the configs of topics and brokers, of any broker that speaks Kafka's protocol.
+
+    With --broker-logger the configs are the broker's loggers, and their values the levels: INFO, DEBUG and so on.
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
     """
@@ -59,13 +67,14 @@ def describe(
     topic: str | None,
     broker: int | None,
     broker_default: bool,
+    broker_logger: int | None,
     everything: bool,
     bootstrap_server: str,
     timeout_s: float,
     as_json: bool,
 ) -> None:
     """Show configs, their values and where these come from: those named, or those that differ from their default."""
-    resource = _resource(topic, broker, broker_default)
+    resource = _resource(topic, broker, broker_default, broker_logger)
     with admin_of(bootstrap_server, timeout_s) as admin:
         found = admin.configs(resource, names or None)
     shown = [entry for entry in found if names or everything or entry.source != ConfigSource.DEFAULT]
@@ -93,6 +102,7 @@ def alter(
     topic: str | None,
     broker: int | None,
     broker_default: bool,
+    broker_logger: int | None,
     sets: Sequence[str],
     set_file: str | None,
     deletes: Sequence[str],
@@ -104,7 +114,7 @@ def alter(
     as_json: bool,
 ) -> None:
     """Alter configs, all that are given or none. Those that are not named stay as they are."""
-    resource = _resource(topic, broker, broker_default)
+    resource = _resource(topic, broker, broker_default, broker_logger)
     wanted = [Alteration(name, ConfigOperation.DELETE) for name in deletes]
     for option, given in (("set", sets), ("append", appends), ("subtract", subtracts)):
         pairs = [name_value(text, f"--{option}") for text in given]

@@ -29,13 +29,15 @@ class Type(IntEnum):
 
 
 class Source(IntEnum):
-    """Where a value comes from, numbered as in DescribeConfigs; the smallest number that has a value wins."""
+    """Where a value comes from, numbered as in DescribeConfigs; the smallest number that has a value wins. The last one
+    is of log levels alone."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
 
 
 BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}

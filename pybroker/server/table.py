@@ -14,6 +14,7 @@ from pybroker.cluster.fetch_sessions import Sessions
 from pybroker.cluster.image import Node
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
+from pybroker.controller.broker_loggers import BrokerLoggers
 from pybroker.controller.configs import ConfigAdmin
 from pybroker.controller.delegation_tokens import TokenStore
 from pybroker.controller.entities import EntityConfigs
@@ -98,7 +99,7 @@ def fetch_of(c: Collaborators) -> fetch.Fetch:
 
 def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
     """The table: API key to handler."""
-    proof = Proof(c.replicas, c.config)
+    proof, loggers = Proof(c.replicas, c.config), BrokerLoggers(c.broker_id)
     by_name = {
         "Produce": Handler(produce.Produce(c.replicas, c.metadata, c.workers), produce.failed),
         "Fetch": Handler(fetching, fetch.failed, abandon=True),
@@ -121,7 +122,7 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, Handler]:
             offsets.OffsetForLeaderEpoch(c.replicas, proof), offsets.offset_for_leader_epoch_failed
         ),
         "DescribeConfigs": Handler(
-            configs.DescribeConfigs(c.metadata, c.topic_configs, c.config, c.broker_id), configs.failed
+            configs.DescribeConfigs(c.metadata, c.topic_configs, c.config, c.broker_id, loggers), configs.failed
         ),
         "CreatePartitions": Handler(
             topics.CreatePartitions(c.admin), topics.create_partitions_failed, size=topics.CreatePartitions.size
@@ -150,7 +151,8 @@ def admin_handlers(c: Collaborators) -> dict[str, Handler]:
     return {
         "AlterConfigs": Handler(alter_configs.AlterConfigs(c.configs), alter_configs.alter_failed),
         "IncrementalAlterConfigs": Handler(
-            alter_configs.IncrementalAlterConfigs(c.configs), alter_configs.incremental_failed
+            alter_configs.IncrementalAlterConfigs(c.configs, BrokerLoggers(c.broker_id)),
+            alter_configs.incremental_failed,
         ),
         "DescribeLogDirs": Handler(log_dirs.DescribeLogDirs(c.replicas), log_dirs.failed),
         "AlterReplicaLogDirs": Handler(log_dirs.AlterReplicaLogDirs(c.replicas), log_dirs.alter_failed),

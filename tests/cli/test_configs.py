@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command, run
+from tests.cli.conftest import Command, Done, run
+from tests.harness import Server
 
 
 def rows(out: str) -> list[list[str]]:
@@ -143,3 +144,23 @@ def test_wrong_usage_is_2(arguments: list[str]) -> None:
     """What no broker has to be asked about ends with 2 and how to use it."""
     done = run("configs", *arguments)
     assert done.code == 2 and done.err.startswith("Usage: pybroker configs") and done.out == ""
+
+
+def test_the_levels_of_a_broker_s_loggers(shared_broker: Server) -> None:
+    """Shown and altered as its configs are; the broker refuses a level that is none, and a list's operations."""
+
+    def pybroker_(*arguments: object) -> Done:
+        return run(*arguments, "-b", shared_broker.bootstrap)
+
+    loggers, name = ("--broker-logger", broker_id(pybroker_)), "pybroker.controller.configs"
+    done = pybroker_("configs", "alter", *loggers, "--set", f"{name}=DEBUG")
+    assert (done.code, done.out) == (0, f"Configs of the loggers of broker {loggers[1]} altered: {name}.\n")
+    [shown] = pybroker_("configs", "describe", name, *loggers, "--json").json
+    assert (shown["value"], shown["source"]) == ("DEBUG", "dynamic_broker_logger")
+    for wrong, said in (("--set", "it takes FATAL, ERROR"), ("--append", "APPEND operation is not allowed")):
+        done = pybroker_("configs", "alter", *loggers, wrong, f"{name}=LOUD")
+        assert done.code == 1 and said in done.sentence
+    assert pybroker_("configs", "alter", *loggers, "--delete", name).code == 0
+    [shown] = pybroker_("configs", "describe", name, *loggers, "--json").json
+    [root] = pybroker_("configs", "describe", "root", *loggers, "--json").json
+    assert shown["value"] == root["value"]

@@ -1,4 +1,4 @@
-"""The configs of topics and brokers: read, and altered one by one (KIP-339)."""
+"""The configs of topics and brokers, and the log levels of brokers: read, and altered one by one (KIP-339)."""
 
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
@@ -17,15 +17,18 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
 
 
 class ConfigResource(NamedTuple):
-    """A topic by its name, or a broker by its id; the broker "" is the default of all of them."""
+    """A topic by its name, or a broker or its loggers by its id; the broker "" is the default of all of them."""
 
     type: ResourceType
     name: str
 
     def __str__(self) -> str:
+        if self.type is ResourceType.BROKER_LOGGER:
+            return f"the loggers of broker {self.name}"
         if self.type is ResourceType.BROKER:
             return f"broker {self.name}" if self.name else "the brokers' default"
         return f"topic {self.name}"
@@ -40,6 +43,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
 
 
 class ConfigEntry(NamedTuple):
@@ -107,7 +111,7 @@ class ConfigsAdmin(AdminBase):
 
     def _broker_of(self, resource: ConfigResource) -> Connection:
         """Who knows a resource: a broker only its own configs, every one those of topics and the default."""
-        if resource.type is not ResourceType.BROKER or not resource.name:
+        if resource.type is ResourceType.TOPIC or (resource.type is ResourceType.BROKER and not resource.name):
             return self.cluster.any()
         if not (resource.name.isascii() and resource.name.isdigit()):
             raise KafkaError(errors.INVALID_REQUEST, f"{resource.name!r} is no id of a broker: a number is expected")
@@ -133,7 +137,7 @@ class ConfigsAdmin(AdminBase):
         )
         answer = only(self._broker_of(resource).request(request).responses, str(resource))
         raise_for(answer.error_code, f"configs of {resource}", answer.error_message)
-        if not validate_only:
+        if not validate_only and resource.type is not ResourceType.BROKER_LOGGER:  # levels change at once
             names = [alteration.name for alteration in wanted]
             self._until_shown(lambda: _shown(wanted, self.configs(resource, names), _own_source(resource)))
 

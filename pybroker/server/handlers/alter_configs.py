@@ -1,4 +1,5 @@
-"""AlterConfigs and IncrementalAlterConfigs: the settings of topics and brokers, each resource by itself."""
+"""AlterConfigs and IncrementalAlterConfigs: the settings of topics and brokers and, by the latter, the levels of a
+broker's loggers; each resource by itself."""
 
 import asyncio
 from collections import Counter
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pybroker import errors
 from pybroker.cluster.caller import Call
 from pybroker.cluster.config_changes import Change, Operation
+from pybroker.controller.broker_loggers import BrokerLoggers
 from pybroker.controller.configs import ConfigAdmin
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
@@ -15,7 +17,7 @@ from pybroker.protocol import messages as m
 if TYPE_CHECKING:
     from pybroker.controller.cluster_configs import ClusterConfigs
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 
 
 class AlterConfigs:
@@ -34,20 +36,22 @@ class AlterConfigs:
 class IncrementalAlterConfigs:
     """What is not named stays as it is."""
 
-    def __init__(self, admin: "ConfigAdmin | ClusterConfigs") -> None:
+    def __init__(self, admin: "ConfigAdmin | ClusterConfigs", loggers: BrokerLoggers) -> None:
         self._admin = admin
+        self._loggers = loggers
 
     async def __call__(self, request: Any, call: Call) -> Any:
         asked = [[Change(c.name, c.config_operation, c.value) for c in r.configs] for r in request.resources]
         kind = m.IncrementalAlterConfigsResponse.Responses
         return m.IncrementalAlterConfigsResponse(
-            responses=await _alter(self._admin, request, asked, kind, replace=False)
+            responses=await _alter(self._admin, request, asked, kind, replace=False, loggers=self._loggers)
         )
 
 
 async def _alter(
-    admin: "ConfigAdmin | ClusterConfigs", request: Any, asked: Iterable[list[Change]], kind: Any, *, replace: bool
-) -> list[Any]:
+    admin: "ConfigAdmin | ClusterConfigs", request: Any, asked: Iterable[list[Change]], kind: Any, *, replace: bool,
+    loggers: BrokerLoggers | None = None,
+) -> list[Any]:  # fmt: skip
     """Beside each other, in their order: a store that is silent holds up all resources once."""
     named = Counter((r.resource_type, r.resource_name) for r in request.resources)
 
@@ -57,8 +61,14 @@ async def _alter(
         try:
             if named[what, name] > 1:
                 raise KafkaError(errors.INVALID_REQUEST, f"the request names {name!r} {named[what, name]} times")
+            if what == BROKER_LOGGER and loggers is not None:
+                loggers.alter(name, changes, validate_only=request.validate_only)
+                return answer
             if what not in (TOPIC, BROKER):
-                raise KafkaError(errors.INVALID_REQUEST, f"resources of type {what} have no settings to alter here")
+                words = f"resources of type {what} have no settings to alter here"
+                if what == BROKER_LOGGER:
+                    words = "log levels are altered by IncrementalAlterConfigs alone"
+                raise KafkaError(errors.INVALID_REQUEST, words)
             altered = admin.alter_topic if what == TOPIC else admin.alter_broker
             await altered(name, changes, replace=replace, validate_only=request.validate_only)
         except KafkaError as problem:

@@ -1,4 +1,5 @@
-"""DescribeConfigs: the settings of topics and of this broker, where their values come from, and what they mean."""
+"""DescribeConfigs: the settings of topics and of this broker, where their values come from, and what they mean; and the
+levels of its loggers."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,20 +12,27 @@ from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.topics import check_name
 from pybroker.config import BrokerConfig, Entry, TopicConfig
+from pybroker.controller.broker_loggers import BrokerLoggers
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 
 
 class DescribeConfigs:
     def __init__(
-        self, metadata: MetadataCache, topic_configs: ConfigRepository, config: BrokerConfig, broker_id: int
+        self,
+        metadata: MetadataCache,
+        topic_configs: ConfigRepository,
+        config: BrokerConfig,
+        broker_id: int,
+        loggers: BrokerLoggers,
     ) -> None:
         self._metadata = metadata
         self._topic_configs = topic_configs
         self._config = config
         self._broker_id = broker_id
+        self._loggers = loggers
 
     def __call__(self, request: Any, call: Call) -> Any:
         kind = m.DescribeConfigsResponse.Results
@@ -57,6 +65,8 @@ class DescribeConfigs:
             if name != str(self._broker_id):
                 raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._broker_id}, not {name!r}")
             return self._config.entries()
+        if kind == BROKER_LOGGER:
+            return self._loggers.entries(name)
         raise KafkaError(errors.INVALID_REQUEST, f"resources of type {kind} have no configs here")
 
 
