@@ -19,7 +19,7 @@ NUMBERS = [
     pytest.param(s, id=f"{kind}:{s.name}")
     for kind, table in TABLES.items()
     for s in table.values()
-    if s.type in (Type.INT, Type.SHORT, Type.LONG, Type.DOUBLE)
+    if s.type in (Type.INT, Type.SHORT, Type.LONG, Type.DOUBLE) and s.bounds()[0] is not None
 ]
 
 
@@ -164,12 +164,27 @@ def test_a_refusal_is_the_error_invalid_config_and_survives_pickling() -> None:
 
 
 def test_an_unknown_name_warns_with_the_nearest_and_is_ignored() -> None:
-    broker = config("num.partition=3", "zookeeper.connecting=localhost")
+    """It may be a setting of a plug-in of Kafka's, or of a later Kafka."""
+    broker = config("zookeeper.connecting=localhost", "confluent.support.metrics.enable=true")
     assert broker.warnings == [
-        "num.partition (--set) is not a setting of this broker; did you mean num.partitions?",
         "zookeeper.connecting (--set) is not a setting of this broker; did you mean zookeeper.connect?",
+        "confluent.support.metrics.enable (--set) is not a setting of this broker",
     ]
-    assert broker["num.partitions"] == 1
+    assert broker["zookeeper.connect"] is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("num.partition", "num.partitions"),
+        ("min.insync.replica", "min.insync.replicas"),
+        ("log.retention.houres", "log.retention.hours"),
+        ("listener", "listeners"),
+    ],
+)
+def test_a_misspelt_name_is_refused_by_name(wrong: str, meant: str) -> None:
+    """What somebody relies on is not left out for a letter."""
+    assert refusal(f"{wrong}=3") == f"{wrong} (--set) is not a setting of this broker; did you mean {meant}?"
 
 
 @pytest.mark.parametrize("name", ["absent.properties", "."])
@@ -358,7 +373,8 @@ def test_a_topics_entry_names_every_place_that_has_a_value() -> None:
         Synonym("log.retention.hours", "168", Source.DEFAULT),
     )
     assert (cleaned.value, cleaned.source, cleaned.type) == ("delete", Source.DEFAULT, Type.LIST)
-    assert entries["preallocate"].synonyms == ()
+    assert entries["preallocate"].synonyms == (Synonym("log.preallocate", "false", Source.DEFAULT),)
+    assert entries["remote.storage.enable"].synonyms == ()
 
 
 # -- the page and the price -------------------------------------------------------------------------------------------

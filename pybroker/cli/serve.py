@@ -86,6 +86,9 @@ def command(
     config = _configuration(data_dir, host, port, metrics_port, zookeeper, file, sets)
     for warning in config.warnings:
         click.echo(f"pybroker: warning: {warning}", err=True)
+    if config.without_effect:
+        names = ", ".join(config.without_effect)
+        click.echo(f"pybroker: warning: settings of Kafka that have no effect here: {names}", err=True)
     if file is not None:
         readable.warn_of_config(file)
     readable.warn_of_keys((name.strip(), text.strip()) for name, _, text in (pair.partition("=") for pair in sets))

@@ -11,11 +11,13 @@ from .cluster_settings import CLUSTER
 from .listener_settings import OF_LISTENER, changes_of_listener, of_broker, own_name, own_setting
 from .listeners import ADVERTISED, INTER_BROKER, INTER_BROKER_PROTOCOL, LISTENERS, PROTOCOLS, Listeners, Refused, settle
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
+from .no_effect import NO_EFFECT
 from .security_settings import (
     ENCODER_OLD_SECRET,
     ENCODER_SECRET,
     INTER_BROKER_MECHANISM,
     SECURITY,
+    TOKEN_SECRET,
     OwnAccount,
     Sasl,
     account_of,
@@ -38,6 +40,7 @@ CHAPTERS: dict[str, dict[str, Setting]] = {
     "Durability": DURABILITY,
     "Consumer groups": GROUPS,
     "Metrics": METRICS,
+    "Kafka's settings without effect": NO_EFFECT,
 }
 BROKER: dict[str, Setting] = {name: setting for chapter in CHAPTERS.values() for name, setting in chapter.items()}
 
@@ -48,6 +51,12 @@ ALTERNATIVES: tuple[tuple[str, ...], ...] = (
     ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 )
 """Settings for one thing in several units: the first that is set holds, and the last has the default."""
+
+OTHER_NAMES = {"node.id": "broker.id", "delegation.token.master.key": TOKEN_SECRET}
+"""Settings that Kafka knows by two names: the second holds if only the first is set."""
+
+MISSPELT = 0.92
+"""How alike, from 0 to 1, a name has to be to one of a setting that it is refused for it at the start."""
 
 DYNAMIC = (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER)
 """Where changes of a running broker come from: what is said of it alone goes before what is said of all."""
@@ -65,31 +74,40 @@ class _Given(NamedTuple):
 
 
 class BrokerConfig:
-    """The broker's settings, typed: `config["num.partitions"]`. `warnings` has a sentence for each unknown name."""
+    """The broker's settings, typed: `config["num.partitions"]`. `warnings` has a sentence for each unknown name,
+    `without_effect` each name that was given and changes nothing here, with its place."""
 
     def __init__(self, given: Mapping[str, tuple[str, str]], warnings: Sequence[str] = ()) -> None:
-        """`given` maps names to (text, where it was set). ConfigError if a value is not allowed."""
+        """`given` maps names to (text, where it was set). ConfigError if a name is misspelt or a value not allowed."""
         self.warnings = list(warnings)
+        self.without_effect: list[str] = []
+        misspelt: list[str] = []
+        others = {name: given[known] for known, name in OTHER_NAMES.items() if known in given and name not in given}
         self.not_open: frozenset[str] = frozenset()  # listeners that could not be had in the running broker
         self._given: dict[str, _Given] = {}
         self._of_listeners: dict[str, _Given] = {}
         self._dynamic: dict[Source, Mapping[str, str]] = {source: {} for source in DYNAMIC}
         self._values: dict[str, Value] = {}
-        for name, (text, where) in given.items():
-            if setting_of(name) is not None:
-                self._given[name] = _Given(text, where)
-            elif changes_of_listener(name) is not None:
-                self._of_listeners[name] = _Given(text, where)
-            else:
-                self.warnings.append(f"{name} ({where}) is not a setting of this broker{nearest(name)}")
+        for name, (text, where) in {**given, **others}.items():
+            setting = setting_of(name) or changes_of_listener(name)
+            if setting is None:
+                said = misspelt if nearest(name, MISSPELT) else self.warnings
+                said.append(f"{name} ({where}) is not a setting of this broker{nearest(name)}")
+                continue
+            held = self._given if setting_of(name) is not None else self._of_listeners
+            held[name] = _Given(text, where)
+            if setting.without_effect:
+                self.without_effect.append(f"{name} ({where})")
         try:
+            if misspelt:
+                raise ConfigError("; ".join(misspelt))
             self._evaluate()
         except ConfigError as problem:
             problem.warnings = self.warnings
             raise
-        for name, held in {**self._given, **self._of_listeners}.items():
+        for name, each in {**self._given, **self._of_listeners}.items():
             if (why := self.stray(name)) is not None:
-                self.warnings.append(f"{name} ({held.where}) has no effect: {why}")
+                self.warnings.append(f"{name} ({each.where}) has no effect: {why}")
 
     def _evaluate(self) -> None:
         """The value of every setting, by who says it. ConfigError if one is not allowed."""
@@ -193,8 +211,8 @@ class BrokerConfig:
         return held.where if held else "default"
 
     def is_set(self, name: str) -> bool:
-        """Somebody gave the setting a value; it may be the default's."""
-        return name in self._given
+        """Somebody gave the setting a value, at the start or since; it may be the default's."""
+        return name in self._given or any(name in held for held in self._dynamic.values())
 
     @property
     def listeners(self) -> Listeners:
@@ -319,6 +337,9 @@ class BrokerConfig:
         wait, lag = "replica.fetch.wait.max.ms", "replica.lag.time.max.ms"
         if self[wait] > self[lag]:  # a follower of an idle leader would be taken for one that lags
             raise self._refuse(wait, f"at most {lag}, which is {self[lag]} ({self.where(lag)})")
+        node, broker = "node.id", "broker.id"
+        if self.is_set(node) and self[node] != self[broker]:
+            raise self._refuse(node, f"the same as {broker}, which is {self[broker]} ({self.where(broker)})")
         if self.is_set(INTER_BROKER) and self.is_set(INTER_BROKER_PROTOCOL):
             raise self._refuse_for(INTER_BROKER, f"only one of it and {INTER_BROKER_PROTOCOL} can be set")
         try:
@@ -372,11 +393,13 @@ def default_of(setting: Setting) -> Value:
     return None if setting.default is None else setting.parse(setting.default, "default")
 
 
-def nearest(name: str) -> str:
-    """What may have been meant by a name that is none of a broker's, as the end of a sentence; empty for nothing."""
+def nearest(name: str, alike: float = 0.8) -> str:
+    """What may have been meant by a name that is none of a broker's, as the end of a sentence; empty for nothing.
+
+    `alike`: how much, from 0 to 1."""
     import difflib  # who names a setting that there is needs no time for it
 
-    near = difflib.get_close_matches(name, BROKER, n=1, cutoff=0.8)
+    near = difflib.get_close_matches(name, BROKER, n=1, cutoff=alike)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -1,7 +1,7 @@
 """The table of broker settings: Kafka's names, types, defaults and ranges, and what each does here.
 
-A setting is listed when the broker honours it: a name that is not here warns at start, so that nobody believes in a
-setting that does nothing.
+A setting is listed here or in a table beside this one when the broker honours it. What only Kafka has is in
+`no_effect.py`, and is named at the start, so that nobody believes in a setting that does nothing.
 """
 
 from pybroker.model import TEXT_BYTES_MAX, HostPort, check_told
@@ -31,6 +31,13 @@ GENERAL = table(
         "-1",
         "The id of the broker in its cluster. With -1 the broker takes the id that its log dirs record; if they are "
         "new, the next free one above 1000.",
+        Range(-1),
+    ),
+    Setting(
+        "node.id",
+        INT,
+        "-1",
+        "Another name of broker.id, which holds where only this one is set.",
         Range(-1),
     ),
     Setting(

@@ -1,15 +1,16 @@
 """What may become of the listeners of a running broker, as Kafka's DynamicListenerConfig judges it (KIP-226).
 
 One may come, with settings of its own, and one may go that brokers do not use. What is there stays as it is, but for
-its certificates, the users of its logins, its limits, and the address that clients are told. Kafka takes another
+its TLS, the mechanisms and users of its logins, its limits, and the address that clients are told. Kafka takes another
 address in `listeners` without a word, and has it at its next start; here that is refused, but for the address that
 the broker was started with: what was altered can be taken back. One that could not be opened is not there, and may
 become anything. The refusals have Kafka's words.
 """
 
 from .broker import BrokerConfig
+from .listener_settings import changes_of_listener
 from .listeners import LISTENERS, PROTOCOLS
-from .security_settings import is_login_module
+from .security_settings import is_exchanged
 from .settings import ConfigError
 from .ssl_settings import is_reconfigurable
 
@@ -39,4 +40,10 @@ def check_listeners(now: BrokerConfig, after: BrokerConfig) -> None:
 def _fixed(config: BrokerConfig, listener: str) -> set[tuple[str, str]]:
     """What a listener has of its own that stays as long as it is there."""
     own = config.own_of_listener(listener).items()
-    return {(name, text) for name, text in own if not is_reconfigurable(name) and not is_login_module(name)}
+    return {(name, text) for name, text in own if not _changes(name)}
+
+
+def _changes(name: str) -> bool:
+    """True if a listener that is there takes another value of this setting of its own."""
+    setting = changes_of_listener(name)
+    return is_reconfigurable(name) or is_exchanged(name) or (setting is not None and setting.without_effect)

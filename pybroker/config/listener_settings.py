@@ -8,12 +8,14 @@ import re
 from typing import Final
 
 from .broker_settings import NETWORK
-from .security_settings import own_of_login
-from .settings import Range, Setting
+from .security_settings import own_of_login, own_without_effect
+from .settings import WITHOUT_EFFECT, Range, Setting
 from .ssl_settings import own_of_tls
 
 OF_LISTENER: Final = "listener.name."
 NAMES: Final = ("max.connections", "max.connection.creation.rate")
+THREADS: Final = "num.network.threads"
+_THREADS: Final = NETWORK[THREADS]._replace(default=None, doc=f"{WITHOUT_EFFECT}: threads serve all listeners.")
 _OWN: Final = re.compile(rf"listener\.name\.[^.]+\.(?P<name>{'|'.join(map(re.escape, NAMES))})")
 
 
@@ -37,7 +39,10 @@ def own_setting(name: str) -> Setting | None:
 
 
 def changes_of_listener(name: str) -> Setting | None:
-    """The setting of one listener's TLS or logins that is called so; None if there is none. Only a broker by itself has
-    it, and the store has it encrypted if it is sensitive. Some of them do not change while the listener is there."""
-    setting = own_of_login(name) or own_of_tls(name)
+    """The setting of one listener's TLS or logins that is called so, or one that Kafka's listeners have; None if there
+    is none. Only a broker by itself has it, and the store has it encrypted if it is sensitive. Some of them do not
+    change while the listener is there."""
+    setting = own_of_login(name) or own_of_tls(name) or own_without_effect(name)
+    if setting is None and re.fullmatch(rf"listener\.name\.[^.]+\.{re.escape(THREADS)}", name):
+        setting = _THREADS
     return None if setting is None else setting._replace(name=name)

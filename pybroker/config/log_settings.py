@@ -95,6 +95,14 @@ LOG = table(
         dynamic=True,
     ),
     Setting(
+        "log.message.timestamp.difference.max.ms",
+        LONG,
+        NEVER,
+        "The older name for both limits above. It counts for a limit that has its default value.",
+        Range(0),
+        dynamic=True,
+    ),
+    Setting(
         "producer.id.expiration.ms",
         INT,
         "86400000",

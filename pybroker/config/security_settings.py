@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from pybroker.model import PLAINTEXT
 
 from . import jaas
+from .no_effect import NO_EFFECT
 from .oauth_settings import ALLOWED_URLS, HANDLER, OAUTH, OAUTHBEARER, TOKEN_URL, OAuth, OwnTokens, is_url, oauth_of
 from .settings import Choice, ConfigError, Range, Setting, Shape, Type, Value, shown, table
 
@@ -60,15 +61,19 @@ SECURITY = table(
         "The mechanisms by which clients of listeners with SASL may log in. A listener may have its own: "
         "listener.name.clients.sasl.enabled.mechanisms. The users of PLAIN, and whom this broker itself logs in as at "
         "others, stand in listener.name.clients.plain.sasl.jaas.config; the credentials of SCRAM are in the "
-        "coordination store, see pybroker users.",
+        "coordination store, see pybroker users. A mechanism that comes or goes while the broker runs does so for "
+        "logins from then on.",
         Choice(MECHANISMS),
+        dynamic=True,
     ),
     Setting(
         INTER_BROKER_MECHANISM,
         Type.STRING,
         None,
-        "The mechanism by which brokers log in at each other, if inter.broker.listener.name has SASL.",
+        "The mechanism by which brokers log in at each other, if inter.broker.listener.name has SASL. A change comes "
+        "into effect at the next start.",
         Choice(MECHANISMS),
+        dynamic=True,
     ),
     Setting(
         MAX_REAUTH,
@@ -85,6 +90,12 @@ SECURITY = table(
         Type.PASSWORD,
         None,
         "The key by which the secrets of delegation tokens are made, the same at all brokers. Not set: there are none.",
+    ),
+    Setting(
+        "delegation.token.master.key",
+        Type.PASSWORD,
+        None,
+        "The older name of delegation.token.secret.key, which holds where only this one is set.",
     ),
     Setting(
         "delegation.token.max.lifetime.ms",
@@ -214,10 +225,19 @@ def own_of_login(name: str) -> Setting | None:
     return _ALONE.get(found["name"]) or SECURITY[found["name"]] if found["name"] in known else None
 
 
-def is_login_module(name: str) -> bool:
-    """Is it the login module of a listener and a mechanism? It can change while the broker runs."""
+def own_without_effect(name: str) -> Setting | None:
+    """The setting of logins or TLS that Kafka's listeners may have of their own, and that changes nothing here; None if
+    it is none."""
     found = _OF_LISTENER.fullmatch(name)
-    return found is not None and found["name"] == JAAS and found[1] is not None
+    is_of_listeners = found is not None and found["name"].startswith(("sasl.", "ssl.", "principal."))
+    return NO_EFFECT.get(found["name"]) if found is not None and is_of_listeners else None
+
+
+def is_exchanged(name: str) -> bool:
+    """Is it a setting of one listener's logins that changes while the listener is there: a login module, or the
+    mechanisms?"""
+    found = _OF_LISTENER.fullmatch(name)
+    return found is not None and (found["name"] == ENABLED or (found["name"] == JAAS and found[1] is not None))
 
 
 class Sasl(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.errors import INVALID_CONFIG, INVALID_REQUEST, KafkaError
 
 Value = bool | int | float | str | tuple[str, ...] | None
 """A typed value: LIST is a tuple, None is "not set"."""
@@ -66,6 +66,14 @@ class ConfigError(KafkaError):
         """What was said of other settings before this one, such as names that are none."""
 
 
+class NotDynamic(ConfigError):
+    """A setting that a running broker does not take, by Kafka's code."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = INVALID_REQUEST
+
+
 class Range(NamedTuple):
     """Numbers from low to high, both included, and perhaps one more; high None is the type's largest."""
 
@@ -87,6 +95,8 @@ class Shape(NamedTuple):
     check: Callable[[str], object]
 
 
+WITHOUT_EFFECT: Final = "Without effect"
+"""The beginning of the text of a setting that is taken, and changes nothing here."""
 OF_THE_AUTHORIZER: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 
 
@@ -112,6 +122,11 @@ class Setting(NamedTuple):
         """True if DescribeConfigs shows no value: for passwords, and for settings that only Kafka's authorizer defines
         (Kafka treats a setting that its own table does not have as a secret)."""
         return self.sensitive or self.name in OF_THE_AUTHORIZER
+
+    @property
+    def without_effect(self) -> bool:
+        """True if the setting is taken because Kafka has it, and changes nothing here."""
+        return self.doc.startswith(WITHOUT_EFFECT)
 
     @property
     def allowed(self) -> str:

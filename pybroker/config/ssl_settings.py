@@ -41,8 +41,10 @@ SSL = table(
         Type.STRING,
         NONE,
         "Whether clients have to show a certificate, may, or are not asked. Of listeners with SASL only what is set "
-        "with the listener's prefix counts.",
+        "with the listener's prefix counts. As every setting of ssl. that changes while the broker runs, it holds for "
+        "connections from then on.",
         Choice((NONE, REQUESTED, REQUIRED)),
+        dynamic=True,
     ),
     Setting(
         "ssl.enabled.protocols",
@@ -50,12 +52,14 @@ SSL = table(
         ",".join(VERSIONS),
         "The versions of TLS that are spoken.",
         Choice(VERSIONS),
+        dynamic=True,
     ),
     Setting(
         "ssl.cipher.suites",
         Type.LIST,
         "",
         "The cipher suites that may be chosen, by their names of IANA, as Java has them. Empty: those of OpenSSL.",
+        dynamic=True,
     ),
     Setting(
         "ssl.endpoint.identification.algorithm",
@@ -63,6 +67,7 @@ SSL = table(
         "https",
         "Whether a broker that connects to another looks for its host in that one's certificate. Empty: it does not.",
         Choice(("https", "HTTPS", "")),
+        dynamic=True,
     ),
     Setting(
         PRINCIPAL_RULES,
@@ -75,8 +80,10 @@ SSL = table(
     ),
 )
 
-RECONFIGURABLE: Final = frozenset(n for n in SSL if n.startswith(("ssl.key", "ssl.truststore")))
-"""What a running broker takes, of one of its listeners: all of key store and trust store."""
+OF_STORES: Final = frozenset(n for n in SSL if n.startswith(("ssl.key", "ssl.truststore")))
+"""What a running broker takes of one of its listeners alone: all of key store and trust store."""
+RECONFIGURABLE: Final = OF_STORES | {name for name, setting in SSL.items() if setting.dynamic}
+"""What a running broker takes of one of its listeners."""
 
 _OF_LISTENER: Final = re.compile(r"listener\.name\.(?P<listener>[^.]+)\.(?P<name>ssl\..+)")
 
@@ -98,6 +105,12 @@ def is_reconfigurable(name: str) -> bool:
     """Can this setting of one listener change while the broker runs?"""
     found = _OF_LISTENER.fullmatch(name)
     return found is not None and found["name"] in RECONFIGURABLE
+
+
+def is_of_stores(name: str) -> bool:
+    """Is it about the key store or trust store of one listener, whose files may be others under the same name?"""
+    found = _OF_LISTENER.fullmatch(name)
+    return found is not None and found["name"] in OF_STORES
 
 
 class Ssl:

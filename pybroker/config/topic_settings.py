@@ -82,6 +82,7 @@ SEGMENTS = table(
         BOOLEAN,
         "false",
         "Without effect: the broker always reserves space ahead, and the size of a file is that of its records.",
+        synonyms=_of("log.preallocate"),
     ),
 )
 
@@ -225,15 +226,21 @@ RECORDS = table(
         NEVER,
         "The older name for both limits above. It counts for a limit that has its default value.",
         Range(0),
+        synonyms=_of("log.message.timestamp.difference.max.ms"),
     ),
     Setting(
-        "message.format.version", STRING, "3.0-IV1", "Without effect: the format on disk is record batch v2, always."
+        "message.format.version",
+        STRING,
+        "3.0-IV1",
+        "Without effect: the format on disk is record batch v2, always.",
+        synonyms=_of("log.message.format.version"),
     ),
     Setting(
         "message.downconversion.enable",
         BOOLEAN,
         "true",
         "Without effect: the broker does not serve clients that need an older record format.",
+        synonyms=_of("log.message.downconversion.enable"),
     ),
 )
 
@@ -298,6 +305,20 @@ TIERS = table(
     ),
     Setting("remote.log.copy.disable", BOOLEAN, "false", "Without effect: there is no tiered storage."),
     Setting("remote.log.delete.on.disable", BOOLEAN, "false", "Without effect: there is no tiered storage."),
-    Setting("local.retention.ms", LONG, "-2", "Without effect: there is no tiered storage.", Range(-2)),
-    Setting("local.retention.bytes", LONG, "-2", "Without effect: there is no tiered storage.", Range(-2)),
+    Setting(
+        "local.retention.ms",
+        LONG,
+        "-2",
+        "Without effect: there is no tiered storage.",
+        Range(-2),
+        synonyms=_of("log.local.retention.ms"),
+    ),
+    Setting(
+        "local.retention.bytes",
+        LONG,
+        "-2",
+        "Without effect: there is no tiered storage.",
+        Range(-2),
+        synonyms=_of("log.local.retention.bytes"),
+    ),
 )

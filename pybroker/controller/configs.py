@@ -21,10 +21,10 @@ from pybroker.cluster.topics import Topic, check_name
 from pybroker.config import BROKER, TOPIC, BrokerConfig, ConfigError, Source, TopicConfig, Type, setting_of
 from pybroker.config.broker import nearest
 from pybroker.config.listener_changes import check_listeners
-from pybroker.config.listener_settings import changes_of_listener, own_name
+from pybroker.config.listener_settings import OF_LISTENER, changes_of_listener, own_name
 from pybroker.config.listeners import ADVERTISED, LISTENERS, PROTOCOLS
-from pybroker.config.settings import as_text, shown
-from pybroker.config.ssl_settings import is_reconfigurable
+from pybroker.config.settings import NotDynamic, as_text, shown
+from pybroker.config.ssl_settings import OF_STORES, is_reconfigurable
 from pybroker.controller import nodes
 from pybroker.controller.channel import Channel
 from pybroker.controller.context import ControllerContext
@@ -42,8 +42,8 @@ from pybroker.security.tls import check_believed, server_context
 
 log = logging.getLogger(__name__)
 
-PER_BROKER = frozenset({ADVERTISED, LISTENERS, PROTOCOLS})
-"""What cannot be set for all brokers."""
+PER_BROKER = (ADVERTISED, LISTENERS, PROTOCOLS, "ssl.", "sasl.", "principal.builder.class")
+"""How the names begin of what cannot be set for all brokers."""
 TEXT_MAX = 200
 """Of a setting in the log."""
 CHANGES_KEPT_MS = 15 * 60 * 1000
@@ -114,7 +114,7 @@ async def _unbelieved(config: BrokerConfig, source: Source, told: Mapping[str, s
     try:
         await asyncio.to_thread(check_believed, tried)
     except ConfigError as problem:
-        of_peers = (ADVERTISED, own_name(tried.listeners.inter_broker, ""))
+        of_peers = (ADVERTISED, "ssl.", own_name(tried.listeners.inter_broker, ""))
         names = {n for n in {**going, **told} if n.startswith(of_peers) and going.get(n) != told.get(n)}
         return dict.fromkeys(sorted(names), problem.message)
     return {}
@@ -405,21 +405,24 @@ async def purge(session: Session, before_ms: int) -> None:
 
 def _not_of_all(source: Source, names: Iterable[str]) -> str | None:
     """Why one of these cannot be set for all brokers, if it is to be."""
-    own = (name for name in names if name in PER_BROKER or changes_of_listener(name))
+    own = (name for name in names if name.startswith(PER_BROKER) or changes_of_listener(name))
     first = next(own, None) if source is Source.DYNAMIC_DEFAULT_BROKER else None
     return None if first is None else f"{first} is each broker's own: alter it by the broker's id"
 
 
 def _check_names(names: Iterable[str]) -> None:
-    """Raises INVALID_CONFIG for a setting that a running broker does not take."""
+    """Raises INVALID_CONFIG for a name that is no setting's, INVALID_REQUEST for a setting that a running broker does
+    not take."""
     for name in names:
         if changes_of_listener(name) is not None:
             continue
         setting = setting_of(name)
         if setting is None:
             raise ConfigError(f"{shown(name)} is no setting of a broker{nearest(name)}")
+        if name in OF_STORES:
+            raise NotDynamic(f"{name} changes for one listener alone while the broker runs: {OF_LISTENER}NAME.{name}")
         if not setting.dynamic:
-            raise ConfigError(f"{name} cannot change while the broker runs: set it where the broker is started")
+            raise NotDynamic(f"{name} cannot change while the broker runs: set it where the broker is started")
 
 
 def shown_of(config: Mapping[str, str]) -> dict[str, str]:
@@ -428,5 +431,7 @@ def shown_of(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def tell_altered(entity: str, config: Mapping[str, str]) -> None:
+    settings = TOPIC if entity.startswith("topics/") else BROKER
+    idle = ",".join(name for name in config if name in settings and settings[name].without_effect)
     own = ",".join(f"{name}={'...' if is_password(name) else text[:TEXT_MAX]}" for name, text in config.items())
-    event(log, logging.INFO, "settings altered", of=entity, own=own)
+    event(log, logging.INFO, "settings altered", of=entity, own=own, without_effect=idle or None)

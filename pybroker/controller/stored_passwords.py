@@ -3,8 +3,8 @@
     the node /config/brokers/N  --decoded-->  what the broker goes by
              ^── encoded: what did not change keeps its text ──┘
 
-Only settings of one listener of one broker are passwords here, so that no other broker writes them: each may have
-a secret of its own. What cannot be decrypted is told, not gone by, and left where it is.
+Only settings of one broker, most of them of one of its listeners, are passwords here, so that no other broker writes
+them: each may have a secret of its own. What cannot be decrypted is told, not gone by, and left where it is.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Mapping
 from functools import partial
 
-from pybroker.config import BrokerConfig, ConfigError
+from pybroker.config import BrokerConfig, ConfigError, setting_of
 from pybroker.config.listener_settings import changes_of_listener
 from pybroker.config.security_settings import ENCODER_SECRET
 from pybroker.controller import nodes
@@ -28,7 +28,7 @@ NO_SECRET = f"{ENCODER_SECRET} is not set"
 
 def is_password(name: str) -> bool:
     """Is it a setting whose value is encrypted?"""
-    setting = changes_of_listener(name)
+    setting = setting_of(name) or changes_of_listener(name)
     return setting is not None and setting.sensitive
 
 

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pybroker import core
 from pybroker.config import BrokerConfig, ConfigError, Source
 from pybroker.config.security_settings import Sasl
-from pybroker.config.ssl_settings import Ssl, is_reconfigurable
+from pybroker.config.ssl_settings import Ssl, is_of_stores
 from pybroker.logs import event
+from pybroker.replication.logdirs import StartError
 from pybroker.security.credentials import Credentials, offered
 from pybroker.security.tls import server_context
 from pybroker.server.login import Logins
@@ -106,15 +107,13 @@ class ListenerSecurity:
             return ssl, made
 
     def reload(self) -> None:
-        """Show new clients the certificates that the settings name now, of listeners where these were changed while the
-        broker runs: their files may be others under the names of before. What cannot be used stays as it was. And have
-        clients log in as the settings say now."""
+        """Speak TLS with new clients as the settings say now. The certificates of listeners where these were changed
+        while the broker runs are read again: their files may be others under the names of before. What cannot be used
+        stays as it was. And have clients log in as the settings say now."""
         for name, sasl in self._config.sasl.items():
             if name in self._sasl and sasl != self._sasl[name]:
-                self._sasl[name] = sasl
-                self.logins.mechanisms[name] = offered(sasl, self._credentials, self._tokens.get(name))
-                event(log, logging.INFO, "logins exchanged", listener=name)
-        changed = [name for name in self._config.dynamic(Source.DYNAMIC_BROKER) if is_reconfigurable(name)]
+                self._log_in_by(name, sasl)
+        changed = [name for name in self._config.dynamic(Source.DYNAMIC_BROKER) if is_of_stores(name)]
         for name, settings in self._config.ssl.items():
             own = any(each.startswith(f"listener.name.{name.lower()}.") for each in changed)
             if name in self._tls and (own or settings.values != self._ssl[name].values):
@@ -125,3 +124,17 @@ class ListenerSecurity:
                 else:
                     self._ssl[name] = settings
                     event(log, logging.INFO, "certificates exchanged", listener=name)
+
+    def _log_in_by(self, listener: str, sasl: Sasl) -> None:
+        """Offer new clients of a listener these mechanisms, and know their users."""
+        validator = self._tokens.get(listener)
+        if sasl.oauth != self._sasl[listener].oauth:
+            try:
+                validator = self._tokens.add(listener, sasl)
+            except StartError as problem:
+                event(log, logging.ERROR, "logins not exchanged", listener=listener, reason=problem.message)
+                return
+            self._tokens.start()
+        self._sasl[listener] = sasl
+        self.logins.mechanisms[listener] = offered(sasl, self._credentials, validator)
+        event(log, logging.INFO, "logins exchanged", listener=listener, mechanisms=",".join(sasl.mechanisms))

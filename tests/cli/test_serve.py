@@ -72,34 +72,39 @@ def test_both_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> 
 
 
 def test_settings_come_from_everywhere(tmp_path: Path) -> None:
-    """A file, the options and --set, the later ones winning; a name that is not known warns and is ignored."""
+    """A file, the options and --set, the later ones winning. A name that is not known warns and is ignored; what only
+    Kafka does anything by is named in one line."""
     file = tmp_path / "broker.properties"
-    file.write_text(f"log.dirs={tmp_path / 'from-file'}\nnum.partitions=3\nnum.partition=9\n")
+    lines = (f"log.dirs={tmp_path / 'from-file'}", "num.partitions=3", "zookeeper.connecting=9", "process.roles=broker")
+    file.write_text("\n".join(lines))
     jaas = "listener.name.plaintext.plain.sasl.jaas.config"
     key = "delegation.token.secret.key"
     passwords = [word for name in (jaas, key) for word in ("--set", f"{name}=hunter2")]
-    serving = Serving("--config", file, "--port", 0, "--set", "num.partitions=5", *passwords)
+    serving = Serving("--config", file, "--port", 0, "--set", "num.partitions=5", "--set",
+                      "log.preallocate=true", *passwords)  # fmt: skip
     try:
         assert serving.ready["data"] == str(tmp_path / "from-file")
         made = run("topics", "create", "t", "--json", "-b", f"{HOST}:{serving.ready['port']}").json
         assert made["partitions"] == 5
     finally:
         ended = serving.end(signal.SIGTERM)
-    assert f"pybroker: warning: num.partition ({file}:3) is not a setting" in ended.err
-    assert "did you mean num.partitions?" in ended.err
+    assert f"pybroker: warning: zookeeper.connecting ({file}:3) is not a setting" in ended.err
+    assert "did you mean zookeeper.connect?" in ended.err
+    idle = f"process.roles ({file}:4), log.preallocate (--set)"
+    assert f"pybroker: warning: settings of Kafka that have no effect here: {idle}\n" in ended.err
     for name in (jaas, key):
         words = f"warning: everybody on this machine can read an argument: put {name} into the file of --config\n"
         assert words in ended.err
     assert "hunter2" not in ended.err
 
 
-def test_a_name_that_is_mistyped_is_told_before_what_is_missing(tmp_path: Path) -> None:
+def test_a_name_that_is_misspelt_ends_the_start(tmp_path: Path) -> None:
+    """By its name, and by nothing that is wrong because of it."""
     sets = ("listeners=C://:0,P://:0", "listener.security.protocol.map=C:SASL_PLAINTEXT,P:PLAINTEXT",
             "inter.broker.listener.name=P", "sasl.enabled.mechanism=PLAIN")  # fmt: skip
     done = run("serve", "--data-dir", tmp_path, *(word for pair in sets for word in ("--set", pair)))
-    warning, problem = done.err.splitlines()
-    assert done.code == 2 and warning.endswith("; did you mean sasl.enabled.mechanisms?")
-    assert problem.startswith("pybroker: the listener C has SASL_PLAINTEXT, but no mechanism to log in by")
+    wrong = "sasl.enabled.mechanism (--set) is not a setting of this broker"
+    assert (done.code, done.sentence) == (2, f"{wrong}; did you mean sasl.enabled.mechanisms?")
 
 
 def test_it_is_quiet(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pybroker import core, errors
 from pybroker.client.admin.groups import GroupDescription, Member
 from pybroker.client.metadata import Node
 from pybroker.client.settings import CONSUMER, PRODUCER, ConsumerSettings, ProducerSettings
-from pybroker.config.settings import Choice, ConfigError, Type
+from pybroker.config.settings import Choice, ConfigError, NotDynamic, Type
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol.codec import ProtocolError, TooMany
@@ -147,6 +147,7 @@ RAISED = (
     KafkaError(errors.MESSAGE_TOO_LARGE, "a sentence"),
     KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION),
     ConfigError("a sentence"),
+    NotDynamic("a sentence"),
     StartError("a sentence"),
     ProtocolError("a sentence"),
     TooMany("a sentence"),

@@ -90,7 +90,7 @@ async def test_a_brokers_settings_and_those_of_all(stage: Stage) -> None:
     ("name", "change", "code"),
     [
         ("2", BROKER_KEEP, errors.INVALID_REQUEST),
-        ("1", Change("num.partitions", Operation.SET, "3"), errors.INVALID_CONFIG),
+        ("1", Change("num.partitions", Operation.SET, "3"), errors.INVALID_REQUEST),
         ("1", Change("no.such.setting", Operation.SET, "3"), errors.INVALID_CONFIG),
         ("1", Change("log.retention.ms", Operation.SET, "soon"), errors.INVALID_CONFIG),
         ("", Change("advertised.listeners", Operation.SET, "PLAINTEXT://h:1"), errors.INVALID_REQUEST),

@@ -46,7 +46,8 @@ NEW = {"listeners": "PLAINTEXT://:9092,CLIENTS://:9093,NEW://:9094",
         ({"listeners": "CLIENTS://:9093"}, "it must be a listener name defined in advertised.listeners"),
         ({"listeners": "PLAINTEXT://:9092,CLIENTS://:9095,NEW://:9094"},
          "give the one at CLIENTS://:9095 another name"),
-        ({"listener.name.new.ssl.client.auth": "required"}, "cannot be updated dynamically for existing listener NEW"),
+        ({"listener.name.new.ssl.principal.mapping.rules": "DEFAULT"},
+         "cannot be updated dynamically for existing listener NEW"),
     ],
 )  # fmt: skip
 async def test_what_is_stored_is_judged_as_what_is_asked(

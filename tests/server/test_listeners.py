@@ -364,9 +364,9 @@ async def test_what_cannot_become_of_listeners(several: Live) -> None:
             ({"listeners": f"{THREE},NEW://127.0.0.1:{port}", **mapped},
              f"listeners: could not listen on 127.0.0.1:{port}: the port is in use"),
             ({"listeners": f"{THREE},NEW://192.0.2.1:0", **mapped}, "192.0.2.1:0: cannot assign requested address"),
-            ({"listener.name.hidden.ssl.client.auth": "required"},
+            ({"listener.name.hidden.ssl.principal.mapping.rules": "DEFAULT"},
              "Configs cannot be updated dynamically for existing listener HIDDEN, restart broker or create a new "
-             "listener for update: listener.name.hidden.ssl.client.auth"),
+             "listener for update: listener.name.hidden.ssl.principal.mapping.rules"),
             ({"listeners": two, "listener_security_protocol_map": "nonsense"}, "listener.security.protocol.map"),
         ]  # fmt: skip
         before = several.broker and several.broker.addresses

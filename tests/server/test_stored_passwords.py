@@ -102,8 +102,8 @@ REFUSED = [
     (ME, [(USERS, f"{MODULE} required;")], INVALID_CONFIG, "plain.sasl.jaas.config names no user"),
     ("", [(KEY, SESAME)], INVALID_REQUEST, f"{KEY} is each broker's own"),
     ("", [(USERS, users(bob=SESAME))], INVALID_REQUEST, f"{USERS} is each broker's own"),
-    (ME, [("ssl.key.password", SESAME)], INVALID_CONFIG, "cannot change while the broker runs"),
-    (ME, [("password.encoder.secret", SESAME)], INVALID_CONFIG, "cannot change while the broker runs"),
+    (ME, [("ssl.key.password", SESAME)], INVALID_REQUEST, "for one listener alone"),
+    (ME, [("password.encoder.secret", SESAME)], INVALID_REQUEST, "cannot change while the broker runs"),
 ]
 
 
