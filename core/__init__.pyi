@@ -218,6 +218,11 @@ class Plane:
         and as follower; with too much of it no follower outside the ISR is given more, and nothing is copied that is
         behind its leader (KIP-73)."""
     def start(self) -> None: ...
+    def resize(self, reactors: int, fetchers: int) -> None:
+        """Have so many threads take the connections of clients that come from now on, and so many those to leaders; at
+        most 1024 each. Connections stay with their threads.
+
+        OSError or RuntimeError where a thread cannot be had; then as many take new ones as there are."""
     def step(self, reactor: int = 0, timeout_ms: int = 0) -> None:
         """One turn of one reactor by hand, for tests that decide who runs when. Not while start()ed."""
     def finish(self, stall_ms: int = 2000) -> None:

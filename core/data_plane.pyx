@@ -21,23 +21,24 @@ from pybroker.core.batch.validate cimport ENVELOPE, FULL
 from pybroker.core.broker cimport Broker
 from pybroker.core.partition_handle cimport Partition
 from pybroker.core.partition.partition cimport (
-    BOUND_HIGH_WATERMARK, BOUND_ISR, BOUND_LOG_END, bound_of, partition_drop, partition_hold, partition_t,
-    partition_tell_all, partition_unwatch, partition_watch, watch_t,
+    BOUND_HIGH_WATERMARK, BOUND_ISR, BOUND_LOG_END, bound_of, partition_tell_all, partition_watch,
 )
 from pybroker.core.partition.registry cimport registry_add, registry_free, registry_new, registry_remove
+from pybroker.core.plane.bells cimport bell_free, bell_new, bell_t
 from pybroker.core.plane.conn cimport OPEN, conn_t, note_t
 from pybroker.core.plane.fetch_session cimport sessions_destroy, sessions_init, sessions_leave
 from pybroker.core.plane.inbox cimport ask_to_close, inbox_leave, inbox_ring
 from pybroker.core.plane.mailbox cimport (
-    CLOSED, GROWN, JOINING, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_put, mailbox_return, mailbox_take,
+    CLOSED, REQUEST, letter_t, mailbox_destroy, mailbox_init, mailbox_return, mailbox_take,
 )
 from pybroker.core.plane.memory_pool cimport address_t, pool_destroy, pool_init, pool_join, pool_leave, pool_t
-from pybroker.core.plane.network_thread cimport reactor_free, reactor_hang_up, reactor_new, reactor_run, reactor_step
+from pybroker.core.plane.network_thread cimport reactor_free, reactor_hang_up, reactor_run, reactor_step
 from pybroker.core.plane.nodes cimport nodes_new, nodes_t, put_text
 from pybroker.core.plane.quotas cimport quotas_free, quotas_t
-from pybroker.core.plane.reactor cimport LISTENERS_MAX, plane_t, reactor_t
+from pybroker.core.plane.reactor cimport LISTENERS_MAX, reactor_t
 from pybroker.core.plane.replica_fetcher cimport replica_fetcher_t
 from pybroker.core.plane.rights cimport given_t, rights_free, rights_given, rights_new
+from pybroker.core.plane.threads cimport THREADS_MAX, threads_add, threads_drop_last, threads_next, threads_t
 from pybroker.core.quota_bucket cimport QuotaBucket, quotas_told
 from pybroker.core.storage.log cimport view_t
 from pybroker.core.base.tls_socket cimport TlsSocket
@@ -61,27 +62,6 @@ def forked() -> None:
 os.register_at_fork(after_in_child=forked)
 
 
-cdef struct bell_t:          # Python watches a partition: what is committed, its log's end, who may join its ISR
-    watch_t committed
-    watch_t written
-    watch_t joining
-    plane_t* plane
-    partition_t* held
-    int64_t id
-
-
-cdef void grown(watch_t* w) noexcept nogil:
-    """A partition that Python watches grew, or went."""
-    cdef bell_t* b = <bell_t*>w.owner
-    mailbox_put(&b.plane.mailbox, GROWN, b.id, NULL, NULL, 0)
-
-
-cdef void joining(watch_t* w) noexcept nogil:
-    """A follower of a partition that Python watches has caught up, or the partition went."""
-    cdef bell_t* b = <bell_t*>w.owner
-    mailbox_put(&b.plane.mailbox, JOINING, b.id, NULL, NULL, 0)
-
-
 cdef frame_of(const letter_t* l):
     """What a letter brings; None if there is no memory for it, which is its connection's loss and nobody else's."""
     try:
@@ -99,11 +79,10 @@ cdef class Plane:
                   int64_t pool_bytes=512 << 20, int32_t requests_max=500, int64_t holder_ms=10000,
                   int32_t replica_listener=-1, str rack=None, QuotaBucket leader_throttle=None,
                   QuotaBucket follower_throttle=None):
-        if reactors < 1 or fetchers < 0:
-            raise ValueError(f"{reactors} reactors and {fetchers} fetchers: at least one and none are needed")
         memset(&self.state, 0, sizeof(self.state))
         self.owner = broker
         self.threads = []
+        self.names = []
         self.bells = {}
         self.away = set()
         self.sockets = {}
@@ -122,14 +101,10 @@ cdef class Plane:
         self.state.follower_throttle = NULL if follower_throttle is None else follower_throttle.state
         sessions_init(&self.state.sessions, fetch_sessions)
         self.state.registry = registry_new()
-        self.reactors = <reactor_t**>calloc(reactors + fetchers, sizeof(reactor_t*))
-        if self.state.registry == NULL or self.reactors == NULL:
+        if self.state.registry == NULL:
             raise MemoryError()
         raise_status(mailbox_init(&self.state.mailbox), "the mailbox's eventfd")
-        self.serving = reactors
-        for _ in range(reactors + fetchers):
-            raise_status(reactor_new(&self.state, &self.reactors[self.count]), "a reactor's epoll and eventfd")
-            self.count += 1
+        self.resize(reactors, fetchers)
         PLANES.add(self)
 
     def __dealloc__(self):
@@ -139,9 +114,8 @@ cdef class Plane:
         for partition in list(self.bells):
             self._unbell(partition)
         with nogil:  # it waits for what its threads still ask of the disk
-            for i in range(self.count):
-                reactor_free(self.reactors[i])
-            free(self.reactors)
+            for i in range(self.made.count):
+                reactor_free(self.made.every[i])
         sessions_destroy(&self.state.sessions)
         mailbox_destroy(&self.state.mailbox)
         pool_destroy(&self.state.pool)
@@ -158,9 +132,9 @@ cdef class Plane:
             with contextlib.suppress(OSError):  # the reactor closed it, and has not told yet
                 if os.fstat(fd).st_ino == inode:
                     os.close(fd)
-        for i in range(self.count):
-            close_fd(self.reactors[i].poll)
-            close_fd(self.reactors[i].inbox.bell)
+        for i in range(self.made.count):
+            close_fd(self.made.every[i].poll)
+            close_fd(self.made.every[i].inbox.bell)
         close_fd(self.state.mailbox.fd)
 
     cdef int check(self) except -1:
@@ -173,27 +147,59 @@ cdef class Plane:
     def start(self) -> None:
         """Run each reactor on a thread of its own, without the GIL."""
         self.check()
-        for i in range(self.count):
-            thread = threading.Thread(target=self._run, args=(i,), name=self._name(i), daemon=True)
-            thread.start()
-            self.threads.append(thread)
+        for i in range(self.made.count):
+            self._begin(i)
 
-    def _name(self, int i) -> str:
-        return f"pybroker-network-{i}" if i < self.serving else f"pybroker-fetcher-{i - self.serving}"
+    def resize(self, int reactors, int fetchers) -> None:
+        """Have so many threads take the connections of clients that come from now on, and so many those to leaders.
+
+        Connections stay with their threads. OSError or RuntimeError where a thread cannot be had; then as many take new
+        ones as there are."""
+        self.check()
+        if not 1 <= reactors <= THREADS_MAX or not 0 <= fetchers <= THREADS_MAX:
+            raise ValueError(f"{reactors} reactors and {fetchers} fetchers: at least one and none are needed")
+        try:
+            while self.made.clients_made < reactors:
+                self.add(False)
+            while self.made.leaders_made < fetchers:
+                self.add(True)
+        finally:
+            self.made.serving = min(reactors, self.made.clients_made)
+            self.made.fetching = min(fetchers, self.made.leaders_made)
+
+    cdef int add(self, bint leader) except -1:
+        """One more reactor, on a thread of its own once they run."""
+        kind, number = ("fetcher", self.made.leaders_made) if leader else ("network", self.made.clients_made)
+        raise_status(threads_add(&self.made, &self.state, leader), "a reactor's epoll and eventfd")
+        self.names.append(f"pybroker-{kind}-{number}")
+        if self.threads:
+            try:
+                self._begin(self.made.count - 1)
+            except BaseException:
+                self.names.pop()
+                threads_drop_last(&self.made, leader)
+                raise
+        return 0
+
+    def _begin(self, int i) -> None:
+        thread = threading.Thread(target=self._run, args=(i,), name=self.names[i], daemon=True)
+        thread.start()
+        self.threads.append(thread)
 
     def _run(self, int i) -> None:
+        cdef bint copies = self.names[i].startswith("pybroker-fetcher")
         with nogil:
-            if i < self.serving:
-                ask_for_short_turns()
-            else:
+            if copies:
                 wait_for_others()  # what comes meanwhile is copied at once
-            reactor_run(self.reactors[i])
+            else:
+                ask_for_short_turns()
+            reactor_run(self.made.every[i])
 
     def step(self, int reactor=0, int64_t timeout_ms=0) -> None:
         """One turn of one reactor by hand, for tests that decide who runs when. Not while start()ed."""
         self.check()
         with nogil:
-            reactor_step(self.reactors[reactor], timeout_ms)
+            reactor_step(self.made.every[reactor], timeout_ms)
 
     def finish(self, int64_t stall_ms=2000) -> None:
         """Answer what runs, park nothing, close each connection once it is owed nothing, or has taken nothing of it for
@@ -211,8 +217,8 @@ cdef class Plane:
             thread.join()
         self.threads.clear()
         if not self.inherited:
-            for i in range(self.count):
-                reactor_hang_up(self.reactors[i])
+            for i in range(self.made.count):
+                reactor_hang_up(self.made.every[i])
         for partition in list(self.bells):
             self._unbell(partition)
 
@@ -247,13 +253,14 @@ cdef class Plane:
 
     def close_longest_silent(self, int32_t count, *, int32_t spared=-1) -> int:
         """Close so many clients' connections, each the one that is silent for longest on a thread, none of `spared`."""
-        return 0 if self.inherited else ask_to_close(&self.state, self.reactors, self.serving, count, spared)
+        cdef threads_t* t = &self.made
+        return 0 if self.inherited else ask_to_close(&self.state, t.clients, t.clients_made, count, spared)
 
     def _wake(self) -> None:
         if self.inherited:
             return
-        for i in range(self.count):
-            inbox_ring(&self.reactors[i].inbox)
+        for i in range(self.made.count):
+            inbox_ring(&self.made.every[i].inbox)
 
     # -- partitions --------------------------------------------------------------------------------------------------
 
@@ -262,18 +269,11 @@ cdef class Plane:
 
         native_append: its topic asks for no record to be seen, so that reactors may append; envelope: not even whether
         those of compressed batches can be read."""
-        cdef bell_t* bell = <bell_t*>calloc(1, sizeof(bell_t))
+        cdef bell_t* bell = bell_new(&self.state, partition.state, self.published + 1)
         cdef int status
         if bell == NULL:
             raise MemoryError()
         self.published += 1
-        bell.id = self.published
-        bell.plane = &self.state
-        bell.held = partition.state
-        bell.committed.owner = bell.written.owner = bell.joining.owner = bell
-        bell.committed.notify = bell.written.notify = grown
-        bell.joining.notify = joining
-        partition_hold(partition.state)
         self.bells[partition] = <uintptr_t>bell
         self.configure(partition, native_append=native_append, envelope=envelope)
         with nogil:
@@ -314,11 +314,7 @@ cdef class Plane:
         cdef uintptr_t address = self.bells.pop(partition, 0)
         cdef bell_t* bell = <bell_t*>address
         if bell != NULL:
-            partition_unwatch(&bell.committed)
-            partition_unwatch(&bell.written)
-            partition_unwatch(&bell.joining)
-            partition_drop(bell.held)
-            free(bell)
+            bell_free(bell)
 
     def set_nodes(self, nodes) -> None:
         """Where the clients of each listener find each broker: (listener, id, host, port, rack or None). Refusals name
@@ -377,12 +373,7 @@ cdef class Plane:
             free(n)
             del self.sockets[id]
             raise MemoryError()
-        if fetcher == NULL:
-            r = self.reactors[(self.adopted - self.leaders) % self.serving]
-        elif self.serving < self.count:
-            r = self.reactors[self.serving + self.leaders % (self.count - self.serving)]
-        else:
-            r = self.reactors[self.leaders % self.serving]
+        r = threads_next(&self.made, self.adopted - self.leaders, self.leaders, fetcher != NULL)
         self.adopted = id
         self.leaders += fetcher != NULL
         c.id = id
@@ -482,8 +473,8 @@ cdef class Plane:
         cdef reactor_t* r
         cdef int i
         out = []
-        for i in range(self.count):
-            r = self.reactors[i]
+        for i in range(self.made.count):
+            r = self.made.every[i]
             out.append({
                 "connections": load_i32(&r.connections), "parked": peek_i64(&r.parked), "busy_ns": peek_i64(&r.busy_ns),
                 "bytes_in": peek_i64(&r.bytes_in), "bytes_out": peek_i64(&r.bytes_out),

@@ -150,8 +150,10 @@ NETWORK = table(
         "num.network.threads",
         INT,
         "3",
-        "Threads that serve the connections. Not set: one less than the processors, and at least one.",
+        "Threads that serve the connections. Not set: one less than the processors, and at least one. A connection "
+        "stays with its thread: with more threads new connections go to them, too; with fewer the last ones take none.",
         Range(1, NETWORK_THREADS_MAX),
+        dynamic=True,
     ),
     Setting(
         "num.io.threads",

@@ -119,8 +119,10 @@ CLUSTER = table(
         INT,
         "1",
         "Threads that copy what other brokers lead; what one of them leads is copied by one thread. They take no "
-        "processor from threads that serve clients.",
+        "processor from threads that serve clients. A connection to a leader stays with its thread until it is made "
+        "anew.",
         Range(1, NETWORK_THREADS_MAX),
+        dynamic=True,
     ),
     Setting(
         "replica.fetch.wait.max.ms",

@@ -276,6 +276,12 @@ class Replicas:
             self._publish(replica)
         return self._plane
 
+    def resize_plane(self, reactors: int, fetchers: int) -> None:
+        """Have as many threads of the plane take new connections of clients, and to leaders; nothing without a plane.
+        Raises OSError and RuntimeError where there are no more."""
+        if self._plane is not None:
+            self._plane.resize(reactors, fetchers)
+
     def plane_stats(self) -> "list[core.Reactor]":
         """What each of the plane's reactors counts; nothing without a plane."""
         return self._plane.stats() if self._plane is not None else []

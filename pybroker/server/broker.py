@@ -19,7 +19,6 @@ from pybroker.clock import monotonic_ms, wall_ms
 from pybroker.cluster.config_repository import ConfigRepository
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
-from pybroker.config.broker_settings import NETWORK_THREADS_MAX
 from pybroker.config.security_settings import TOKEN_SECRET
 from pybroker.controller import configs, identity, loading, login_secret, migration
 from pybroker.controller.adoption import Adoption
@@ -52,6 +51,7 @@ from pybroker.server.group_locator import Locator
 from pybroker.server.handlers.fetch import Fetch
 from pybroker.server.listener import descriptors_for_logs
 from pybroker.server.mutations import Mutations
+from pybroker.server.network_threads import NetworkThreads
 from pybroker.server.quotas import QuotaManager
 from pybroker.server.scheduler import Scheduler, chores, finish_deletions
 from pybroker.server.socket_server import SocketServer, pool_bytes
@@ -116,6 +116,7 @@ class Broker:
         self._fetch: Fetch | None = None
         self._scheduler: Scheduler | None = None
         self._workers: Workers | None = None
+        self._threads = NetworkThreads(0, 0)  # of the native plane
         self._exporter: Exporter | None = None
         self._epoch = -1
         self._store_lost = False  # it was damaged or is gone, and another one is in its place
@@ -387,6 +388,7 @@ class Broker:
         self._sockets.reload()
         self._workers.resize(self._io_threads())
         self.replicas.resize()
+        self._threads = self._wanted_threads().applied(self.replicas, self._threads)
         self.replicas.throttles.follow(self.config)
         await self._renew_registration()
 
@@ -397,10 +399,10 @@ class Broker:
     def _native_plane(self, replicas: Replicas) -> Bridge:
         """The reactors that execute Produce and Fetch; what they decline comes to the handlers."""
         config = self.config
-        reactors = config["num.network.threads"] if config.is_set("num.network.threads") else _reactors()
+        threads = self._threads = self._wanted_threads()
         plane = replicas.native_plane(
-            reactors=reactors,
-            fetchers=0 if self._replica_listener() < 0 else config["num.replica.fetchers"],
+            reactors=threads.serving,
+            fetchers=threads.copying,
             frame_bytes_max=config["socket.request.max.bytes"],
             fetch_bytes_max=config["fetch.max.bytes"],
             idle_ms=config["connections.max.idle.ms"],
@@ -412,6 +414,9 @@ class Broker:
         )
         listeners = [endpoint.listener for endpoint in config.listeners.endpoints]
         return Bridge(plane, replicas.grown, listeners, replicas.fetched, replicas.joining)
+
+    def _wanted_threads(self) -> NetworkThreads:
+        return NetworkThreads.of(self.config, follows=self._replica_listener() >= 0)
 
     def _rack(self) -> str | None:
         """The broker's rack, where consumers fetch from the replica in theirs; None: they fetch from leaders."""
@@ -493,8 +498,3 @@ class Broker:
                 await self._store.close()
         for log_dir in self._dirs:
             log_dir.close()
-
-
-def _reactors() -> int:
-    """One for each processor but one, which the rest of the broker has; no more than may be set."""
-    return min(NETWORK_THREADS_MAX, max(1, len(os.sched_getaffinity(0)) - 1))
