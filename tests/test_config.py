@@ -164,7 +164,7 @@ def test_a_refusal_is_the_error_invalid_config_and_survives_pickling() -> None:
 
 
 def test_an_unknown_name_warns_with_the_nearest_and_is_ignored() -> None:
-    """It may be a setting of a plug-in of Kafka's, or of a later Kafka."""
+    """Such a name may be a setting of a plug-in of Kafka's, or of a later Kafka."""
     broker = config("zookeeper.connecting=localhost", "confluent.support.metrics.enable=true")
     assert broker.warnings == [
         "zookeeper.connecting (--set) is not a setting of this broker; did you mean zookeeper.connect?",
@@ -183,7 +183,7 @@ def test_an_unknown_name_warns_with_the_nearest_and_is_ignored() -> None:
     ],
 )
 def test_a_misspelt_name_is_refused_by_name(wrong: str, meant: str) -> None:
-    """What somebody relies on is not left out for a letter."""
+    """No setting that a user relies on is left out for a letter."""
     assert refusal(f"{wrong}=3") == f"{wrong} (--set) is not a setting of this broker; did you mean {meant}?"
 
 

@@ -1,4 +1,4 @@
-# What Python watches of a partition: what is committed, its log's end, and who may join its ISR.
+# Python's watches of a partition: of what is committed, of its log's end, and of followers that may join its ISR.
 from libc.stdint cimport int64_t
 
 from pybroker.core.partition.partition cimport partition_t, watch_t

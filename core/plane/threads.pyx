@@ -1,4 +1,4 @@
-"""The reactors of a plane by what they are for. None is freed before its plane, so whoever has an index may use it.
+"""The reactors of a plane by what they are for. None is freed before its plane, so an index stays one of a reactor.
 
 Fewer threads than before means that the last ones take no new connections; they serve those that they have, and sleep
 without any.

@@ -211,7 +211,7 @@ class BrokerConfig:
         return held.where if held else "default"
 
     def is_set(self, name: str) -> bool:
-        """Somebody gave the setting a value, at the start or since; it may be the default's."""
+        """True if the setting was given a value, at the start or since; it may be the default's."""
         return name in self._given or any(name in held for held in self._dynamic.values())
 
     @property
@@ -394,9 +394,8 @@ def default_of(setting: Setting) -> Value:
 
 
 def nearest(name: str, alike: float = 0.8) -> str:
-    """What may have been meant by a name that is none of a broker's, as the end of a sentence; empty for nothing.
-
-    `alike`: how much, from 0 to 1."""
+    """The setting that is most like a name which is none, as the end of a sentence; empty if none is as much as
+    `alike`, from 0 to 1."""
     import difflib  # who names a setting that there is needs no time for it
 
     near = difflib.get_close_matches(name, BROKER, n=1, cutoff=alike)

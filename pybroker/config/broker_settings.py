@@ -1,7 +1,7 @@
 """The table of broker settings: Kafka's names, types, defaults and ranges, and what each does here.
 
 A setting is listed here or in a table beside this one when the broker honours it. What only Kafka has is in
-`no_effect.py`, and is named at the start, so that nobody believes in a setting that does nothing.
+`no_effect.py`, and the log names it at the start, so that no user believes in a setting that does nothing.
 """
 
 from pybroker.model import TEXT_BYTES_MAX, HostPort, check_told

@@ -234,8 +234,8 @@ def own_without_effect(name: str) -> Setting | None:
 
 
 def is_exchanged(name: str) -> bool:
-    """Is it a setting of one listener's logins that changes while the listener is there: a login module, or the
-    mechanisms?"""
+    """True if it is a setting of one listener's logins that changes while the listener is there: a login module, or the
+    mechanisms."""
     found = _OF_LISTENER.fullmatch(name)
     return found is not None and (found["name"] == ENABLED or (found["name"] == JAAS and found[1] is not None))
 

@@ -29,8 +29,8 @@ class Type(IntEnum):
 
 
 class Source(IntEnum):
-    """Where a value comes from, numbered as in DescribeConfigs; the smallest number that has a value wins. The last one
-    is of log levels alone."""
+    """The place that a value comes from, numbered as in DescribeConfigs; the smallest number that has a value wins. The
+    last one is of log levels alone."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2

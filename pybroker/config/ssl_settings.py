@@ -108,7 +108,7 @@ def is_reconfigurable(name: str) -> bool:
 
 
 def is_of_stores(name: str) -> bool:
-    """Is it about the key store or trust store of one listener, whose files may be others under the same name?"""
+    """True if it is about a store of keys of one listener, whose file may be another one under the same name."""
     found = _OF_LISTENER.fullmatch(name)
     return found is not None and found["name"] in OF_STORES
 

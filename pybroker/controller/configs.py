@@ -196,7 +196,7 @@ class Sockets(Protocol):
     """The listeners of this broker."""
 
     async def prepare(self, config: BrokerConfig) -> None:
-        """Bind those that come by a configuration. Raises ConfigError."""
+        """Bind those that come by a configuration, if those that stay can have clients by it. Raises ConfigError."""
 
     def give_up(self) -> None:
         """Those that are not there by now do not come."""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pybroker import core
 from pybroker.config import BrokerConfig, ConfigError, Source
 from pybroker.config.security_settings import Sasl
-from pybroker.config.ssl_settings import Ssl, is_of_stores
+from pybroker.config.ssl_settings import OF_STORES, Ssl, is_of_stores
 from pybroker.logs import event
 from pybroker.replication.logdirs import StartError
 from pybroker.security.credentials import Credentials, offered
@@ -106,6 +106,15 @@ class ListenerSecurity:
             event(log, logging.ERROR, "clients cannot connect", listener=listener, reason=problem.message)
             return ssl, made
 
+    def check_logins(self, config: BrokerConfig) -> None:
+        """See that the listeners that there are can have clients log in by this configuration. Raises ConfigError."""
+        for name, sasl in config.sasl.items():
+            if name in self._sasl and sasl.oauth != self._sasl[name].oauth:
+                try:
+                    self._tokens.check(sasl)
+                except StartError as problem:
+                    raise ConfigError(problem.message) from None
+
     def reload(self) -> None:
         """Speak TLS with new clients as the settings say now. The certificates of listeners where these were changed
         while the broker runs are read again: their files may be others under the names of before. What cannot be used
@@ -122,8 +131,9 @@ class ListenerSecurity:
                 except ConfigError as problem:
                     event(log, logging.ERROR, "certificates not exchanged", listener=name, reason=problem.message)
                 else:
+                    stores = own or any(settings[each] != self._ssl[name][each] for each in OF_STORES)
                     self._ssl[name] = settings
-                    event(log, logging.INFO, "certificates exchanged", listener=name)
+                    event(log, logging.INFO, f"{'certificates' if stores else 'TLS settings'} exchanged", listener=name)
 
     def _log_in_by(self, listener: str, sasl: Sasl) -> None:
         """Offer new clients of a listener these mechanisms, and know their users."""

@@ -1,4 +1,4 @@
-"""How many threads of the native plane a broker has: those of clients, and those that copy from leaders."""
+"""The number of threads of the native plane: those of clients, and those that copy from leaders."""
 
 import logging
 import os
@@ -23,15 +23,15 @@ class NetworkThreads(NamedTuple):
 
     @classmethod
     def of(cls, config: BrokerConfig, *, follows: bool) -> "NetworkThreads":
-        """As the settings say now. Not set, a thread for each processor but one, which the rest of the broker has.
-        `follows`: the broker copies from others."""
+        """The threads that the settings ask for now; not set, one of clients for each processor but one, which the rest
+        of the broker has. `follows`: the broker copies from others."""
         processors = len(os.sched_getaffinity(0))
         serving = config[SERVING] if config.is_set(SERVING) else min(NETWORK_THREADS_MAX, max(1, processors - 1))
         return cls(serving, config[COPYING] if follows else 0)
 
     def applied(self, replicas: Replicas, before: "NetworkThreads") -> "NetworkThreads":
-        """Have as many threads take new connections as there are to be now; how many these are. The log has the reason
-        if there are fewer."""
+        """Have so many threads take new connections; the number that does, which is `before` if a thread cannot start.
+        The log has the reason then."""
         if self == before:
             return before
         try:

@@ -248,9 +248,10 @@ class SocketServer:
     # -- listeners that come and go ----------------------------------------------------------------------------------
 
     async def prepare(self, config: BrokerConfig) -> None:
-        """Bind the listeners that come by this configuration, without accepting yet. Raises ConfigError, and then none
-        is bound. A port that a listener has which goes is bound when that is gone. One that could not be had before
-        fails no change in which it stays as it was."""
+        """Bind the listeners that come by this configuration, without accepting yet, and see that those that stay can
+        have clients log in by it. Raises ConfigError, and then none is bound. A port that a listener has which goes is
+        bound when that is gone. One that could not be had before fails no change in which it stays as it was."""
+        self._security.check_logins(config)
         await self.look_up(config.listeners)
         there = {listener.name: listener for listener in self._listeners}
         before, after = self._config.listeners, config.listeners

@@ -37,6 +37,14 @@ class TokenValidators:
             self._close_unused()
         return self._made[listener]
 
+    def check(self, sasl: Sasl) -> None:
+        """See that a listener could come to have these. Raises StartError where keys in a file cannot be read."""
+        if sasl.oauth is not None and not sasl.oauth.unsecured:
+            try:
+                self._shared(sasl.oauth)
+            finally:
+                self._close_unused()
+
     def drop(self, listener: str) -> None:
         """It is gone: keys that no other listener needs are not read any more."""
         self._made.pop(listener, None)

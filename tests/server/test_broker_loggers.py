@@ -39,8 +39,8 @@ def me(live: Live) -> str:
 
 @NATIVE
 async def test_each_logger_is_shown_with_the_level_that_it_goes_by(live: Live, wire: Wire) -> None:
-    """Its own, or that of one above it; the one above all is called root as in Kafka. Others of the program are not
-    shown."""
+    """The level is its own, or that of one above it; the one above all is called root as in Kafka. Others of the
+    program are not shown."""
     logging.getLogger("elsewhere")
     shown = await described(wire, LOGGERS, me(live))
     assert {shown[name] for name in ("root", "pybroker", PART, MODULE)} == {("INFO", Source.DYNAMIC_BROKER_LOGGER)}
