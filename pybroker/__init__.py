@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pybroker.client.aio_consumer import AsyncConsumer
     from pybroker.client.arrays import ByteArray, RecordArrays
     from pybroker.client.consumer import Consumer, OffsetAndMetadata, OffsetAndTimestamp, RebalanceListener
+    from pybroker.client.damaged import DamagedRecords
     from pybroker.client.logfiles import read_log
     from pybroker.client.metadata import Node, PartitionInfo, TopicInfo
     from pybroker.client.producer import Producer
@@ -55,6 +56,7 @@ _NAMES = {
     "pybroker.client.aio_consumer": "AsyncConsumer",
     "pybroker.client.arrays": "ByteArray RecordArrays",
     "pybroker.client.consumer": "Consumer OffsetAndMetadata OffsetAndTimestamp RebalanceListener",
+    "pybroker.client.damaged": "DamagedRecords",
     "pybroker.client.logfiles": "read_log",
     "pybroker.client.metadata": "Node PartitionInfo TopicInfo",
     "pybroker.client.producer": "Producer",
@@ -90,6 +92,7 @@ __all__ = [
     "Consumer",
     "ConsumerSettings",
     "CreatedTopic",
+    "DamagedRecords",
     "DelegationToken",
     "Delivery",
     "GroupDescription",

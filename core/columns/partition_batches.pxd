@@ -34,6 +34,7 @@ cdef struct batches_t:
     bint check_crc
     bint mapped            # they are in a map, and not in the cache: the CRC may be made later
     bint reserved          # zeros where a batch would begin are the end
+    bint alone             # what follows these bytes will not be at hand either
     bint running           # `run` is a batch that is not done with
     bint finished
     run_t run

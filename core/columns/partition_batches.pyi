@@ -11,7 +11,8 @@ class PartitionBatches:
     control batches are never shown. aborted: (producer_id, first_offset) of the aborted transactions, as a Fetch answer
     lists them: with it the batches is read committed. reserved: zeros where a batch would begin are the
     end, as Kafka may reserve space in the file that it writes. reached: the offset behind what was read of a segment
-    before `data`; base offsets are held against it, and against next_base, where the next segment begins. A FileMap
+    before `data`; base offsets are held against it, and against next_base, where the next segment begins. alone: the
+    bytes behind `data` will not be read with it, as those of a Fetch answer. A FileMap
     that becomes stale while it is read is finished there, without the rows of that read."""
 
     def __init__(
@@ -25,6 +26,7 @@ class PartitionBatches:
         reserved: bool = False,
         reached: int = -1,
         next_base: int | None = None,
+        alone: bool = False,
     ) -> None: ...
     @property
     def reached(self) -> int:

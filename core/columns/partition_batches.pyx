@@ -110,12 +110,13 @@ cdef bint _is_reserved(const batches_t* f) noexcept nogil:
 
 cdef int _place(batches_t* f, const batch_t* b) noexcept nogil:
     """Whether the parsed batch may come next in its segment: OK, CORRUPT_MESSAGE, or BATCHES_END where that shows only
-    with more bytes at hand than there are here. A batch that is the first here is not put off again."""
+    with more bytes at hand than there are here. A batch that is the first here is not put off again, and where no more
+    bytes will be at hand none is."""
     cdef int status = 0 if batch_may_follow(b, f.reached, f.next_base) else 1
     if status == 0:
         status = batch_is_contradicted(b, f.reached, f.next_base, f.at + b.size, f.end - f.at - b.size)
     if status == SHORT:
-        return BATCHES_END if f.at > f.begin else OK
+        return BATCHES_END if f.at > f.begin and not f.alone else OK
     return CORRUPT_MESSAGE if status else OK
 
 
@@ -227,6 +228,7 @@ cdef class PartitionBatches:
     reserved: zeros where a batch would begin are the end: Kafka may reserve space in the file that it writes.
     reached: the offset behind what was read of the segment before `data`, -1 where the batches are of no segment; base
     offsets are then held against it, and against next_base, where the next segment begins; None is no next segment.
+    alone: what follows `data` will not be read behind it, so a batch that only that could contradict is believed.
 
     Of a FileMap what was read is asked for again once it was read: where the file was written to meanwhile the rows of
     that read are forgotten, and there is no more to read here.
@@ -234,7 +236,7 @@ cdef class PartitionBatches:
 
     def __cinit__(
         self, data, *, int64_t start_offset=0, end_offset=None, aborted=None, bint check_crc=True, bint reserved=False,
-        int64_t reached=-1, next_base=None
+        int64_t reached=-1, next_base=None, bint alone=False
     ):
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
         if isinstance(data, FileMap):
@@ -249,6 +251,7 @@ cdef class PartitionBatches:
         self.f.next_base = INT64_MAX if next_base is None else next_base
         self.f.check_crc = check_crc
         self.f.reserved = reserved
+        self.f.alone = alone
         self.f.end_offset = INT64_MAX if end_offset is None else end_offset
         self.f.next_offset = min(start_offset, self.f.end_offset)
         if aborted:

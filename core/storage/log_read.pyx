@@ -49,6 +49,12 @@ cdef bint find_recent(
     return True
 
 
+cdef void suspect(log_t* l, const segment_t* s) noexcept nogil:
+    """Have a segment checked in which a read met what is no batch."""
+    store_i64(&l.suspect, s.base_offset + 1)
+    store_i32(&l.context.suspects, 1)
+
+
 cdef int read_segment(
     log_t* l, segment_t* s, int64_t offset, int64_t most, int64_t bound, bint minimum_one, const view_t* v,
     found_t* out) noexcept nogil:
@@ -74,7 +80,9 @@ cdef int read_segment(
     if status != 0:
         return status
     status = search_to_boundary(&w, position, most, &end)
-    if status != 0:
+    if status == CORRUPT_MESSAGE and end > position:
+        suspect(l, s)            # the batches before it are sound
+    elif status != 0:
         return status
     if end == position and minimum_one:
         end = position + b.size
@@ -104,8 +112,7 @@ cdef int log_read(
         status = read_segment(l, list.items[i].segment, offset, most, bound, minimum_one, v, out)
         log_note_index(l, list.items[i].segment)
         if status == CORRUPT_MESSAGE:
-            store_i64(&l.suspect, list.items[i].base_offset + 1)
-            store_i32(&l.context.suspects, 1)
+            suspect(l, list.items[i].segment)
         if status != NOT_FOUND:
             return status if status != DAMAGED else CORRUPT_MESSAGE
         i += 1

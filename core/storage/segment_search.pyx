@@ -143,7 +143,7 @@ cdef int search_to_offset(search_t* w, int64_t offset, int64_t* position, batch_
 
 cdef int search_to_boundary(search_t* w, int64_t start, int64_t most, int64_t* end) noexcept nogil:
     """The largest batch boundary within `most` bytes of `start`, before any bad spot; `start` if not even one batch
-    fits."""
+    fits. With CORRUPT_MESSAGE, where no whole batch stands behind those before it."""
     cdef entry_t entry
     cdef batch_t b
     cdef int64_t at = start, limit = start + most
@@ -162,6 +162,7 @@ cdef int search_to_boundary(search_t* w, int64_t start, int64_t most, int64_t* e
             end[0] = at
             return 0
         if status != 0:
+            end[0] = at
             return status
         if at + b.size > limit:
             end[0] = at

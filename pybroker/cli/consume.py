@@ -15,6 +15,7 @@ from pybroker.cli.main import EXIT_TERMINATED, Failure, Misuse, Whole
 from pybroker.cli.options import address_options, admin_of, client_settings, complete_groups, complete_topics, escaped
 from pybroker.cli.progress import Progress
 from pybroker.cli.reading import Commits, batches, newest
+from pybroker.cli.skipping import Skips
 from pybroker.cli.starts import Start
 from pybroker.cli.times import TIME_HELP, moment
 from pybroker.client.admin import Admin
@@ -51,6 +52,8 @@ OFFSET_HELP: Final = "earliest, latest, N, or -N: N records before the end of ea
     is_flag=True,
     help="End where the topics ended when it began; begins with what is there, unless told otherwise.",
 )
+@click.option("--skip-damaged", is_flag=True,
+              help="Go on behind records that cannot be read, and say which; otherwise it ends there.")  # fmt: skip
 @click.option("--group", "-g", metavar="GROUP", shell_complete=complete_groups,
               help="Read as a member of a group: the partitions that it gives, from what it committed.")  # fmt: skip
 @click.option("--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]),
@@ -140,10 +143,11 @@ def _read(
     ends = consumer.end_offsets(partitions) if how["exit_at_end"] or how["last"] else None
     if ends is None and start.kind == "latest":
         _hint()
-    found = batches(consumer, ends, how["max_messages"], timeout_s)
+    skips = Skips(consumer, commits, allowed=how["skip_damaged"])
+    found = batches(consumer, ends, how["max_messages"], timeout_s, skips.meet)
     if how["last"]:
         found = iter([newest(found, how["last"])])
-    with _Sink(shape, commits) as sink:
+    with _Sink(shape, commits, skips) as sink:
         for batch in found:
             sink.write(batch)
 
@@ -191,14 +195,16 @@ def _text_shape(how: Mapping[str, Any]) -> Callable[[Record], bytes]:
 class _Sink:
     """Standard output, how much went there, and what of it is committed."""
 
-    def __init__(self, shape: Callable[[Record], bytes], commits: Commits | None) -> None:
+    def __init__(self, shape: Callable[[Record], bytes], commits: Commits | None, skips: Skips) -> None:
         self._shape = shape
         self._commits = commits
+        self._skips = skips
         self._out = sys.stdout.buffer
         self._progress = Progress("read", shown=not sys.stdout.isatty())
 
     def write(self, batch: Sequence[Record]) -> None:
         """BrokenPipeError if whoever read it left, which an empty batch finds out too."""
+        self._skips.say()
         if not batch:
             _check_reader()
             return
@@ -214,6 +220,7 @@ class _Sink:
 
     def __exit__(self, *_: object) -> None:
         self._progress.end()
+        self._skips.say()
         if self._commits:
             self._commits.end()
 

@@ -3,12 +3,13 @@
 import heapq
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from pybroker.cli.main import Failure
 from pybroker.client.committed import MOVED_ON, OffsetAndMetadata
 from pybroker.client.consumer import Consumer, Record
+from pybroker.client.damaged import DamagedRecords
 from pybroker.client.group import RebalanceListener
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -21,18 +22,25 @@ COMMIT_EVERY_S: Final = 1.0
 
 
 def batches(
-    consumer: Consumer, ends: Mapping[TopicPartition, int] | None, most: int | None, patience_s: float
+    consumer: Consumer, ends: Mapping[TopicPartition, int] | None, most: int | None, patience_s: float,
+    meet: Callable[[DamagedRecords], object],
 ) -> Iterator[list[Record]]:
     """What a consumer reads: up to the `ends` of its partitions, at most so many records; None is without an end.
 
-    Failure if nothing is read for `patience_s` although an end is not reached.
+    `meet` has it go on behind what cannot be read, or raises. Failure if nothing is read for `patience_s` although an
+    end is not reached.
     """
     left = most
     moved_s = time.monotonic()
     while left is None or left > 0:
         if ends is not None and _at_end(consumer, ends):
             return
-        batch = consumer.poll(IDLE_MS, BATCH_RECORDS_MAX if left is None else min(left, BATCH_RECORDS_MAX))
+        try:
+            batch = consumer.poll(IDLE_MS, BATCH_RECORDS_MAX if left is None else min(left, BATCH_RECORDS_MAX))
+        except DamagedRecords as damage:
+            meet(damage)
+            moved_s = time.monotonic()
+            continue
         if batch:
             moved_s = time.monotonic()
         elif ends is not None and time.monotonic() - moved_s > patience_s and not _at_end(consumer, ends):
@@ -80,6 +88,10 @@ class Commits(RebalanceListener):
         if time.monotonic() >= self._due_s:
             self._due_s = time.monotonic() + COMMIT_EVERY_S
             self._consumer.commit_async(dict(self._next))
+
+    def skipped(self, partition: TopicPartition, next_offset: int) -> None:
+        """What lies before an offset is not to be read, by later members either."""
+        self._next[partition] = next_offset
 
     def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
         self._commit({p: self._next.pop(p) for p in partitions if p in self._next})

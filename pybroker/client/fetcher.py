@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from pybroker import core, errors
 from pybroker.client import list_offsets
+from pybroker.client.damaged import ON_DISK, DamagedRecords, sound_behind
 from pybroker.client.fetch_session import FetchSession, Wanted
 from pybroker.client.loop import Timer, Wake
 from pybroker.client.network import STALE, Network
@@ -25,6 +26,9 @@ _log = unfailing(__name__)
 
 LANE: Final = "fetch"
 MISSING_PAUSE_S: Final = 1.0
+LOOK_S: Final = 10.0
+"""A broker that met damage checks the whole segment; so long a consumer waits for what that finds."""
+LOOK_PAUSE_S: Final = 0.1
 _SESSION_ERRORS: Final = frozenset(
     {
         errors.FETCH_SESSION_ID_NOT_FOUND,
@@ -213,6 +217,8 @@ class Fetcher:
     def _take(self, node: int, place: Place, answer: Any) -> bool:
         """What a broker answers of one partition; whether the consumer should look."""
         if answer.error_code:
+            if answer.error_code == errors.CORRUPT_MESSAGE:
+                return self._damaged(place, answer.readable_from)
             return self._refused(node, place, answer.error_code)
         place.high_watermark = answer.high_watermark
         place.last_stable_offset = answer.last_stable_offset
@@ -226,15 +232,23 @@ class Fetcher:
         if not data:
             return False
         try:
-            end, runs = whole_batches(data)
+            end, runs = whole_batches(data, place.fetch_offset, answer.high_watermark)
         except core.LogError as error:
-            place.error = KafkaError(error.code, f"{place.tp} at offset {place.fetch_offset}: {error}")
+            sound = sound_behind(data, place.fetch_offset)
+            if sound is not None and sound[1] <= place.fetch_offset:
+                answer.records = data[sound[0] :]
+                return self._take(node, place, answer)
+            if not place.looked_s:  # a broker may have read its high watermark before these records
+                place.looked_s = time.monotonic()
+                place.not_before_s = place.looked_s + LOOK_PAUSE_S
+                return False
+            beyond = None if sound is None else sound[1]
+            place.error = DamagedRecords(error.code, place.tp, place.fetch_offset, beyond, str(error))
             return True
         if not end:
-            size = self._settings.max_partition_fetch_bytes
-            place.error = KafkaError(
-                errors.MESSAGE_TOO_LARGE, f"{place.tp} at offset {place.fetch_offset}: a batch is above {size} bytes"
-            )
+            size = 12 + int.from_bytes(data[8:12], "big", signed=True)
+            why = f"its batch says it has {size} bytes, and {len(data)} came"  # a broker sends the first one whole
+            place.error = DamagedRecords(errors.CORRUPT_MESSAGE, place.tp, place.fetch_offset, None, why)
             return True
         aborted = (
             [(a.producer_id, a.first_offset) for a in answer.aborted_transactions or ()] if self._isolation else []
@@ -270,9 +284,6 @@ class Fetcher:
                 place.fetch_epoch = -1  # it may be the epoch that the leader knows nothing of
                 return False
             return self._out_of_range(place)
-        if code == errors.CORRUPT_MESSAGE:  # of a produced batch another try may help, of a stored one none does
-            place.error = KafkaError(code, f"{place.tp}: the broker cannot read offset {place.fetch_offset}")
-            return True
         if code in STALE or code == errors.OFFSET_NOT_AVAILABLE or errors.lookup(code).retriable:
             place.replica = -1
             self._network.refresh()
@@ -280,6 +291,19 @@ class Fetcher:
                 place.not_before_s = time.monotonic() + self._network.pauses.first_s
             return False
         place.error = KafkaError(code, f"{place.tp}: {errors.lookup(code).meaning}")
+        return True
+
+    def _damaged(self, place: Place, beyond: int) -> bool:
+        """Tell what the broker cannot read. Of a produced batch another try may help, of a stored one none does: it is
+        made where the broker is still looking how far the damage goes (`beyond` is the offset itself)."""
+        now_s = time.monotonic()
+        if beyond == place.fetch_offset:
+            place.looked_s = place.looked_s or now_s
+            if now_s - place.looked_s < LOOK_S:
+                place.not_before_s = now_s + LOOK_PAUSE_S
+                return False
+        after = beyond if beyond > place.fetch_offset else None
+        place.error = DamagedRecords(errors.CORRUPT_MESSAGE, place.tp, place.fetch_offset, after, ON_DISK)
         return True
 
     def _out_of_range(self, place: Place) -> bool:
@@ -390,14 +414,22 @@ def _ask(asked: Asked) -> None:
             asked.place.asking = True
 
 
-def whole_batches(data: memoryview) -> tuple[int, list[Run]]:
-    """(bytes, runs) of the whole batches that data begins with; a cut one is left out. Raises LogError."""
+def whole_batches(data: memoryview, offset: int, high_watermark: int) -> tuple[int, list[Run]]:
+    """(bytes, runs) of the whole batches that data begins with; a cut one is left out, and what follows one that is
+    none, or that leaps from `offset` beyond the high watermark: no CRC covers its base offset. Raises LogError if the
+    first is such a one."""
     runs: list[Run] = []
     end, next_offset, epoch = 0, -1, -1
-    for position, header in core.iter_batches(data, check_crc=False):
-        if end and header.partition_leader_epoch != epoch:
-            runs.append(Run(next_offset, epoch))
-        end, next_offset, epoch = position + header.size, header.last_offset + 1, header.partition_leader_epoch
+    try:
+        for position, header in core.iter_batches(data, check_crc=False):
+            if header.base_offset > max(offset, next_offset) and header.last_offset >= high_watermark >= 0:
+                raise core.LogError(errors.CORRUPT_MESSAGE, f"a batch says it begins at offset {header.base_offset}")
+            if end and header.partition_leader_epoch != epoch:
+                runs.append(Run(next_offset, epoch))
+            end, next_offset, epoch = position + header.size, header.last_offset + 1, header.partition_leader_epoch
+    except core.LogError:
+        if not end:
+            raise
     if end:
         runs.append(Run(next_offset, epoch))
     return end, runs

@@ -41,6 +41,8 @@ class Place:
     """An answer that will set the position is under way."""
     not_before_s: float = 0.0
     """After a failure it is asked for again then."""
+    looked_s: float = 0.0
+    """When the broker first met damage here that it did not know; 0.0: it has met none."""
     high_watermark: int = -1
     last_stable_offset: int = -1
     error: KafkaError | None = None
@@ -56,14 +58,14 @@ class Place:
         with self.lock:
             self.position = self.fetch_offset = offset
             self.epoch = self.fetch_epoch = epoch
-            self.reset_to, self.error, self.not_before_s = None, None, 0.0
+            self.reset_to, self.error, self.not_before_s, self.looked_s = None, None, 0.0, 0.0
             self.generation += 1
 
     def reset(self, to: int) -> None:
         """Have the position looked up."""
         with self.lock:
             self.position = self.fetch_offset = self.epoch = self.fetch_epoch = -1
-            self.reset_to, self.error, self.not_before_s = to, None, 0.0
+            self.reset_to, self.error, self.not_before_s, self.looked_s = to, None, 0.0, 0.0
             self.asking = False
             self.generation += 1
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Final
 
 from pybroker import core
+from pybroker.client import damaged
+from pybroker.client.damaged import DamagedRecords
 from pybroker.client.fetcher import Chunk, Fetcher
 from pybroker.client.positions import Place, Positions
 from pybroker.core import Columns, PartitionBatches, Record
@@ -26,11 +28,13 @@ class Reader:
         self._positions = positions
         self._check_crcs = check_crcs
         self._open: tuple[Chunk, PartitionBatches] | None = None
+        self._data = memoryview(b"")
+        """What the batches are of: the open chunk, without bad batches that held nothing wanted."""
 
     def close(self) -> None:
         """Let go of what was fetched. The garbage collector may take it apart in any order later, and complain of a
         memoryview that something still reads."""
-        self._open = None
+        self._open, self._data = None, memoryview(b"")
         self._fetcher.chunks.clear()
 
     def records(self, most: int) -> list[Record]:
@@ -77,10 +81,9 @@ class Reader:
             try:
                 count += read(chunk, batches, most - count)
             except core.LogError as error:
-                self._end(chunk)
-                place.move(batches.next_offset, chunk.epoch_before(batches.next_offset))
-                place.error = KafkaError(error.code, f"{place.tp}: {error}")
-                return
+                if not self._pass_by(chunk, batches, error):
+                    return
+                continue
             place.epoch = chunk.epoch_before(batches.next_offset)  # first: who sees the position takes it for complete
             place.position = batches.next_offset
             if batches.finished:
@@ -89,17 +92,43 @@ class Reader:
             elif count < most:
                 return  # the columns are as long as they can be
 
+    def _pass_by(self, chunk: Chunk, batches: PartitionBatches, error: core.LogError) -> bool:
+        """Go on behind a bad batch that held nothing wanted, and answer True; else stop its partition, with the error.
+
+        A bad batch that is not the first in its chunk is fetched once more before the error is raised: those behind it,
+        which show where sound records go on, come with it then."""
+        place, offset, last = chunk.asked.place, batches.next_offset, -1
+        if error.code in damaged.KINDS:
+            rest = self._data[batches.position :]
+            sound, last = damaged.sound_behind(rest, offset), damaged.last_offset(rest)
+            if sound is not None and sound[1] <= offset:  # its header said that the offset is in it, and it is not
+                before = self._data[: batches.position]  # passed once more, for the sake of its transactions
+                self._begin(chunk, memoryview(b"".join((before, rest[sound[0] :]))), offset)
+                return True
+            again = sound is None and batches.position > 0 and last >= offset
+            beyond = sound[1] if sound is not None else last + 1 if offset <= last < place.high_watermark else None
+            why: KafkaError = DamagedRecords(error.code, place.tp, offset, beyond, str(error))
+        else:
+            again, why = False, KafkaError(error.code, f"{place.tp}: {error}")
+        place.move(offset, chunk.epoch_before(offset))
+        place.error = None if again else why
+        self._end(chunk)
+        return False
+
+    def _begin(self, chunk: Chunk, data: memoryview, start: int) -> None:
+        self._data = data
+        batches = PartitionBatches(
+            data, start_offset=start, aborted=chunk.aborted, check_crc=self._check_crcs, reached=0, alone=True
+        )
+        self._open = chunk, batches
+
     def _next(self) -> bool:
         """Open the next chunk that is of use; False if there is none."""
         chunks = self._fetcher.chunks
         while chunks:
             chunk = chunks.popleft()
             if self._wanted(chunk):
-                start = chunk.asked.place.position
-                batches = PartitionBatches(
-                    chunk.data, start_offset=start, aborted=chunk.aborted, check_crc=self._check_crcs
-                )
-                self._open = chunk, batches
+                self._begin(chunk, chunk.data, chunk.asked.place.position)
                 return True
             self._fetcher.taken(chunk)
         return False
@@ -109,5 +138,5 @@ class Reader:
         return not chunk.asked.stale and self._positions.holds(chunk.asked.place)
 
     def _end(self, chunk: Chunk) -> None:
-        self._open = None
+        self._open, self._data = None, memoryview(b"")
         self._fetcher.taken(chunk)

@@ -136,7 +136,15 @@ def pass_by(replica: Replica, offset: int) -> int:
     """The offset behind the bad spot that a read of `offset` met. Raises LogError where there is none, OSError."""
     partition = replica.partition()
     look(replica, max((base for base, *_ in partition.segments() if base <= offset), default=0))
-    for _, _, _, first, beyond in core.bad_spots(partition):
-        if first <= offset < beyond:
-            return beyond
+    beyond = readable_from(replica, offset)
+    if beyond > offset:
+        return beyond
     raise core.LogError(CORRUPT_MESSAGE, f"{replica.key}: the batch with offset {offset} cannot be read")
+
+
+def readable_from(replica: Replica, offset: int) -> int:
+    """The offset behind the known bad spot that holds `offset`; `offset` itself where none is known."""
+    if replica.log is None:
+        return offset
+    spots = core.bad_spots(replica.log)
+    return next((beyond for _, _, _, first, beyond in spots if first <= offset < beyond), offset)

@@ -114,6 +114,10 @@ class Replica:
         core.LogError where no sound batch follows, OSError."""
         return damage.pass_by(self, offset)
 
+    def readable_from(self, offset: int) -> int:
+        """The offset behind the damage at `offset`; `offset` itself while it is not known how far that goes."""
+        return damage.readable_from(self, offset)
+
     @property
     def offline(self) -> bool:
         """It has no log, or one that takes no records any more."""

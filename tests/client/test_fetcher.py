@@ -144,10 +144,10 @@ def test_a_seek_while_an_answer_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
     fetcher, reader, place = stand()
     seek, read = threading.Thread(target=lambda: place.move(100)), whole_batches
 
-    def slow(data: memoryview) -> Any:
+    def slow(*given: Any) -> Any:
         seek.start()
         seek.join(0.05)
-        return read(data)
+        return read(*given)
 
     monkeypatch.setattr("pybroker.client.fetcher.whole_batches", slow)
     asked = place.asked()
@@ -162,7 +162,7 @@ def test_a_mistake_of_ours_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """To who polls; nobody waits for what nobody asks for any more."""
     fetcher, reader, place = stand()
 
-    def wrong(data: memoryview) -> Any:
+    def wrong(*_: Any) -> Any:
         raise RuntimeError("wrong")
 
     monkeypatch.setattr("pybroker.client.fetcher.whole_batches", wrong)

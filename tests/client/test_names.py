@@ -152,6 +152,7 @@ RAISED = (
     ProtocolError("a sentence"),
     TooMany("a sentence"),
     pybroker.LogError(errors.CORRUPT_MESSAGE, "a sentence"),
+    pybroker.DamagedRecords(errors.CORRUPT_MESSAGE, TP, 7, None, "a sentence"),
     BrokerFailed("a sentence"),
 )
 

@@ -10,8 +10,8 @@ import kafka
 import pytest
 from kafka.errors import CorruptRecordError
 
-from pybroker import Consumer
-from pybroker.errors import CORRUPT_MESSAGE, KafkaError
+from pybroker import Consumer, DamagedRecords
+from pybroker.errors import CORRUPT_MESSAGE
 from pybroker.replication import scrub
 from tests.harness import BrokerProcess, until
 from tests.wire import Wire, batch
@@ -55,12 +55,15 @@ def test_our_consumer(shared_broker: BrokerProcess, damaged: str) -> None:
                 records = consumer.poll(10_000)
                 assert records, "nothing came, and no error"
                 read += [record.offset for record in records]
-            except KafkaError as error:
+            except DamagedRecords as error:
                 assert error.code == CORRUPT_MESSAGE
-                assert error.message == f"{damaged}-0: the broker cannot read offset {BAD}"
+                assert (error.partition, error.offset, error.next_offset) == ((damaged, 0), BAD, BAD + 1)
+                words = f"offset {BAD} cannot be read: damaged on the broker's disk; seek to offset {BAD + 1} to go on"
+                assert error.message == f"{damaged}-0: {words} without"
                 assert consumer.position((damaged, 0)) == BAD
                 refused += 1
-                consumer.seek((damaged, 0), BAD + 1)
+                assert error.next_offset is not None
+                consumer.seek(error.partition, error.next_offset)
     assert (read, refused) == ([n for n in range(COUNT) if n != BAD], 1)
 
 
@@ -73,9 +76,10 @@ def test_our_consumer_finds_it_first(shared_broker: BrokerProcess, topic: str, p
         while consumer.position((topic, 0)) != BAD:
             getattr(consumer, poll)(10_000)
         began_s = time.monotonic()
-        with pytest.raises(KafkaError, match=f"the batch at offset {BAD}"):
+        with pytest.raises(DamagedRecords, match=f"the batch at offset {BAD}") as found:
             getattr(consumer, poll)(60_000)
         assert time.monotonic() - began_s < 10
+        assert (found.value.offset, found.value.next_offset) == (BAD, BAD + 1)
 
 
 def test_confluent_kafka(shared_broker: BrokerProcess, damaged: str) -> None:

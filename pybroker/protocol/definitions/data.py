@@ -1,4 +1,8 @@
-"""Producing, fetching and finding offsets."""
+"""Producing, fetching and finding offsets.
+
+The tagged field 9092 of a Fetch answer is pybroker's own: with CORRUPT_MESSAGE, the offset behind the damage, or the
+one that was asked for while the broker does not know where the damage ends.
+"""
 
 MESSAGES = """
 ProduceRequest 0 v3-13 flex 9+
@@ -46,7 +50,7 @@ FetchResponse 1 v4-18 flex 12+
       current_leader:{leader_id:i32=-1, leader_epoch:i32=-1} v12+ tag1,
       snapshot_id:{end_offset:i64=-1, epoch:i32=-1} v12+ tag2,
       aborted_transactions:{producer_id:i64, first_offset:i64}[]? v4+,
-      preferred_read_replica:i32 v11+=-1, records:records?
+      preferred_read_replica:i32 v11+=-1, records:records?, readable_from:i64 v12+ tag9092=-1
     }[]
   }[],
   node_endpoints:{node_id:i32, host:str, port:i32, rack:str?}[] v16+ tag0

@@ -312,6 +312,8 @@ class Fetch:
             except (KafkaError, core.LogError, OSError) as problem:
                 read.answer.error_code = errors.KAFKA_STORAGE_ERROR if isinstance(problem, OSError) else problem.code
                 read.answer.high_watermark = -1
+                if read.answer.error_code == errors.CORRUPT_MESSAGE and by.broker < 0:
+                    read.answer.readable_from = read.replica.readable_from(read.wanted.fetch_offset)
             total += len(read.answer.records)
         return total
 
