@@ -55,6 +55,8 @@ class ClusterContext:
     """The names of registrations that cannot be read, which was said of each."""
     leaving: set[int] = field(default_factory=set)
     """Who asked for a controlled shutdown."""
+    fenced: dict[int, int] = field(default_factory=dict)
+    """Of a broker the epoch that is over in which it asked for something last: that is logged once."""
     topics: dict[str, Topic] = field(default_factory=dict)
     deleting: set[str] = field(default_factory=set)
     failed: set[tuple[int, TopicPartition]] = field(default_factory=set)

@@ -6,7 +6,7 @@ AlterPartition (KIP-497, 903), ControlledShutdown, ElectLeaders (KIP-460).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pybroker import errors
@@ -40,7 +40,9 @@ def _check_broker(context: ClusterContext, broker: int, epoch: int) -> None:
     if context.epochs.get(broker) != epoch:
         known = context.epochs.get(broker)
         why = f"it says epoch {epoch}, and is registered as {known}"
-        event(log, logging.WARNING, "broker fenced", broker=broker, broker_epoch=epoch, cause=why)
+        if context.fenced.get(broker) != epoch:  # it asks again and again, until it has registered or heard of that
+            context.fenced[broker] = epoch
+            event(log, logging.WARNING, "broker fenced", broker=broker, broker_epoch=epoch, cause=why)
         raise KafkaError(errors.STALE_BROKER_EPOCH, f"broker {broker}: {why}")
 
 
@@ -65,6 +67,7 @@ async def _alter_partition(controller: Controller, request: Any, version: int) -
     changes: dict[TopicPartition, PartitionState] = {}
     answers: list[tuple[TopicPartition, Any]] = []
     response = m.AlterPartitionResponse(topics=[])
+    fenced: list[tuple[TopicPartition, Any]] = []
     for topic in request.topics:
         name = names.get(topic.topic_id) if version >= IDS_VERSION else topic.topic_name
         told = kind(topic_id=topic.topic_id, topic_name=name or topic.topic_name, partitions=[])
@@ -84,6 +87,9 @@ async def _alter_partition(controller: Controller, request: Any, version: int) -
                     changes[key] = after
             except KafkaError as problem:
                 answer.error_code = problem.code
+                if problem.code == errors.FENCED_LEADER_EPOCH:
+                    fenced.append((key, p))
+    _say_fenced(context, request.broker_id, fenced)
     done = await controller.change(changes, f"broker {request.broker_id} asked for it")
     for key, answer in answers:
         state = context.state(key)
@@ -93,6 +99,21 @@ async def _alter_partition(controller: Controller, request: Any, version: int) -
             answer.leader_id, answer.leader_epoch = state.leader, state.leader_epoch
             answer.isr, answer.partition_epoch = list(state.isr), state.partition_epoch
     return response
+
+
+def _leads(state: PartitionState) -> str:
+    return f"{state.leader} leads in epoch {state.leader_epoch}"
+
+
+def _say_fenced(context: ClusterContext, broker: int, fenced: Sequence[tuple[TopicPartition, Any]]) -> None:
+    """Log that a broker asked as the leader that it was: in one line, for the change of leaders is on its way to it."""
+    for key, asked in fenced[:1]:
+        state = context.state(key)
+        assert state is not None, "it was refused by its state"
+        event(
+            log, logging.INFO, "leader fenced", leader=broker, partitions=len(fenced), first=key,
+            leader_epoch=asked.leader_epoch, cause=_leads(state),
+        )  # fmt: skip
 
 
 def _is_ahead(context: ClusterContext, broker: int, key: TopicPartition, asked: Any) -> bool:
@@ -115,12 +136,7 @@ def _asked_isr(
     if asked.leader_epoch > state.leader_epoch or asked.partition_epoch > state.partition_epoch:
         raise KafkaError(errors.NOT_CONTROLLER, f"the leader of {key} knows more than this controller")
     if asked.leader_epoch < state.leader_epoch or state.leader != broker:
-        why = f"{state.leader} leads in epoch {state.leader_epoch}"
-        event(
-            log, logging.WARNING, "leader fenced", partition=key, leader=broker, leader_epoch=asked.leader_epoch,
-            cause=why,
-        )  # fmt: skip
-        raise KafkaError(errors.FENCED_LEADER_EPOCH, f"{key}: {why}")
+        raise KafkaError(errors.FENCED_LEADER_EPOCH, f"{key}: {_leads(state)}")
     if isr == state.isr:
         return None
     if asked.partition_epoch < state.partition_epoch:

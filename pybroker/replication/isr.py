@@ -36,6 +36,8 @@ ALTER_PARTITION = 3
 RETRY_S = 0.05
 REFUSED_MS = 500
 """How long a partition whose change was refused asks for none: a broker that leaves fetches on for a while."""
+FENCED_MS = 10_000
+"""The same where the leader epoch is over: the change of leaders is on its way, and of each partition comes alone."""
 OFFLINE_MS = 2_000
 """Ms until a partition is checked again whose caught-up follower takes no appends, and so cannot join the ISR."""
 NOT_DONE = (
@@ -181,8 +183,16 @@ class IsrKeeper:
             for f in led.replica.partition().followers
         ]
 
+    def _is_over(self, led: Led) -> bool:
+        """True if a later leader epoch than this is known, by metadata that came before the LeaderAndIsr."""
+        told = self._metadata.image.partition(*led.replica.key)
+        return told is not None and told.leader_epoch > led.leader_epoch
+
+    def _may_ask(self, led: Led) -> bool:
+        return led.asked is None and self._now_ms() >= led.not_before_ms and not self._is_over(led)
+
     def _grow(self, led: Led) -> None:
-        if led.asked is not None or self._now_ms() < led.not_before_ms or self._lapsed():
+        if not self._may_ask(led) or self._lapsed():
             return
         partition, alive, followers = led.replica.partition(), self._metadata.image.brokers, self._followers(led)
         offline = self._offline(led)
@@ -210,7 +220,7 @@ class IsrKeeper:
 
     def _look(self, lag_ms: int) -> None:
         for led in list(self._led.values()):
-            if led.asked is None and not led.replica.offline:
+            if self._may_ask(led) and not led.replica.offline:
                 try:
                     self._shrink(led, lag_ms)
                 except (core.LogError, KafkaError) as problem:  # its log failed a moment ago: the others go on
@@ -334,7 +344,8 @@ class IsrKeeper:
             self._await(led, wanted)
             return False
         if answer.error_code:
-            led.not_before_ms = self._now_ms() + REFUSED_MS
+            fenced = answer.error_code == errors.FENCED_LEADER_EPOCH
+            led.not_before_ms = self._now_ms() + (FENCED_MS if fenced else REFUSED_MS)
             known = led.partition_epoch
             isr, epoch = self._known(led)
             if answer.error_code not in NOT_DONE and epoch == known:

@@ -183,7 +183,7 @@ async def test_an_unclean_election_is_allowed_late(cluster: FakeCluster, of: str
 
 def asked(
     broker: FakeBroker, key: TopicPartition, isr: dict[int, int], leader_epoch: int, partition_epoch: int
-) -> object:
+) -> Any:
     kind = m.AlterPartitionRequest.Topics
     members = [kind.Partitions.NewIsrWithEpochs(broker_id=b, broker_epoch=e) for b, e in isr.items()]
     partition = kind.Partitions(
@@ -194,7 +194,7 @@ def asked(
     return m.AlterPartitionRequest(broker_id=broker.number, broker_epoch=broker.epoch, topics=[topic])
 
 
-async def test_an_isr_changes_as_its_leader_asks(cluster: FakeCluster) -> None:
+async def test_an_isr_changes_as_its_leader_asks(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     """By compare-and-set; the leader epoch stays, the partition epoch grows, and everybody is told."""
     (key,) = await cluster.create("t", (2, 3, 1))
     leader, controller = cluster.brokers[2], cluster.controller.controller
@@ -221,15 +221,32 @@ async def test_an_isr_changes_as_its_leader_asks(cluster: FakeCluster) -> None:
     ):
         assert (await result)[0] == code
     leader.epoch -= 1
-    with pytest.raises(KafkaError) as told:
-        await alter(2, 3, partition_epoch=3)
-    assert told.value.code == errors.STALE_BROKER_EPOCH
+    for _ in range(2):
+        with pytest.raises(KafkaError) as told:
+            await alter(2, 3, partition_epoch=3)
+        assert told.value.code == errors.STALE_BROKER_EPOCH
+    assert caplog.text.count("broker fenced") == 1
     leader.epoch += 1
     leader = cluster.brokers[3]
     assert (await alter(2, 3, partition_epoch=3))[0] == errors.FENCED_LEADER_EPOCH
     with pytest.raises(KafkaError) as told:
         await alter_partition(leader.controller, asked(leader, key, {3: 0}, 0, 3), 3)
     assert told.value.code == errors.NOT_CONTROLLER
+
+
+async def test_fenced_leaders_share_a_line(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that led hundreds of partitions asks for all of them while their change of leaders is on its way."""
+    caplog.set_level("INFO")
+    keys = await cluster.create("t", (2, 3, 1), (2, 3, 1), (2, 3, 1))
+    old, all_ = cluster.brokers[3], {2: -1, 3: -1, 1: -1}
+    request = asked(old, keys[0], all_, 0, 0)
+    request.topics[0].partitions += [asked(old, key, all_, 0, 0).topics[0].partitions[0] for key in keys[1:]]
+    answer = await alter_partition(cluster.controller.controller, request, 3)
+    assert {p.error_code for p in answer.topics[0].partitions} == {errors.FENCED_LEADER_EPOCH}
+    (said,) = [r for r in caplog.records if r.getMessage().startswith("leader fenced")]
+    assert (said.levelname, said.getMessage()) == (
+        "INFO", 'leader fenced leader=3 partitions=3 first=t-0 leader_epoch=0 cause="2 leads in epoch 0"',
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])

@@ -12,14 +12,15 @@ import pytest
 
 from pybroker import errors
 from pybroker.cluster.changes import Changes
-from pybroker.cluster.image import LiveBroker
-from pybroker.cluster.metadata_cache import MetadataCache, UpdateMetadata
+from pybroker.cluster.image import LiveBroker, PartitionState
+from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.isr import IsrKeeper
+from tests.harness import eventually, looked
 
 KEY, ID = TopicPartition("t", 0), b"i" * 16
 SILENT = -2
@@ -128,6 +129,37 @@ async def test_a_later_life_of_a_follower_is_not_vouched_for() -> None:
         await controller.settled.wait()
     await keeper.stop()
     assert controller.asked == [{1: 10, 2: 20, 3: 30}] * 2
+
+
+async def test_a_leader_whose_epoch_is_over_does_not_ask_again_and_again() -> None:
+    """The controller says so, or the metadata did: the change of leaders is on its way."""
+    metadata, now_ms = MetadataCache("c"), [1000]
+    metadata.update(UpdateMetadata(1, 1, [LiveBroker(n, {}, {}) for n in (1, 2, 3)]))
+    controller = Controller(errors.FENCED_LEADER_EPOCH, errors.FENCED_LEADER_EPOCH, errors.NONE)
+    keeper = keeper_of(metadata, controller)
+    keeper._now_ms = lambda: now_ms[0]
+    replica = replica_of(Log())
+    keeper.start()
+    keeper.lead(replica, 5, 7, (1, 2))
+    await eventually("it is asked", lambda: len(controller.codes) == 2)
+    await looked()
+    for now_ms[0] in (2_000, 9_000):
+        keeper.caught_up(replica)
+        keeper._look(1)
+        await looked()
+        assert len(controller.asked) == 1
+    now_ms[0] = 11_001
+    keeper.caught_up(replica)
+    await eventually("it is asked once more", lambda: len(controller.asked) == 2)
+    now_ms[0] = 30_000
+    state = PartitionState((1, 2, 3), 2, 6, (1, 2), 1, 8)
+    brokers = [LiveBroker(n, {}, {}) for n in (1, 2, 3)]
+    metadata.update(UpdateMetadata(1, 1, brokers, [TopicStates("t", ID, {0: state})]))
+    keeper.caught_up(replica)
+    keeper._look(1)
+    await looked()
+    assert len(controller.asked) == 2
+    await keeper.stop()
 
 
 async def test_what_is_led_no_more_is_not_held() -> None:
