@@ -338,8 +338,9 @@ class SegmentScan:
 
     partition: that it is a segment of, and that passes by what is found, what was cut off the file too; None for a file
     alone. strict: its offsets
-    have no gaps, for it was never compacted. next_base: where the next segment begins, -1 if none does. position: where
-    the check begins, at offset `reached`. OSError."""
+    have no gaps, for it was never compacted. next_base: where the next segment that holds something begins, -1 if none
+    does; no batch leaps so far. log_end: of the last segment, an offset that its log had reached before. position:
+    where the check begins, at offset `reached`. OSError."""
 
     path: str
     base_offset: int
@@ -351,6 +352,7 @@ class SegmentScan:
         partition: Partition | None = None,
         strict: bool = False,
         next_base: int = -1,
+        log_end: int = -1,
         position: int = 0,
         reached: int = -1,
     ) -> None: ...

@@ -121,11 +121,11 @@ cdef class SegmentScan:
     cdef readonly str path
     cdef readonly int64_t base_offset
     cdef readonly int64_t position   # all before it is checked
-    cdef int64_t next_base
+    cdef int64_t end                 # the offset behind damage that nothing sound follows
 
     def __init__(
-        self, str path, *, Partition partition=None, bint strict=False, int64_t next_base=-1, int64_t position=0,
-        int64_t reached=-1,
+        self, str path, *, Partition partition=None, bint strict=False, int64_t next_base=-1, int64_t log_end=-1,
+        int64_t position=0, int64_t reached=-1,
     ) -> None:
         cdef bytes name = os.fsencode(path)
         cdef const char* c_name = name
@@ -134,7 +134,7 @@ cdef class SegmentScan:
         stem = os.path.basename(path).partition(".")[0]
         if not stem.isdigit():
             raise ValueError(f"{path}: the name of a segment's file begins with its base offset")
-        self.path, self.base_offset, self.next_base = path, int(stem), next_base
+        self.path, self.base_offset, self.end = path, int(stem), max(next_base, log_end)
         self.partition = partition
         raise_status(scan_init(&self.c, partition.log.context.fs if partition is not None else NULL), path)
         with nogil:
@@ -149,6 +149,8 @@ cdef class SegmentScan:
         raise_status(status, path)
         scan_file(&self.c, fd, size, self.base_offset)
         self.c.expected = max(self.base_offset, reached)
+        if next_base >= 0:
+            self.c.next_base = next_base
         self.position = position
         self.c.strict = strict
         self.c.gentle = True
@@ -188,7 +190,7 @@ cdef class SegmentScan:
             if status == NOT_FOUND:
                 spot.position, spot.end = self.position, self.c.size
                 spot.first = self.c.expected
-                spot.next = max(self.c.expected, self.next_base)
+                spot.next = max(self.c.expected, self.end)
                 status = 0
             if status < 0:
                 return status

@@ -1,17 +1,16 @@
 """The rule for base offsets in a segment, which no CRC covers.
 
 A batch's offsets lie between what was reached and the base of the next segment. Compaction leaves gaps, so a batch may
-leap ahead: it is believed unless the two headers behind it both fit without it and neither fits with it.
-Recovery and scrubbing (core/storage/segment_scan.pyx), which know epochs too, judge the same way.
+leap ahead: it is believed unless the two headers behind it both fit without it and neither fits with it. The scan of a
+broker's own segments (core/storage/segment_scan.pyx) goes by the same rule, and by leader epochs.
 """
 
 from libc.stdint cimport int64_t, uint8_t
 
 from pybroker.core.base.cursor cimport OK, SHORT
-from pybroker.core.batch.batch cimport HEADER_BYTES, batch_last_offset, batch_parse, batch_t
+from pybroker.core.batch.batch cimport HEADER_BYTES, batch_parse, batch_t
 
 cdef enum:
-    WITNESSES = 2
     BODY_ELSEWHERE = 0xFFFFFFFF  # more than any batch: the header alone is looked at
 
 
@@ -27,7 +26,7 @@ cdef int batch_is_contradicted(
             return SHORT
         if batch_parse(p, BODY_ELSEWHERE, &witness) != OK or not batch_may_follow(&witness, reached, next_base):
             return 0
-        if witness.base_offset > batch_last_offset(b):
+        if not batch_denies(&witness, b):
             return 0
         p += witness.size
         n -= witness.size

@@ -137,9 +137,11 @@ cdef int search_open(log_t* l, segment_t* s, scan_t* c, int64_t next_base) noexc
     return 0
 
 
-cdef int damage_search(log_t* l, segment_t* s, int64_t next_base, bint strict, int64_t* end) noexcept nogil:
+cdef int damage_search(
+    log_t* l, segment_t* s, int64_t next_base, int64_t bound, bint strict, int64_t* end) noexcept nogil:
     """Find the bad spots of a segment whose headers do not lead to its end, and the offset behind it: `next_base`, or
-    more where sound batches go further. The caller is alone."""
+    more where sound batches go further. A batch that leaps to `bound`, where a segment with batches begins, or beyond
+    is none; INT64_MAX where no such segment follows. The caller is alone."""
     cdef char path[PATH_BYTES]
     cdef scan_t c
     cdef int fd, status = scan_init(&c, s.fs)
@@ -151,6 +153,7 @@ cdef int damage_search(log_t* l, segment_t* s, int64_t next_base, bint strict, i
     if status == 0:
         scan_file(&c, fd, s.size, s.base_offset)
         c.expected = s.base_offset
+        c.next_base = bound
         c.strict = strict
         status = search_open(l, s, &c, next_base)
         end[0] = max(next_base, c.expected)

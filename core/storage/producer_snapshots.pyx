@@ -8,7 +8,7 @@ first segment; with none the replay begins there, and producers that wrote nothi
 """
 
 from libc.errno cimport EMFILE, ENFILE, ENOMEM, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, strtoll
 from libc.string cimport strcmp
@@ -134,7 +134,7 @@ cdef int replay(log_t* l, int64_t start, int64_t end, sequence_t* into) noexcept
         status = replay_segment(s, &start, end, into)
         if status == CORRUPT_MESSAGE:
             next_base = list.items[i + 1].base_offset if i + 1 < list.count else end
-            status = damage_search(l, s, next_base, False, &behind)
+            status = damage_search(l, s, next_base, INT64_MAX, False, &behind)
             if status == 0:
                 status = replay_segment(s, &start, end, into)
         if status != 0:

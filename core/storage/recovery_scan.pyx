@@ -6,7 +6,7 @@ built anew, because they ran behind.
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
 
 from pybroker.core.base.atomic cimport peek_i64
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
@@ -42,12 +42,50 @@ cdef int unlink_from(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexc
     return status
 
 
-cdef int scan_segment(log_t* l, scan_t* c, segment_t* s, int64_t* position) noexcept nogil:
+cdef int look_behind(
+    log_t* l, scan_t* c, const int64_t* bases, int64_t i, int64_t n, int64_t* base, int32_t* first_epoch) noexcept nogil:
+    """The base offset of the first of segments i .. n - 1 that holds something, and the epoch of its first batch, if
+    that is sound; else the largest of each, which bound nothing. The scan has another file then."""
+    cdef segment_t* s
+    cdef batch_t first
+    cdef int64_t expected = c.expected
+    cdef int32_t epoch = c.epoch
+    cdef int status = NOT_FOUND
+    while status == NOT_FOUND and i < n:
+        s = segment_new(l.context.fs, l.directory, bases[i])
+        if s == NULL:
+            return -ENOMEM
+        status = segment_open(s, "", True)
+        if status == 0 and s.size == 0:
+            status = NOT_FOUND   # a roll or retention made it: appends may have gone on past its name
+        elif status == 0:
+            scan_file(c, s.files.fd, s.size, bases[i])
+            c.expected = bases[i]
+            c.epoch = -1
+            status = scan_batch(c, 0, &first)
+            c.expected = expected
+            c.epoch = epoch
+            base[0] = bases[i]
+            first_epoch[0] = first.leader_epoch
+            scan_leave(c)
+        segment_free(s)
+        i += 1
+    if status == NOT_FOUND or status == CORRUPT_MESSAGE:
+        base[0] = INT64_MAX
+        first_epoch[0] = INT32_MAX
+        return 0
+    return status
+
+
+cdef int scan_segment(
+    log_t* l, scan_t* c, segment_t* s, int64_t next_base, int32_t next_epoch, int64_t* position) noexcept nogil:
     """Check a segment, building its indexes, up to where no sound batch follows; bad spots before that are marked."""
     cdef batch_t b
     cdef spot_t spot
     cdef int status = 0
     scan_file(c, s.files.fd, s.size, s.base_offset)
+    c.next_base = next_base
+    c.next_epoch = next_epoch
     forget_indexes(s)
     while status == 0 and position[0] < s.size:
         status = scan_batch(c, position[0], &b)
@@ -137,15 +175,19 @@ cdef int open_scanned(
     """List segment i after a scan. `last`: it was cut, and nothing sound follows in the log; the rest was removed."""
     cdef segment_t* s = segment_new(l.context.fs, l.directory, bases[i])
     cdef spot_t spot
-    cdef int64_t end = 0, k = n
+    cdef int64_t end = 0, k = n, next_base = INT64_MAX
+    cdef int32_t next_epoch = INT32_MAX
     cdef int status
     if s == NULL:
         return -ENOMEM
     status = segment_open(s, "", True)
+    if status == 0 and not c.strict:
+        status = look_behind(l, c, bases, i + 1, n, &next_base, &next_epoch)
     if status == 0:
-        status = scan_segment(l, c, s, &end)
+        status = scan_segment(l, c, s, next_base, next_epoch, &end)
     if status == 0 and end < s.size:
-        status = find_sound_segment(l, c, bases, i + 1, n, &k)
+        # Where not even the first batch is sound: is that because of a lie in front of the segment?
+        status = find_sound_segment(l, c, bases, i + 1 if end > 0 else i, n, &k)
         if status == KAFKA_STORAGE_ERROR:
             status = recovery_fault(r, FAULT_ORDER, c.expected, bases[k])
         scan_file(c, s.files.fd, s.size, s.base_offset)

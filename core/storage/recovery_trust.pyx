@@ -58,11 +58,11 @@ cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) n
     if status == 0:
         status = end_of(s, &end)
     if status > 0:
-        status = damage_search(l, s, next_base, not r.gaps, &end)
+        status = damage_search(l, s, next_base, reach_before(l, next_base), not r.gaps, &end)
         end = min(end, reach_before(l, next_base))
-    elif status == 0 and end != next_base and not r.gaps and next_base > r.log_start:
+    elif status == 0 and (end > next_base or (end < next_base and not r.gaps and next_base > r.log_start)):
         # An offset is not under its batch's CRC: is it the one that is wrong?
-        status = damage_search(l, s, next_base, True, &searched)
+        status = damage_search(l, s, next_base, reach_before(l, next_base), not r.gaps, &searched)
         if s.spots != NULL:
             end = min(searched, reach_before(l, next_base))
     if status == 0 and (end > next_base or (end < next_base and not r.gaps and next_base > r.log_start)):

@@ -20,7 +20,8 @@ cdef struct scan_t:
     int fd                   # of the file that is scanned
     int64_t size             # its bytes
     int64_t base_offset      # of the segment
-    int64_t next_base        # of the next segment, which its batches end before; INT64_MAX: not held against it
+    int64_t next_base        # of the next segment, to which no batch leaps; INT64_MAX: not held against it
+    int32_t next_epoch       # of that segment's first batch: a batch of a later epoch is not held against it
     int64_t buffered         # position of data in the file
     size_t length
     bint brought             # it was not in the page cache before

@@ -14,7 +14,8 @@ Where a batch fails, good ones may follow:
 
 The header of the bad batch, if it may be believed, says where the next one begins; otherwise each byte is tried. A
 batch that reaches beyond the end of the file was torn, and what looks like a batch inside it may be a record's value:
-it is only believed if good batches go on from there to the end of the file.
+it is only believed if the CRC shows that the batch ends there, so that its length is what is wrong, or if good batches
+go on from there to the end of the file.
 """
 
 from libc.errno cimport EIO, ENOMEM
@@ -28,7 +29,7 @@ from pybroker.core.base.mapping cimport map_close, map_init, map_open, map_seque
 from pybroker.core.base.page_cache cimport passed_add, passed_end, passed_forget, passed_init, was_cached
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_ask_for, vfs_pass_file, vfs_pread
 from pybroker.core.batch.batch cimport AT_ATTRIBUTES, AT_MAGIC, HEADER_BYTES, MAGIC, batch_last_offset, batch_parse
-from pybroker.core.batch.succession cimport batch_may_follow
+from pybroker.core.batch.succession cimport WITNESSES, batch_denies, batch_may_follow
 from pybroker.core.storage.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
 
 cdef extern from "<string.h>" nogil:
@@ -77,6 +78,7 @@ cdef void scan_file(scan_t* c, int fd, int64_t size, int64_t base_offset) noexce
     c.size = size
     c.base_offset = base_offset
     c.next_base = INT64_MAX
+    c.next_epoch = INT32_MAX
     c.buffered = 0
     c.length = 0
     c.brought = False
@@ -152,22 +154,35 @@ cdef int copy_piece(scan_t* c, int64_t position, int64_t n) noexcept nogil:
     return 0 if <int64_t>c.length >= n else CORRUPT_MESSAGE
 
 
-cdef int check_crc(scan_t* c, int64_t position, const batch_t* b) noexcept nogil:
-    """CRC over the body of a batch, buffer by buffer."""
-    cdef int64_t at = position + AT_ATTRIBUTES, end = position + b.size, n
-    cdef uint32_t crc = 0
+cdef int add_crc(scan_t* c, int64_t* at, int64_t end, uint32_t* crc) noexcept nogil:
+    """Go on with a CRC from `at`, which moves there, to `end`, buffer by buffer."""
+    cdef int64_t n
     cdef int status
-    c.scanned_bytes += b.size
-    while at < end:
-        status = fill(c, at, 1)
+    while at[0] < end:
+        status = fill(c, at[0], 1)
         if status != 0:
             return status
-        n = min(end - at, c.buffered + <int64_t>c.length - at)
-        crc = crc32c(c.data + (at - c.buffered), n, crc)
-        at += n
-    if lost_page(c):
-        return -EIO
+        n = min(end - at[0], c.buffered + <int64_t>c.length - at[0])
+        crc[0] = crc32c(c.data + (at[0] - c.buffered), n, crc[0])
+        at[0] += n
+    return -EIO if lost_page(c) else 0
+
+
+cdef int check_crc(scan_t* c, int64_t position, const batch_t* b) noexcept nogil:
+    """See whether the CRC over the body of a batch is right."""
+    cdef int64_t at = position + AT_ATTRIBUTES
+    cdef uint32_t crc = 0
+    cdef int status = add_crc(c, &at, position + b.size, &crc)
+    c.scanned_bytes += b.size
+    if status != 0:
+        return status
     return 0 if crc == b.crc else CORRUPT_MESSAGE
+
+
+cdef inline int64_t bound_for(const scan_t* c, const batch_t* b) noexcept nogil:
+    """How far a batch that leaps ahead may go. Where the segment has no room before the next one, or a later epoch
+    wrote the batch, the next one may be what is wrong: a power cut brings back a file that a truncation had removed."""
+    return c.next_base if c.expected < c.next_base and b.leader_epoch <= c.next_epoch else INT64_MAX
 
 
 cdef int read_header(scan_t* c, int64_t position, bint strict, batch_t* b) noexcept nogil:
@@ -179,7 +194,7 @@ cdef int read_header(scan_t* c, int64_t position, bint strict, batch_t* b) noexc
         return -EIO
     if status != 0:
         return status if status < 0 and status != NOT_FOUND else CORRUPT_MESSAGE
-    if not batch_may_follow(b, c.expected, c.next_base) or (strict and b.base_offset != c.expected):
+    if b.base_offset != c.expected and (strict or not batch_may_follow(b, c.expected, bound_for(c, b))):
         return CORRUPT_MESSAGE
     if batch_last_offset(b) - c.base_offset > INT32_MAX:
         return CORRUPT_MESSAGE
@@ -188,31 +203,24 @@ cdef int read_header(scan_t* c, int64_t position, bint strict, batch_t* b) noexc
     return 0
 
 
-cdef int header_behind(scan_t* c, int64_t* position, const batch_t* b, bint* fits) noexcept nogil:
-    """The next header from `position` on, which moves behind its batch: may it come next, wherever `b` is, and after
-    `b`? CORRUPT_MESSAGE if it may not come next at all."""
-    cdef batch_t next_
-    cdef int status = read_header(c, position[0], False, &next_)
-    if status == 0:
-        position[0] += next_.size
-        fits[0] = next_.leader_epoch >= b.leader_epoch and next_.base_offset > batch_last_offset(b)
-    return status
-
-
 cdef int is_a_lie(scan_t* c, int64_t position, const batch_t* b, bint* lies) noexcept nogil:
     """No CRC covers the offset and the epoch of a batch. Of one that leaps ahead: do the two behind it say that it does
     not, as they could come if it were not there?"""
-    cdef bint fits = True
-    cdef int status
+    cdef batch_t witness
+    cdef int _, status
     lies[0] = False
     if b.leader_epoch <= c.epoch and b.base_offset <= c.expected:
         return 0
     position += b.size
-    status = header_behind(c, &position, b, &fits)
-    if status == 0 and not fits:
-        status = header_behind(c, &position, b, &fits)
-        lies[0] = status == 0 and not fits
-    return status if status < 0 else 0
+    for _ in range(WITNESSES):
+        status = read_header(c, position, False, &witness)
+        if status != 0:
+            return min(status, 0)
+        if witness.leader_epoch >= b.leader_epoch and not batch_denies(&witness, b):
+            return 0
+        position += witness.size
+    lies[0] = True
+    return 0
 
 
 cdef int scan_batch(scan_t* c, int64_t position, batch_t* b) noexcept nogil:
@@ -279,17 +287,21 @@ cdef int candidate(scan_t* c, int64_t* position) noexcept nogil:
     return NOT_FOUND
 
 
-cdef int search(scan_t* c, int64_t position, bint torn, batch_t* b, int64_t* at) noexcept nogil:
-    """The first sound batch of a later offset behind `position`; NOT_FOUND if there is none that may be believed."""
-    cdef int64_t most = c.scanned_bytes + c.size - position + SEARCH_BYTES
+cdef int search(scan_t* c, int64_t position, const batch_t* torn, batch_t* b, int64_t* at) noexcept nogil:
+    """The first sound batch of a later offset behind `position`; NOT_FOUND if there is none that may be believed.
+    `torn`: the batch there, if it reaches beyond the end of the file by its header, else NULL."""
+    cdef int64_t most = c.scanned_bytes + c.size - position + SEARCH_BYTES, counted = position + AT_ATTRIBUTES
+    cdef uint32_t crc = 0
     cdef int status
     at[0] = position + 1
     while c.scanned_bytes < most:
         status = candidate(c, at)
         if status == 0:
             status = try_at(c, at[0], b)
-            if status == 0 and torn:
-                status = reaches_end(c, at[0])
+            if status == 0 and torn != NULL:
+                status = add_crc(c, &counted, at[0], &crc)
+                if status == 0 and (crc != torn.crc or counted != at[0]):
+                    status = reaches_end(c, at[0])
         if status != CORRUPT_MESSAGE:
             return status
         at[0] += 1
@@ -299,18 +311,19 @@ cdef int search(scan_t* c, int64_t position, bint torn, batch_t* b, int64_t* at)
 cdef int scan_behind(scan_t* c, int64_t position, spot_t* out) noexcept nogil:
     """The bad spot at `position`, up to where sound batches go on; NOT_FOUND if none does in this file."""
     cdef batch_t b, next_
-    cdef bint torn = False
+    cdef const batch_t* torn = NULL
     cdef int status = read_header(c, position, c.strict, &b)
     out.position = position
     out.first = c.expected
     if status == 0:
         if b.size == c.size - position:
             return NOT_FOUND
-        torn = b.size > c.size - position
-        if not torn:
+        if b.size > c.size - position:
+            torn = &b
+        else:
             out.end = position + b.size
             status = try_at(c, out.end, &next_)
-    if status == CORRUPT_MESSAGE or torn:
+    if status == CORRUPT_MESSAGE or torn != NULL:
         status = search(c, position, torn, &next_, &out.end)
     if status == 0:
         out.next = next_.base_offset

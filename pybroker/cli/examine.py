@@ -134,15 +134,16 @@ class Examination:
         end = 0
         for path, following in zip(segments, [*segments, None][1:], strict=True):
             next_base = -1 if following is None else int(following.stem)
-            scan, spots = _scan(path, next_base, compacted=self._may_have_gaps(key))
-            end = scan.end_offset
+            held = following is not None and following.stat().st_size > 0  # else a roll made it, which did not last
+            scan, spots = _scan(path, next_base, held=held, compacted=self._may_have_gaps(key))
+            end = max(end, scan.end_offset)
             for spot in spots:
                 if following is None and spot.end == scan.size:
                     yield self._tail(path, spot)
                 elif spot not in self._damage.get(key, ()):
                     yield self._bad(key, path, spot)
-            if following is not None:
-                yield from self._of_gap(key, path, end, next_base)
+            if following is not None and (held or scan.end_offset < next_base):
+                yield from self._of_gap(key, path, scan.end_offset, next_base)
         yield from self._ahead(key, end)
 
     def _of_head(self, key: TopicPartition, directory: Path, segments: list[Path]) -> Iterator[Trouble]:
@@ -212,14 +213,14 @@ class Examination:
         hand_over(self._directory / name)
 
 
-def _scan(path: Path, next_base: int, *, compacted: bool) -> tuple[core.SegmentScan, list[Spot]]:
-    """What is bad in a segment.
+def _scan(path: Path, next_base: int, *, held: bool, compacted: bool) -> tuple[core.SegmentScan, list[Spot]]:
+    """What is bad in a segment. `held`: no batch may leap to the base of the next, which holds something.
 
     A batch with a wrong offset is one that those behind it do not follow, or one that does not follow those before it:
     of the two, that is believed which costs less. The last batch has the next segment behind it."""
 
     def look(strict: bool) -> tuple[int, core.SegmentScan, list[Spot]]:
-        scan = core.SegmentScan(str(path), strict=strict, next_base=next_base)
+        scan = core.SegmentScan(str(path), strict=strict, next_base=next_base if held else -1, log_end=next_base)
         spots = [Spot(scan.base_offset, *found) for found in scan.step()]
         return sum(spot.end - spot.position for spot in spots), scan, spots
 

@@ -117,19 +117,27 @@ def say(replica: Replica, spots: Iterable[Spot]) -> None:
 def look(replica: Replica, base: int) -> None:
     """Check the whole segment with this base offset, and pass by what is bad in it. Raises OSError, core.LogError."""
     partition = replica.partition()
+    log_end = partition.log_end_offset  # first: what is appended from now on lies behind it, and is no damage
     following = [begin for begin, *_ in partition.segments() if begin > base]
-    scan_of(replica, base, min(following, default=partition.log_end_offset)).step()
+    scan_of(replica, base, min(following, default=-1), log_end).step()
     note(replica)
 
 
-def scan_of(replica: Replica, base: int, next_base: int) -> core.SegmentScan:
-    """The check of a segment; the next one, if any, begins with `next_base`, else -1. Raises OSError."""
+def scan_of(replica: Replica, base: int, next_base: int, log_end: int = -1) -> core.SegmentScan:
+    """The check of a segment; the next one begins with `next_base`. Of the last that is -1, and the log had reached
+    `log_end` before. Raises OSError."""
     assert replica.directory is not None
     compacted = "compact" in replica.config["cleanup.policy"] or replica.key in replica.directory.recorded[CLEANED]
     strict = not (compacted or replica.copied)
     partition = replica.partition()
     path = segment_file(partition.directory, base)
-    return core.SegmentScan(path, partition=partition, strict=strict, next_base=next_base)
+    if next_base < 0:
+        return core.SegmentScan(path, partition=partition, strict=strict, log_end=log_end)
+    scan = core.SegmentScan(path, partition=partition, strict=strict, next_base=next_base)
+    if any(begin == next_base for begin, *_ in partition.segments()):
+        return scan
+    # What lay behind was cut off or merged meanwhile: the batches of the file that was opened may go further.
+    return core.SegmentScan(path, partition=partition, strict=strict, log_end=next_base)
 
 
 def pass_by(replica: Replica, offset: int) -> int:

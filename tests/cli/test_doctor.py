@@ -57,6 +57,11 @@ def swap(broker: BrokerProcess, size: int | None = None) -> None:
     segment(broker, 0, "log.swap").write_bytes(whole[:size])
 
 
+def compact(broker: BrokerProcess) -> None:
+    """Have the log taken for one that was compacted, whose offsets may have gaps."""
+    (broker.data_dir / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 8\n")
+
+
 SIZE = len(batch([b"%030d" % 0]))
 TROUBLES: dict[str, tuple[Callable[[BrokerProcess], object], str, int]] = {
     "a torn tail": (lambda b: os.truncate(segment(b, 8), 3 * SIZE + 50), "50 bytes at position", 11),
@@ -64,6 +69,11 @@ TROUBLES: dict[str, tuple[Callable[[BrokerProcess], object], str, int]] = {
     "a wrong offset": (lambda b: change(segment(b, 4), SIZE + 7, b"\7"), "offsets 5..5 are lost", 12),
     "a last offset": (lambda b: change(segment(b, 4), 3 * SIZE + 7, b"\x09"), "offsets 7..7 are lost", 12),
     "a last offset too low": (lambda b: change(segment(b, 4), 3 * SIZE + 7, b"\5"), "offsets 7..7 are lost", 12),
+    "a last offset, in a log with gaps": (
+        lambda b: (compact(b), change(segment(b, 4), 3 * SIZE + 7, b"\x09")),
+        "offsets 7..7 are lost",
+        12,
+    ),
     "an offset beyond all": (lambda b: change(segment(b, 8), SIZE + 5, b"\7"), "offsets 9..9 are lost", 12),
     "leader epochs": (lambda b: (b.data_dir / "t-0/leader-epoch-checkpoint").write_bytes(b"\xff"), "cannot be", 12),
     "an empty store": (lambda b: (b.data_dir / "coordination.sqlite").write_bytes(b""), "store is empty", 12),
@@ -264,6 +274,17 @@ def test_a_compaction_is_finished_as_a_start_does_it(broker: BrokerProcess, tmp_
 def test_a_whole_log_dir_has_nothing_wrong(broker: BrokerProcess) -> None:
     done = run("doctor", str(broker.data_dir))
     assert (done.code, done.out) == (0, f"{broker.data_dir}: nothing is wrong.\n")
+
+
+def test_an_empty_file_bounds_no_batch(broker: BrokerProcess) -> None:
+    """A roll made it just before the power went, and appends went on past its name: a start removes it."""
+    compact(broker)
+    segment(broker, 10).touch()
+    done = run("doctor", str(broker.data_dir))
+    assert (done.code, done.out) == (0, f"{broker.data_dir}: nothing is wrong.\n")
+    broker.restart()
+    with Wire(broker.port) as w:
+        assert [batch.base_offset for batch in w.fetch_all("t")] == list(range(COUNT))
 
 
 def test_a_log_dir_that_a_broker_uses_is_left_alone(broker: BrokerProcess) -> None:

@@ -137,14 +137,18 @@ def by_scan(path: Path, next_base: int) -> int:
     return spots[0][0] if spots else -1
 
 
+@pytest.mark.parametrize("place", [4, -2, -1])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_every_reader_finds_the_damage_of_a_sealed_segment_at_the_same_byte(log: Path, damage: str) -> None:
+def test_every_reader_finds_the_damage_of_a_sealed_segment_at_the_same_byte(
+    log: Path, damage: str, place: int
+) -> None:
     """The records before it are given; then it is CORRUPT_MESSAGE, and never the end."""
     path, after = sorted(log.glob("*.log"))[1:3]
-    batch = batches_of(path)[4]
+    batch = batches_of(path)[place]
     data = bytearray(path.read_bytes())
+    size = len(data)
     DAMAGES[damage](data, batch)
-    path.write_bytes(data)
+    path.write_bytes(data[:size])
     before = list(range(batch.base))
     assert by_read_log(log, path) == (before, batch.position)
     assert by_scan(path, int(after.stem)) == batch.position
@@ -179,3 +183,17 @@ def test_the_last_segment_ends_where_nothing_sound_follows(log: Path, damage: st
     at = batch.position if follows else -1
     assert by_read_log(log, path) == (list(range(batch.base)), at)
     assert by_scan(path, -1) == batch.position
+
+
+def test_a_wrong_length_is_told_before_a_torn_end(log: Path) -> None:
+    """Sound batches follow it, though the last batch of all was being written as the power went."""
+    path = sorted(log.glob("*.log"))[-1]
+    batches = batches_of(path)
+    data = bytearray(path.read_bytes())
+    data[batches[1].position + 8 : batches[1].position + 12] = (1 << 20).to_bytes(4, "big")
+    path.write_bytes(data[: batches[-1].position + HEADER_BYTES + 9])
+    assert by_read_log(log, path) == (list(range(batches[1].base)), batches[1].position)
+    assert by_scan(path, -1) == batches[1].position
+    torn = path.read_bytes()[: batches[1].position + 200]
+    path.write_bytes(torn)
+    assert by_read_log(log, path) == (list(range(batches[1].base)), -1), "nothing follows: it is being written"

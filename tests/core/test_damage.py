@@ -143,6 +143,20 @@ def test_batches_in_the_value_of_a_torn_batch_are_no_batches(tmp_path: Path) -> 
     home.crash()
 
 
+def test_a_wrong_length_before_a_torn_end_costs_its_batch(tmp_path: Path) -> None:
+    """The CRC shows where the batch ended: those behind it are the log's, and the torn one alone is cut."""
+    home = Home(tmp_path)
+    write(home)
+    home.crash()
+    KINDS["the length, beyond the file"](home.log_file(), 4 * SIZE)
+    os.truncate(home.log_file(), (COUNT - 1) * SIZE + 70)
+    partition = home.open()
+    assert bad_spots(partition) == [(0, 4 * SIZE, 5 * SIZE, 4, 5)]
+    assert read_around(partition) == ([i for i in range(COUNT - 1) if i != 4], {4})
+    assert partition.recovery.startswith("cut 70 bytes of a torn tail")
+    home.crash()
+
+
 def test_producers_are_known_across_a_bad_batch(tmp_path: Path) -> None:
     home = Home(tmp_path)
     partition = home.open()
@@ -195,6 +209,22 @@ def test_a_wrong_offset_at_the_end_of_a_sealed_segment_costs_its_batch(tmp_path:
     home.stop()
     change(home.log_file(), 3 * SIZE + 7, bytes([offset]))
     partition = home.open()
+    assert bad_spots(partition) == [(0, 3 * SIZE, 4 * SIZE, 3, 4)]
+    assert read_around(partition) == ([i for i in range(COUNT) if i != 3], {3})
+    home.stop()
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
+def test_a_batch_of_a_compacted_log_does_not_leap_behind_the_next_segment(tmp_path: Path, clean: bool) -> None:
+    """Offsets have gaps there, and no header in the segment tells that this one is wrong; a scan that knows where the
+    next segment begins finds it too."""
+    home = Home(tmp_path, {"segment.bytes": 4 * SIZE})
+    write(home)
+    home.stop() if clean else home.crash()
+    change(home.log_file(), 3 * SIZE + 7, bytes([9]))
+    assert SegmentScan(str(home.log_file())).step() == []
+    assert SegmentScan(str(home.log_file()), next_base=4).step() == [(3 * SIZE, 4 * SIZE, 3, 4)]
+    partition = home.open(compacted=True)
     assert bad_spots(partition) == [(0, 3 * SIZE, 4 * SIZE, 3, 4)]
     assert read_around(partition) == ([i for i in range(COUNT) if i != 3], {3})
     home.stop()
@@ -303,6 +333,36 @@ def test_a_field_that_no_crc_covers_costs_its_batch(tmp_path: Path, field: str, 
         assert bad_spots(partition) == [(place // 100 * 100, at, at + 400, place, place + 1)]
         assert all(read(partition, number, 1) for number in range(400) if number != place)
     home.crash()
+
+
+def test_a_segment_that_a_truncation_had_removed_bounds_no_later_batch(tmp_path: Path) -> None:
+    """A power cut may bring its file back. What was written instead, in a later epoch, is not taken for damage, be it
+    with a gap before it: no batch is cut, and a person is asked."""
+    home = Home(tmp_path, {"segment.bytes": 4 * SIZE})
+    write(home)
+    home.crash()
+    change(home.log_file(), 3 * SIZE + 7, bytes([9]))
+    change(home.log_file(), 3 * SIZE + 12, (5).to_bytes(4, "big"))
+    kept = {path: path.read_bytes() for path in home.files(".log")}
+    with pytest.raises(LogError, match=r"overlap|order|begin"):
+        home.open(compacted=True)
+    assert {path: path.read_bytes() for path in home.files(".log")} == kept
+    assert home.broker is not None
+    home.broker.close(clean=False)
+    home.broker = None
+
+
+def test_a_wrong_epoch_before_the_last_segment_does_not_cost_that_segment(tmp_path: Path) -> None:
+    """It is sound in itself: nothing of it is cut because a batch in front of it says that it is of a later epoch."""
+    home = four_segments(tmp_path)
+    change(home.files(".log")[2], 99 * 400 + 15, bytes([3]))
+    kept = {path: path.read_bytes() for path in home.files(".log")}
+    with pytest.raises(LogError, match=r"overlap|order|begin"):
+        home.open()
+    assert {path: path.read_bytes() for path in home.files(".log")} == kept
+    assert home.broker is not None
+    home.broker.close(clean=False)
+    home.broker = None
 
 
 def test_where_two_segments_contradict_each_other_none_is_removed(tmp_path: Path) -> None:
