@@ -43,7 +43,8 @@ cdef int unlink_from(log_t* l, const int64_t* bases, int64_t i, int64_t n) noexc
 
 
 cdef int look_behind(
-    log_t* l, scan_t* c, const int64_t* bases, int64_t i, int64_t n, int64_t* base, int32_t* first_epoch) noexcept nogil:
+    log_t* l, scan_t* c, const int64_t* bases, int64_t i, int64_t n, int64_t* base,
+    int32_t* first_epoch) noexcept nogil:
     """The base offset of the first of segments i .. n - 1 that holds something, and the epoch of its first batch, if
     that is sound; else the largest of each, which bound nothing. The scan has another file then."""
     cdef segment_t* s

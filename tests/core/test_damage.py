@@ -216,7 +216,7 @@ def test_a_wrong_offset_at_the_end_of_a_sealed_segment_costs_its_batch(tmp_path:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
 def test_a_batch_of_a_compacted_log_does_not_leap_behind_the_next_segment(tmp_path: Path, clean: bool) -> None:
-    """Offsets have gaps there, and no header in the segment tells that this one is wrong; a scan that knows where the
+    """Offsets have gaps there, and no header in the segment shows that this one is wrong; a scan that knows where the
     next segment begins finds it too."""
     home = Home(tmp_path, {"segment.bytes": 4 * SIZE})
     write(home)
@@ -353,7 +353,8 @@ def test_a_segment_that_a_truncation_had_removed_bounds_no_later_batch(tmp_path:
 
 
 def test_a_wrong_epoch_before_the_last_segment_does_not_cost_that_segment(tmp_path: Path) -> None:
-    """It is sound in itself: nothing of it is cut because a batch in front of it says that it is of a later epoch."""
+    """The segment is sound in itself: nothing of it is cut because the batch before it says that it is of a later
+    epoch."""
     home = four_segments(tmp_path)
     change(home.files(".log")[2], 99 * 400 + 15, bytes([3]))
     kept = {path: path.read_bytes() for path in home.files(".log")}
