@@ -5,6 +5,7 @@ request may succeed later, perhaps elsewhere. setup.py loads this file on its ow
 to generate the enum that core uses: standard library only, no import from the package.
 """
 
+import os
 from typing import Any, NamedTuple
 
 
@@ -183,8 +184,11 @@ def lookup(code: int) -> ErrorCode:
 
 
 def system_words(error: OSError) -> str:
-    """Why a call of the system failed, for the end of a sentence."""
-    return (error.strerror or str(error)).lower()
+    """Why a call of the system failed, for the end of a sentence: asyncio has words of its own for some."""
+    own = isinstance(error, ConnectionError) or type(error) is OSError
+    if own and error.errno:
+        return os.strerror(error.errno).lower()
+    return (error.strerror or str(error) or type(error).__name__).lower()
 
 
 MESSAGE_MAX = 4000

@@ -16,10 +16,12 @@ from pybroker.core.batch.record cimport header_next, record_next, record_t, span
 
 cdef enum:
     RECORD_BYTES_MIN = 7  # length, attributes, timestamp delta, offset delta, two null lengths, no headers
-    FARTHEST_MS = 9223372036854775  # milliseconds whose microseconds are an int64
     AHEAD_BYTES = 1024  # brought into the cache while what lies before is read: of a map nobody has read anything yet
     LINE_BYTES = 64
     FAST_BYTES = 32  # so many bytes ahead, four short varints and an attribute are read without a look at the end
+
+cdef enum:  # of its own: gcc 14 makes all of an enum unsigned for such a one
+    FARTHEST_MS = 9223372036854775  # milliseconds whose microseconds are an int64
 
 cdef extern from *:
     void prefetch "__builtin_prefetch" (const void* p) noexcept nogil

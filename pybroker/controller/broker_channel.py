@@ -22,7 +22,7 @@ from pybroker import errors
 from pybroker.cluster.image import LiveBroker, PartitionState
 from pybroker.cluster.metadata_cache import FULL
 from pybroker.cluster.rollback import Known
-from pybroker.errors import KafkaError
+from pybroker.errors import KafkaError, system_words
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
@@ -244,7 +244,7 @@ class BrokerChannel:
                     self._reports.refused(self.broker.id, self.epoch)
                 elif (why := _why(problem)) != said:  # logged again if the reason changes, or after it was reached
                     at = ",".join(f"{at.host}:{at.port}" for at in broker.endpoints.values())
-                    reason = str(problem) or type(problem).__name__
+                    reason = system_words(problem)
                     event(log, logging.WARNING, "broker not reached", broker=broker.id, at=at, reason=reason)
                     said = why
             await asyncio.sleep(RETRY_S)

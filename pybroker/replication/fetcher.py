@@ -24,7 +24,7 @@ from pybroker.client.link import Link
 from pybroker.clock import monotonic_ms, wall_ms
 from pybroker.cluster.metadata_cache import Suspects
 from pybroker.config import BrokerConfig
-from pybroker.errors import KafkaError
+from pybroker.errors import KafkaError, system_words
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
@@ -152,7 +152,7 @@ class Fetcher:
                         link.close()
                         link = None
                     if not told:
-                        event(log, logging.WARNING, "leader not reached", leader=self._leader, reason=problem)
+                        event(log, logging.WARNING, "leader not reached", leader=self._leader, reason=system_words(problem))
                     told = True
                     await asyncio.sleep(RETRY_S)
                 except Exception as problem:  # one broken answer is not the end of following

@@ -27,7 +27,7 @@ from pybroker import core, errors
 from pybroker.client.link import Dialled, Link, hung_up
 from pybroker.cluster.metadata_cache import Suspects
 from pybroker.config import BrokerConfig
-from pybroker.errors import KafkaError
+from pybroker.errors import KafkaError, system_words
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication.disk_space import LACKS
@@ -119,7 +119,7 @@ class NativeFetcher(Fetcher):
                 told = False
             except OSError as problem:  # no connection, or no descriptor for one
                 if not told:
-                    event(log, logging.WARNING, "leader not reached", leader=self._leader, reason=problem)
+                    event(log, logging.WARNING, "leader not reached", leader=self._leader, reason=system_words(problem))
                 told = True
                 await asyncio.sleep(RETRY_S)
                 continue
