@@ -152,7 +152,8 @@ class Fetcher:
                         link.close()
                         link = None
                     if not told:
-                        event(log, logging.WARNING, "leader not reached", leader=self._leader, reason=system_words(problem))
+                        why = system_words(problem)
+                        event(log, logging.WARNING, "leader not reached", leader=self._leader, reason=why)
                     told = True
                     await asyncio.sleep(RETRY_S)
                 except Exception as problem:  # one broken answer is not the end of following
