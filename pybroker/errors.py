@@ -185,9 +185,10 @@ def lookup(code: int) -> ErrorCode:
 
 def system_words(error: OSError) -> str:
     """Why a call of the system failed, for the end of a sentence: asyncio has words of its own for some."""
-    own = isinstance(error, ConnectionError) or type(error) is OSError
-    if own and error.errno:
+    if error.errno and (isinstance(error, ConnectionError | TimeoutError) or type(error) is OSError):
         return os.strerror(error.errno).lower()
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
     return (error.strerror or str(error) or type(error).__name__).lower()
 
 

@@ -28,13 +28,21 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(kind, text) for kind, text in made.items()])
 
 
+_CA_USAGE = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+    key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+)  # fmt: skip
+
+
 class Identity:
     """A key, its certificate, and those of who stands behind it."""
 
     def __init__(
         self, name: str, issuer: Identity | None = None, *, hosts: Sequence[str] = (), days: tuple[int, int] = (-1, 30),
+        named_usage: bool = True,
     ) -> None:  # fmt: skip
-        """Without an issuer it is an authority. `days`: from when to when it is valid, counted from now."""
+        """Without hosts it is an authority, which names the usage of its key unless it is one as old tools make them.
+        `days`: from when to when it is valid, counted from now."""
         self.key = ec.generate_private_key(ec.SECP256R1())
         now, authority = datetime.now(UTC), not hosts
         by = issuer or self
@@ -52,6 +60,8 @@ class Identity:
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key()), critical=False
             )
         )  # fmt: skip
+        if authority and named_usage:
+            made = made.add_extension(_CA_USAGE, critical=True)
         if hosts:
             made = made.add_extension(x509.SubjectAlternativeName(list(map(_alternative, hosts))), critical=False)
         self.certificate: x509.Certificate = made.sign(by.key, hashes.SHA256())

@@ -65,8 +65,8 @@ async def test_the_reason_is_said_once(caplog: pytest.LogCaptureFixture, monkeyp
     assert [message.split(" reason=")[0] for message in caplog.messages] == [
         "broker not reached broker=2 at=host-2:9092"
     ] * 3
-    assert ["refused" in caplog.messages[0], "Name or service" in caplog.messages[1]] == [True, True]
-    assert "TimeoutError" in caplog.messages[2], "an exception without words has its name"
+    assert ["refused" in caplog.messages[0], "name or service" in caplog.messages[1]] == [True, True]
+    assert "it did not answer in time" in caplog.messages[2], "an exception without words has some"
     assert reports.dead == 0
     outcome = None
     await eventually("it is reached", lambda: links)
