@@ -15,6 +15,7 @@ def main() -> None:
     try:
         command()
     finally:
+        _end_streams()
         gc.freeze()  # a tenth of a second that Python would look for cycles before it ends
 
 
@@ -27,6 +28,16 @@ def _open_streams() -> None:
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number that is free: this one
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+
+
+def _end_streams() -> None:
+    """Drop what cannot be written, which the command has reported: Python would try once more as it ends, report that
+    too, and exit with 120."""
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 if __name__ == "__main__":

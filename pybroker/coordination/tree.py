@@ -12,6 +12,7 @@ Opening must write, on a full disk too: the log dir sets room aside for that (py
 import contextlib
 import os
 import sqlite3
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,12 @@ class Tree:
         self._wall_ms = wall_ms
         if path != IN_MEMORY:
             _see_to_files(path)
-        self._sql = sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=64)
+        is_file = path != IN_MEMORY
+        self._sql = sqlite3.connect(
+            path, timeout=0, isolation_level=None, cached_statements=64, check_same_thread=is_file
+        )
+        if not is_file:  # nothing is lost with it: from 3.13 on Python warns of a database that nobody closed
+            weakref.finalize(self, self._sql.close)
         try:
             self._open()
             self.zxid: int = self._one("SELECT value FROM meta WHERE name = 'zxid'")[0]

@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from pybroker.controller import nodes
 from pybroker.controller.loading import prepare
 from pybroker.coordination.memory import MemoryStore
-from pybroker.coordination.tree import IN_MEMORY, Tree
 from tests.controller.brokers import FakeCluster
 from tests.controller.member import T_ID, Member
 from tests.controller.stage import Stage
-
-
-@pytest.fixture(autouse=True)
-def trees_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A store in memory ends with its test: from 3.13 on Python warns of each that nobody closed."""
-    made, begin = list[Tree](), Tree.__init__
-
-    def begin_and_note(self: Tree, path: str, wall_ms: Callable[[], int]) -> None:
-        begin(self, path, wall_ms)
-        made.append(self)
-
-    monkeypatch.setattr(Tree, "__init__", begin_and_note)
-    yield
-    for tree in made:
-        if tree.path == IN_MEMORY:
-            tree.close()
 
 
 @pytest.fixture
