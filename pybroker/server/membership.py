@@ -27,7 +27,6 @@ from pybroker.coordination.store import (
     ENDED,
     ConnectionLoss,
     Create,
-    Delete,
     NodeExists,
     NoNode,
     Session,
@@ -125,11 +124,8 @@ class Membership:
         its addresses."""
         now_s = asyncio.get_running_loop().time
         try:
-            while True:
-                await self.in_a_session(lambda _: self._own_addresses(now_s() + self._patience_s()))
-                await self.in_a_session(lambda _: self._make_node(now_s() + self._patience_s()))
-                if await self.in_a_session(lambda _: self._came_first()):
-                    break
+            await self.in_a_session(lambda _: self._own_addresses(now_s() + self._patience_s()))
+            await self.in_a_session(lambda _: self._make_node(now_s() + self._patience_s()))
         except TimeoutError:
             broker = self._current()
             raise StartError(
@@ -200,28 +196,16 @@ class Membership:
             except TimeoutError:
                 late = True  # this process may have stood still, and the other may be gone: look once more
 
-    async def _came_first(self) -> bool:
-        """False if another broker with an address of this one registered while this one looked, and was earlier: then
-        this one's node is deleted. Raises StoreError."""
-        broker = self._current()
-        if clash(broker.id, set(broker.endpoints.values()), await self._others(before=self.epoch)) is None:
-            return True
-        with contextlib.suppress(NoNode):
-            await commit(self.session, [Delete(nodes.broker(broker.id), -1)])
-        return False
-
-    async def _others(self, before: int | None = None) -> list[LiveBroker]:
-        """The brokers that are registered, or those that registered before an epoch; `_look` is set when one comes or
-        goes. Nodes that cannot be read are left out. Raises StoreError."""
+    async def _others(self) -> list[LiveBroker]:
+        """The brokers that are registered; `_look` is set when one comes or goes. Nodes that cannot be read are left
+        out. Raises StoreError."""
         session, found = self.session, []
         self._look.clear()
         names, _ = await until_answered(lambda: session.children(nodes.BROKER_IDS, watch=lambda _: self._look.set()))
         for name in names:
             with contextlib.suppress(NoNode, StoreFailed):
                 number = nodes.broker_id(name)
-                data, stat = await read(session, nodes.broker(number))
-                if before is None or stat.czxid < before:
-                    found.append(nodes.load_broker(number, data))
+                found.append(nodes.load_broker(number, (await read(session, nodes.broker(number)))[0]))
         return found
 
     async def _make_node(self, deadline_s: float | None) -> None:

@@ -29,8 +29,8 @@ class Disk:
         self.image, self.path = path / "image", path / "disk"
 
     def mount(self) -> None:
-        if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
-            pytest.skip("to mount a file system takes root, and mkfs.ext4")
+        if os.geteuid() != 0 or not (shutil.which("mkfs.ext4") and shutil.which("mount")):
+            pytest.skip("to mount a file system takes root, mkfs.ext4 and mount")
         self.image.touch()
         os.truncate(self.image, DISK_BYTES)
         subprocess.run(["mkfs.ext4", "-q", "-b", "4096", "-O", "^has_journal", self.image], check=True)

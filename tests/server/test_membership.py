@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -181,31 +180,6 @@ async def test_another_broker_has_the_address(store: MemoryStore, member: Member
     with pytest.raises(StartError, match=r"host-7:9092 is the address of broker 8, which is registered, .*advertised"):
         await member.join()
     assert await other.exists(nodes.broker(7)) is None
-
-
-async def test_two_brokers_take_one_address_at_once(store: MemoryStore, member: Member) -> None:
-    """Neither sees the other when it looks: the one that registered first stays, the other one gives way."""
-    other = Member(store, 8)
-    other.broker = at(other.broker, member.broker)
-    looked, both = list[float](), asyncio.Event()
-    for each in (member, other):
-        look = each.membership._own_addresses
-
-        async def look_and_meet(deadline_s: float, look: Any = look) -> None:
-            await look(deadline_s)
-            looked.append(deadline_s)
-            if len(looked) == 2:
-                both.set()
-            await both.wait()
-
-        each.membership._own_addresses = look_and_meet  # type: ignore[method-assign]
-    ends = await asyncio.gather(member.join(), other.join(), return_exceptions=True)
-    refused = [str(end) for end in ends if isinstance(end, StartError)]
-    assert len(refused) == 1 and "is the address of broker" in refused[0]
-    first = 8 if isinstance(ends[0], StartError) else 7
-    looking = await store.session(60_000)
-    assert (await looking.children(nodes.BROKER_IDS))[0] == [str(first)]
-    await other.end()
 
 
 async def test_a_dead_broker_had_the_address(store: MemoryStore, member: Member) -> None:
