@@ -109,8 +109,8 @@ def rebuild_batch(batch: Bytes, payload: Bytes, attributes: int, max_timestamp: 
     """The batch with its header kept and its records section replaced by payload, length and CRC made right."""
 
 def zstd_frames_are_strict(data: Bytes, made: int) -> bool:
-    """True if data is whole zstd frames that every library reads, as far as their headers tell, and which hold the
-    `made` bytes that came out of them."""
+    """True if data is whole zstd frames that every library reads, as far as their headers show, and whose contents have
+    the size `made`, bytes."""
 
 class Lz4Compressor:
     """Makes LZ4 frames of 64 KiB blocks that do not refer to each other, by the liblz4 of the `lz4` package or of the

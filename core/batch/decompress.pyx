@@ -20,7 +20,7 @@ from pybroker.core.base.pthread cimport pthread_mutex_init, pthread_mutex_lock, 
 from pybroker.core.batch.batch cimport CODEC_GZIP, CODEC_LZ4, CODEC_SNAPPY, CODEC_ZSTD
 from pybroker.core.batch.lz4 cimport lz4_undo
 from pybroker.core.batch.zstd cimport zstd_library, zstd_t
-from pybroker.core.batch.zstd_frame cimport zstd_is_strict
+from pybroker.core.batch.zstd_frame cimport CONTENT_UNKNOWN, zstd_is_strict
 
 cdef extern from "gzip_crc_impl.h":  # which inflate_impl.h includes: a change of it builds this anew
     pass
@@ -110,7 +110,7 @@ cdef int64_t undo_zstd(decompressor_t* d, const uint8_t* p, size_t n) noexcept n
         p += wanted
         wanted = zstd.wanted(d.zstd)
     # With all of it at hand the library does not see what reaches beyond the window; one that reads a stream does.
-    if p != end or made > window or (content != <uint64_t>-1 and content != made):
+    if p != end or made > window or (content != CONTENT_UNKNOWN and content != made):
         return -1
     return <int64_t>made
 

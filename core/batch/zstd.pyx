@@ -13,6 +13,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 
 from pybroker.core.base.libraries import library_paths
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
+from pybroker.core.batch.zstd_frame cimport CONTENT_UNKNOWN
 from pybroker.core.base.pthread cimport pthread_mutex_init, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock
 from pybroker.core.batch.block cimport block_room, block_t
 
@@ -30,7 +31,6 @@ cdef enum:
     SESSION_ONLY = 1             # ZSTD_reset_session_only
     NO_MEMORY = 64               # ZSTD_error_memory_allocation
 
-cdef unsigned long long NOT_TOLD = <unsigned long long>-1   # ZSTD_CONTENTSIZE_UNKNOWN
 cdef unsigned long long NO_FRAME = <unsigned long long>-2   # ZSTD_CONTENTSIZE_ERROR
 
 cdef zstd_t zstd
@@ -131,7 +131,7 @@ cdef int zstd_frames(const uint8_t* p, size_t n, int64_t most, block_t* out) noe
     cdef int status
     if n == 0 or content == NO_FRAME:
         return CORRUPT_MESSAGE
-    if content != NOT_TOLD:
+    if content != CONTENT_UNKNOWN:
         if content > <unsigned long long>most:
             return MESSAGE_TOO_LARGE
         guess = max(<int64_t>content, <int64_t>1)
@@ -139,7 +139,7 @@ cdef int zstd_frames(const uint8_t* p, size_t n, int64_t most, block_t* out) noe
     if context == NULL:
         return -ENOMEM
     status = undo(context, p, n, most, guess, INT64_MAX, out)
-    if status == CORRUPT_MESSAGE and content != NOT_TOLD and content > STEP_BYTES:
+    if status == CORRUPT_MESSAGE and content != CONTENT_UNKNOWN and content > STEP_BYTES:
         # The library may have compared a size that lies, which it does only with room for all of it: Java's has less.
         out.size = start
         status = undo(context, p, n, most, guess, STEP_BYTES, out)

@@ -31,7 +31,6 @@ cdef enum block_kind:
 cdef uint32_t MAGIC = 0xFD2FB528
 cdef uint32_t SKIPPED_MAGIC = 0x184D2A50  # to ...5F: a frame of what no decoder looks at
 cdef uint64_t WINDOW_MAX = 1 << 27
-cdef uint64_t NOT_TOLD = <uint64_t>-1
 
 
 cdef inline uint64_t load_le(const uint8_t* p, size_t n) noexcept nogil:
@@ -86,8 +85,8 @@ cdef bint is_strict_block(const uint8_t* p, const uint8_t* end) noexcept nogil:
 
 cdef const uint8_t* behind_head(
     const uint8_t* p, const uint8_t* end, uint64_t* window, uint64_t* content) noexcept nogil:
-    """Past the header of a frame, how far back its blocks may reach, and the size that it claims, or NOT_TOLD; NULL
-    where it is not strict."""
+    """Past the header of a frame, how far back its blocks may reach, and the size that it claims, or CONTENT_UNKNOWN;
+    NULL where it is not strict."""
     cdef uint8_t descriptor
     cdef size_t id_bytes, size_bytes
     if end - p < HEAD_BYTES:
@@ -106,7 +105,7 @@ cdef const uint8_t* behind_head(
     if <size_t>(end - p) < id_bytes + size_bytes:
         return NULL
     p += id_bytes
-    content[0] = load_le(p, size_bytes) + (256 if size_bytes == 2 else 0) if size_bytes else NOT_TOLD
+    content[0] = load_le(p, size_bytes) + (256 if size_bytes == 2 else 0) if size_bytes else CONTENT_UNKNOWN
     if descriptor & SINGLE_SEGMENT:                       # the window is the content
         window[0] = content[0]
     return p + size_bytes if window[0] <= WINDOW_MAX else NULL
@@ -141,27 +140,27 @@ cdef bint zstd_is_strict(const uint8_t* p, size_t n, uint64_t* window, uint64_t*
 
 
 cdef bint frames_are_strict(const uint8_t* p, const uint8_t* end, uint64_t made) noexcept nogil:
-    cdef uint64_t size, window = 0, content = 0, told = 0
-    cdef bint all_tell = True
+    cdef uint64_t size, window = 0, content = 0, claimed = 0
+    cdef bint all_claim = True
     while p != NULL and end - p >= SKIPPED_HEAD_BYTES:
         if load_le(p, 4) == MAGIC:
             p = behind_frame(p, end, &window, &content)
-            all_tell = all_tell and content != NOT_TOLD
-            if p != NULL and content != NOT_TOLD:
-                if content > made - told:
+            all_claim = all_claim and content != CONTENT_UNKNOWN
+            if p != NULL and content != CONTENT_UNKNOWN:
+                if content > made - claimed:
                     return False
-                told += content
+                claimed += content
         elif load_le(p, 4) & ~<uint64_t>0xF == SKIPPED_MAGIC:
             size = load_le(p + 4, 4) + SKIPPED_HEAD_BYTES
             p = p + size if <uint64_t>(end - p) >= size else NULL
         else:
             return False
-    return p == end and (told == made or not all_tell)
+    return p == end and (claimed == made or not all_claim)
 
 
 def zstd_frames_are_strict(data, uint64_t made) -> bool:
-    """Whether these are whole frames, one behind another, that every library reads, as far as their headers tell, and
-    which hold the `made` bytes that came out of them."""
+    """True if data is whole frames, one behind another, that every library reads, as far as their headers show, and
+    whose contents have the size `made`, bytes."""
     cdef Py_buffer view
     cdef bint strict
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
