@@ -11,7 +11,7 @@ from pybroker.core.base.tls_socket cimport TlsSocket
 cdef class Plane:
     cdef plane_t state
     cdef threads_t made          # the reactors
-    cdef list names              # of their threads
+    cdef list names              # of their threads, each with whether it copies from leaders
     cdef int64_t adopted         # connections, ever,
     cdef int64_t leaders         # and those of them to leaders
     cdef Broker owner

@@ -171,7 +171,7 @@ cdef class Plane:
         """One more reactor, on a thread of its own once they run."""
         kind, number = ("fetcher", self.made.leaders_made) if leader else ("network", self.made.clients_made)
         raise_status(threads_add(&self.made, &self.state, leader), "a reactor's epoll and eventfd")
-        self.names.append(f"pybroker-{kind}-{number}")
+        self.names.append((f"pybroker-{kind}-{number}", leader))
         if self.threads:
             try:
                 self._begin(self.made.count - 1)
@@ -182,12 +182,12 @@ cdef class Plane:
         return 0
 
     def _begin(self, int i) -> None:
-        thread = threading.Thread(target=self._run, args=(i,), name=self.names[i], daemon=True)
+        thread = threading.Thread(target=self._run, args=(i,), name=self.names[i][0], daemon=True)
         thread.start()
         self.threads.append(thread)
 
     def _run(self, int i) -> None:
-        cdef bint copies = self.names[i].startswith("pybroker-fetcher")
+        cdef bint copies = self.names[i][1]
         with nogil:
             if copies:
                 wait_for_others()  # what comes meanwhile is copied at once
