@@ -47,7 +47,7 @@ class ListOffsets:
                     by = request.replica_id
                     replica = self._replicas.readable(topic.name, index, by, asked.current_leader_epoch)
                     epoch = replica.leader_epoch
-                    if by != DEBUGGING and asked.timestamp in (LATEST, MAX_TIMESTAMP):
+                    if self._proof.is_due and by != DEBUGGING and asked.timestamp in (LATEST, MAX_TIMESTAMP):
                         await self._proof.check(replica, epoch)
                     found = await self._look(replica, asked, request)
                     if by != DEBUGGING and found.offset < 0 and asked.timestamp != LATEST_TIERED:
