@@ -180,8 +180,9 @@ cdef int check_crc(scan_t* c, int64_t position, const batch_t* b) noexcept nogil
 
 
 cdef inline int64_t bound_for(const scan_t* c, const batch_t* b) noexcept nogil:
-    """How far a batch that leaps ahead may go. Where the segment has no room before the next one, or a later epoch
-    wrote the batch, the next one may be what is wrong: a power cut brings back a file that a truncation had removed."""
+    """The offset that a batch which leaps ahead ends before. Where the segment has no room before the next one, or a
+    later epoch wrote the batch, the next one may be what is wrong: a power cut brings back a file that a truncation had
+    removed."""
     return c.next_base if c.expected < c.next_base and b.leader_epoch <= c.next_epoch else INT64_MAX
 
 

@@ -214,7 +214,7 @@ class Examination:
 
 
 def _scan(path: Path, next_base: int, *, held: bool, compacted: bool) -> tuple[core.SegmentScan, list[Spot]]:
-    """What is bad in a segment. `held`: no batch may leap to the base of the next, which holds something.
+    """Scan a segment for what is bad. `held`: no batch may leap to the base of the next, which holds something.
 
     A batch with a wrong offset is one that those behind it do not follow, or one that does not follow those before it:
     of the two, that is believed which costs less. The last batch has the next segment behind it."""

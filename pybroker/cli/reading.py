@@ -90,7 +90,7 @@ class Commits(RebalanceListener):
             self._consumer.commit_async(dict(self._next))
 
     def skipped(self, partition: TopicPartition, next_offset: int) -> None:
-        """What lies before an offset is not to be read, by later members either."""
+        """Have the next commit pass by what cannot be read: later members begin behind it, too."""
         self._next[partition] = next_offset
 
     def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:

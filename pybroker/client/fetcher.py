@@ -294,8 +294,8 @@ class Fetcher:
         return True
 
     def _damaged(self, place: Place, beyond: int) -> bool:
-        """Tell what the broker cannot read. Of a produced batch another try may help, of a stored one none does: it is
-        made where the broker is still looking how far the damage goes (`beyond` is the offset itself)."""
+        """Raise from the next poll what the broker cannot read. To ask again helps no stored batch: it is done
+        only while the broker still looks how far the damage goes, and `beyond` is the offset itself."""
         now_s = time.monotonic()
         if beyond == place.fetch_offset:
             place.looked_s = place.looked_s or now_s

@@ -20,8 +20,8 @@ its id, and new connections go by them. Those of key stores and trust stores are
 `listener.name.clients.ssl.keystore.location`.
 
 All settings of Kafka 3.9 are listed. A text that begins with "Without effect" says that the broker takes the setting,
-checks its value and shows it to those who ask, so that a file or a program written for Kafka works as it is, and that
-nothing else comes of it. A start names those that were set in one line.
+checks its value and shows it to clients, and does nothing else with it. So a file or a program written for Kafka works
+as it is. A start names those that were set in one line.
 """
 TOPIC_HEAD = """\
 You can give a topic its own settings when you create it, and change all of them while the broker runs. If a topic does

@@ -14,7 +14,7 @@ CLASS, PASSWORD = Type.CLASS, Type.PASSWORD
 RELEASE_DIGITS_MAX = 4
 CODE = "no class of Java is loaded here"
 KRAFT = "brokers have a ZooKeeper or an embedded store, and no controllers of KRaft"
-KERBEROS = "nobody logs in by Kerberos"
+KERBEROS = "there are no logins by Kerberos"
 REFRESHED = "a broker asks for its next token by rules of its own"
 TIERED = "there is no tiered storage"
 TRANSACTIONS = "there are no transactions"
@@ -140,7 +140,7 @@ NO_EFFECT: Final[dict[str, Setting]] = {
         _running("ssl.trustmanager.algorithm", STRING, "PKIX"),
     ),
     **_since(
-        "a running broker takes every certificate that it can use, whatever its names are",
+        "a running broker takes every certificate that it can use, with any names",
         _at_start("ssl.allow.dn.changes", BOOLEAN, "false"),
         _at_start("ssl.allow.san.changes", BOOLEAN, "false"),
     ),

@@ -59,8 +59,8 @@ SECURITY = table(
         Type.LIST,
         "",
         "The mechanisms by which clients of listeners with SASL may log in. A listener may have its own: "
-        "listener.name.clients.sasl.enabled.mechanisms. The users of PLAIN, and whom this broker itself logs in as at "
-        "others, stand in listener.name.clients.plain.sasl.jaas.config; the credentials of SCRAM are in the "
+        "listener.name.clients.sasl.enabled.mechanisms. The users of PLAIN, and the user by which this broker logs "
+        "in at others, stand in listener.name.clients.plain.sasl.jaas.config; the credentials of SCRAM are in the "
         "coordination store, see pybroker users. A mechanism that comes or goes while the broker runs does so for "
         "logins from then on.",
         Choice(MECHANISMS),

@@ -93,7 +93,7 @@ async def _asked(asking: socket.socket, host: str, context: ssl.SSLContext | Non
 
 
 async def _speaks_tls(at: HostPort) -> bool:
-    """Whoever it is: nothing is told there."""
+    """True if a server that speaks TLS answers, with any certificate: no secret is sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:

@@ -85,7 +85,7 @@ class Tree:
         self._sql = sqlite3.connect(
             path, timeout=0, isolation_level=None, cached_statements=64, check_same_thread=is_file
         )
-        if not is_file:  # nothing is lost with it: from 3.13 on Python warns of a database that nobody closed
+        if not is_file:  # nothing is lost with it: from 3.13 on Python warns of a database that was not closed
             weakref.finalize(self, self._sql.close)
         try:
             self._open()

@@ -75,7 +75,7 @@ class Damages:
             client.close()
 
     def damage(self, name: str) -> Fault:
-        """One of DAMAGES. Whoever controls the cluster goes on controlling it."""
+        """Run one of DAMAGES. The broker that controls the cluster goes on controlling it."""
         with self.connected() as client:
             before = self._reigns(client)
         yield from getattr(self, name)()

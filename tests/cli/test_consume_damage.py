@@ -1,4 +1,4 @@
-"""`pybroker consume` at damage: the command names what cannot be read and how to go on, or goes on as it is told to."""
+"""`pybroker consume` at damage: the command names what cannot be read and how to go on, or goes on."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def asked(
 
 
 async def test_an_isr_changes_as_its_leader_asks(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """By compare-and-set; the leader epoch stays, the partition epoch grows, and everybody is told."""
+    """By compare-and-set; the leader epoch stays, the partition epoch grows, and all brokers hear of it."""
     (key,) = await cluster.create("t", (2, 3, 1))
     leader, controller = cluster.brokers[2], cluster.controller.controller
     epochs = {number: broker.epoch for number, broker in cluster.brokers.items()}

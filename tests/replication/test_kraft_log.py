@@ -47,7 +47,7 @@ def write(path: Path, base: int, values: Sequence[bytes], attributes: int = 0) -
 
 
 def snapshot(path: Path, values: Sequence[bytes]) -> None:
-    """As Kafka writes one: a header and a footer, which are control records, and the values in between (KIP-630)."""
+    """Write a snapshot as Kafka does, its values between two control records, a header and a footer (KIP-630)."""
     write(path, 0, [b"\0\0\0\0"], CONTROL)
     write(path, 1, values)
     write(path, 1 + len(values), [b"\0\0\0\0"], CONTROL)

@@ -152,7 +152,7 @@ def decimals(scale: int, **more: Any) -> dict[str, Any]:
      decimals(3, type="fixed", name="d", size=2, precision=4), Decimal("10.000")),
 ])  # fmt: skip
 def test_a_decimal_of_another_scale(registry: Registry, job: Any, writer: Any, expected: Decimal) -> None:
-    """It is the number that was written: the scale is the writer's."""
+    """The number is the one that was written: the scale is the writer's."""
     unscaled = (10_000).to_bytes(2)
     fixed = {"type": "fixed", "name": "d", "size": 2} if writer["type"] == "fixed" else "bytes"
     registry.add(7, record("order", v=writer))
