@@ -1,5 +1,5 @@
-"""What the log says of a listener's certificates that end soon, or have ended while the broker ran: at its start, then
-once a day, and at once of others that take their place. (A start with one that has expired is refused.)"""
+"""What the log says of a listener's certificates that end soon or have ended: at the broker's start, then once a day,
+and at once of others that take their place."""
 
 from __future__ import annotations
 

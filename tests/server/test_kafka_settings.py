@@ -65,7 +65,7 @@ async def test_it_is_shown_with_kafkas_type_its_default_and_a_text_that_says_so(
         await configs(wire, BROKER_KIND, me, keys=[RELOGIN], include_synonyms=True, include_documentation=True)
     ).configs
     assert (shown.value, shown.config_source, shown.read_only, shown.is_sensitive) == ("58000", 2, False, False)
-    assert (shown.config_type, shown.documentation) == (Type.LONG, "Without effect: nobody logs in by Kerberos.")
+    assert (shown.config_type, shown.documentation) == (Type.LONG, "Without effect: there are no logins by Kerberos.")
     assert [(s.name, s.value, s.source) for s in shown.synonyms] == [(RELOGIN, "58000", 2), (RELOGIN, "60000", 5)]
     assert live.broker._session is not None
     node, _ = await live.broker._session.get(f"/config/brokers/{me}")
