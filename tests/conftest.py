@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests import harness
+from tests.brokers.kit import Cluster
 from tests.brokers.server import ThreeBrokers
 from tests.harness import BrokerProcess, Server, free_port
 from tests.java import peers
@@ -115,6 +116,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Show what the test's brokers said beside a failure."""
     report = (yield).get_result()
     used = list(getattr(item, "funcargs", {}).values())
+    clusters = [each for each in used if isinstance(each, Cluster)]
+    used += [broker for cluster in clusters for broker in cluster.brokers.values()]
     if report.failed:
         for server in harness.LIVE:
             if server in used or call.when != "call":

@@ -6,6 +6,7 @@ Who loads what is not as it was written gets StoreDamaged: a bit that went wrong
 import base64
 import functools
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -18,6 +19,7 @@ from pybroker.config.listeners import SECURITY_PROTOCOLS
 from pybroker.config.settings import INT_MAX
 from pybroker.coordination.store import StoreDamaged
 from pybroker.model import PLAINTEXT, Endpoint, HostPort
+from pybroker.protocol.wire import STRING_MAX
 from pybroker.security.quotas import CLIENT_ID, IP, USER, Entity
 
 P = ParamSpec("P")
@@ -64,8 +66,14 @@ OF_A_CLUSTER = tuple(path for path in PERSISTENT if path not in (DELETED, LOG_DI
 _ROOTS = {USER: "users", CLIENT_ID: "clients", IP: "ips"}
 """Where entities of a type lie, and where the clients of a user do below the user's node."""
 
+HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
+"""What may be half of a surrogate pair in JSON, alone."""
+NUMBER = re.compile(r"-?[0-9]{1,19}")
 EPOCH_MAX = INT_MAX - (1 << 16)
 """Of a leader or a controller, as the store has it: elections can go on for a while."""
+
+PRODUCER_ID_MAX = (1 << 63) - 1 - (1 << 32)
+"""Of the last id of a block, likewise."""
 
 
 def broker(broker_id: int) -> str:
@@ -159,7 +167,7 @@ def _sound(load: Callable[P, T]) -> Callable[P, T]:
     def checked(*arguments: P.args, **named: P.kwargs) -> T:
         try:
             return load(*arguments, **named)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
             what = f"it has no {problem}" if isinstance(problem, KeyError) else problem
             raise StoreDamaged(detail=f"{DAMAGED}{what}") from None
 
@@ -170,7 +178,16 @@ def _load(data: bytes) -> dict[str, Any]:
     found = json.loads(data)
     if not isinstance(found, dict):
         raise ValueError(f"{data[:100]!r} is not a JSON object")
+    if HALF_CHARACTER.search(data):
+        json.dumps(found, ensure_ascii=False).encode()  # ValueError for half a character, which nobody could send
     return found
+
+
+def _number(text: str, least: int, most: int) -> int:
+    """A number that a node has as text."""
+    if not NUMBER.fullmatch(text) or not least <= int(text) <= most:
+        raise ValueError(f"{text[:100]!r} is no number from {least} to {most}")
+    return int(text)
 
 
 def _int32(found: object, least: int, most: int = INT_MAX) -> int:
@@ -271,7 +288,7 @@ def dump_assignment(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes
 
 @_sound
 def load_controller_epoch(data: bytes) -> int:
-    return _int32(int(data), 0, EPOCH_MAX)
+    return _number(data.decode(), 0, EPOCH_MAX)
 
 
 @_sound
@@ -352,7 +369,7 @@ def dump_log_dir_event(broker_id: int) -> bytes:
 @_sound
 def load_log_dir_event(data: bytes) -> int:
     """The broker."""
-    return int(_load(data)["broker"])
+    return _int32(_load(data)["broker"], 0)
 
 
 def dump_controller(broker_id: int, now_ms: int) -> bytes:
@@ -361,7 +378,7 @@ def dump_controller(broker_id: int, now_ms: int) -> bytes:
 
 @_sound
 def load_controller(data: bytes) -> int:
-    return int(_load(data)["brokerid"])
+    return _int32(_load(data)["brokerid"], 0)
 
 
 def dump_log_dirs(paths: Mapping[str, str]) -> bytes:
@@ -417,6 +434,9 @@ def load_broker(broker_id: int, data: bytes) -> LiveBroker:
     rack = found.get("rack")
     if not isinstance(rack, str | None):
         raise ValueError(f"its rack is {repr(rack)[:100]}, which is no text")
+    for text in (rack or "", *at, *(each.host for each in at.values())):
+        if len(text.encode()) > STRING_MAX:
+            raise ValueError(f"{text[:100]!r}... is longer than clients can be sent")
     return LiveBroker(broker_id, at, protocols, rack)
 
 
@@ -427,4 +447,4 @@ def dump_block(broker_id: int, first: int, last: int) -> bytes:
 @_sound
 def load_block(data: bytes) -> int:
     """The last id of the block that was taken latest."""
-    return int(_load(data)["block_end"])
+    return _number(_load(data)["block_end"], -1, PRODUCER_ID_MAX)

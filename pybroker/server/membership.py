@@ -15,7 +15,7 @@ on the session's thread (coordination/renewals.py), so a stalled event loop does
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -33,9 +33,11 @@ from pybroker.coordination.store import (
     SessionExpired,
     SessionState,
     Set,
+    Stat,
     Store,
     StoreError,
     StoreFailed,
+    Watch,
 )
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -52,6 +54,7 @@ LEASE_MARGIN = 0.1
 """Of a session's timeout: clocks differ in their speed, and a check is not an append."""
 LEASE_LOOKS = 12
 """How often in a session's timeout the lease is renewed."""
+OWN_ADDRESS = "give this one addresses of its own (advertised.listeners, listeners), or stop that one"
 RETRY_S = 1.0
 WHY_S = 2.0
 """How often the reason is looked for, once ZooKeeper has not answered for as long as a lease lasts."""
@@ -124,8 +127,9 @@ class Membership:
         its addresses."""
         now_s = asyncio.get_running_loop().time
         try:
-            await self.in_a_session(lambda _: self._own_addresses(now_s() + self._patience_s()))
+            seen = await self.in_a_session(lambda _: self._own_addresses(now_s() + self._patience_s()))
             await self.in_a_session(lambda _: self._make_node(now_s() + self._patience_s()))
+            await self.in_a_session(lambda _: self._came_first(seen))
         except TimeoutError:
             broker = self._current()
             raise StartError(
@@ -178,15 +182,19 @@ class Membership:
         timeout_ms = self.session.timeout_ms
         return (timeout_ms + min(timeout_ms, TICKS_MS_MAX)) / 1000
 
-    async def _own_addresses(self, deadline_s: float) -> None:
+    async def _own_addresses(self, deadline_s: float) -> set[str]:
         """Wait until no other broker advertises an address of this one: a broker that died keeps it until its session
-        ends. Raises StartError at the deadline, StoreError."""
+        ends. The brokers that were registered then. Raises StartError at the deadline, StoreError."""
         broker, waits, late = self._current(), False, False
         wanted = set(broker.endpoints.values())
-        while found := clash(broker.id, wanted, await self._others()):
+        while True:
+            self._look.clear()
+            names, _ = await self._names(lambda _: self._look.set())
+            found = clash(broker.id, wanted, await self._shown_by(names))
+            if found is None:
+                return set(names)
             if late:
-                what = "give this one addresses of its own (advertised.listeners, listeners), or stop that one"
-                raise StartError(f"{found}, and has been for longer than a session lasts: {what}")
+                raise StartError(f"{found}, and has been for longer than a session lasts: {OWN_ADDRESS}")
             if not waits:
                 event(log, logging.WARNING, "broker waits to register", broker=broker.id, reason=found)
                 waits = True
@@ -196,16 +204,28 @@ class Membership:
             except TimeoutError:
                 late = True  # this process may have stood still, and the other may be gone: look once more
 
-    async def _others(self) -> list[LiveBroker]:
-        """The brokers that are registered; `_look` is set when one comes or goes. Nodes that cannot be read are left
-        out. Raises StoreError."""
-        session, found = self.session, []
-        self._look.clear()
-        names, _ = await until_answered(lambda: session.children(nodes.BROKER_IDS, watch=lambda _: self._look.set()))
+    async def _came_first(self, seen: Collection[str]) -> None:
+        """See that no broker registered before this one, since those were `seen`, and advertises an address of it: of
+        two that start in one instant neither sees the other before. Raises StartError, StoreError."""
+        broker = self._current()
+        names, _ = await self._names(None)
+        others = await self._shown_by(set(names) - {*seen, str(broker.id)}, before=self.epoch)
+        if found := clash(broker.id, set(broker.endpoints.values()), others):
+            raise StartError(f"{found}: {OWN_ADDRESS}")
+
+    async def _names(self, watch: Watch | None) -> tuple[Sequence[str], Stat]:
+        """The nodes of the brokers that are registered. Raises StoreError."""
+        return await until_answered(lambda: self.session.children(nodes.BROKER_IDS, watch=watch))
+
+    async def _shown_by(self, names: Iterable[str], before: int | None = None) -> list[LiveBroker]:
+        """What these nodes show, those made `before` that czxid; what cannot be read is left out. Raises StoreError."""
+        found = []
         for name in names:
             with contextlib.suppress(NoNode, StoreFailed):
                 number = nodes.broker_id(name)
-                found.append(nodes.load_broker(number, (await read(session, nodes.broker(number)))[0]))
+                data, stat = await read(self.session, nodes.broker(number))
+                if before is None or stat.czxid < before:
+                    found.append(nodes.load_broker(number, data))
         return found
 
     async def _make_node(self, deadline_s: float | None) -> None:

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
 import pytest
 
+from pybroker.cluster.image import PartitionState
 from pybroker.controller import nodes
 from pybroker.coordination.store import StoreDamaged
+from pybroker.security import delegation_tokens
+from pybroker.security.delegation_tokens import Token
 from tests.controller.stage import live_broker
+
+
+def read_token(data: bytes) -> Token:
+    try:
+        return delegation_tokens.load(data)
+    except ValueError as problem:
+        raise StoreDamaged(detail=str(problem)) from None
 
 
 @pytest.mark.parametrize(
@@ -63,6 +79,83 @@ def test_a_registration_is_of_listeners_and_protocols_that_are_known(was: str, s
 def test_json_that_no_parser_goes_to_the_end_of() -> None:
     with pytest.raises(StoreDamaged):
         nodes.load_config(b"[" * 100_000)
+
+
+SOUND: dict[Callable[[bytes], object], bytes] = {
+    nodes.load_topic: nodes.dump_assignment(b"t" * 16, [(1,)]),
+    lambda data: nodes.load_state(data, (2, 3), 4): nodes.dump_state(PartitionState((2, 3), 2, 7, (2, 3), 9, 4)),
+    nodes.load_config: nodes.dump_config({"retention.ms": "5"}),
+    nodes.load_config_change: nodes.dump_config_change("topics/t"),
+    nodes.load_log_dir_event: nodes.dump_log_dir_event(1),
+    nodes.load_controller: nodes.dump_controller(1, 5),
+    nodes.load_log_dirs: nodes.dump_log_dirs({"a": "/data"}),
+    nodes.load_cluster_id: nodes.dump_cluster_id("abc"),
+    lambda data: nodes.load_broker(7, data): nodes.dump_broker(live_broker(7), 0),
+    nodes.load_block: nodes.dump_block(1, 0, 999),
+    read_token: delegation_tokens.dump(Token("id", "User:ann", "User:ann", ("User:bob",), 1, 2, 3)),
+}
+"""What each function takes."""
+HOSTILE = (
+    "1e999",
+    "NaN",
+    "-Infinity",
+    str(1 << 63),
+    str((1 << 63) - 1),
+    "-1",
+    '"\\ud800"',
+    f'"{"x" * 40_000}"',
+    "[[]]",
+    "{}",
+)
+
+
+def leaves(held: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where JSON has numbers and texts."""
+    if isinstance(held, dict | list):
+        for key, each in held.items() if isinstance(held, dict) else enumerate(held):
+            yield from leaves(each, (*path, key))
+    else:
+        yield path
+
+
+def test_json_that_is_sound_and_hostile_is_damage_or_can_be_sent() -> None:
+    """In any place of any node: numbers that no request carries, half a character, a text that is too long."""
+    for load, data in SOUND.items():
+        load(data)
+        for path in leaves(json.loads(data)):
+            for hostile in HOSTILE:
+                held = json.loads(data)
+                *above, last = path
+                functools.reduce(lambda at, key: at[key], above, held)[last] = "here"
+                said = json.dumps(held).replace('"here"', hostile).encode()
+                with suppress(StoreDamaged):
+                    assert_sendable(load(said), (data, said[:200]))
+
+
+def assert_sendable(found: Any, told: object) -> None:
+    if isinstance(found, Mapping):
+        found = [*found, *found.values()]
+    if isinstance(found, list | tuple):
+        for each in found:
+            assert_sendable(each, told)
+    elif isinstance(found, str):
+        found.encode()
+    elif isinstance(found, int):
+        assert -(1 << 31) <= found < 1 << 63, told
+    else:
+        assert found is None or isinstance(found, bytes), told
+
+
+def test_a_block_and_a_registration_are_of_what_can_be_sent() -> None:
+    block = nodes.dump_block(1, 0, 999)
+    for hostile in ("1e999", '"9223372036854775807"', '"1e9"', "null"):
+        with pytest.raises(StoreDamaged):
+            nodes.load_block(block.replace(b'"999"', hostile.encode()))
+    broker = nodes.dump_broker(live_broker(7), 0)
+    for was, hostile in (('"rack-1"', '"\\ud800"'), ('"rack-1"', f'"{"x" * 40_000}"'), ("host-7", "h" * 40_000)):
+        assert was.encode() in broker
+        with pytest.raises(StoreDamaged):
+            nodes.load_broker(7, broker.replace(was.encode(), hostile.encode()))
 
 
 def test_an_epoch_of_controllers_leaves_room_for_the_next() -> None:

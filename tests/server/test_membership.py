@@ -182,6 +182,21 @@ async def test_another_broker_has_the_address(store: MemoryStore, member: Member
     assert await other.exists(nodes.broker(7)) is None
 
 
+async def test_two_that_start_in_one_instant_have_the_address(store: MemoryStore) -> None:
+    """Neither sees the other before it registers: the second to register refuses to start, and names the first."""
+    first, second = Member(store), Member(store, 8)
+    second.broker = at(second.broker, first.broker)
+    outcomes = await asyncio.gather(first.join(), second.join(), return_exceptions=True)
+    [refused] = [each for each in outcomes if isinstance(each, BaseException)]
+    last = max(first, second, key=lambda each: each.membership.epoch)
+    assert isinstance(refused, StartError) and outcomes[(first, second).index(last)] is refused
+    there = 8 if last is first else 7
+    assert refused.message.startswith(f"host-7:9092 is the address of broker {there}, which is registered: give this")
+    assert last.told == []
+    await first.end()
+    await second.end()
+
+
 async def test_a_dead_broker_had_the_address(store: MemoryStore, member: Member) -> None:
     """A machine has another id after a while: its session of before ends by itself."""
     ghost = await store.session(200)
