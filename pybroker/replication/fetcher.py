@@ -49,6 +49,35 @@ WAIT = (
 """What the next word of the controller settles."""
 
 
+COMPLAINT_S = 60.0
+"""How often one reason is logged, of whichever partitions: those of a broker without descriptors have all the same."""
+
+
+class Complaints:
+    """Logs why partitions of one leader are not copied."""
+
+    def __init__(self, leader: int) -> None:
+        self._leader = leader
+        self._logged_s: dict[str, float] = {}
+        self._since: dict[str, set[TopicPartition]] = {}
+
+    def log(self, level: int, key: TopicPartition, reason: str) -> None:
+        """Log a line, or count the partition until the next line about this reason, which has the number of those."""
+        now_s = asyncio.get_running_loop().time()
+        met = self._since.setdefault(reason, set())
+        met.add(key)
+        if now_s - self._logged_s.get(reason, -COMPLAINT_S) < COMPLAINT_S:
+            return
+        for old in [each for each, logged_s in self._logged_s.items() if now_s - logged_s >= 2 * COMPLAINT_S]:
+            del self._logged_s[old]
+            self._since.pop(old, None)
+        partitions = len(met) if len(met) > 1 else None
+        self._logged_s[reason], self._since[reason] = now_s, set()
+        event(
+            log, level, "partition not copied", partition=key, leader=self._leader, reason=reason, partitions=partitions
+        )
+
+
 @dataclass(slots=True, eq=False)
 class Followed:
     """A partition since it was last begun to be followed. What was found out for an earlier one of it is of no use: it
@@ -90,6 +119,7 @@ class Fetcher:
         self._suspects = suspects
         self._broker_id = broker_id
         self._leader = leader
+        self._complaints = Complaints(leader)
         self._config = config
         self._epoch = epoch
         self._connect = connect
@@ -268,7 +298,7 @@ class Fetcher:
         except (core.LogError, KafkaError, OSError) as problem:
             known = problem.errno in LACKS if isinstance(problem, OSError) else problem.code in WAIT
             if not known:  # a lack of space is logged once, for the log dir
-                event(log, logging.ERROR, "partition not followed", partition=followed.replica.key, reason=problem)
+                self._complaints.log(logging.ERROR, followed.replica.key, str(problem))
             self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)
 
     async def _append(self, followed: Followed, answer: Any) -> None:
@@ -306,7 +336,7 @@ class Fetcher:
             seconds = min(seconds, WAIT_S)
         elif code:
             name = errors.lookup(code).name
-            event(log, logging.WARNING, "partition not fetched", partition=replica.key, leader=self._leader, error=name)
+            self._complaints.log(logging.WARNING, replica.key, name)
         self._held_back[replica.key] = asyncio.get_running_loop().time() + seconds
 
     # -- truncation --------------------------------------------------------------------------------------------------
@@ -365,9 +395,7 @@ class Fetcher:
         asked = kind(
             name=key.topic,
             partitions=[
-                kind.Partitions(
-                    partition_index=key.partition, current_leader_epoch=leader_epoch, timestamp=timestamp
-                )
+                kind.Partitions(partition_index=key.partition, current_leader_epoch=leader_epoch, timestamp=timestamp)
             ],
         )
         request = m.ListOffsetsRequest(replica_id=self._broker_id, isolation_level=0, topics=[asked])

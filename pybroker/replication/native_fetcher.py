@@ -208,7 +208,7 @@ class NativeFetcher(Fetcher):
         try:
             await self._do(what, followed)
         except (core.LogError, KafkaError, OSError) as problem:
-            event(log, logging.WARNING, "partition not followed", partition=key, reason=problem)
+            self._complaints.log(logging.WARNING, key, str(problem))
             self._retry(followed, self._config["replica.fetch.backoff.ms"] / 1000)
         except Exception as problem:  # of one partition: the others are followed on
             event(log, logging.ERROR, "partition not followed", partition=key, reason=problem, exc_info=problem)
@@ -257,9 +257,9 @@ class NativeFetcher(Fetcher):
         if code in WAIT:
             seconds = min(seconds, WAIT_S)
         elif code >= errors.UNKNOWN_SERVER_ERROR:
-            self._complain_of(followed, errors.lookup(code).name)
+            self._complaints.log(logging.WARNING, followed.replica.key, errors.lookup(code).name)
         elif -code not in LACKS:  # a lack of space is logged once, for the log dir
-            self._complain_of(followed, os.strerror(-code).lower())
+            self._complaints.log(logging.WARNING, followed.replica.key, os.strerror(-code).lower())
         self._retry(followed, seconds)
 
     def _retry(self, followed: Followed, seconds: float) -> None:
@@ -271,10 +271,6 @@ class NativeFetcher(Fetcher):
             self._later.pop(key).cancel()
         again = functools.partial(self._copy, key)
         self._later[key] = asyncio.get_running_loop().call_later(seconds, again)
-
-    def _complain_of(self, followed: Followed, error: str) -> None:
-        key = followed.replica.key
-        event(log, logging.WARNING, "partition not fetched", partition=key, leader=self._leader, error=error)
 
     def _complain(self, code: int) -> None:
         event(log, logging.WARNING, "fetch refused", leader=self._leader, error=errors.lookup(code).name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +20,7 @@ from pybroker.cluster.metadata_cache import MetadataCache, Suspects
 from pybroker.config import BrokerConfig
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.replication.fetcher import Complaints
 from pybroker.replication.native_fetcher import NativeFetcher, SlowFetcher
 from pybroker.replication.replicas import Replicas
 from tests.core.following import EPOCH, LEADER, TOPIC_ID, Brought, Leader, batch
@@ -143,7 +145,22 @@ async def refuse(follower: Follower, caplog: pytest.LogCaptureFixture) -> None:
     """The leader has an error for the partition, and the fetcher has taken note."""
     await follower.copy()
     follower.leader.answer({0: Brought(error_code=errors.UNKNOWN_SERVER_ERROR)})
-    await eventually("it has taken note", lambda: "partition not fetched" in caplog.text)
+    await eventually("it has taken note", lambda: "partition not copied" in caplog.text)
+
+
+async def test_a_reason_that_all_partitions_have_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker without descriptors cannot copy any of its partitions, and tries each again once a second."""
+    now_s = [0.0]
+    with pytest.MonkeyPatch.context() as clock:
+        clock.setattr(asyncio.get_running_loop(), "time", lambda: now_s[0])
+        complaints = Complaints(leader=2)
+        for now_s[0] in (0.0, 1.0, 59.0, 60.0, 61.0):
+            for index in range(3):
+                complaints.log(logging.WARNING, TopicPartition("t", index), "too many open files")
+        complaints.log(logging.WARNING, TopicPartition("t", 1), "out of memory")
+    line = 'partition not copied partition=t-0 leader=2 reason="too many open files"'
+    other = 'partition not copied partition=t-1 leader=2 reason="out of memory"'
+    assert caplog.messages == [line, f"{line} partitions=3", other]
 
 
 async def test_one_that_is_closed_holds_no_partition_that_it_was_told_of(
@@ -308,7 +325,11 @@ async def test_the_disk_of_one_slow_log_holds_up_no_other(fault: str) -> None:
 
     def follower(index: int) -> Any:
         log = SimpleNamespace(
-            log_end_offset=0, high_watermark=1, log_start_offset=0, slow_appends=True, epochs=list,
+            log_end_offset=0,
+            high_watermark=1,
+            log_start_offset=0,
+            slow_appends=True,
+            epochs=list,
             follower_throttled=False,
         )
 
@@ -347,7 +368,11 @@ async def test_what_the_slow_path_says_that_it_has_is_on_disk() -> None:
 
     def follower(index: int) -> Any:
         log = SimpleNamespace(
-            log_end_offset=0, high_watermark=1, log_start_offset=0, slow_appends=True, epochs=list,
+            log_end_offset=0,
+            high_watermark=1,
+            log_start_offset=0,
+            slow_appends=True,
+            epochs=list,
             follower_throttled=False,
         )
         replica = SimpleNamespace(

@@ -75,7 +75,7 @@ def test_a_follower_leaves_the_isr_as_its_disk_is_full(
         acked(cluster, topic, 100)
     cluster.wait_in_sync(topic)
     assert time.monotonic() - began_s < LAG_MS / 1000
-    assert said(caplog, "partition not fetched") == said(caplog, "partition not followed") == []
+    assert said(caplog, "partition not copied") == said(caplog, "partition not followed") == []
 
 
 def test_where_the_disks_of_all_are_full_one_leads_on(cluster: ClusterHandle) -> None:
