@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from pybroker import core
+from pybroker.config.topic import TOPIC
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.protocol import codec
@@ -30,8 +31,8 @@ FILE_BYTES_MAX: Final = 1 << 30
 """A larger file is refused: Kafka rolls this log, and takes a snapshot, long before."""
 FRAME_VERSION: Final = 1
 KINDS: Final[Mapping[int, Any]] = {2: m.TopicRecord, 4: m.ConfigRecord, 9: m.RemoveTopicRecord}
-OF_TOPICS: Final = 2
-"""A resource type."""
+OF_TOPICS, OF_BROKERS = 2, 4
+"""Resource types. The name of a broker is its id, or empty for the defaults of all brokers."""
 LOG_OVERHEAD_BYTES: Final = 12
 """Of the base offset and the length of a batch."""
 CONTROL, COMPRESSED = 0x20, 0x07
@@ -40,20 +41,20 @@ _SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 
 
-def topic_settings(log_dirs: Iterable[str]) -> Mapping[bytes, Mapping[str, str]]:
-    """The own settings of each topic, by topic id; empty where there is no such log, or, with a warning, none that can
-    be read."""
+def topic_settings(log_dirs: Iterable[str], broker_id: int) -> Mapping[bytes, Mapping[str, str]]:
+    """The settings of each topic, by topic id: its own, and where it has none what the cluster and this broker had as
+    dynamic defaults. Empty where there is no such log, or, with a warning, none that can be read."""
     for log_dir in log_dirs:
         path = os.path.join(log_dir, DIRECTORY)
         try:
             if os.path.isdir(path):
-                return _read(path)
+                return _read(path, broker_id)
         except (OSError, KafkaError, core.LogError, ProtocolError, LookupError, ValueError) as problem:
             event(log, logging.WARNING, "metadata log of Kafka not used", directory=path, reason=problem)
     return {}
 
 
-def _read(path: str) -> Mapping[bytes, Mapping[str, str]]:
+def _read(path: str, broker_id: int) -> Mapping[bytes, Mapping[str, str]]:
     """Raises OSError, LogError, ProtocolError, LookupError, ValueError."""
     names = sorted(os.listdir(path))
     snapshots = [match for name in names if (match := _SNAPSHOT.fullmatch(name))]
@@ -75,7 +76,7 @@ def _read(path: str) -> Mapping[bytes, Mapping[str, str]]:
             if offset >= at:
                 image.replay(value)
         at = at if end is None else end
-    return image.settings()
+    return image.settings(broker_id)
 
 
 def _records(
@@ -111,10 +112,15 @@ class _Image:
 
     def __init__(self) -> None:
         self._names: dict[bytes, str] = {}
-        self._settings: dict[str, dict[str, str]] = {}
+        self._settings: dict[tuple[int, str], dict[str, str]] = {}  # of a resource: its type and name
 
-    def settings(self) -> Mapping[bytes, Mapping[str, str]]:
-        return {topic_id: self._settings.get(name, {}) for topic_id, name in self._names.items()}
+    def settings(self, broker_id: int) -> Mapping[bytes, Mapping[str, str]]:
+        brokers = {**self._settings.get((OF_BROKERS, ""), {}), **self._settings.get((OF_BROKERS, str(broker_id)), {})}
+        defaults = _of_a_topic(brokers)
+        return {
+            topic_id: {**defaults, **self._settings.get((OF_TOPICS, name), {})}
+            for topic_id, name in self._names.items()
+        }
 
     def replay(self, value: bytes) -> None:
         """Raises ProtocolError, LookupError, ValueError."""
@@ -130,13 +136,24 @@ class _Image:
         if kind is m.TopicRecord:
             self._names[bytes(record.topic_id)] = record.name
         elif kind is m.RemoveTopicRecord:
-            self._settings.pop(self._names.pop(bytes(record.topic_id), ""), None)
-        elif record.resource_type == OF_TOPICS:
-            own = self._settings.setdefault(record.resource_name, {})
+            self._settings.pop((OF_TOPICS, self._names.pop(bytes(record.topic_id), "")), None)
+        elif record.resource_type in (OF_TOPICS, OF_BROKERS):
+            own = self._settings.setdefault((record.resource_type, record.resource_name), {})
             if record.value is None:
                 own.pop(record.name, None)
             else:
                 own[record.name] = record.value
+
+
+def _of_a_topic(brokers: Mapping[str, str]) -> dict[str, str]:
+    """Settings of brokers as a topic has them. Raises ValueError."""
+    found = {}
+    for setting in TOPIC.values():
+        for name, factor in setting.synonyms:
+            if name in brokers:
+                found[setting.name] = brokers[name] if factor == 1 else str(max(-1, int(brokers[name]) * factor))
+                break
+    return found
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:

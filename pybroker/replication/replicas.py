@@ -159,8 +159,8 @@ class Replicas:
         return self._opener.survey(ids)
 
     def kafka_settings(self) -> Mapping[bytes, Mapping[str, str]]:
-        """The own settings of topics, by topic id, as an earlier Kafka has left them in the log dirs."""
-        return topic_settings(log_dir.path for log_dir in self._opener.usable())
+        """The settings of topics, by topic id, as an earlier Kafka has left them in the log dirs."""
+        return topic_settings((log_dir.path for log_dir in self._opener.usable()), self._broker_id)
 
     def directories(self, topic: Topic) -> Mapping[int, str]:
         """The directory.id of the log dir of each partition: of those that were opened, else what is on record."""

@@ -54,7 +54,21 @@ def snapshot(path: Path, values: Sequence[bytes]) -> None:
 
 
 def read(kafka: Path) -> dict[bytes, dict[str, str]]:
-    return {topic_id: dict(own) for topic_id, own in topic_settings([str(kafka.parent)]).items()}
+    return {topic_id: dict(own) for topic_id, own in topic_settings([str(kafka.parent)], 3).items()}
+
+
+def test_dynamic_defaults_of_the_cluster_and_of_the_broker(kafka: Path) -> None:
+    """Kafka compacted a topic by them that has retention of its own: deleted by that, its latest values would be gone.
+    Its own settings come first, then those of this broker, then those of all brokers."""
+    defaults = [
+        setting("", "log.cleanup.policy", "compact", 4), setting("", "log.retention.ms", "5", 4),
+        setting("3", "log.retention.ms", "7", 4), setting("4", "log.retention.ms", "9", 4),
+        setting("", "num.io.threads", "2", 4), setting("", "log.roll.hours", "2", 4),
+    ]  # fmt: skip
+    own = [topic("a", A), topic("b", B), setting("a", "retention.ms", "8"), setting("b", "cleanup.policy", "delete")]
+    write(kafka / f"{0:020}.log", 0, [*defaults, *own])
+    common = {"cleanup.policy": "compact", "retention.ms": "7", "segment.ms": "7200000"}
+    assert read(kafka) == {A: {**common, "retention.ms": "8"}, B: {**common, "cleanup.policy": "delete"}}
 
 
 def test_what_holds_at_the_end(kafka: Path) -> None:
@@ -174,4 +188,4 @@ def test_what_cannot_be_read_is_not_used(kafka: Path, caplog: pytest.LogCaptureF
 
 
 def test_no_such_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert topic_settings([str(tmp_path), str(tmp_path / "gone")]) == {} and not caplog.records
+    assert topic_settings([str(tmp_path), str(tmp_path / "gone")], 3) == {} and not caplog.records
