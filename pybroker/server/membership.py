@@ -182,7 +182,7 @@ class Membership:
         timeout_ms = self.session.timeout_ms
         return (timeout_ms + min(timeout_ms, TICKS_MS_MAX)) / 1000
 
-    async def _own_addresses(self, deadline_s: float) -> set[str]:
+    async def _own_addresses(self, deadline_s: float | None) -> set[str]:
         """Wait until no other broker advertises an address of this one: a broker that died keeps it until its session
         ends. The brokers that were registered then. Raises StartError at the deadline, StoreError."""
         broker, waits, late = self._current(), False, False
@@ -296,6 +296,7 @@ class Membership:
             await self._begin()
         for look in self.on_session:
             await look(self.session)
+        await self._own_addresses(None)
         await self._make_node(None)
         for inform in self.on_registered:
             await inform(self.session, self.epoch)

@@ -197,6 +197,20 @@ async def test_two_that_start_in_one_instant_have_the_address(store: MemoryStore
     await second.end()
 
 
+async def test_another_broker_took_the_address(
+    store: MemoryStore, member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that waited at its start for this one's session to end: this one registers again when that one is gone."""
+    await member.join()
+    other = await store.session(60_000)
+    await other.create(nodes.broker(8), nodes.dump_broker(at(live_broker(8), member.broker), 0), ephemeral=True)
+    await other.delete(nodes.broker(7))
+    await eventually("it waits", lambda: "broker waits to register" in caplog.text)
+    assert await owner(store) == 0 and "host-7:9092 is the address of broker 8" in caplog.text
+    await other.delete(nodes.broker(8))
+    await eventually("it is registered again", lambda: len(member.epochs) == 2)
+
+
 async def test_a_dead_broker_had_the_address(store: MemoryStore, member: Member) -> None:
     """A machine has another id after a while: its session of before ends by itself."""
     ghost = await store.session(200)
