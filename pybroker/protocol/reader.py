@@ -15,6 +15,7 @@ from typing import Any
 from pybroker.protocol.messages import Message
 from pybroker.protocol.schema import Field, Struct
 from pybroker.protocol.wire import (
+    BESIDE_MAX,
     ELEMENTS_MAX,
     FORMATS,
     NUMBERS_IN_ELEMENT,
@@ -35,6 +36,9 @@ Piece = tuple[list[Any], int] | None
 Slicer = Callable[[bytes | memoryview, int, int, int, int], Generator[Piece, None, tuple[Any, int]]]
 """(data, position, end, elements at most, elements in a slice) -> slices; the generator returns what a reader returns,
 with the elements of the last slice."""
+
+SLICE_BYTES = 1 << 18
+"""A slice ends with the element that goes beyond so many: names may have 32 KiB each."""
 
 
 def compile_reader(kind: type[Message], version: int) -> Reader:
@@ -85,7 +89,7 @@ class _Compiler:
     def compile(self, arguments: str) -> Callable[..., Any]:
         self.emit("view = memoryview(data)", "most = left")
         if self.path is not None:
-            self.emit("k = h = step", "if False: yield")
+            self.emit("k = h = step", f"b = p + {SLICE_BYTES}", "if False: yield")
         made = self.struct(self.kind.STRUCT, self.kind, self.title)
         self.emit(f"return {made}, p")
         source = "\n".join([f"def read({arguments}):", *self.lines])
@@ -158,6 +162,8 @@ class _Compiler:
         if self.compact:
             self.emit("n -= 1")
         self.emit(f"if n * {self.least(field)} > end - p: refuse(f'{where} counts {{n}} in {{end - p}} bytes')")
+        if self.path and not self.is_on_path(field):
+            self.emit(f"if n > {BESIDE_MAX}: refuse_many('{where}', {BESIDE_MAX}, 'array')")
         if field.type in FORMATS:
             format_ = FORMATS[field.type]
             assert format_ != "16s", "struct would read one string of n * 16"
@@ -196,7 +202,7 @@ class _Compiler:
         self.emit(f"{items}.append({made})")
         if on_path:
             assert made in (self.open.pop()[2], "x"), "the element has another name"
-            self.emit("k -= 1", f"if k <= 0 and {left} > 1:")
+            self.emit("k -= 1", f"if (k <= 0 or p > b) and {left} > 1:")
             self.indent += 1
             self.hand_over((items, target))
             self.indent -= 1
@@ -215,7 +221,7 @@ class _Compiler:
         for items, _, made in self.open:
             self.emit(f"{items}.append({made})")
         outermost = self.open[0][0] if self.open else own[0] if own else ""
-        self.emit(f"yield {outermost}, {len(self.open)}", "k = h = step")
+        self.emit(f"yield {outermost}, {len(self.open)}", "k = h = step", f"b = p + {SLICE_BYTES}")
         for items, target in [*((items, target) for items, target, _ in self.open), *([own] if own else [])]:
             self.emit(f"{target} = {items} = []")
 

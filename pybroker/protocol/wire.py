@@ -19,6 +19,10 @@ NUMBERS_IN_ELEMENT: Final = 8
 """So many numbers in an array count as one element, as replicas of partitions do; in a request, each by itself: what
 is asked of a partition is answered with a struct."""
 
+BESIDE_MAX: Final = 20_000
+"""Elements in an array that is not cut, of an element that is: assignments or configs of a topic. They are executed at
+once."""
+
 STRING_MAX: Final = 0x7FFF
 """Bytes in a string: what the i16 before one that is not compact can tell; Kafka holds compact ones to the same."""
 
@@ -42,8 +46,8 @@ def refuse(what: str) -> NoReturn:
     raise ProtocolError(what)
 
 
-def refuse_many(where: str, most: int) -> NoReturn:
-    raise TooMany(f"{where}: more than {most} elements in one message")
+def refuse_many(where: str, most: int, within: str = "message") -> NoReturn:
+    raise TooMany(f"{where}: more than {most} elements in one {within}")
 
 
 def uvarint(data: bytes | memoryview, position: int, first: int) -> tuple[int, int]:

@@ -7,7 +7,12 @@ So a handler sees that something is named twice, and answers as it does for a sm
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
+
+from pybroker.protocol.wire import refuse_many
+
+NAMES_MAX: Final = 20_000
+"""Names that one request may hold: all that are noted are kept until it is answered."""
 
 
 class Twice:
@@ -19,12 +24,14 @@ class Twice:
         self._held: dict[tuple[Any, ...], list[Any]] = {}
 
     def see(self, elements: list[Any]) -> None:
-        """Note the names of elements; the request's bound limits their number."""
+        """Note the names of elements. Raises TooMany above NAMES_MAX."""
         for element in elements if self._by else ():
             name = self._name(element)
             if name in self._seen:
                 self._held[name] = []
             self._seen.add(name)
+        if len(self._seen) > NAMES_MAX:
+            refuse_many("names", NAMES_MAX)
 
     def keep_back(self, elements: list[Any]) -> list[Any]:
         """Return the elements that can be executed now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from pybroker.protocol import codec
 from pybroker.protocol.apis import SERVED, Api
 from pybroker.protocol.bounds import BOUNDS, OTHERS, Cut, bound_of
 from pybroker.protocol.joiner import Joiner, key_of
+from pybroker.protocol.messages import MetadataRequest
+from pybroker.protocol.reader import SLICE_BYTES
+from pybroker.protocol.wire import BESIDE_MAX, ELEMENTS_MAX, STRING_MAX
 from tests.wide import arrays, wide
 
 VERSIONS = [(api, version) for api in SERVED.values() for version in range(api.min_version, api.max_version + 1)]
@@ -53,6 +57,31 @@ def test_a_request_in_slices_is_the_same(api: Api, version: int) -> None:
         assert read == codec.decode(api.request, version, data)[0], path
         numbers = isinstance(_innermost(request, path)[0], int)
         assert numbers or pauses >= 50 // STEP, path
+
+
+def test_what_is_executed_at_once_is_bounded_in_elements() -> None:
+    """An array beside the one that is cut, as the assignments of one topic, is not cut."""
+    tried = 0
+    for api, version, cut in CUTS:
+        for path in arrays(api.request.STRUCT, version) if version == api.max_version else ():
+            if path == cut.asked[: len(path)]:
+                continue
+            for count, error in ((BESIDE_MAX, None), (BESIDE_MAX + 1, codec.TooMany)):
+                data = codec.encode(wide(api.request, version, path, (1,) * (len(path) - 1) + (count,)), version)
+                slices = codec.decode_slices(api.request, version, data, 0, ELEMENTS_MAX, 1000, cut.asked)
+                with pytest.raises(error, match=str(BESIDE_MAX)) if error else nullcontext():
+                    list(slices)
+            tried += 1
+    assert tried > 10
+
+
+def test_what_is_executed_at_once_is_bounded_in_bytes() -> None:
+    names = ["n" * STRING_MAX] * 100
+    request = MetadataRequest(topics=[MetadataRequest.Topics(name=name) for name in names])
+    data = codec.encode(request, 12)
+    slices = codec.decode_slices(MetadataRequest, 12, data, 0, ELEMENTS_MAX, 1000, ("topics",))
+    held = [len(piece[0]) for piece in slices if piece is not None]
+    assert len(held) > 10 and max(held) <= SLICE_BYTES // STRING_MAX + 1
 
 
 def _innermost(message: Any, path: tuple[str, ...]) -> list[Any]:

@@ -13,10 +13,12 @@ import pytest
 from pybroker import errors
 from pybroker.cluster.caller import Call, Caller, Disconnect
 from pybroker.protocol import codec
+from pybroker.protocol import messages as m
 from pybroker.protocol.apis import SERVED, Api
 from pybroker.protocol.bounds import Bound, bound_of
 from pybroker.security.access import Access
 from pybroker.server import dispatch as dispatch_module
+from pybroker.server import twice
 from pybroker.server.connection import Waiting
 from pybroker.server.dispatch import Dispatcher
 from pybroker.server.guards.auth_helper import AuthHelper
@@ -222,6 +224,17 @@ async def test_what_is_named_twice_is_refused_wherever_it_is_named(desk: Desk, m
     assert sorted(each for each in told if each[0] != "again") == sorted((f"t{number}", 0) for number in range(60))
     assert {code for name, code in told if name == "again"} == {errors.INVALID_REQUEST}
     assert desk.stage.metadata.image.topic("again") is None
+
+
+async def test_names_are_kept_up_to_a_bound(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is named once is noted for as long as the request lasts: a request with too many names is refused before
+    any of them is created."""
+    monkeypatch.setattr(twice, "NAMES_MAX", 1_000)
+    topics = [m.CreateTopicsRequest.Topics(name=f"t{n}", num_partitions=1, replication_factor=1) for n in range(1_001)]
+    request = m.CreateTopicsRequest(topics=topics, timeout_ms=1000)
+    with pytest.raises(Disconnect, match="more than 1000"):
+        await respond(Dispatcher(desk.table), SERVED[m.CreateTopicsRequest.SCHEMA.key], request)
+    assert not list(desk.stage.metadata.image.names)
 
 
 @pytest.mark.usefixtures("bounds")
