@@ -24,7 +24,7 @@ from typing import Any
 from pybroker import errors
 from pybroker.cluster import election as elections
 from pybroker.cluster.changes import ELECTED, Changes
-from pybroker.cluster.image import PartitionState
+from pybroker.cluster.image import PartitionState, TopicImage
 from pybroker.cluster.rollback import Known
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller import failures, nodes
@@ -35,7 +35,7 @@ from pybroker.controller.cluster_context import ClusterContext
 from pybroker.controller.damage import AGAIN_S
 from pybroker.controller.election import Fence, elect
 from pybroker.controller.inbox import Inbox
-from pybroker.controller.restoration import Restoration, raise_above
+from pybroker.controller.restoration import Restoration, add_lost_partitions, raise_above
 from pybroker.controller.topic_deletion import Deletions
 from pybroker.coordination.commit import until_answered
 from pybroker.coordination.store import (
@@ -63,10 +63,11 @@ class Controller:
 
     def __init__(
         self, session: Session, broker_id: int, config: BrokerConfig,
-        topic_config: Callable[[str], Mapping[str, str]], open_link: OpenLink, wall_ms: Callable[[], int],
-        changes: Changes,
+        topic_config: Callable[[str], Mapping[str, str]], known: Callable[[str], TopicImage | None],
+        open_link: OpenLink, wall_ms: Callable[[], int], changes: Changes,
     ) -> None:  # fmt: skip
-        """`topic_config` gives a topic's own settings, as this broker knows them."""
+        """`topic_config` gives a topic's own settings, `known` its partitions, as this broker knows them."""
+        self._known = known
         self._changes = changes
         self._session = session
         self._broker_id = broker_id
@@ -207,6 +208,8 @@ class Controller:
         context = self._context
         context.brokers, context.epochs = await context.read_brokers(self._on_brokers)
         await context.read_topics(self._on_topics)
+        if await add_lost_partitions(context, self._known):
+            await context.read_topics(self._on_topics)
         wished = await context.wished(await self._wishes())
         context.deleting = wished if self._config["delete.topic.enable"] else set()
         self.channels.open(context, context.brokers)

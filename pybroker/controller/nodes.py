@@ -287,6 +287,13 @@ def dump_assignment(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes
 
 
 @_sound
+def with_partitions(data: bytes, more: Mapping[int, Sequence[int]]) -> bytes:
+    """A topic's node with the replicas of more partitions; whatever else Kafka wrote there stays."""
+    found = _load(data)
+    return _dump({**found, "partitions": found["partitions"] | {str(index): list(more[index]) for index in more}})
+
+
+@_sound
 def load_controller_epoch(data: bytes) -> int:
     return _number(data.decode(), 0, EPOCH_MAX)
 

@@ -2,6 +2,7 @@
 
     a term begins       before any election the controller asks replicas about states that were written before a member
                         of their ISR registered: after a restore that is all of them, at a usual failover none
+    a node has lost     a topic's partitions, that the controller's own broker knows: they are written back
     a broker refuses    a LeaderAndIsr, and says what it knows: the controller asks all live replicas of the partition,
                         and restores it
     only logs know      the partition is doubted, and has no leader, until all its replicas are alive
@@ -21,15 +22,15 @@ from typing import Protocol
 
 from pybroker import errors
 from pybroker.cluster import election
-from pybroker.cluster.image import NO_LEADER, PartitionState
+from pybroker.cluster.image import NO_LEADER, PartitionState, TopicImage
 from pybroker.cluster.rollback import NOTHING, Known, is_ahead, restored
 from pybroker.controller import nodes
 from pybroker.controller.channels import Channels
 from pybroker.controller.cluster_context import ClusterContext
-from pybroker.controller.election import Fence, check_reign
+from pybroker.controller.election import Fence, check_reign, write
 from pybroker.controller.inbox import Inbox
-from pybroker.coordination.commit import commit
-from pybroker.coordination.store import BadVersion, Session, Set
+from pybroker.coordination.commit import commit, read
+from pybroker.coordination.store import BadVersion, NoNode, Session, Set
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
@@ -55,6 +56,33 @@ async def raise_above(session: Session, fence: Fence, step: int) -> None:
         await commit(session, [Set(nodes.CONTROLLER_EPOCH, str(epoch).encode(), fence.version)])
         event(log, logging.WARNING, "controller epoch raised", epoch=epoch, epoch_before=fence.epoch, cause=REASON)
     raise KafkaError(errors.NOT_CONTROLLER, f"brokers know a later controller than that of epoch {fence.epoch}")
+
+
+async def add_lost_partitions(context: ClusterContext, known: Callable[[str], TopicImage | None]) -> bool:
+    """Write partitions back that a topic's node has lost, and this broker knows under the topic's id; whether there
+    were any. They are read again, and continue above their known states. Raises KafkaError: NOT_CONTROLLER,
+    StoreError."""
+    added = False
+    for topic in list(context.topics.values()):
+        image, count = known(topic.name), len(topic.partitions)
+        if image is None or image.id != topic.id or len(image.partitions) <= count or topic.name in context.deleting:
+            continue
+        with context.about(topic.name), contextlib.suppress(BadVersion, NoNode):  # it is read again by its watch
+            lost = {index: image.partitions[index] for index in range(count, len(image.partitions))}
+            data, stat = await read(context.session, nodes.topic(topic.name))
+            node = nodes.load_topic(data)
+            if node.id != topic.id or len(node.replicas) != count:
+                continue
+            changed = nodes.with_partitions(data, {index: state.replicas for index, state in lost.items()})
+            await write(context.session, context.fence, [Set(nodes.topic(topic.name), changed, stat.version)])
+            context.lost.update((TopicPartition(topic.name, i), (topic.id, state)) for i, state in lost.items())
+            context.watched.discard(topic.name)
+            added = True
+            event(
+                log, logging.WARNING, "partitions written back", topic=topic.name, partitions=len(lost), first=count,
+                cause=REASON,
+            )  # fmt: skip
+    return added
 
 
 class Changes(Protocol):

@@ -311,9 +311,9 @@ class ClusterBroker(Broker):
         loop = asyncio.get_running_loop()
         self._following = [loop.create_task(self._follow(session, follow)) for follow in follows]
         self._controller = Controller(
-            session, self.broker_id, self.config, self._topic_configs.topic, self._others.connect_to, wall_ms,
-            self._changes,
-        )
+            session, self.broker_id, self.config, self._topic_configs.topic,
+            lambda topic: self.metadata.image.topic(topic), self._others.connect_to, wall_ms, self._changes,
+        )  # fmt: skip
         self._controller.start()
 
     def _tell_of_space(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from pybroker import errors
 from pybroker.clock import wall_ms
 from pybroker.cluster.changes import Changes
-from pybroker.cluster.image import LiveBroker
+from pybroker.cluster.image import LiveBroker, PartitionState, TopicImage
 from pybroker.cluster.metadata_cache import FULL, MetadataCache
 from pybroker.cluster.rollback import Known
 from pybroker.config import BrokerConfig
@@ -61,6 +61,7 @@ class FakeBroker:
         """By LeaderAndIsr."""
         self.image: dict[TopicPartition, Any] = {}
         """By UpdateMetadata."""
+        self.topic_ids: dict[str, bytes] = {}
         self.live: set[int] = set()
         self.deleted: list[TopicPartition] = []
         self.refuses: dict[TopicPartition, int] = {}
@@ -73,7 +74,7 @@ class FakeBroker:
         await self.register()
         self.controller = Controller(
             self.session, self.number, self.cluster.config, lambda topic: self.cluster.configs.get(topic, {}),
-            self.cluster.open_link, wall_ms, Changes(wall_ms),
+            self.known_topic, self.cluster.open_link, wall_ms, Changes(wall_ms),
         )  # fmt: skip
         self.controller.start()
         return self
@@ -83,6 +84,14 @@ class FakeBroker:
         with contextlib.suppress(NodeExists):
             await self.session.create(nodes.broker(self.number), data, ephemeral=True)
         self.epoch = (await self.session.get(nodes.broker(self.number)))[1].czxid
+
+    def known_topic(self, name: str) -> TopicImage | None:
+        parts = [self.image[key] for key in sorted(self.image) if key.topic == name]
+        states = [
+            PartitionState(tuple(p.replicas), p.leader, p.leader_epoch, tuple(p.isr), p.controller_epoch, p.zk_version)
+            for p in parts
+        ]
+        return TopicImage(name, self.topic_ids[name], tuple(states)) if parts else None
 
     async def leave(self) -> None:
         await self.controller.stop()
@@ -116,6 +125,7 @@ class FakeBroker:
                     named = {topic.topic_name for topic in request.topic_states}
                     self.image = {key: p for key, p in self.image.items() if key.topic in named}
                 for topic in request.topic_states:
+                    self.topic_ids[topic.topic_name] = bytes(topic.topic_id)
                     for p in topic.partition_states:
                         self.image[TopicPartition(topic.topic_name, p.partition_index)] = p
             return m.UpdateMetadataResponse(error_code=code)

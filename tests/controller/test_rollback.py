@@ -57,6 +57,32 @@ async def test_a_state_that_is_set_back_by_hand(cluster: FakeCluster) -> None:
     assert (await cluster.state(key))[1] > epoch and done
 
 
+@pytest.mark.parametrize("with_states", [True, False])
+async def test_a_topic_that_had_fewer_partitions(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, with_states: bool
+) -> None:
+    """Its node is set back to before CreatePartitions: the partitions that brokers hold are written back, above their
+    epochs, and are elected on. Only a new controller reads the node so."""
+    keys = await cluster.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
+    for key, leader in zip(keys, (1, 2, 3), strict=True):
+        await cluster.until_led(key, leader)
+    await eventually("all know", lambda: all(len(broker.image) == 3 for broker in cluster.living))
+    topic_id = nodes.load_topic((await cluster.admin.get(nodes.topic("t")))[0]).id
+    await cluster.admin.set(nodes.topic("t"), nodes.dump_assignment(topic_id, [(1, 2, 3)]))
+    for key in () if with_states else keys[1:]:
+        await cluster.admin.delete(nodes.state(*key))
+        await cluster.admin.delete(nodes.partition(*key))
+    await cluster.controller.controller.stop()
+    await cluster.admin.delete(nodes.CONTROLLER)
+    await eventually("another is", lambda: any(broker.controller.active for broker in cluster.living))
+    await cluster.brokers[3].die()
+    await cluster.until_led(keys[2], 1)
+    assert (await cluster.state(keys[2]))[1] > 0
+    node = nodes.load_topic((await cluster.admin.get(nodes.topic("t")))[0])
+    assert node.replicas == [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
+    assert sum("partitions written back topic=t partitions=2 first=1" in line for line in caplog.messages) == 1
+
+
 async def is_isr(cluster: FakeCluster, key: TopicPartition, isr: list[int]) -> bool:
     return (await cluster.state(key))[2] == isr
 

@@ -214,8 +214,8 @@ class Life(Process):
         self._session = session
         await self._end_reign()
         self.controller = Controller(
-            session, self.number, self.world.config, _settings_of, self._reach,  # type: ignore[arg-type,return-value]
-            self.world.loop.ms, self._changes,
+            session, self.number, self.world.config, _settings_of, lambda topic: self.metadata.image.topic(topic),
+            self._reach, self.world.loop.ms, self._changes,  # type: ignore[arg-type,return-value]
         )  # fmt: skip
         self.controller.start()
 
