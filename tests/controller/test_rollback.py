@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from pybroker import errors
 from pybroker.cluster.rollback import Known
 from pybroker.controller import nodes
 from pybroker.controller.producer_ids import BLOCK, UNKNOWN_BLOCKS, ProducerIds
-from pybroker.controller.requests import elect_leaders
+from pybroker.controller.requests import alter_partition, elect_leaders
 from pybroker.coordination.store import NoNode
 from pybroker.model import TopicPartition
 from tests.controller.brokers import FakeCluster
 from tests.controller.stage import Stage
+from tests.controller.test_controller import asked
 from tests.harness import eventually
 
 
@@ -81,6 +83,27 @@ async def test_a_topic_that_had_fewer_partitions(
     node = nodes.load_topic((await cluster.admin.get(nodes.topic("t")))[0])
     assert node.replicas == [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
     assert sum("partitions written back topic=t partitions=2 first=1" in line for line in caplog.messages) == 1
+
+
+async def test_a_leader_shows_that_the_store_is_behind(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It asks for an ISR from epochs that the store does not have: all replicas are asked, and the state continues
+    above what they know."""
+    (key,) = await cluster.create("t", (1, 2, 3))
+    await cluster.until_led(key, 1)
+    for broker in cluster.living:
+        broker.known[key] = Known(7, 3, 1, (1, 2, 3), 7, 50)
+    leader = cluster.brokers[1]
+    request = asked(leader, key, {number: broker.epoch for number, broker in cluster.brokers.items()}, 7, 3)
+    (answer,) = (await alter_partition(cluster.controller.controller, request, 3)).topics[0].partitions
+    assert answer.error_code == errors.NOT_CONTROLLER
+    await eventually("it is above", lambda: is_above(cluster, key, 7))
+    assert "the store is behind its brokers" in caplog.text
+
+
+async def is_above(cluster: FakeCluster, key: TopicPartition, epoch: int) -> bool:
+    return bool((await cluster.state(key))[1] > epoch)
 
 
 async def is_isr(cluster: FakeCluster, key: TopicPartition, isr: list[int]) -> bool:

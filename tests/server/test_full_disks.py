@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -172,6 +174,9 @@ def test_what_makes_room_works_on_a_full_disk(
         broker.start()
     ready = urlopen(f"http://127.0.0.1:{metrics}/readyz").read().decode()
     assert ready == f"{disk / 'data'} takes no writes: no space left on device\n"
+    command = [sys.executable, "-m", "pybroker", "cluster", "-b", at]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.search(rf"broker \d+ takes no writes in {disk / 'data'}: no space left on device", shown), shown
     with pybroker.Admin(bootstrap_servers=at) as admin:
         resource = pybroker.ConfigResource(ResourceType.TOPIC, "t")
         admin.alter_configs(resource, [pybroker.Alteration("retention.bytes", pybroker.ConfigOperation.SET, "1000000")])
