@@ -39,9 +39,10 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
         lacking = [t.name for t in topics if any(len(p.isr) < len(p.replicas) for p in t.partitions)]
         least = {name: _min_isr(entries) for name, entries in admin.topic_configs(lacking).items()} if lacking else {}
     told = dict(metrics_listener.told(found.nodes, lambda where: metrics_listener.objects(where, "/epochs")))
-    epochs = _epochs(told)
     silent = {node.id: str(reason) for node, reason in told.items() if isinstance(reason, Unanswered)}
-    full = {number: dirs for number, each in epochs.items() if isinstance(dirs := each.get("full_log_dirs"), Mapping)}
+    shown = {node.id: each[0] for node, each in told.items() if not isinstance(each, Silent) and each}
+    full = {number: dirs for number, each in shown.items() if isinstance(dirs := each.get("full_log_dirs"), Mapping)}
+    epochs = {number: each for number, each in shown.items() if isinstance(each.get("controller_epoch"), int)}
     of_controller = max((each["controller_epoch"] for each in epochs.values()), default=None)
     controller = found.controller if found.controller >= 0 else None
     led = Counter(p.leader for topic in topics for p in topic.partitions)
@@ -78,15 +79,6 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     if lacks:
         lists = [(t, p, leader, _ids(replicas), _ids(isr), what) for t, p, leader, replicas, isr, what in lacks]
         output.table(("topic", "partition", "leader", "replicas", "isr", "state"), lists)
-
-
-def _epochs(told: Mapping[Node, Sequence[Mapping[str, Any]] | Silent]) -> dict[int, Mapping[str, Any]]:
-    """What each broker that tells of epochs tells of them."""
-    return {
-        node.id: each[0]
-        for node, each in told.items()
-        if not isinstance(each, Silent) and each and isinstance(each[0].get("controller_epoch"), int)
-    }
 
 
 def _epoch(epochs: Mapping[int, Mapping[str, Any]], node: Node) -> int | None:

@@ -407,7 +407,6 @@ class ClusterBroker(Broker):
         return {
             "broker": self.broker_id, "broker_epoch": self._member.epoch,
             "controller": image.controller_id, "controller_epoch": image.controller_epoch,
-            "full_log_dirs": {d.path: d.space.lack for d in self._dirs if d.space.lack},
         }  # fmt: skip
 
     def _no_member(self) -> str:

@@ -219,14 +219,16 @@ class Membership:
 
     async def _shown_by(self, names: Iterable[str], before: int | None = None) -> list[LiveBroker]:
         """What these nodes show, those made `before` that czxid; what cannot be read is left out. Raises StoreError."""
-        found = []
-        for name in names:
-            with contextlib.suppress(NoNode, StoreFailed):
-                number = nodes.broker_id(name)
-                data, stat = await read(self.session, nodes.broker(number))
-                if before is None or stat.czxid < before:
-                    found.append(nodes.load_broker(number, data))
-        return found
+        found = await asyncio.gather(*(self._shown_at(name, before) for name in names))
+        return [broker for broker in found if broker is not None]
+
+    async def _shown_at(self, name: str, before: int | None) -> LiveBroker | None:
+        with contextlib.suppress(NoNode, StoreFailed):
+            number = nodes.broker_id(name)
+            data, stat = await read(self.session, nodes.broker(number))
+            if before is None or stat.czxid < before:
+                return nodes.load_broker(number, data)
+        return None
 
     async def _make_node(self, deadline_s: float | None) -> None:
         """Make the node, once nobody else has it. Raises TimeoutError at the deadline, StoreError."""

@@ -64,7 +64,7 @@ class Exporter:
         return changes_text(self._metrics.cluster, partition)
 
     def _epochs(self) -> bytes:
-        return epochs_text(self._metrics.cluster)
+        return epochs_text(self._metrics.cluster, self._metrics.replicas)
 
     async def detach(self) -> None:
         """Look at the broker's rooms no more: they are going to be closed."""

@@ -133,6 +133,8 @@ def changes_text(cluster: Cluster | None, partition: str) -> bytes:
     return "".join(lines).encode()
 
 
-def epochs_text(cluster: Cluster | None) -> bytes:
-    """One JSON object; a lone broker has no epochs."""
-    return (json.dumps(cluster.epochs() if cluster is not None else {}) + "\n").encode()
+def epochs_text(cluster: Cluster | None, replicas: Replicas | None) -> bytes:
+    """One JSON object: the epochs, which a lone broker does not have, and the log dirs that take no writes."""
+    dirs = () if replicas is None else replicas.log_dirs
+    full = {each.path: each.space.lack for each in dirs if each.space.lack}
+    return (json.dumps({**(cluster.epochs() if cluster is not None else {}), "full_log_dirs": full}) + "\n").encode()

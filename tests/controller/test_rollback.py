@@ -77,6 +77,7 @@ async def test_a_topic_that_had_fewer_partitions(
     await cluster.controller.controller.stop()
     await cluster.admin.delete(nodes.CONTROLLER)
     await eventually("another is", lambda: any(broker.controller.active for broker in cluster.living))
+    await eventually("they are written", lambda: cluster.admin.exists(nodes.state(*keys[2])))
     await cluster.brokers[3].die()
     await cluster.until_led(keys[2], 1)
     assert (await cluster.state(keys[2]))[1] > 0

@@ -65,7 +65,7 @@ class Ears:
         while asker in self.deaf_to:
             await self._changed.wait()
         answer = await self._handle(request, call)
-        while asker in self.silent_to:
+        while asker in self.silent_to and not _is_refusal(answer):
             await self._changed.wait()
         return answer
 
@@ -75,6 +75,11 @@ class Ears:
         self.silent_to.difference_update(askers)
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _is_refusal(answer: Any) -> bool:
+    """True for a Fetch that came before this broker led, as it may by another schedule: its sender asks again."""
+    return any(p.error_code for topic in getattr(answer, "responses", ()) for p in topic.partitions)
 
 
 def log(world: World, number: int) -> core.Partition:

@@ -29,7 +29,7 @@ TRIES = 6
 def test_what_must_hold_holds_after_each_step(seed: int, tmp_path: Path) -> None:
     """And records were acknowledged meanwhile, or nothing was tried."""
     history = simulate(seed, tmp_path)
-    assert sum(" acknowledged " in line for line in history) > 10
+    assert sum(" acknowledged " in line for line in history) > 5
 
 
 def test_a_seed_replays_exactly(tmp_path: Path) -> None:
