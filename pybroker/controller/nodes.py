@@ -179,7 +179,7 @@ def _load(data: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{data[:100]!r} is not a JSON object")
     if HALF_CHARACTER.search(data):
-        json.dumps(found, ensure_ascii=False).encode()  # ValueError for half a character, which nobody could send
+        json.dumps(found, ensure_ascii=False).encode()  # ValueError for half a character, which UTF-8 cannot encode
     return found
 
 
@@ -288,7 +288,7 @@ def dump_assignment(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes
 
 @_sound
 def with_partitions(data: bytes, more: Mapping[int, Sequence[int]]) -> bytes:
-    """A topic's node with the replicas of more partitions; whatever else Kafka wrote there stays."""
+    """Return a topic's node with the replicas of more partitions, and everything else that Kafka wrote there."""
     found = _load(data)
     return _dump({**found, "partitions": found["partitions"] | {str(index): list(more[index]) for index in more}})
 

@@ -90,7 +90,7 @@ def _principal(held: Any) -> str:
 def _text(held: Any) -> str:
     if not isinstance(held, str) or not held:
         raise ValueError("a text of it is none")
-    held.encode()  # half a character, which nobody could send
+    held.encode()  # half a character, which UTF-8 cannot encode
     return held
 
 

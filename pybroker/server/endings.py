@@ -1,5 +1,5 @@
-"""What the log says of a listener's certificates that end soon or have ended: at the broker's start, then once a day,
-and at once of others that take their place."""
+"""Logs which certificates of a listener end soon or have ended: at the broker's start, then once a day, and at once
+for those that take their place."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ HOSTILE = (
 
 
 def leaves(held: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where JSON has numbers and texts."""
+    """Yield the paths to numbers and texts."""
     if isinstance(held, dict | list):
         for key, each in held.items() if isinstance(held, dict) else enumerate(held):
             yield from leaves(each, (*path, key))
