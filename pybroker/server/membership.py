@@ -218,7 +218,7 @@ class Membership:
         return await until_answered(lambda: self.session.children(nodes.BROKER_IDS, watch=watch))
 
     async def _shown_by(self, names: Iterable[str], before: int | None = None) -> list[LiveBroker]:
-        """Return the brokers of these nodes, or of those made `before` that czxid; nodes that cannot be read are left out.
+        """Return the brokers of these nodes, or of those made `before` that czxid, but for nodes that cannot be read.
         Raises StoreError."""
         found = await asyncio.gather(*(self._shown_at(name, before) for name in names))
         return [broker for broker in found if broker is not None]

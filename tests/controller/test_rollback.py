@@ -63,8 +63,8 @@ async def test_a_state_that_is_set_back_by_hand(cluster: FakeCluster) -> None:
 async def test_a_topic_that_had_fewer_partitions(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, with_states: bool
 ) -> None:
-    """A new controller reads a node from before CreatePartitions: it writes the partitions back that brokers hold, above
-    their epochs, and elects leaders of them."""
+    """A new controller reads a node from before CreatePartitions: it writes back the partitions that brokers hold,
+    above their epochs, and elects leaders of them."""
     keys = await cluster.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
     for key, leader in zip(keys, (1, 2, 3), strict=True):
         await cluster.until_led(key, leader)
