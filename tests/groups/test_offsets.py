@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from pybroker import errors
 from pybroker.cluster.image import OFFSETS_TOPIC
@@ -43,6 +44,30 @@ async def test_only_members_commit_to_a_group_that_has_some(wire: Wire, member: 
     assert await commit(wire, "new", {"t0": 2}, "m", 3) == [errors.ILLEGAL_GENERATION]
     assert await commit(wire, "new", {"t0": 2}, "m", 3, version=9) == [errors.GROUP_ID_NOT_FOUND]
     assert await committed(wire, "g") == {"t0": 1}
+
+
+async def test_offsets_of_a_live_member_outlast_the_time_it_gave_them(live: Live, member: Make) -> None:
+    """As kafka-go and sarama commit, with a retention time (version 2): what the group reads stays (KIP-211). Two
+    sweeps expire another group's offset meanwhile."""
+    await live.restart("offsets.retention.check.interval.ms=50")
+    one = await member()
+    await stable(one)
+
+    async def commit_for_a_moment(group: str, **who: Any) -> None:
+        kind = m.OffsetCommitRequest.Topics
+        topics = [kind(name="t", partitions=[kind.Partitions(partition_index=0, committed_offset=5)])]
+        answer = await one.wire.call("OffsetCommit", 2, group_id=group, topics=topics, retention_time_ms=1, **who)
+        assert answer.topics[0].partitions[0].error_code == 0
+
+    await commit_for_a_moment("g", member_id=one.id, generation_id_or_member_epoch=one.generation)
+    for _ in range(2):
+        await commit_for_a_moment("h", member_id="", generation_id_or_member_epoch=-1)
+        await eventually("it has expired", lambda: is_forgotten(one.wire, "h"))
+    assert await committed(one.wire, "g") == {"t0": 5}
+
+
+async def is_forgotten(wire: Wire, group: str) -> bool:
+    return await committed(wire, group) == {}
 
 
 async def test_a_deleted_topic_takes_its_offsets_along(live: Live, wire: Wire) -> None:

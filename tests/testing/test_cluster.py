@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ import pybroker.testing
 from pybroker.errors import KafkaError
 from pybroker.testing import BrokerFailed, ClusterHandle, Record
 from pybroker.testing.process import Subprocess
+from tests.harness import until
 from tests.testing.kit import KINDS, Kind, send
 
 START_S_MAX = 1.5
@@ -89,6 +91,24 @@ def test_nobody_is_asked_while_no_broker_runs(pybroker_cluster: ClusterHandle) -
     assert time.monotonic() - began < 1
     pybroker_cluster.start()
     pybroker_cluster.wait_in_sync(topic)
+
+
+def leads_any(cluster: ClusterHandle, topic: str, number: int) -> bool:
+    return any(cluster.leader(topic, partition) == number for partition in range(3))
+
+
+def test_a_clean_stop_is_no_death(pybroker_cluster: ClusterHandle, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever stops, the controller too: no log warns that a broker is dead."""
+    caplog.set_level("INFO", "pybroker")
+    topic = pybroker_cluster.create_topic("t", partitions=3)
+    for number in pybroker_cluster.brokers:
+        pybroker_cluster.wait_in_sync(topic)
+        pybroker_cluster.stop(number)
+        leads = functools.partial(leads_any, pybroker_cluster, topic, number)
+        until("others lead", lambda leads=leads: not leads())
+        pybroker_cluster.start(number)
+    pybroker_cluster.wait_in_sync(topic)
+    assert "broker is dead" not in caplog.text
 
 
 def test_a_group_begins_while_a_broker_is_dead(pybroker_cluster: ClusterHandle) -> None:
