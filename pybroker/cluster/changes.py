@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
+from pybroker.cluster.image import PartitionState
 from pybroker.model import TopicPartition
 
 CHANGES_MAX: Final = 16
@@ -54,6 +55,20 @@ class Changes:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(partition)
         kept.append(Change(self._now_ms(), partition, what, leader, leader_epoch, partition_epoch, tuple(isr), cause))
+
+    def written(
+        self, partition: TopicPartition, was: PartitionState, state: PartitionState, cause: str
+    ) -> tuple[str, bool]:
+        """Keep and count a change that the controller wrote; what it is, and whether it elected uncleanly."""
+        elected, unclean = was.leader != state.leader, state.leader >= 0 and state.leader not in was.isr
+        what = ELECTED if elected else "ISR changed"
+        self.elections += elected and state.leader >= 0
+        self.unclean_elections += unclean
+        self.note(
+            partition, what, f"{cause}; unclean" if unclean else cause, leader=state.leader,
+            leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch, isr=state.isr,
+        )  # fmt: skip
+        return what, unclean
 
     def of(self, partition: str = "") -> list[Change]:
         """The changes of a partition (TOPIC-NUMBER), or of all; the oldest first."""

@@ -35,6 +35,8 @@ LEADER_AND_ISR, UPDATE_METADATA, STOP_REPLICA = 7, 8, 4
 PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 RETRY_S = 0.1
 AGAIN_S = 1.0
+ACCEPTS_S = 1.0
+"""How long a broker may refuse connections before that is logged: it registers, and then accepts."""
 OVER = (errors.STALE_CONTROLLER_EPOCH, errors.STALE_BROKER_EPOCH, errors.BROKER_NOT_AVAILABLE)
 """Who is told, or who tells it, is no more: it is not told again."""
 
@@ -228,7 +230,8 @@ class BrokerChannel:
                 self._link.close()
 
     async def _connect(self) -> Asked:
-        said = ""
+        said, clock = "", asyncio.get_running_loop().time
+        began_s = clock()
         while True:
             broker = self.broker
             try:
@@ -242,7 +245,8 @@ class BrokerChannel:
                 proof = isinstance(problem, ConnectionRefusedError) and self._reached
                 if proof:
                     self._reports.refused(self.broker.id, self.epoch)
-                elif (why := _why(problem)) != said:  # logged again if the reason changes, or after it was reached
+                elif clock() - began_s >= ACCEPTS_S and (why := _why(problem)) != said:
+                    # Logged again if the reason changes, or after it was reached.
                     at = ",".join(f"{at.host}:{at.port}" for at in broker.endpoints.values())
                     reason = system_words(problem)
                     event(log, logging.WARNING, "broker not reached", broker=broker.id, at=at, reason=reason)

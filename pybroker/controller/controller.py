@@ -23,7 +23,7 @@ from typing import Any
 
 from pybroker import errors
 from pybroker.cluster import election as elections
-from pybroker.cluster.changes import ELECTED, Changes
+from pybroker.cluster.changes import Changes
 from pybroker.cluster.image import PartitionState, TopicImage
 from pybroker.cluster.rollback import Known
 from pybroker.config import BrokerConfig, TopicConfig
@@ -57,6 +57,10 @@ from pybroker.upkeep import Pauses, keep_up
 
 log = logging.getLogger(__name__)
 
+HAND_OVER_S = 1.0
+"""How long a controller that stops leaves an election to others: they hold one in milliseconds, if there are any."""
+STOPS = "this broker stops"
+
 
 class Controller:
     """Of the broker `broker_id`, in one session."""
@@ -80,6 +84,7 @@ class Controller:
         self.context: ClusterContext | None = None  # while it is the controller
         self._deletions: Deletions | None = None
         self._restoration: Restoration | None = None
+        self._waits_until_s = 0.0  # until then, by the loop's clock, it leaves elections to others
         self._refusals: set[tuple[int, int]] = set()
         """(broker, code) of each refusal that was logged, in any term, until the broker executes a request again."""
         self._step = 1
@@ -100,6 +105,13 @@ class Controller:
         if self._task is not None:
             await cancel_and_wait(self._task)
 
+    async def hand_over(self) -> None:
+        """Resign if this broker is the controller, and let the others stand for election first."""
+        if self.context is not None:
+            self._waits_until_s = asyncio.get_running_loop().time() + HAND_OVER_S
+            with contextlib.suppress(KafkaError, TimeoutError):
+                await asyncio.wait_for(self.ask(functools.partial(self._over, STOPS)), HAND_OVER_S)
+
     # -- election ----------------------------------------------------------------------------------------------------
 
     async def _stand(self) -> None:
@@ -116,6 +128,10 @@ class Controller:
                     continue
                 if there is not None:
                     await look.wait()
+                    continue
+                if (left_s := self._waits_until_s - asyncio.get_running_loop().time()) > 0:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(look.wait(), left_s)
                     continue
                 fence = await elect(self._session, self._broker_id, self._wall_ms())
                 if fence is not None:
@@ -170,7 +186,8 @@ class Controller:
             why = str(problem)
             raise
         finally:
-            event(log, logging.WARNING, "controller resigned", epoch=fence.epoch, cause=why)
+            level = logging.INFO if why == STOPS else logging.WARNING
+            event(log, level, "controller resigned", epoch=fence.epoch, cause=why)
             for timer in timers:
                 timer.cancel()
             self._session.unlisten(self._heed)
@@ -191,8 +208,8 @@ class Controller:
             self._inbox.once("deletions", self._delete)
             self._inbox.once("log dirs", self._log_dirs)
 
-    async def _over(self) -> None:
-        raise KafkaError(errors.NOT_CONTROLLER, "the session of the controller is over")
+    async def _over(self, why: str = "the session of the controller is over") -> None:
+        raise KafkaError(errors.NOT_CONTROLLER, why)
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -293,18 +310,11 @@ class Controller:
     def _note(self, key: TopicPartition, was: PartitionState | None, state: PartitionState, cause: str) -> None:
         """Log a change that was written, and keep it for /changes."""
         assert was is not None
-        elected, unclean = was.leader != state.leader, state.leader >= 0 and state.leader not in was.isr
-        what = ELECTED if elected else "ISR changed"
+        what, unclean = self._changes.written(key, was, state, cause)
         event(
             log, logging.WARNING if unclean else logging.INFO, what, partition=key, leader=state.leader,
             leader_epoch=state.leader_epoch, isr=",".join(map(str, state.isr)), leader_before=was.leader,
             unclean=unclean or None, cause=cause,
-        )  # fmt: skip
-        self._changes.elections += elected and state.leader >= 0
-        self._changes.unclean_elections += unclean
-        self._changes.note(
-            key, what, f"{cause}; unclean" if unclean else cause, leader=state.leader,
-            leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch, isr=state.isr,
         )  # fmt: skip
 
     async def _elect_again(self, cause: str = "somebody else had written") -> None:

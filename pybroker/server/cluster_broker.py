@@ -379,6 +379,8 @@ class ClusterBroker(Broker):
         if self._serving:
             if self.config["controlled.shutdown.enable"]:
                 led = bool(self._isr.partitions())
+                if self._controller is not None and self.metadata.image.brokers.keys() - {self.broker_id}:
+                    await self._controller.hand_over()  # the next one learns below that this broker leaves
                 if await self._hand_over() and led:
                     await asyncio.sleep(TELLING_SECONDS)
             await self._leave()

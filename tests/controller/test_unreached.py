@@ -39,6 +39,7 @@ async def test_the_reason_is_said_once(caplog: pytest.LogCaptureFixture, monkeyp
     of a death."""
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(broker_channel, "RETRY_S", 0.001)
+    monkeypatch.setattr(broker_channel, "ACCEPTS_S", 0.0)
     tries, reports = 0, Reports()
     outcome: OSError | None = ConnectionRefusedError(111, "refused")
     links: list[Link] = []
@@ -76,4 +77,27 @@ async def test_the_reason_is_said_once(caplog: pytest.LogCaptureFixture, monkeyp
     assert len(caplog.messages) == 4, "it was reached meanwhile"
     outcome = ConnectionRefusedError(111, "refused")
     await eventually("it is taken for dead", lambda: reports.dead)
+    channel.close()
+
+
+async def test_a_broker_that_has_just_registered_may_refuse_for_a_moment(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts connections a moment later: no log warns of each start."""
+    monkeypatch.setattr(broker_channel, "RETRY_S", 0.001)
+    monkeypatch.setattr(broker_channel, "ACCEPTS_S", 60.0)
+    tries = 0
+    links: list[Link] = []
+
+    async def open_link(broker: LiveBroker) -> Link:
+        nonlocal tries
+        tries += 1
+        if tries < 5:
+            raise ConnectionRefusedError(111, "refused")
+        links.append(Link())
+        return links[-1]
+
+    channel = BrokerChannel(1, 1, live_broker(2), 7, open_link, Reports())  # type: ignore[arg-type]
+    await eventually("it is reached", lambda: links)
+    assert not caplog.messages
     channel.close()
