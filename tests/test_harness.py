@@ -98,7 +98,9 @@ def test_ctrl_c_closes_the_servers(tmp_path: Path) -> None:
         "        while True:\n"
         "            time.sleep(0.01)\n"  # not pause(): a signal just before it would not end it
     )
-    quiet = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-c", "/dev/null"]
+    # Of its own: at its end it would delete the directories of earlier runs, for as long as that takes.
+    base = f"--basetemp={tmp_path / 'base'}"
+    quiet = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-c", "/dev/null", base]
     run = Process([sys.executable, "-m", "pytest", "-s", *quiet, str(test)])
     child = int(run.wait_line(r"child (\d+)", 100)[1])
     run.signal(signal.SIGINT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,8 +23,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if pyfuncitem.get_closest_marker("alone") is None or "PYBROKER_ALONE" in os.environ:
         return None
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid]
-    ran = subprocess.run(command, cwd=ROOT, env={**env, "PYBROKER_ALONE": "yes"}, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as base:
+        # Without a base of its own it would delete the directories of earlier runs, for as long as that takes.
+        own = [f"--basetemp={base}/alone", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-q", *own, pyfuncitem.nodeid]
+        ran = subprocess.run(command, cwd=ROOT, env={**env, "PYBROKER_ALONE": "yes"}, capture_output=True, text=True)
     assert ran.returncode == 0 and "1 passed" in ran.stdout, ran.stdout + ran.stderr
     return True
 
