@@ -202,6 +202,8 @@ class ClusterBroker(Broker):
         member.on_answer.append(lease.go_on)
         member.on_session.append(lambda session: identity.check_cluster(session, self.cluster_id))
         member.on_registered.append(self._registered)
+        # librdkafka asks for leaders where it is connected: it would ask this broker, which does not know them now.
+        member.on_lapsed.append(self.disconnect)
         for log_dir in self._dirs:
             log_dir.space.on_changed = functools.partial(self._tell_of_space, asyncio.get_running_loop())
         await self._wait(member.register())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -88,3 +89,21 @@ async def test_a_broker_starts_and_leads(
     await store.close()
     assert len(lines) <= LINES_MAX, lines
     assert not [line for line in lines if "Traceback" in line], lines
+
+
+async def test_whoever_asks_a_broker_that_is_no_member_is_sent_to_others(tmp_path: Path) -> None:
+    """Its registration is deleted, though it lives: it closes its connections. librdkafka asks for leaders where it is
+    connected, and this broker does not know them before the controller reaches it, which may be never."""
+    store = ForbiddingStore()
+    await store.open()
+    admin = await store.session(60_000)
+    store.owners.add(admin.id)
+    await prepare(admin, nodes.OF_A_CLUSTER)
+    one = broker(tmp_path, store)
+    await one.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+    await admin.delete(nodes.broker(1))
+    assert await asyncio.wait_for(reader.read(), 30) == b""
+    writer.close()
+    await one.stop()
+    await store.close()
