@@ -24,6 +24,18 @@ OURS = (1, 2)
 TOOL_S_MAX = 60
 
 
+def tool_command(main: str, *arguments: str) -> list[str]:
+    """The command that runs a tool of Kafka 3.9.1."""
+    return java(VERSION, main, *arguments, classpath=[jars(VERSION, TOOLS) / "*"])
+
+
+def run_tool(main: str, *arguments: str) -> str:
+    """What a tool of Kafka prints; it has to end well."""
+    done = subprocess.run(tool_command(main, *arguments), capture_output=True, text=True, timeout=TOOL_S_MAX)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 class KafkaMember(ApacheKafka):
     """One broker of Kafka 3.9.1 in a cluster that others share."""
 
@@ -72,12 +84,7 @@ class Mixed(Cluster):
 
     # -- Kafka's tools -----------------------------------------------------------------------------------------------
 
-    def tool(self, main: str, *arguments: str) -> str:
-        """What a tool of Kafka prints; it has to end well."""
-        command = java(VERSION, main, *arguments, classpath=[jars(VERSION, TOOLS) / "*"])
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S_MAX)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    tool = staticmethod(run_tool)
 
     def topics(self, *arguments: str) -> str:
         return self.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.bootstrap, *arguments)

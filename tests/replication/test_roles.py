@@ -11,7 +11,7 @@ import pytest
 
 from pybroker import core, errors
 from pybroker.errors import KafkaError
-from pybroker.model import DEBUGGING
+from pybroker.model import CONSUMER, DEBUGGING
 from pybroker.protocol import messages as m
 from pybroker.replication.replica import Replica
 from tests.harness import eventually
@@ -104,6 +104,31 @@ async def test_a_tool_that_compares_replicas_reads_each(live: Live) -> None:
     assert await latest(wire, replica_id=DEBUGGING) == (0, 2)
     fetched = await wire.fetch("t", 0, replica_id=DEBUGGING)
     assert (fetched.high_watermark, values(fetched.records)) == (1, [b"a", b"b"]), "what is not committed, too"
+
+
+@pytest.mark.parametrize("version", [4, 12, 13, 14, 15, 16, 17])
+async def test_a_tool_that_compares_replicas_fetches_in_each_version(live: Live, version: int) -> None:
+    """From version 15 on the replica id is in the replica state: there, too, -2 is no consumer, which has to ask the
+    leader and sees only what is committed."""
+    wire = await live.connect()
+    replica = await held(live, wire)
+    topic = replica.topic_id if version >= 13 else "t"
+
+    async def fetched(replica_id: int) -> tuple[int, list[bytes | None]]:
+        by: dict[str, Any] = {"replica_id": replica_id}
+        if version >= 15:
+            by = {"replica_state": m.FetchRequest.ReplicaState(replica_id=replica_id)}
+        response = await wire.call("Fetch", version, **fetch_fields(topic, 0, **by))
+        [found] = response.responses[0].partitions
+        return found.error_code, values(found.records or b"")
+
+    await replica.lead(50, 100, followers=[7])
+    assert (await wire.produce("t", batch(b"a"), acks=1)).error_code == 0
+    assert await fetched(DEBUGGING) == (0, [b"a"])
+    assert await fetched(CONSUMER) == (0, [])
+    await replica.follow(7, 51, 101)
+    assert await fetched(DEBUGGING) == (0, [b"a"])
+    assert await fetched(CONSUMER) == (NOT_LEADER, [])
 
 
 async def test_the_address_of_the_leader_is_that_of_the_listener(live: Live) -> None:

@@ -24,7 +24,7 @@ from pybroker.cluster.image import Image
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.replica_selector import ReplicaView, preferred_read_replica
 from pybroker.errors import KafkaError
-from pybroker.model import DEBUGGING
+from pybroker.model import CONSUMER, DEBUGGING
 from pybroker.protocol import messages as m
 from pybroker.replication.leaders import tell_leader
 from pybroker.replication.proof import Proof
@@ -223,14 +223,14 @@ class Fetch:
 
     def _fetcher(self, request: Any, call: Call) -> _Fetcher:
         """Who the request says that it comes from."""
-        if request.replica_id == -1 and (request.replica_state is None or request.replica_state.replica_id < 0):
+        broker, epoch, state = int(request.replica_id), -1, request.replica_state
+        if broker == CONSUMER and state is not None:  # from v15 on (KIP-903)
+            broker, epoch = int(state.replica_id), int(state.replica_epoch)
+        if broker == CONSUMER:
             aware = self._followers is not None and self._followers.rack_aware
-            return _Fetcher(-1, -1, rack=request.rack_id if aware else "")
-        state = request.replica_state  # from v15 on (KIP-903)
+            return _Fetcher(CONSUMER, -1, rack=request.rack_id if aware else "")
         refused = self._followers is None or call.caller.listener != self._followers.listener
-        if request.replica_id != -1 or state is None:
-            return _Fetcher(int(request.replica_id), -1, refused)
-        return _Fetcher(int(state.replica_id), int(state.replica_epoch), refused)
+        return _Fetcher(broker, epoch, refused)
 
     async def _read(self, plan: Plan, request: Any, version: int, by: _Fetcher, noted: bool) -> list[_Read]:
         """Read each partition in turn until the answer is full; the first that has any gives one batch at least.
