@@ -7,8 +7,10 @@
 
 All little-endian. The checksums of header and blocks are checked. A reader of what is stored takes what Java's reader
 takes: it passes by the checksum and the size of the content and what follows the first frame, and ends at a block of
-no bytes, compressed or not. The CRC of the batch has covered the same bytes. A broker that takes a batch refuses all
-of these, since some clients do; cramjam's frames, which our Producer and aiokafka send, have a checksum of the content.
+no bytes, compressed or not. (A compressed one is a token of 0: Java's reader takes the 0 bytes that it makes for the
+end, and fails where records were to follow.) The CRC of the batch has covered the same bytes. A broker that takes a
+batch refuses all of these, since some clients do; cramjam's frames, which our Producer and aiokafka send, have a
+checksum of the content.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
@@ -42,7 +44,7 @@ cdef uint32_t PLAIN = 0x80000000
 
 
 cdef int _open(cursor_t* r, uint8_t* flags, int64_t* block_max, int64_t* content) noexcept nogil:
-    """The frame's header; `content` is -1 if it does not say how much it holds."""
+    """The frame's header; `content` is -1 if it does not say how much it holds, INT64_MAX at most."""
     cdef const uint8_t* p = NULL
     cdef const uint8_t* rest = NULL
     cdef uint64_t size
@@ -61,17 +63,16 @@ cdef int _open(cursor_t* r, uint8_t* flags, int64_t* block_max, int64_t* content
         if read_span(r, 8, &rest) != OK:
             return CORRUPT_MESSAGE
         size = <uint64_t>lz4_le32(rest + 4) << 32 | lz4_le32(rest)
-        if size > INT64_MAX:
-            return CORRUPT_MESSAGE
-        content[0] = <int64_t>size
+        content[0] = <int64_t>min(size, <uint64_t>INT64_MAX)
     if read_span(r, 1, &rest) != OK or rest[0] != (lz4_hash(p + 4, <size_t>(rest - p - 4)) >> 8 & 0xFF):
         return CORRUPT_MESSAGE
     return OK
 
 
 cdef int _block(
-    cursor_t* r, uint8_t flags, uint32_t size, int64_t block_max, int64_t start, block_t* out) noexcept nogil:
-    """One block of the frame whose content begins at `start` of out; out has room for it."""
+        cursor_t* r, uint8_t flags, uint32_t size, int64_t block_max, int64_t start, bint checked,
+        block_t* out) noexcept nogil:
+    """One block of the frame whose content begins at `start` of out; out has room for it. `checked`: it makes bytes."""
     cdef const uint8_t* p = NULL
     cdef const uint8_t* check = NULL
     cdef uint8_t* to = out.data + out.size
@@ -85,7 +86,7 @@ cdef int _block(
         out.size += n
         return OK
     made = lz4_block(p, <size_t>n, to if flags & INDEPENDENT else out.data + start, to, to + block_max)
-    if made < 0:
+    if made < 0 or (checked and made == 0):
         return CORRUPT_MESSAGE
     out.size += made
     return OK
@@ -95,7 +96,7 @@ cdef int lz4_frame(const uint8_t* p, size_t n, int64_t most, bint checked, block
     cdef cursor_t r
     cdef const uint8_t* at = NULL
     cdef uint8_t flags = 0
-    cdef int64_t block_max = 0, content = -1, start = out.size
+    cdef int64_t block_max = 0, content = -1, start = out.size, before
     cdef uint32_t size
     cdef int status
     cursor_init(&r, p, n)
@@ -106,9 +107,12 @@ cdef int lz4_frame(const uint8_t* p, size_t n, int64_t most, bint checked, block
         size = lz4_le32(at)
         if size == 0 or (size == PLAIN and not checked):
             break
+        before = out.size
         status = block_room(out, block_max)
         if status == OK:
-            status = _block(&r, flags, size, block_max, start, out)
+            status = _block(&r, flags, size, block_max, start, checked, out)
+        if status == OK and out.size == before:
+            return OK  # Java looks at nothing behind it
         if status == OK and out.size - start > most:
             status = MESSAGE_TOO_LARGE
     if status != OK:
@@ -139,7 +143,7 @@ cdef int64_t lz4_undo(const uint8_t* p, size_t n, uint8_t* to, int64_t room) noe
         size = lz4_le32(at)
         if size == 0:
             break
-        if _block(&r, flags, size, min(block_max, room - out.size), 0, &out) != OK:
+        if _block(&r, flags, size, min(block_max, room - out.size), 0, True, &out) != OK:
             return -1
     if flags & CONTENT_CHECKSUM and (read_span(&r, 4, &at) != OK or lz4_le32(at) != lz4_hash(to, <size_t>out.size)):
         return -1

@@ -37,8 +37,11 @@ _GZIP_HEAD_BYTES: Final = 10
 _GZIP_FLAGS_AT: Final = 3
 _GZIP_TAIL_BYTES: Final = 18  # or fewer that follow a member are none: Java's reader asks for more before it looks
 _GZIP_DEFLATE: Final = b"\x08"
-_GZIP_RESERVED: Final = 0xE0
 _GZIP_CRC: Final = 0x02
+_GZIP_EXTRA: Final = 0x04
+_GZIP_NAME: Final = 0x08
+_GZIP_COMMENT: Final = 0x10
+_GZIP_HEAD: Final = _GZIP_MAGIC + _GZIP_DEFLATE + bytes(_GZIP_HEAD_BYTES - 3)  # of no flags
 _GZIP_STEP_BYTES: Final = 256
 _GZIP_STEP_BYTES_MAX: Final = 1 << 20
 """A member is fed in steps that double: zlib copies what follows the end of one, and there may be a great many."""
@@ -87,7 +90,8 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
 def decompress_stored(codec: int, data: Buffer, max_bytes: int) -> bytes:
     """Decompress what a broker has stored, Apache Kafka's too: as tolerantly as the decoders of its Java clients.
 
-    It ignores what follows the data, reserved flags of gzip, and the size and checksum of an lz4 frame's content."""
+    It ignores what follows the data, reserved flags of gzip, and the size and checksum of an lz4 frame's content. Such
+    a frame ends at a block of no bytes."""
     return _STORED.get(codec, decompress)(codec, data, max_bytes)
 
 
@@ -127,22 +131,55 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
     return zlib.compress(data, level, _GZIP_WINDOW)
 
 
-def _gunzip_stored(codec: int, data: Buffer, max_bytes: int) -> bytes:
-    """Decompress like GZIPInputStream: reserved flags are ignored, and what is no header behind a member is the end."""
-    head = bytearray(data[:_GZIP_HEAD_BYTES])
-    if len(head) == _GZIP_HEAD_BYTES and head[_GZIP_FLAGS_AT] & _GZIP_RESERVED and not head[_GZIP_FLAGS_AT] & _GZIP_CRC:
-        head[_GZIP_FLAGS_AT] &= ~_GZIP_RESERVED
-        data = bytes(head) + bytes(data[_GZIP_HEAD_BYTES:])
-    return _gunzip(codec, data, max_bytes, strict=False)
+def _gzip_header_end(view: memoryview, start: int) -> int:
+    """The place where the header of a member that begins at `start` ends; -1 if Java's reader takes none there.
+
+    It ignores reserved flags, and looks at the checksum of the header. A name and a comment may be of any length."""
+    head = bytes(view[start : start + _GZIP_HEAD_BYTES])
+    if len(head) < _GZIP_HEAD_BYTES or not head.startswith(_GZIP_MAGIC + _GZIP_DEFLATE):
+        return -1
+    flags, at = head[_GZIP_FLAGS_AT], start + _GZIP_HEAD_BYTES
+    if flags & _GZIP_EXTRA:
+        at += 2 + int.from_bytes(view[at : at + 2], "little")
+    if flags & _GZIP_NAME:
+        at = _past_zero(view, at)
+    if flags & _GZIP_COMMENT:
+        at = _past_zero(view, at)
+    if flags & _GZIP_CRC:
+        said, at = bytes(view[at : at + 2]), at + 2
+        if said != (zlib.crc32(view[start : at - 2]) & 0xFFFF).to_bytes(2, "little"):
+            return -1
+    return at if at <= len(view) else -1
+
+
+def _past_zero(view: memoryview, at: int) -> int:
+    """The place behind the next byte of 0; beyond the end if there is none."""
+    while at < len(view):
+        piece = bytes(view[at : at + _GZIP_STEP_BYTES])
+        end = piece.find(0)
+        if end >= 0:
+            return at + end + 1
+        at += len(piece)
+    return len(view) + 1
 
 
 def _gunzip(codec: int, data: Buffer, max_bytes: int, *, strict: bool = True) -> bytes:
-    """One member or several, as gzip allows; what else follows is refused if `strict`."""
+    """One member or several, as gzip allows; what else follows is refused if `strict`.
+
+    If not, it reads like GZIPInputStream: what is no header behind a member is the end."""
     view = memoryview(data)
     made: list[bytes] = []
     left, position = max_bytes, 0
     while True:
         member, step = zlib.decompressobj(_GZIP_WINDOW), _GZIP_STEP_BYTES
+        if not strict:
+            begin = _gzip_header_end(view, position)
+            if begin < 0 and position:
+                return b"".join(made)
+            if begin < 0:
+                raise _corrupt(codec, "its header is damaged or cut")
+            member.decompress(_GZIP_HEAD)  # zlib then checks the length and the CRC behind the data
+            position = begin
         while not member.eof:
             piece = view[position : position + step]
             if not piece:
@@ -156,14 +193,9 @@ def _gunzip(codec: int, data: Buffer, max_bytes: int, *, strict: bool = True) ->
                 raise _too_large(codec, max_bytes)
             position += len(piece) - len(member.unused_data)
             step = min(2 * step, _GZIP_STEP_BYTES_MAX)
-        if position == len(view):
+        if position == len(view) or (not strict and len(view) - position <= _GZIP_TAIL_BYTES):
             return b"".join(made)
-        if not strict and (
-            len(view) - position <= _GZIP_TAIL_BYTES
-            or bytes(view[position : position + len(_GZIP_MAGIC) + 1]) != _GZIP_MAGIC + _GZIP_DEFLATE
-        ):
-            return b"".join(made)
-        if bytes(view[position : position + len(_GZIP_MAGIC)]) != _GZIP_MAGIC:
+        if strict and bytes(view[position : position + len(_GZIP_MAGIC)]) != _GZIP_MAGIC:
             raise _corrupt(codec, f"{len(view) - position} bytes follow it")
 
 
@@ -338,7 +370,7 @@ def _unzstd_into(data: Buffer, buffer: Any) -> bytes:
 _COMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}
 _DECOMPRESSORS: Final[dict[int, Callable[..., bytes]]] = {1: _gunzip, 2: _unsnappy, 3: _unlz4, 4: _unzstd}
 _STORED: Final[dict[int, Callable[..., bytes]]] = {
-    1: _gunzip_stored,
+    1: partial(_gunzip, strict=False),
     2: partial(_unsnappy, strict=False),
     3: _undo_stored,
     4: _undo_stored,

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable
 
 import cramjam
+import lz4.block
 import lz4.frame
 import pytest
 import zstandard
@@ -262,6 +263,20 @@ def test_many_blocks_of_zstd_for_little_are_left_to_a_thread() -> None:
         payload += packer.flush()
         assert readable(sealed(1, payload, ZSTD))
         assert taken(sealed(1, payload, ZSTD)) == expected
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_compressed_block_of_lz4_that_makes_no_bytes_is_not_taken(place: int) -> None:
+    """For Java's reader it is the end of the records, wherever it stands."""
+    plain = slow_batch.records([(0, None, b"v" * 99, [])] * 2, 0)
+    blocks = [lz4.block.compress(part, store_size=False) for part in (plain[:99], plain[99:])]
+
+    def frame(blocks: list[bytes]) -> bytes:
+        head = lz4.frame.compress(b"", content_checksum=False, store_size=False, block_linked=False)[:7]
+        return head + b"".join(struct.pack("<I", len(block)) + block for block in blocks) + bytes(4)
+
+    assert taken(sealed(2, frame(blocks), LZ4))
+    assert not taken(sealed(2, frame([*blocks[:place], b"\0", *blocks[place:]]), LZ4))
 
 
 def test_a_member_of_gzip_does_not_reach_back_into_the_one_before() -> None:

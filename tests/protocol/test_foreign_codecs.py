@@ -4,20 +4,24 @@ Kafka's verdict is data: what the record reader of Apache Kafka 3.9.1's clients 
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zlib
 
+import lz4.block
+import lz4.frame
 import pytest
 
 from pybroker import core
-from pybroker.errors import KafkaError
-from pybroker.protocol.compression import compress, decompress_stored
+from pybroker.errors import CORRUPT_MESSAGE, KafkaError
+from pybroker.protocol.compression import compress, decompress_stored, open_batch
 from pybroker.replication import validation
 
 BATCH = core.build_batch([(0, None, b"record %d" % i, []) for i in range(300)])
 PLAIN = BATCH[61:]
 RULES = validation.Rules(False, False, validation.NO_LIMIT, validation.NO_LIMIT, None, None)
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+LZ4_MAGIC = b"\x04\x22\x4d\x18"
 SKIPPABLE = b"\x50\x2a\x4d\x18" + struct.pack("<I", 5) + b"hello"
 
 
@@ -25,10 +29,39 @@ def of(codec: int, data: bytes = PLAIN) -> bytes:
     return compress(codec, data)
 
 
-def gzip_with(flags: int) -> bytes:
-    made = bytearray(zlib.compress(PLAIN, wbits=31))
+def gzip_with(flags: int, data: bytes = PLAIN) -> bytes:
+    made = bytearray(zlib.compress(data, wbits=31))
     made[3] = flags
     return bytes(made)
+
+
+def gzip_headed(flags: int, fields: bytes, crc: bool | None = None) -> bytes:
+    """A member whose header has these fields; `crc`: and a checksum, a right or a wrong one."""
+    head = b"\x1f\x8b\x08" + bytes([flags | (crc is not None) << 1]) + bytes(6) + fields
+    if crc is not None:
+        head += struct.pack("<H", zlib.crc32(head) & 0xFFFF ^ (not crc))
+    return head + zlib.compress(PLAIN, wbits=31)[10:]
+
+
+def lz4_of(*blocks: bytes, size: int | None = None, checksum: bytes = b"") -> bytes:
+    """A frame of compressed blocks, independent of each other, that says this size of its content."""
+    flags = 0x60 | (size is not None) << 3 | bool(checksum) << 2
+    head = bytes([flags, 0x40]) + (b"" if size is None else struct.pack("<Q", size))
+    parts = [struct.pack("<I", len(block)) + block for block in blocks]
+    return LZ4_MAGIC + head + xxhash_byte(head) + b"".join(parts) + bytes(4) + checksum
+
+
+def xxhash_byte(head: bytes) -> bytes:
+    """The header checksum of a frame: the one that the reference library takes."""
+    for byte in range(256):
+        with contextlib.suppress(RuntimeError):
+            lz4.frame.get_frame_info(LZ4_MAGIC + head + bytes([byte]))
+            return bytes([byte])
+    raise AssertionError(head)
+
+
+def block(data: bytes) -> bytes:
+    return bytes(lz4.block.compress(data, store_size=False))
 
 
 def zstd_that_says(size: int, more: bytes = b"") -> bytes:
@@ -46,6 +79,20 @@ CASES = {
     "gzip, zeros behind it": (GZIP, of(GZIP) + bytes(8), True),
     "gzip, bytes behind it": (GZIP, of(GZIP) + b"A" * 30, True),
     "gzip, the magic behind it": (GZIP, of(GZIP) + b"\x1f\x8b", True),
+    "gzip, reserved flags of a second member": (GZIP, of(GZIP, PLAIN[:999]) + gzip_with(0xE0, PLAIN[999:]), True),
+    "gzip, a second empty member with reserved flags": (GZIP, of(GZIP) + gzip_with(0x80, b""), True),
+    "gzip, a head with a wrong checksum behind it": (GZIP, of(GZIP) + gzip_headed(0, b"", crc=False), True),
+    "gzip, a name without end behind it": (GZIP, of(GZIP) + gzip_with(0x08)[:10] + b"A" * 300, True),
+    "gzip, a comment without end behind it": (GZIP, of(GZIP) + gzip_with(0x10)[:10] + b"A" * 300, True),
+    "gzip, an extra field without end behind it": (GZIP, of(GZIP) + gzip_with(0x04)[:10] + b"\xff" * 30, True),
+    "gzip, a head of half a checksum behind it": (GZIP, of(GZIP) + gzip_with(0x0A)[:10] + b"A" * 9 + b"\0B", True),
+    "gzip, a second member that is damaged": (GZIP, of(GZIP) + gzip_with(0)[:10] + b"\xff" * 30, False),
+    "gzip, a second member that is cut": (GZIP, of(GZIP) + of(GZIP)[:-9], False),
+    "gzip, reserved flags and a right checksum": (GZIP, gzip_headed(0xE0, b"", crc=True), True),
+    "gzip, all flags and fields": (GZIP, gzip_headed(0xFD, b"\2\0\0\0" + b"n" * 300 + b"\0c\0", crc=True), True),
+    "gzip, a wrong checksum of the header": (GZIP, gzip_headed(0xE0, b"", crc=False), False),
+    "gzip, a name without end": (GZIP, gzip_with(0x88)[:10] + b"A" * 300, False),
+    "gzip, another method": (GZIP, b"\x1f\x8b\x07" + of(GZIP)[3:], False),
     "gzip, cut": (GZIP, of(GZIP)[:-9], False),
     "snappy, bytes behind it": (SNAPPY, of(SNAPPY) + bytes(3), True),
     "snappy, two frames": (SNAPPY, of(SNAPPY, PLAIN[:99]) + of(SNAPPY, PLAIN[99:]), True),
@@ -54,6 +101,14 @@ CASES = {
     "lz4, a last empty frame": (LZ4, of(LZ4) + of(LZ4, b""), True),
     "lz4, a last skippable frame": (LZ4, of(LZ4) + SKIPPABLE, True),
     "lz4, a block of no bytes first": (LZ4, LZ4_HEAD + struct.pack("<I", 1 << 31) + of(LZ4)[7:], False),
+    "lz4, a compressed block of no bytes first": (LZ4, lz4_of(b"\0", block(PLAIN)), False),
+    "lz4, a compressed block of no bytes between": (LZ4, lz4_of(block(PLAIN[:999]), b"\0", block(PLAIN[999:])), False),
+    "lz4, a compressed block of no bytes last": (LZ4, lz4_of(block(PLAIN), b"\0"), True),
+    "lz4, a compressed block of no bytes, cut": (LZ4, lz4_of(block(PLAIN), b"\0", checksum=b"A")[:-5], True),
+    "lz4, says 2**63 bytes": (LZ4, lz4_of(block(PLAIN), size=1 << 63), True),
+    "lz4, says 2**64 - 1 bytes": (LZ4, lz4_of(block(PLAIN), size=(1 << 64) - 1), True),
+    "lz4, says 2**63 - 1 bytes": (LZ4, lz4_of(block(PLAIN), size=(1 << 63) - 1), True),
+    "lz4, says fewer bytes": (LZ4, lz4_of(block(PLAIN), size=5), True),
     "lz4, no end mark": (LZ4, of(LZ4)[:-4], False),
     "zstd, its magic behind it": (ZSTD, of(ZSTD) + b"\x28\xb5\x2f\xfd", True),
     "zstd, a skippable frame that is cut": (ZSTD, of(ZSTD) + SKIPPABLE[:-1], True),
@@ -84,13 +139,16 @@ def test_a_broker_takes_what_clients_send(codec: int) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_kafka_reads_is_read(case: str) -> None:
-    """Records that a Kafka has stored are not lost; what it cannot read gives no other records."""
+    """Records that a Kafka has stored are not lost; what it cannot read is an error."""
     codec, payload, read = CASES[case]
-    try:
-        made = decompress_stored(codec, payload, 1 << 20)
-    except KafkaError:
-        made = b""
-    assert made == (PLAIN if read else b"")
+    batch = core.rebuild_batch(BATCH, payload, codec)
+    header = core.check_batch(batch)
+    if read:
+        assert decompress_stored(codec, payload, 1 << 20) == PLAIN
+        assert len(list(core.walk_records(open_batch(batch, header), header))) == 300
+        return
+    with pytest.raises((KafkaError, core.LogError)):
+        list(core.walk_records(open_batch(batch, header), header))
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
@@ -103,8 +161,21 @@ def test_what_comes_out_is_bounded_for_readers_too(codec: int) -> None:
     assert refused.value.code == 10
 
 
-def test_core_refuses_a_block_of_no_bytes_in_place() -> None:
-    """An uncompressed block of length 0 is the end for Java."""
-    payload = CASES["lz4, a block of no bytes first"][1]
+@pytest.mark.parametrize("flags", [0x02, 0x04, 0x08, 0x10, 0xFE])
+def test_a_gzip_header_that_is_cut_anywhere_is_refused(flags: int) -> None:
+    """So it is where the data begins; behind a member it is the end."""
+    fields = b"\2\0xx" * (flags >> 2 & 1) + b"name\0" * (flags >> 3 & 1) + b"comment\0" * (flags >> 4 & 1)
+    whole = gzip_headed(flags & ~2, fields, crc=True if flags & 2 else None)
+    assert decompress_stored(GZIP, whole, len(PLAIN)) == PLAIN
+    for size in range(whole.index(zlib.compress(PLAIN, wbits=31)[10:])):
+        with pytest.raises(KafkaError) as refused:
+            decompress_stored(GZIP, whole[:size], len(PLAIN))
+        assert refused.value.code == CORRUPT_MESSAGE
+        assert decompress_stored(GZIP, of(GZIP) + whole[:size], len(PLAIN)) == PLAIN
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "block of no bytes" in case])
+def test_core_refuses_a_block_of_no_bytes_in_place(case: str) -> None:
+    """For Java it is the end, compressed or not."""
     with pytest.raises(core.LogError):
-        core.undo(LZ4, payload, 1 << 20)
+        core.undo(LZ4, CASES[case][1], 1 << 20)
