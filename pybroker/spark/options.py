@@ -3,7 +3,8 @@
 Names are compared without regard to case, as in Spark. A name close to a known one is refused as a slip, and so is a
 client setting without its `kafka.` prefix; any other unknown name is ignored, as in Spark's connector. A name with
 `kafka.` is for the client: pybroker's client applies the settings that it supports, ignores with a warning those that
-only tune Java's client, and refuses those that would change the meaning.
+only tune Java's client and those of the other kind of client (one set of options may serve source and sink), and
+refuses those that would change the meaning.
 """
 
 import difflib
@@ -101,6 +102,21 @@ SINK_CLIENT: Final = SECURITY_CLIENT | frozenset(
         "retries",
     )
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The settings of one kind of client: those that pybroker's takes, and those that only tune Java's."""
+
+    name: str
+    client: frozenset[str]
+    java: frozenset[str]
+
+
+CONSUMERS: Final = _Kind("consumers", SOURCE_CLIENT, OF_CONSUMERS - SOURCE_CLIENT)
+PRODUCERS: Final = _Kind("producers", SINK_CLIENT, OF_PRODUCERS - SINK_CLIENT)
+CLIENT_SETTINGS: Final = frozenset().union(SOURCE_CLIENT, SINK_CLIENT, OF_CONSUMERS, OF_PRODUCERS, REFUSED)
+"""All that Kafka's consumers and producers have, but for what comes with newer versions."""
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 SPARK_OPTIONS: Final = frozenset(("checkpointLocation", "path"))
 """What Spark itself reads of the same options."""
@@ -156,27 +172,30 @@ class SinkOptions:
 class _Given:
     """The options as they were given, by name in lower case; each `take` parses one, and says whose value is wrong."""
 
-    def __init__(
-        self, options: Mapping[str, str], known: frozenset[str], client: frozenset[str], java: frozenset[str]
-    ) -> None:
-        """`known`: options; `client`: settings that pybroker's client takes; `java`: those that only tune Java's."""
+    def __init__(self, options: Mapping[str, str], known: frozenset[str], kind: _Kind, other: _Kind) -> None:
+        """`known`: options; `kind`: of the client that is used here; `other`: of the one that is not."""
         self.values = {key.lower(): str(value) for key, value in options.items() if value is not None}
         self.client = {key[6:]: value for key, value in self.values.items() if key.startswith("kafka.")}
+        own = kind.client | kind.java | REFUSED.keys()
         for key in self.values:
             if key.startswith("kafka."):
                 continue
-            if key in client | REFUSED.keys():
+            if key in own:
                 raise _invalid(f"{key} is a setting of the client: say kafka.{key}")
+            if key in CLIENT_SETTINGS:
+                raise _invalid(f"{key} is a setting of {other.name}, and has no effect here: leave it out")
             if key in (limit.lower() for limit in NO_LIMITS):
                 raise _invalid(f"{key} is not supported: say maxOffsetsPerTrigger")
             _refuse_slip(key, known | SPARK_OPTIONS)
         for key in self.client:
             if key in REFUSED:
                 raise _invalid(f"kafka.{key} is not supported: {REFUSED[key]}")
-            if key in java:
+            if key in kind.java:
                 logger.warning("kafka.%s has no effect here: it tunes the Java client", key)
-            elif key not in client:
-                _refuse_slip(key, client | java | REFUSED.keys(), "kafka.")
+            elif key not in kind.client and key in CLIENT_SETTINGS:
+                logger.warning("kafka.%s has no effect here: it is a setting of %s", key, other.name)
+            elif key not in kind.client:
+                _refuse_slip(key, CLIENT_SETTINGS, "kafka.")
                 logger.warning("kafka.%s has no effect: no client of Kafka is known to have this setting", key)
         self.security = _security(self.client)
         if not self.client.get("bootstrap.servers"):
@@ -196,7 +215,7 @@ class _Given:
 
 def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """What a batch read or a stream is told. Raises KafkaError(INVALID_CONFIG) with one sentence."""
-    given = _Given(options, SOURCE_OPTIONS, SOURCE_CLIENT, OF_CONSUMERS - SOURCE_CLIENT)
+    given = _Given(options, SOURCE_OPTIONS, CONSUMERS, PRODUCERS)
     start, end = _bounds(given, streaming)
     if streaming:
         for option in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
@@ -236,7 +255,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     """What a write is told. Raises KafkaError(INVALID_CONFIG) with one sentence."""
-    given = _Given(options, SINK_OPTIONS, SINK_CLIENT, OF_PRODUCERS - SINK_CLIENT)
+    given = _Given(options, SINK_OPTIONS, PRODUCERS, CONSUMERS)
     client = {key: value for key, value in given.client.items() if key in SINK_CLIENT - SECURITY_CLIENT}
     client.pop("bootstrap.servers")
     if client.get("acks", "all") not in ("all", "-1"):

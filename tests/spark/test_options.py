@@ -89,6 +89,11 @@ def test_three_ways_to_say_what_is_read(given: dict[str, str], expected: options
         ({**NAMED, "kafka.isolation_level": "read_committed"}, "did you mean kafka.isolation.level"),
         ({**NAMED, "kafka.sasl.mechansim": "PLAIN"}, "did you mean kafka.sasl.mechanism"),
         ({**NAMED, "kafka.max.poll.record": "5"}, "did you mean kafka.max.poll.records"),
+        ({**NAMED, "kafka.compresion.type": "lz4"}, "compresion.type: did you mean kafka.compression.type"),
+        ({**NAMED, "kafka.metadata.max.idel.ms": "5"}, "did you mean kafka.metadata.max.idle.ms"),
+        ({**NAMED, "fetch.max.bytes": "5"}, "a setting of the client: say kafka.fetch.max.bytes"),
+        ({**NAMED, "Max.Poll.Records": "5"}, "say kafka.max.poll.records"),
+        ({**NAMED, "linger.ms": "5"}, "linger.ms is a setting of producers, and has no effect here: leave it out"),
         ({**NAMED, "isolation.level": "read_committed"}, "a setting of the client: say kafka.isolation.level"),
         ({**NAMED, "group.id": "g"}, "say kafka.group.id"),
         ({**NAMED, "maxBytesPerTrigger": "5"}, "maxbytespertrigger is not supported: say maxOffsetsPerTrigger"),
@@ -151,6 +156,33 @@ def test_an_option_that_is_nothing_like_ours_is_left_alone(caplog: pytest.LogCap
     assert "kafka.own.x has no effect: no client of Kafka is known to have this setting" in caplog.text
 
 
+OF_BOTH = options.CLIENT_SETTINGS - options.REFUSED.keys() - options.SECURITY_CLIENT - {"bootstrap.servers"}
+
+
+@pytest.mark.parametrize("name", sorted(OF_BOTH - options.SOURCE_CLIENT))
+def test_a_source_takes_each_name_that_kafkas_clients_have(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Without effect, which is logged: one set of options may serve a source and a sink."""
+    source(**{f"kafka.{name}": "1"})
+    assert f"kafka.{name} has no effect here: it " in caplog.text
+
+
+@pytest.mark.parametrize("name", sorted(OF_BOTH - options.SINK_CLIENT))
+def test_a_sink_takes_each_name_that_kafkas_clients_have(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    options.parse_sink({**SERVERS, f"kafka.{name}": "1"})
+    assert f"kafka.{name} has no effect here: it " in caplog.text
+
+
+def test_a_setting_of_the_other_client_is_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
+    source(**{"kafka.metadata.max.idle.ms": "1", "kafka.acks": "all"})
+    options.parse_sink({**SERVERS, "kafka.isolation.level": "read_committed", "kafka.max.poll.records": "1"})
+    assert [record.message for record in caplog.records] == [
+        "kafka.metadata.max.idle.ms has no effect here: it is a setting of producers",
+        "kafka.acks has no effect here: it is a setting of producers",
+        "kafka.isolation.level has no effect here: it is a setting of consumers",
+        "kafka.max.poll.records has no effect here: it is a setting of consumers",
+    ]
+
+
 def test_the_sink_hands_the_producer_its_settings() -> None:
     """By the names that the client's Producer takes; weaker acknowledgement than all is refused."""
     given = {**SERVERS, "topic": "t", "repeatHeaders": "true", "kafka.linger.ms": "20", "kafka.compression.type": "lz4"}
@@ -162,6 +194,10 @@ def test_the_sink_hands_the_producer_its_settings() -> None:
     for slip, right in {
         "kafka.compresion.type": "did you mean kafka.compression.type",
         "compression.type": "say kafka.compression.type",
+        "max.block.ms": "say kafka.max.block.ms",
+        "fetch.max.bytes": "a setting of consumers, and has no effect here",
+        "kafka.max.poll.record": "did you mean kafka.max.poll.records",
+        "kafka.isolation.levle": "did you mean kafka.isolation.level",
         "kafka.transactional.id": "without transactions",
     }.items():
         with pytest.raises(KafkaError, match=right):
