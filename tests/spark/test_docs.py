@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 
+import fastavro
 import pytest
 
 from pybroker.cli import pipeline
 from pybroker.spark import options
+from pybroker.spark.pipeline.formats import decode_avro
 from tests.harness import ROOT
+from tests.spark.registry import framed, record
 
 PAGE = (ROOT / "docs/spark.md").read_text()
 SOURCE = PAGE[PAGE.index("## The source") : PAGE.index("## The sink")]
@@ -43,14 +46,24 @@ def test_the_defaults_are_those_of_the_table(name: str, held: object) -> None:
     assert told == str(held).lower()
 
 
+def test_how_many_framed_records_are_read_without_a_registry() -> None:
+    """As many as the page says, of ids from 1 and texts of each length: no fewer, or right plain records would be
+    refused, and no more."""
+    schema = fastavro.parse_schema(record("order", **dict.fromkeys("abcd", "long"), s="string"))
+    rows = [{"a": 1, "b": 2, "c": 3, "d": 4, "s": "x" * size} for size in range(40)]
+    values = [framed(number, schema, row) for number in range(1, 64) for row in rows]
+    wrong = sum(decode_avro(schema, value)[0] is not None for value in values)
+    assert f"{wrong} of {len(values):,} framed records of four longs and a string" in PIPELINE
+
+
 def test_the_pipeline_s_commands_parse() -> None:
     """Each option that its chapter names is one of the command's."""
     found = re.findall(r"^    pybroker pipeline (.+?[^\\])$", PIPELINE, re.DOTALL | re.MULTILINE)
     commands = [shlex.split(command.replace("\\\n", " ")) for command in found]
-    told, iceberg, framed = (pipeline.command.make_context("pipeline", command).params for command in commands)
+    told, iceberg, registered = (pipeline.command.make_context("pipeline", command).params for command in commands)
     assert told["topics"] == "events" and told["dead_letters"] == "events-dead" and told["table"] == "/data/events"
     assert iceberg["table"] == "lake.web.events" and iceberg["checkpoint"] is not None
     assert [option.partition("=")[0] for option in iceberg["table_options"]] == ["uri", "warehouse"]
-    assert framed["registry"] is not None and framed["format_"] == "avro"
+    assert registered["registry"] is not None and registered["format_"] == "avro"
     known = {option for parameter in pipeline.command.params for option in parameter.opts}
     assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", PIPELINE)) <= known

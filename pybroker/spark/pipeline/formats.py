@@ -244,6 +244,8 @@ def decode_avro(
 ) -> tuple[dict[str, Any] | None, str | None]:
     """(row, None) or (None, why not) of a record of the schema, or of the one that its frame names to a resolver.
 
+    Without a resolver the whole value is the record: one of the schema may begin with a 0 and four bytes, as a frame
+    does, and to refuse it would lose right records. A framed value that is such a record by chance is a wrong row.
     Raises KafkaError where a registry does not say."""
     import fastavro
 
