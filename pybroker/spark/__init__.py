@@ -13,9 +13,15 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make format "pybroker" known to a session, to be read with the Python that its workers have."""
+    """Make format "pybroker" known to a session, to be read with the Python that its workers have.
+
+    On Spark Connect it is the server's Python, which needs pybroker; the server replaces what it knew by the name."""
+    from pybroker.spark.session import is_remote
     from pybroker.spark.source import KafkaSource
 
+    if is_remote(spark):
+        spark.dataSource.register(KafkaSource)
+        return
     session: Any = spark
     known = session._jsparkSession.sessionState().dataSourceManager()
     name = KafkaSource.name()

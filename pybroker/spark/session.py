@@ -45,6 +45,8 @@ LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driv
 
 DEPLOY_MODE: Final = "spark.submit.deployMode"
 LOG_LEVEL: Final = "spark.log.level"
+REMOTE: Final = "SPARK_REMOTE"
+"""The environment's name for a server of Spark Connect; that of the settings is spark.remote."""
 UNNAMED: Final = frozenset((None, "pyspark-shell"))
 """What Spark calls an application that nobody has named; under spark-submit it is the file that is run."""
 
@@ -94,13 +96,25 @@ def with_source(spark: "SparkSession") -> "SparkSession":
     starts a Python for it."""
     from pybroker.spark import register
 
-    _look_for(alive(spark).sparkContext.pythonExec)
+    if not is_remote(spark):
+        _look_for(alive(spark).sparkContext.pythonExec)
     register(spark)
     return spark
 
 
+def is_remote(spark: "SparkSession") -> bool:
+    """True for a session of Spark Connect: its JVM is the server's, and out of reach."""
+    return not hasattr(spark, "_jsparkSession")
+
+
 def alive(spark: "SparkSession") -> "SparkSession":
-    """The session; KafkaError if it is stopped."""
+    """The session, whose driver is this process; KafkaError if it is stopped, or one of Spark Connect."""
+    if is_remote(spark):
+        raise KafkaError(
+            INVALID_CONFIG,
+            "the session that was given is one of Spark Connect, where format pybroker works after register(spark); a "
+            "pipeline needs a session whose driver is this process: run it without one, or with spark-submit",
+        )
     if spark.sparkContext._jsc is None:
         raise KafkaError(INVALID_CONFIG, "the Spark session that was given is stopped")
     return spark
@@ -110,6 +124,12 @@ def _configuration(app: str, master: str | None, settings: Mapping[str, str]) ->
     """What a new session is told. It starts the JVM, which knows spark-defaults.conf and spark-submit's options."""
     from pyspark import SparkConf
 
+    if os.environ.get(REMOTE) or settings.get("spark.remote"):
+        raise KafkaError(
+            INVALID_CONFIG,
+            f"{REMOTE} or spark.remote names a server of Spark Connect, but here this process is the driver: unset it, "
+            "or make the session with SparkSession.builder and call pybroker.spark.register(spark)",
+        )
     given = dict(settings) if master is None else {**settings, "spark.master": master}
     if given.get(DEPLOY_MODE) == "cluster" and not under_spark_submit():
         raise KafkaError(INVALID_CONFIG, f"{DEPLOY_MODE}=cluster is for spark-submit, which takes the driver elsewhere")

@@ -203,9 +203,11 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
     check_package(job)
     formats.check_package(job)
     formats.check_schemas(job)
-    if own:
+    if spark is None:
         find_spark()
         check_master(job.master)
+    else:
+        alive(spark)
     brokers = _look(job)
     check_brokers(brokers)
     if job.dead_letters is not None:
@@ -219,7 +221,7 @@ def run(job: Job, progress: Progress | None = None, spark: "SparkSession | None"
         held, begun = spark, False
         try:
             with ctrl_c_stays():
-                held = begin(job.name, job.master, job.conf, silent=True) if spark is None else alive(spark)
+                held = begin(job.name, job.master, job.conf, silent=True) if spark is None else spark
             stopping.listen()  # in the JVM too, if that has begun only now
             if stopping.asked.is_set():
                 progress.say()
