@@ -30,7 +30,7 @@ from pybroker.core.batch.block import Block
 from pybroker.core.batch.builder import BatchBuilder, SealedBatch, build_batch
 from pybroker.core.broker import Broker
 from pybroker.core.client.appender import NO_CHOICE, NO_MEMORY, NO_TOPIC, Appender, OpenQueue
-from pybroker.core.client.producer_batch import Delivery, PendingBatch, RecordMetadata
+from pybroker.core.client.producer_batch import Delivery, PendingBatch, RecordMetadata, log_callback
 from pybroker.core.columns.columns import COLUMNS, Binary, ColumnBatch, Columns, Headers
 from pybroker.core.columns.encode import Encoder, partitions_of
 from pybroker.core.columns.objects import Record, read_records
@@ -92,6 +92,7 @@ __all__ = [
     "clean",
     "crc32c",
     "iter_batches",
+    "log_callback",
     "mark_damaged",
     "partitions_of",
     "read_index",

@@ -28,6 +28,7 @@ from pybroker.core.client.appender import OpenQueue as OpenQueue
 from pybroker.core.client.producer_batch import Delivery as Delivery
 from pybroker.core.client.producer_batch import PendingBatch as PendingBatch
 from pybroker.core.client.producer_batch import RecordMetadata as RecordMetadata
+from pybroker.core.client.producer_batch import log_callback as log_callback
 from pybroker.core.columns.columns import COLUMNS as COLUMNS
 from pybroker.core.columns.columns import Binary as Binary
 from pybroker.core.columns.columns import ColumnBatch as ColumnBatch

@@ -7,6 +7,10 @@ from pybroker.core.batch.builder import SealedBatch
 
 Bytes = bytes | bytearray | memoryview
 
+def log_callback(kind: str) -> int:
+    """Log the exception that is being handled, which a callback of this kind raised: one line a second at most, for all
+    kinds together. The next line counts those that had none."""
+
 class RecordMetadata(NamedTuple):
     """Where an acknowledged record lies; `offset` is -1 with acks=0, when nobody says."""
 

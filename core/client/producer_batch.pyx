@@ -27,8 +27,9 @@ cdef int64_t logged_ns = -LOG_PAUSE_NS   # when a callback's exception was logge
 cdef int64_t unlogged = 0                # exceptions since then
 
 
-cdef int log_callback() except -1:
-    """Log the exception that is being handled, and how many were not logged since the last line; or only count it."""
+cpdef int log_callback(str kind) except -1:
+    """Log the exception that a callback of the program raised, and how many were not logged since the last line; or
+    only count it."""
     global logged_ns, unlogged
     cdef int64_t now_ns = monotonic_ns()
     if now_ns - logged_ns < LOG_PAUSE_NS:
@@ -37,7 +38,8 @@ cdef int log_callback() except -1:
     logged_ns = now_ns
     more, unlogged = unlogged, 0
     try:
-        _log.exception("a delivery callback failed%s", f", and {more} more since the last such line" if more else "")
+        words = f", and {more} more since the last such line" if more else ""
+        _log.exception("a %s callback failed%s", kind, words)
     except BaseException:  # a log handler is the user's code, too
         pass
     return 0
@@ -152,7 +154,7 @@ cdef class PendingBatch:
                     if raises and not isinstance(problem, Exception):
                         leaving = leaving or problem
                     else:
-                        log_callback()
+                        log_callback("delivery")
         if leaving is not None:
             raise leaving
         return 0

@@ -34,18 +34,15 @@ from pybroker.client.connection import (
 )
 from pybroker.client.logins import Logins
 from pybroker.client.loop import READ, WRITE, Loop, Timer
-from pybroker.client.requests import PLAIN, Done, How, Parcel, Pauses
+from pybroker.client.requests import PLAIN, Done, How, Parcel, Pauses, tell
 from pybroker.client.tls import ClientTls
 from pybroker.errors import KafkaError
-from pybroker.logs import unfailing
 from pybroker.model import HostPort
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
 from pybroker.security.login import Account
 from pybroker.security.tls import SslStream, Stream, secure
-
-_log = unfailing(__name__)
 
 HEAD_BYTES: Final = 1 << 16
 """Frames that fit are parsed where they were received; a larger one gets bytes of its own."""
@@ -142,13 +139,14 @@ class Channel:
         if self._logins is not None:
             self._logins.end()
         self._close_socket()
+        failed = [item for item in self._out if not isinstance(item, memoryview)]  # acks=0, and not sent as a whole
+        failed += [asked.done for asked in self.asked] + [done for _, done, _ in self._waiting]
         self._out.clear()
         self._have, self._frame = 0, None
-        failed = [asked.done for asked in self.asked] + [done for _, done, _ in self._waiting]
         self.asked.clear()
         self._waiting.clear()
         for done in failed:
-            done(None, error)
+            tell(done, None, error)
 
     def forked(self) -> None:
         """In a forked child: the connection is the parent's."""
@@ -302,10 +300,10 @@ class Channel:
             version = agreed_version(self._versions, api, self.address, how.version_max)
             parts = codec.encode_request_parts(api.key, version, correlation_id, self.client_id, message)
         except codec.EncodeError as error:
-            done(None, KafkaError(errors.INVALID_REQUEST, f"no such request can be written: {error}"))
+            tell(done, None, KafkaError(errors.INVALID_REQUEST, f"no such request can be written: {error}"))
             return
         except KafkaError as error:
-            done(None, error)
+            tell(done, None, error)
             return
         self._out.append(memoryview(SIZE.pack(sum(map(len, parts))) + parts[0]))
         self._out.extend(part.data if type(part) is Parcel else memoryview(part) for part in parts[1:])
@@ -324,7 +322,7 @@ class Channel:
         try:
             while out:
                 if not isinstance(out[0], memoryview):
-                    out.popleft()(None, None)
+                    tell(out.popleft(), None, None)
                     continue
                 views: list[memoryview] = []
                 for item in out:
@@ -435,15 +433,7 @@ class Channel:
         if throttle_ms := getattr(answer, "throttle_time_ms", 0):
             self._muted = True
             self._loop.call_later(min(throttle_ms / 1000, self.timeout_s), self._unmute)  # what waits has no longer
-        try:
-            asked.done(answer, None)
-        except Exception as problem:  # a mistake of ours; who asked would wait for ever
-            words = f"the client fails at an answer of {self.address}: {type(problem).__name__}: {problem}"
-            _log.exception("an answer to %s could not be used", asked.api.name)
-            try:
-                asked.done(None, KafkaError(errors.UNKNOWN_SERVER_ERROR, words))
-            except Exception:
-                _log.exception("who asked for %s cannot be told that its answer failed", asked.api.name)
+        tell(asked.done, answer, None, asked.api.name)
 
     def _unmute(self) -> None:
         self._muted = False

@@ -10,7 +10,7 @@ from pybroker.client.committed import LOST_MEMBERSHIP, MOVED_ON, Fetched, Identi
 from pybroker.client.find_coordinator import Coordinator
 from pybroker.client.network import Network
 from pybroker.client.positions import Asked, Place, Positions
-from pybroker.client.requests import settles
+from pybroker.client.promise import Promise
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.logs import unfailing
@@ -53,27 +53,25 @@ class Commits:
 
     def commit_async(self, offsets: Offsets) -> Future[None]:
         """Commit once; a future of None, or of KafkaError."""
-        future: Future[None] = Future()
+        promise: Promise[None] = Promise("commit")
         if not offsets:
-            future.set_result(None)
-            return future
+            promise.settle(None, None)
+            return promise
 
         def done(error: KafkaError | None) -> None:
             if error is None:
                 self._done.update({tp: at.offset for tp, at in offsets.items()})
-                future.set_result(None)
-                return
-            if error.code in MOVED_ON:
+            elif error.code in MOVED_ON:
                 self.lost(error, identity)
-            future.set_exception(error)
+            promise.settle(None, error)
 
         try:
             identity = self.identity()
         except KafkaError as outside:
-            future.set_exception(outside)
-            return future
+            promise.settle(None, outside)
+            return promise
         self._network.loop.call_soon(partial(committed.commit, self._coordinator, identity, dict(offsets), done))
-        return future
+        return promise
 
     def commit(self, offsets: Offsets, deadline_s: float) -> None:
         """Commit, again where that may help. KafkaError: 22, 25, 82 if the group has moved on, 7 out of time."""
@@ -102,9 +100,9 @@ class Commits:
 
     def find(self, partitions: Collection[TopicPartition]) -> Future[Fetched]:
         """What the group committed, asked once."""
-        future: Future[Fetched] = Future()
-        self._network.loop.call_soon(partial(committed.fetch, self._coordinator, list(partitions), settles(future)))
-        return future
+        promise: Promise[Fetched] = Promise()
+        self._network.loop.call_soon(partial(committed.fetch, self._coordinator, list(partitions), promise.settle))
+        return promise
 
     def look_up(self, now_s: float) -> None:
         """Have the places that are nowhere yet begin where the group stood."""

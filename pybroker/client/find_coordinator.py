@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from pybroker import errors
 from pybroker.client.network import ANY, Network
-from pybroker.client.requests import PLAIN, Done, How, settles
+from pybroker.client.promise import Promise
+from pybroker.client.requests import PLAIN, Done, How, tell
 from pybroker.errors import KafkaError
 from pybroker.logs import unfailing
 from pybroker.protocol import messages as m
@@ -40,16 +41,16 @@ class Coordinator:
 
     def call(self, message: Any, *, lane: str = LANE, how: How = PLAIN) -> Future[Any]:
         """From any thread: a future of the answer, or KafkaError."""
-        future: Future[Any] = Future()
-        self._network.loop.call_soon(partial(self.send, message, settles(future), lane=lane, how=how))
-        return future
+        promise: Promise[Any] = Promise()
+        self._network.loop.call_soon(partial(self.send, message, promise.settle, lane=lane, how=how))
+        return promise
 
     def send(self, message: Any, done: Done, *, lane: str = LANE, how: How = PLAIN) -> None:
         """Send a request as soon as the coordinator is known; it fails if that cannot be found now."""
 
         def go(error: KafkaError | None) -> None:
             if error is not None:
-                done(None, error)
+                tell(done, None, error)
                 return
             self._network.send(self.node, message, partial(self._answered, done), lane=lane, how=how)
 

@@ -25,6 +25,7 @@ from pybroker.client.find_coordinator import JOIN_LANE, Coordinator
 from pybroker.client.loop import Timer
 from pybroker.client.network import Network
 from pybroker.client.positions import Bell, Positions
+from pybroker.client.promise import Promise
 from pybroker.client.requests import How
 from pybroker.client.settings import Settings
 from pybroker.client.subscriptions import PROTOCOL_TYPE, Member
@@ -137,9 +138,9 @@ class Group:
         finally:
             self.stage, self._lost = Stage.IDLE, ""
             self._positions.assign([])
-            future: Future[None] = Future()
-            self._network.loop.call_soon(self._leave, reason, future)
-            self._wait(future, deadline_s)
+            promise: Promise[None] = Promise()
+            self._network.loop.call_soon(self._leave, reason, promise)
+            self._wait(promise, deadline_s)
 
     @staticmethod
     def _wait(future: Future[None], deadline_s: float) -> None:
@@ -148,19 +149,19 @@ class Group:
         except (KafkaError, TimeoutError) as error:
             _log.info("the group was not told that this member leaves: %s", error)
 
-    def _leave(self, reason: str, future: Future[None], lost: str = "") -> None:
+    def _leave(self, reason: str, told: Promise[None], lost: str = "") -> None:
         """On the loop's thread. The consumer's sees that its partitions are `lost` before it is no member any more."""
         member_id, self.member_id = self.member_id, ""
         self._lost = self._lost or lost
         self.generation = -1
         self._stop_heart()
         if not member_id or self._instance_id is not None:
-            future.set_result(None)
+            told.settle(None, None)
             return
         kind = m.LeaveGroupRequest.Members
         members = [kind(member_id=member_id, group_instance_id=None, reason=reason)]
         request = m.LeaveGroupRequest(group_id=self._coordinator.group_id, member_id=member_id, members=members)
-        self._coordinator.send(request, lambda answer, error: future.set_result(None))
+        self._coordinator.send(request, lambda answer, error: told.settle(None, None))
 
     # -- inside poll() -------------------------------------------------------------------------------------------------
 
@@ -408,7 +409,7 @@ class Group:
         now_s = time.monotonic()
         if now_s - self._polled_s > self._settings.max_poll_interval_ms / 1000:
             late = f"poll() was not called for max_poll_interval_ms of {self._settings.max_poll_interval_ms}"
-            self._leave(late, Future(), lost=late)
+            self._leave(late, Promise(), lost=late)
             return
         if now_s - self._heard_s > self._settings.session_timeout_ms / 1000:
             self._coordinator.node = -1

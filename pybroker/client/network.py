@@ -17,7 +17,8 @@ from pybroker import errors, forks
 from pybroker.client.channel import Channel
 from pybroker.client.loop import Loop, Timer
 from pybroker.client.metadata import PATIENCE_S, Node, PartitionInfo, TopicInfo, parse_bootstrap, topic_info
-from pybroker.client.requests import PLAIN, Done, How, Pauses, settles
+from pybroker.client.promise import Promise
+from pybroker.client.requests import PLAIN, Done, How, Pauses, tell
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.logs import unfailing
@@ -139,7 +140,7 @@ class Network:
         self._closed = True
         closing: list[Callable[[KafkaError], object]] = [channel.close for channel in self._channels.values()]
         for call in closing + self._after_death:
-            with contextlib.suppress(Exception):  # the other listeners are called all the same
+            with contextlib.suppress(BaseException):  # the other listeners are called all the same
                 call(error)
 
     def forked(self) -> None:
@@ -150,12 +151,12 @@ class Network:
 
     def call(self, node: int | None, message: Any, *, lane: str = "", how: How = PLAIN) -> Future[Any]:
         """Send a request from another thread; a future of its answer, or of KafkaError."""
-        future: Future[Any] = Future()
+        promise: Promise[Any] = Promise()
         if not self.loop.running:
-            future.set_exception(self.died or _closed())
+            promise.settle(None, self.died or _closed())
         else:
-            self.loop.call_soon(partial(self.send, node, message, settles(future), lane=lane, how=how))
-        return future
+            self.loop.call_soon(partial(self.send, node, message, promise.settle, lane=lane, how=how))
+        return promise
 
     def retried(self, ask: Callable[[], Future[Found]], what: str, deadline_s: float) -> Found:
         """The answer to `ask`, which is asked again where that may help; blocks, so not on the loop's thread.
@@ -252,7 +253,7 @@ class Network:
         try:
             channel = self.channel(node, lane)
         except KafkaError as error:
-            done(None, error)
+            tell(done, None, error)
             return
         channel.send(message, done, how)
 

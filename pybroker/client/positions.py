@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from pybroker import errors
 from pybroker.client.list_offsets import EARLIEST, LATEST
+from pybroker.core import log_callback
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
@@ -140,7 +141,10 @@ class Bell:
         self._event.set()
         also = self.also
         if also is not None:
-            also()
+            try:
+                also()
+            except BaseException:  # a call of the program's, on the client's thread
+                log_callback("listen")
 
     def wait(self, timeout_s: float) -> None:
         """Return at the next ring, or at once if one came since the last wait."""

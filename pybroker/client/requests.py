@@ -2,25 +2,34 @@
 
 import random
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
+from pybroker import errors
 from pybroker.errors import KafkaError
+from pybroker.logs import unfailing
+
+_log = unfailing(__name__)
 
 Done = Callable[[Any, KafkaError | None], object]
 """(answer, None) or (None, error); (None, None) for a request without an answer, once the system has it."""
 
 
-def settles(future: Future[Any]) -> Done:
-    """What gives a future the answer, or the error."""
+def tell(done: Done, answer: Any, error: KafkaError | None, what: str = "a request") -> None:
+    """Call `done` with the outcome of a request, and raise nothing, whatever it raises: other requests come after it.
 
-    def done(answer: Any, error: KafkaError | None) -> None:
-        if error is None:
-            future.set_result(answer)
-        else:
-            future.set_exception(error)
-
-    return done
+    It is called again with an error if it cannot use the answer: else its caller would wait for ever."""
+    try:
+        done(answer, error)
+        return
+    except BaseException as problem:
+        _log.exception("an answer to %s could not be used", what)
+        if error is not None:
+            return
+        words = f"the client fails at an answer to {what}: {type(problem).__name__}: {problem}"
+    try:
+        done(None, KafkaError(errors.UNKNOWN_SERVER_ERROR, words))
+    except BaseException:
+        _log.exception("the failure of %s could not be used", what)
 
 
 class Parcel:

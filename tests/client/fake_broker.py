@@ -44,6 +44,8 @@ class FakeBroker(threading.Thread):
             while True:
                 (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
                 frame = connection.recv(size, socket.MSG_WAITALL)
+                if len(frame) < size:
+                    raise ConnectionResetError
                 header = codec.decode_request_header(frame)
                 api = apis.KNOWN[header.api_key]
                 request, _ = codec.decode(api.request, header.api_version, frame, header.body_offset)

@@ -1,0 +1,186 @@
+"""Futures that the client gives to the program: cancelled or with callbacks that fail, they cost no other request."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any
+
+import pytest
+
+from pybroker import errors
+from pybroker.client.channel import Channel
+from pybroker.client.consumer import Consumer
+from pybroker.client.loop import Loop
+from pybroker.client.positions import Bell
+from pybroker.client.promise import Promise
+from pybroker.client.requests import How, Parcel, Pauses
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
+from tests.client.fake_broker import FakeBroker, Reset
+from tests.client.kit import WAIT_S
+from tests.client.test_user_code import NO_EXCEPTIONS
+from tests.harness import until
+
+TP = TopicPartition("t", 0)
+
+
+class Keeper(FakeBroker):
+    """A coordinator that keeps commits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.reset = False
+        answers = {
+            "FindCoordinator": self.coordinator,
+            "OffsetCommit": self._commit,
+            "OffsetFetch": self._fetch,
+            "ListOffsets": lambda _: self.fail(),
+            "Fetch": lambda _: self.fail(),
+        }
+        super().__init__(answers, {"Metadata": 9, "OffsetFetch": 7})
+
+    def fail(self) -> None:
+        raise ConnectionError
+
+    def _commit(self, request: Any) -> Any:
+        self.asked.release()
+        assert self.go_on.wait(WAIT_S)
+        if self.reset:
+            raise Reset
+        kind = m.OffsetCommitResponse.Topics
+        return m.OffsetCommitResponse(topics=[kind(name="t", partitions=[kind.Partitions(partition_index=0)])])
+
+    def _fetch(self, _: Any) -> Any:
+        kind = m.OffsetFetchResponse.Topics
+        found = kind.Partitions(partition_index=0, committed_offset=7)
+        return m.OffsetFetchResponse(topics=[kind(name="t", partitions=[found])])
+
+
+@pytest.fixture
+def keeper() -> Iterator[Keeper]:
+    broker = Keeper()
+    yield broker
+    broker.go_on.set()
+    broker.close()
+
+
+def consumer_of(keeper: Keeper) -> Consumer:
+    """A consumer that knows its coordinator, which keeps the commits that come from now on."""
+    consumer = Consumer(bootstrap_servers=f"127.0.0.1:{keeper.port}", group_id="g", enable_auto_commit=False)
+    consumer.commit({TP: 0}, timeout_ms=30_000)
+    assert keeper.asked.acquire(timeout=WAIT_S)
+    keeper.go_on.clear()
+    return consumer
+
+
+def raising(kind: type[BaseException]) -> Callable[[Future[None]], None]:
+    def call(_: Future[None]) -> None:
+        raise kind("boom")
+
+    return call
+
+
+def problems(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["answered", "lost"])
+@pytest.mark.parametrize("kind", [ValueError, *NO_EXCEPTIONS])
+def test_a_commit_callback_may_raise_anything(
+    keeper: Keeper, kind: type[BaseException], reset: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other commits of its connection have their outcome, its other callbacks are made, and the log has a line a
+    second."""
+    called = threading.Event()
+    with consumer_of(keeper) as consumer:
+        keeper.reset = reset
+        first = consumer.commit_async({TP: 1})
+        assert keeper.asked.acquire(timeout=WAIT_S)
+        commits = [first, *(consumer.commit_async({TP: n}) for n in range(2, 12))]
+        for commit in commits[:-1]:
+            commit.add_done_callback(raising(kind))
+        first.add_done_callback(lambda _: called.set())
+        keeper.go_on.set()
+        assert not wait(commits, WAIT_S).not_done and called.is_set()
+        codes = {error.code if isinstance(error := commit.exception(), KafkaError) else 0 for commit in commits}
+        assert codes == {errors.NETWORK_EXCEPTION if reset else errors.NONE}
+        lines = problems(caplog)
+        assert len(lines) < 5 and all("a commit callback failed" in line for line in lines)
+        keeper.reset = False
+        consumer.commit({TP: 9}, timeout_ms=30_000)
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["answered", "lost"])
+@pytest.mark.parametrize("spoil", [Future.cancel, lambda commit: commit.add_done_callback(raising(SystemExit))])
+def test_a_position_is_found_all_the_same(
+    keeper: Keeper, spoil: Callable[[Future[None]], object], reset: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A commit that is cancelled, or whose callback leaves, takes no other request of the connection with it."""
+    with consumer_of(keeper) as consumer:
+        keeper.reset = reset
+        commit = consumer.commit_async({TP: 1})
+        assert keeper.asked.acquire(timeout=WAIT_S)
+        spoil(commit)
+        consumer.assign([TP])
+        place = consumer._positions.get(TP)
+        loop = consumer._network.loop
+        (channel,) = (c for key, c in consumer._network._channels.items() if key[2] == "group")
+        until("the committed offset is asked for", lambda: place.asking and channel.load == 2)
+        keeper.go_on.set()
+        assert consumer.position(TP, timeout_ms=30_000) == 7 and loop.running
+        if commit.cancelled():
+            assert not problems(caplog)
+
+
+def test_a_cancelled_future_wakes_who_waits_for_it() -> None:
+    """`concurrent.futures.wait` goes by what the client says of it, and the answer that comes then is dropped."""
+    promise: Promise[int] = Promise()
+    assert promise.cancel()
+    promise.settle(1, None)
+    assert wait([promise], WAIT_S, FIRST_COMPLETED).done == {promise} and promise.cancelled()
+
+
+def test_the_first_outcome_counts() -> None:
+    """Later ones are dropped; a callback that comes late raises where it is added, as those of any future do."""
+    promise: Promise[int] = Promise()
+    promise.settle(1, None)
+    promise.settle(0, KafkaError(errors.NETWORK_EXCEPTION))
+    assert promise.result(0) == 1
+    with pytest.raises(SystemExit):
+        promise.add_done_callback(lambda _: raising(SystemExit)(Future()))
+
+
+def test_who_listens_to_a_consumer_may_raise_anything() -> None:
+    """The consumer is woken all the same."""
+    bell = Bell()
+    bell.also = lambda: raising(SystemExit)(Future())
+    bell.ring()
+    assert bell._event.is_set()
+
+
+def test_requests_without_an_answer_hear_of_a_lost_connection(keeper: Keeper) -> None:
+    """A request with acks=0 fails, too, while the system has not taken all of its bytes."""
+    told: list[KafkaError | None] = []
+    loop = Loop("test")
+    channel = Channel(loop, "127.0.0.1", keeper.port, client_id="c", timeout_s=WAIT_S, pauses=Pauses(0.01, 0.01))
+    kind = m.ProduceRequest.TopicData
+    part = kind.PartitionData(index=0, records=Parcel(bytes(16 << 20)))
+    request = m.ProduceRequest(acks=0, timeout_ms=1000, topic_data=[kind(name="t", partition_data=[part])])
+    try:
+        commit = m.OffsetCommitRequest(group_id="g", topics=[])
+        keeper.go_on.clear()
+        loop.call_soon(channel.send, commit, lambda answer, error: told.append(error))
+        assert keeper.asked.acquire(timeout=WAIT_S)
+        for _ in range(2):
+            loop.call_soon(channel.send, request, lambda answer, error: told.append(error), How(answered=False))
+        loop.call_soon(channel.close, lost := KafkaError(errors.NETWORK_EXCEPTION))
+        until("all are told", lambda: len(told) == 3)
+        assert told == [lost] * 3
+    finally:
+        loop.close()
