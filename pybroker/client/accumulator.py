@@ -26,6 +26,8 @@ from pybroker.logs import unfailing
 EXIT_S: Final = 10.0
 """How long the end of the interpreter, and a `with` that an exception leaves, may wait for what is not acknowledged."""
 
+_LOOK_S: Final = 0.1  # how long a caller waits for memory before it looks again
+
 _NAMED_MAX: Final = 10  # partitions in one line of the log
 
 _log = unfailing(__name__)
@@ -127,26 +129,27 @@ class Accumulator:
             with self._changed:
                 self._hurries -= 1
 
-    def wait_for_memory(self, timeout_s: float) -> bool:
-        """Wait until some memory is free, or the producer is closed; False if that takes longer."""
+    def wait_for_memory(self, timeout_s: float) -> None:
+        """Wait until some memory is free, or the producer is closed, or a while has passed: look again after that.
+
+        Memory that came free just before this call is not noticed, and there may be none to come."""
         used = self.appender.used
         with self.hurry(), self._changed:
-            return self._changed.wait_for(lambda: self.appender.used < used or self._closed, timeout_s)
+            self._changed.wait_for(lambda: self.appender.used < used or self._closed, min(timeout_s, _LOOK_S))
 
     def no_memory(self, timeout_s: float) -> KafkaError:
         words = f"buffer_memory of {self._memory} bytes was full for {timeout_s:g} s: brokers take too little"
         return KafkaError(errors.REQUEST_TIMED_OUT, words)
 
-    def add(self, topic: str, partition: int, sealed: SealedBatch, timeout_s: float) -> Delivery:
-        """A batch that is ready-made, after those that are there; waits for memory. KafkaError as of send()."""
-        while not self.appender.reserve(len(sealed)):
-            if not self.wait_for_memory(timeout_s):
-                raise self.no_memory(timeout_s)
-        batch = PendingBatch.of(topic, partition, sealed)
+    def add(self, topic: str, partition: int, sealed: SealedBatch) -> Delivery | None:
+        """A batch that is ready-made, after those that are there; None where there is no memory for it now. Raises
+        KafkaError once the producer is closed."""
         with self._changed:
             if self._closed:
-                self.appender.release(batch.size)
                 raise KafkaError(errors.INVALID_REQUEST, "the producer is closed")
+            if not self.appender.reserve(len(sealed)):
+                return None
+            batch = PendingBatch.of(topic, partition, sealed)
             queue = self._queues[topic][partition]
             queue.close_batch()
             queue.ready.append(batch)

@@ -58,33 +58,43 @@ class AsyncProducer:
         """Add a record as `Producer.send` does, waiting for metadata and memory; return a future of its outcome.
 
         `await (await producer.send(...))` waits for the acknowledgement of one record, `flush` for those of all."""
+        deadline_s = time.monotonic() + self.producer._block_s
         record = (value, key, headers, partition, timestamp_ms)
         made = None if topic in self._waiting else self.producer.try_send(topic, *record)
-        return _awaited(await self._in_order(topic, *record) if made is None else made)
+        return _awaited(await self._in_order(deadline_s, topic, *record) if made is None else made)
 
-    async def _in_order(self, topic: str, *record: Any) -> Delivery:
-        """Send after the sends of this topic that wait already."""
+    async def _in_order(self, deadline_s: float, topic: str, *record: Any) -> Delivery:
+        """Send after the sends of this topic that wait already, which may take all of its time."""
         self._check_open()
         lock, waiting = self._waiting.setdefault(topic, (asyncio.Lock(), []))
         waiting.append(None)
         try:
-            async with lock:
-                return await self._through(self.producer._see_to(topic, *record))
+            try:
+                async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
+                    await lock.acquire()
+            except TimeoutError:
+                raise self.producer._overdue(topic) from None
+            try:
+                return await self._through(self.producer._see_to(deadline_s, topic, *record))
+            finally:
+                lock.release()
         finally:
             waiting.pop()
             if not waiting:
                 self._waiting.pop(topic, None)
 
-    async def _through(self, steps: Steps[Result]) -> Result:
-        """Await each wait of `steps`, and return their result."""
-        try:
-            while True:
-                memory_s = next(steps)
-                with contextlib.nullcontext() if memory_s is None else self._accumulator.hurry():
-                    await asyncio.sleep(POLL_S if memory_s is None else min(memory_s, POLL_S))
-        except StopIteration as done:
-            result: Result = done.value
-            return result
+    async def _through(self, steps: Steps[Result], *, beside: bool = False) -> Result:
+        """Await each wait of `steps`, and return their result; what they do in between is done `beside`, on a thread,
+        if it takes a while. No thread waits."""
+        while True:
+            if beside:
+                self._check_open()
+            ended, found = await self._beside(_next, steps) if beside else _next(steps)
+            if ended:
+                result: Result = found
+                return result
+            with contextlib.nullcontext() if found is None else self._accumulator.hurry():
+                await asyncio.sleep(POLL_S if found is None else min(found, POLL_S))
 
     async def send_columns(
         self,
@@ -99,16 +109,10 @@ class AsyncProducer:
         """Add many records as `Producer.send_columns` does; wait until each batch is acknowledged, and return where
         the first record of each lies."""
         self._check_open()
-        await self._through(self.producer._find(topic, time.monotonic() + self.producer._block_s))
-        sent = await self._beside(
-            self.producer.send_columns,
-            topic,
-            values,
-            keys,
-            headers=headers,
-            partition=partition,
-            timestamps_ms=timestamps_ms,
-        )
+        deadline_s = time.monotonic() + self.producer._block_s
+        await self._through(self.producer._find(topic, deadline_s))
+        steps = self.producer._add_columns(deadline_s, topic, values, keys, headers, partition, timestamps_ms)
+        sent = await self._through(steps, beside=True)
         return list(await asyncio.gather(*map(_awaited, sent)))
 
     async def partitions_for(self, topic: str) -> list[int]:
@@ -130,7 +134,8 @@ class AsyncProducer:
                 while left:
                     batch = left.popleft()
                     if not batch.ended:
-                        await asyncio.wait([_awaited(batch.delivery())])
+                        with contextlib.suppress(KafkaError):  # of which the future of the record says
+                            await _awaited(batch.delivery())
                 return True
         return False
 
@@ -142,8 +147,11 @@ class AsyncProducer:
             if timeout_s != 0:
                 await self._flush(timeout_s)
         finally:
-            await self._beside(self.producer._end_close)
             self._threads.shutdown(wait=False)
+            thread = ThreadPoolExecutor(1, thread_name_prefix="pybroker-async-producer-close")
+            ended = asyncio.get_running_loop().run_in_executor(thread, self.producer._end_close)
+            thread.shutdown(wait=False)
+            await ended
 
     def _beside(self, call: Callable[..., Result], *arguments: Any, **named: Any) -> "asyncio.Future[Result]":
         """Make a call that takes a while on a thread; a future of its result."""
@@ -153,6 +161,14 @@ class AsyncProducer:
         self._network.check_usable()
         if self.producer._closed:
             raise KafkaError(errors.INVALID_REQUEST, "the producer is closed")
+
+
+def _next(steps: Steps[Any]) -> tuple[bool, Any]:
+    """(False, the next wait of `steps`), or (True, their result): an asyncio.Future takes no StopIteration."""
+    try:
+        return False, next(steps)
+    except StopIteration as done:
+        return True, done.value
 
 
 def _awaited(delivery: Delivery) -> "asyncio.Future[RecordMetadata]":

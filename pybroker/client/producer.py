@@ -107,7 +107,8 @@ class Producer:
             _check_callback(on_delivery)
         made = self._append(topic, value, key, headers, partition, timestamp_ms)
         if isinstance(made, int):
-            made = self._wait_through(self._see_to(topic, value, key, headers, partition, timestamp_ms))
+            deadline_s = time.monotonic() + self._block_s
+            made = self._wait_through(self._see_to(deadline_s, topic, value, key, headers, partition, timestamp_ms))
         if on_delivery is not None:
             made.add_done_callback(on_delivery)
         return made
@@ -132,9 +133,8 @@ class Producer:
         known = self._network.view.topics.get(topic)
         self._accumulator.choose(topic, [p.partition for p in known.partitions if p.leader >= 0] if known else [])
 
-    def _see_to(self, topic: str, *record: Any) -> Steps[Delivery]:
+    def _see_to(self, deadline_s: float, topic: str, *record: Any) -> Steps[Delivery]:
         """The steps of a record that cannot be appended at once: remove, or wait for, what stands in its way."""
-        deadline_s = time.monotonic() + self._block_s
         partition: int | None = record[3]
         while True:
             made = self._append(topic, *record)
@@ -182,14 +182,32 @@ class Producer:
         values and keys: Arrow arrays of binary or string, NumPy arrays of dtype S or V, (data, offsets), or lists.
         headers: an Arrow list of struct<key, value>, or a list of lists of pairs. partition: one for all rows, or one a
         row, else the keys decide as in Java, and rows without a key go to a partition a batch. timestamps_ms: None is
-        now, else one or one a row. A delivery tells where the first record of its batch lies. Raises as `send` does,
-        and TypeError or ValueError for columns that cannot be; the batches made before that are sent."""
-        from pybroker.client import bulk  # with NumPy, which those who send single records need not load
-
+        now, else one or one a row. A delivery tells where the first record of its batch lies. Waits up to max_block_ms
+        for metadata, and for the memory of each batch. Raises as `send` does, and TypeError or ValueError for columns
+        that cannot be; the batches made before that are sent."""
         _check_callback(on_delivery)
         deadline_s = time.monotonic() + self._block_s
+        return self._wait_through(
+            self._add_columns(deadline_s, topic, values, keys, headers, partition, timestamps_ms, on_delivery)
+        )
+
+    def _add_columns(
+        self,
+        deadline_s: float,
+        topic: str,
+        values: Any,
+        keys: Any,
+        headers: Any,
+        partition: Any,
+        timestamps_ms: Any,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> Steps[list[Delivery]]:
+        """The steps of columns: the wait for metadata ends at `deadline_s`, that of each batch for memory has a time of
+        its own."""
+        from pybroker.client import bulk  # with NumPy, which those who send single records need not load
+
         one = arguments.whole(partition, "a partition") if isinstance(partition, int) else None
-        info = self._wait_through(self._find(topic, deadline_s, -1 if one is None else one))
+        info = yield from self._find(topic, deadline_s, -1 if one is None else one)
         if partition is None and len(info.partitions) == 1:
             one = 0  # rows with a key and rows without keep their order
         accumulator, settings = self._accumulator, self._settings
@@ -215,11 +233,21 @@ class Producer:
             if place == bulk.NO_PARTITION:
                 led = [p.partition for p in info.partitions if p.leader >= 0]
                 place = accumulator.choose(topic, led) if one is None else one
-            delivery = accumulator.add(topic, place, batch, self._block_s)
+            delivery = yield from self._add(topic, place, batch)
             if on_delivery is not None:
                 delivery.add_done_callback(on_delivery)
             sent.append(delivery)
         return sent
+
+    def _add(self, topic: str, partition: int, batch: core.SealedBatch) -> Steps[Delivery]:
+        """The steps of a batch that is ready-made: it waits for memory."""
+        deadline_s = time.monotonic() + self._block_s
+        while (delivery := self._accumulator.add(topic, partition, batch)) is None:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise self._accumulator.no_memory(self._block_s)
+            yield left_s
+        return delivery
 
     def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic. Raises KafkaError as `send` does."""
@@ -256,6 +284,13 @@ class Producer:
             if info and partition >= 0 and view.version == seen:
                 network.refresh_soon()
             yield None
+
+    def _overdue(self, topic: str) -> KafkaError:
+        """The error for a record whose time is over while those before it wait for metadata, or for memory."""
+        info = self._network.view.topics.get(topic)
+        if info is None or info.error:
+            return self._unknown(topic, errors.lookup(info.error if info else errors.NONE))
+        return self._accumulator.no_memory(self._block_s)
 
     def _unknown(self, topic: str, error: errors.ErrorCode) -> KafkaError:
         waited = f"within max_block_ms of {self._settings.max_block_ms}"
