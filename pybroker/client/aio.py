@@ -7,14 +7,13 @@ Threads only encode columns, and wait for the end of the producer's own thread.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, Final, Unpack
 
 from pybroker import errors
 from pybroker.client import arguments
 from pybroker.client.accumulator import EXIT_S
+from pybroker.client.beside import beside
 from pybroker.client.producer import POLL_S, Headers, Producer, Result, Steps, late
 from pybroker.client.settings import ProducerSettings
 from pybroker.core import Delivery, RecordMetadata
@@ -83,13 +82,13 @@ class AsyncProducer:
             if not waiting:
                 self._waiting.pop(topic, None)
 
-    async def _through(self, steps: Steps[Result], *, beside: bool = False) -> Result:
-        """Await each wait of `steps`, and return their result; what they do in between is done `beside`, on a thread,
-        if it takes a while. No thread waits."""
+    async def _through(self, steps: Steps[Result], *, aside: bool = False) -> Result:
+        """Await each wait of `steps`, and return their result; what they do in between is done on a thread if it
+        takes a while (`aside`). No thread waits."""
         while True:
-            if beside:
+            if aside:
                 self._check_open()
-            ended, found = await self._beside(_next, steps) if beside else _next(steps)
+            ended, found = await beside(self._threads, _next, steps) if aside else _next(steps)
             if ended:
                 result: Result = found
                 return result
@@ -112,7 +111,7 @@ class AsyncProducer:
         deadline_s = time.monotonic() + self.producer._block_s
         await self._through(self.producer._find(topic, deadline_s))
         steps = self.producer._add_columns(deadline_s, topic, values, keys, headers, partition, timestamps_ms)
-        sent = await self._through(steps, beside=True)
+        sent = await self._through(steps, aside=True)
         return list(await asyncio.gather(*map(_awaited, sent)))
 
     async def partitions_for(self, topic: str) -> list[int]:
@@ -149,13 +148,9 @@ class AsyncProducer:
         finally:
             self._threads.shutdown(wait=False)
             thread = ThreadPoolExecutor(1, thread_name_prefix="pybroker-async-producer-close")
-            ended = asyncio.get_running_loop().run_in_executor(thread, self.producer._end_close)
+            ended = beside(thread, self.producer._end_close)
             thread.shutdown(wait=False)
             await ended
-
-    def _beside(self, call: Callable[..., Result], *arguments: Any, **named: Any) -> "asyncio.Future[Result]":
-        """Make a call that takes a while on a thread; a future of its result."""
-        return asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *arguments, **named))
 
     def _check_open(self) -> None:
         self._network.check_usable()

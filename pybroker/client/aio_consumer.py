@@ -5,6 +5,8 @@ A `poll` that is cancelled loses no record: what it had found already, the next 
 
 import asyncio
 import re
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 from pybroker import errors
 from pybroker.client.arguments import whole
+from pybroker.client.beside import beside
 from pybroker.client.committed import OffsetAndMetadata
 from pybroker.client.consumer import Consumer, OffsetAndTimestamp, Partition
 from pybroker.client.group import RebalanceListener
@@ -42,7 +45,7 @@ class AsyncConsumer:
         self.consumer = Consumer(**settings)
         self._network = self.consumer._network
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="pybroker-async-consumer")
-        self._ended = False
+        self._ending = self._ended = False
         self._rung = asyncio.Event()
         self._found: dict[Callable[..., Any], asyncio.Future[Any]] = {}
         """Calls whose callers were cancelled, by what was called."""
@@ -54,22 +57,45 @@ class AsyncConsumer:
         await self.close()
 
     async def close(self, timeout_ms: int | None = None) -> None:
-        """Commit where that is automatic, leave the group, and end. Calling it again does nothing."""
+        """Commit where that is automatic, leave the group, and end. Calling it again does nothing.
+
+        Calls that wait for a broker end with KafkaError: the time of this one begins now."""
         if self._ended or self._network.was_forked:
             return
-        await self._call(self.consumer.close, timeout_ms)
+        until_s = None if timeout_ms is None else time.monotonic() + whole(timeout_ms, "timeout_ms") / 1000
+        self._ending = True
+        await beside(self._executor, self._close, until_s)
         self._ended = True
         self._executor.shutdown(wait=False)
+
+    def _close(self, until_s: float | None) -> None:
+        """On the thread: the calls before it took some of the time."""
+        self.consumer.close(None if until_s is None else max(0, int((until_s - time.monotonic()) * 1000)))
 
     def _check_open(self) -> None:
         """Raise KafkaError after close(), and in a forked process, because the thread is the parent's."""
         self._network.check_usable()
-        if self._ended:
+        if self._ending:
             raise KafkaError(errors.INVALID_REQUEST, "the consumer is closed")
 
     async def _call(self, call: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        """Make a call on the thread, which stops waiting for a broker when the caller is cancelled, or the consumer is
+        closed: calls behind it wait no longer."""
         self._check_open()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(call, *arguments, **named))
+        over = threading.Event()
+        try:
+            return await beside(self._executor, self._made, over, partial(call, *arguments, **named))
+        finally:
+            over.set()
+
+    def _made(self, over: threading.Event, call: Callable[[], Result]) -> Result:
+        """On the thread."""
+        self._check_open()
+        self._network.given_up = lambda: over.is_set() or self._ending
+        try:
+            return call()
+        finally:
+            self._network.given_up = lambda: False
 
     # -- what is read --------------------------------------------------------------------------------------------------
 
@@ -228,7 +254,8 @@ class AsyncConsumer:
         """One call to poll(). If its caller is cancelled meanwhile, the next caller gets what it finds."""
         call: asyncio.Future[Result] | None = self._found.pop(look.func, None)
         if call is None:
-            call = asyncio.get_running_loop().run_in_executor(self._executor, look)
+            self._check_open()
+            call = beside(self._executor, look)
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:

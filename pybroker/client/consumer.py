@@ -230,6 +230,7 @@ class Consumer:
             self._fetcher.wake()
             self._raise(place)
             self._network.check_login()
+            self._network.check_wanted()
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 problem = self._coordinator.failure if self._coordinator is not None else None
@@ -413,7 +414,10 @@ class Consumer:
     def __next__(self) -> Record:
         """The next record, however long it takes."""
         while True:
-            found = self.poll(1000, 1)
+            try:
+                found = self.poll(1000, 1)
+            except StopIteration as problem:  # of a listener: the loop would end by it as if there were no more records
+                raise RuntimeError("a rebalance listener raised StopIteration") from problem
             if found:
                 return found[0]
 

@@ -142,10 +142,9 @@ class Group:
             self._network.loop.call_soon(self._leave, reason, promise)
             self._wait(promise, deadline_s)
 
-    @staticmethod
-    def _wait(future: Future[None], deadline_s: float) -> None:
+    def _wait(self, future: Future[None], deadline_s: float) -> None:
         try:
-            future.result(max(0.0, deadline_s - time.monotonic()))
+            self._network.outcome(future, deadline_s)
         except (KafkaError, TimeoutError) as error:
             _log.info("the group was not told that this member leaves: %s", error)
 

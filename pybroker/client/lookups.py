@@ -15,6 +15,7 @@ from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
 _POLL_S = 0.005
+_GRACE_S = 1.0  # a request fails by itself when its time is over, and says why
 
 
 class Lookups:
@@ -36,6 +37,7 @@ class Lookups:
                 self._refuse_unknown(TopicPartition(topic, 0))
             if time.monotonic() >= deadline_s:
                 raise self._network.timed_out(f"the partitions of topic {topic!r} could not be had")
+            self._network.check_wanted()
             time.sleep(_POLL_S)
 
     def offsets(self, times: Mapping[TopicPartition, int], deadline_s: float) -> dict[TopicPartition, Found]:
@@ -50,13 +52,14 @@ class Lookups:
             left_s = max(0.001, deadline_s - time.monotonic())
             calls = [self._call(leader, part, left_s) for leader, part in asked.items()]
             for call in calls:
-                self._collect(call, found)
+                self._collect(call, deadline_s + _GRACE_S, found)
             if len(found) == len(times):
                 return found
             if time.monotonic() >= deadline_s:
                 missing = [tp for tp in times if tp not in found]
                 names = ", ".join(map(str, missing))
                 raise self._network.timed_out(f"the offsets of {names} could not be had", missing)
+            self._network.check_wanted()
             if calls:
                 self._network.refresh_soon()
             time.sleep(self._network.pauses.first_s if calls else _POLL_S)
@@ -70,10 +73,11 @@ class Lookups:
         )
         return self._network.call(leader, request, how=How(timeout_s))
 
-    @staticmethod
-    def _collect(call: Future[Any], found: dict[TopicPartition, Found]) -> None:
+    def _collect(self, call: Future[Any], deadline_s: float, found: dict[TopicPartition, Found]) -> None:
         try:
-            answers = list_offsets.answers(call.result())
+            answers = list_offsets.answers(self._network.outcome(call, deadline_s))
+        except TimeoutError:
+            return
         except KafkaError as error:
             if error.retriable or error.code in STALE:
                 return

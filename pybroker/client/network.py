@@ -29,6 +29,9 @@ _log = unfailing(__name__)
 
 Found = TypeVar("Found")
 
+LOOK_S: Final = 0.1
+"""How long a thread waits for an answer before it looks whether its caller still wants it."""
+
 SHOWN_MAX: Final = 5
 ANY: Final = None
 """As a node: whichever broker answers."""
@@ -91,6 +94,8 @@ class Network:
         self.settings = settings
         self.was_forked = False
         """This is a child of the process that made the client."""
+        self.given_up: Callable[[], bool] = lambda: False
+        """Whether the call that a thread waits in is of no use to its caller any more."""
         self._kind = kind
         self.view = View()
         self.failure: KafkaError | None = None
@@ -164,13 +169,29 @@ class Network:
         KafkaError: what it is refused with, or `timed_out(what)`."""
         while True:
             try:
-                return ask().result(max(0.0, deadline_s - time.monotonic()))
+                return self.outcome(ask(), deadline_s)
             except TimeoutError:
                 raise self.timed_out(what) from None
             except KafkaError as error:
                 if not error.retriable or time.monotonic() >= deadline_s:
                     raise
             time.sleep(self.pauses.first_s)
+
+    def outcome(self, future: Future[Found], deadline_s: float) -> Found:
+        """Block until a future has its outcome. TimeoutError if that takes longer, KafkaError once it is given up."""
+        while True:
+            left_s = max(0.0, deadline_s - time.monotonic())
+            try:
+                return future.result(min(left_s, LOOK_S))
+            except TimeoutError:
+                if left_s <= LOOK_S:
+                    raise
+            self.check_wanted()
+
+    def check_wanted(self) -> None:
+        """Raise KafkaError once the call that asks is given up."""
+        if self.given_up():
+            raise KafkaError(errors.INVALID_REQUEST, f"the {self._kind} is closed, or the call was cancelled")
 
     def timed_out(self, what: str, partitions: Collection[TopicPartition] = (), reason: str = "") -> KafkaError:
         """`what` could not be done in time, and why: no broker was to be had, or those partitions have no leader."""
