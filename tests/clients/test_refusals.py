@@ -50,6 +50,8 @@ class Secured(NamedTuple):
     addresses: Mapping[str, str]
     authority: str
     stranger: str
+    tried: list[str]
+    """The topics of the tests that began: a worker may have had only one that was skipped."""
 
     def at(self, listener: str = "WELL", **more: str) -> At:
         return At(self.addresses[listener], **{"authority": self.authority, **more})
@@ -87,14 +89,15 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     broker.start()
     with Admin(broker.bootstrap) as admin:
         admin.set_password("ann", PASSWORD)
+    tried: list[str] = []
     yield Secured(
         broker, {name: f"{HOST}:{each}" for name, each in ports.items()}, authority.trust_pem(home / "ca.pem"),
-        stranger.trust_pem(home / "stranger.pem"),
+        stranger.trust_pem(home / "stranger.pem"), tried,
     )  # fmt: skip
     broker.stop()
     told = [line for line in broker.log if "server.closings" in line]
     assert len(told) <= 2 * (REASONS_MAX + 1) * len(LISTENERS), told
-    for mistake in ("user=ann .*Authentication failed", "mechanism 'PLAIN' is not offered"):
+    for mistake in ("user=ann .*Authentication failed", "mechanism 'PLAIN' is not offered") if tried else ():
         assert [line for line in told if re.search(mistake, line)], (mistake, told)
     assert all(re.search('reason=".+"|count=.* last=".+"', line) for line in told), told
     wrong = [line for line in broker.log if "ERROR" in line or "Traceback" in line]
@@ -267,6 +270,7 @@ def test_each_reason(secured: Secured, topic: str, client: tuple[Client, Mapping
     """All at once: a wrong password; a mechanism that is off; a certificate of a stranger, one of another host, and one
     that has expired; a user who is deleted while connected, whom the end of the login turns away."""
     run, reasons = client
+    secured.tried.append(topic)
     with Admin(secured.broker.bootstrap) as admin:
         admin.set_password(topic, PASSWORD)
         admin.create_topic(topic)
