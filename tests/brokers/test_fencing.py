@@ -13,7 +13,7 @@ from pybroker import errors
 from pybroker.protocol import messages as m
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import ask
-from tests.brokers.kit import Cluster
+from tests.brokers.kit import Cluster, is_refused
 from tests.brokers.network import ZOOKEEPER, Network
 from tests.brokers.witness import ALONE, Witness
 from tests.harness import BrokerProcess, Ended, until
@@ -22,8 +22,9 @@ from tests.wire import Wire, batch
 pytestmark = [pytest.mark.java]
 IMPATIENT: dict[str, object] = {"socket_timeout_ms": 300, "topic_metadata_refresh_interval_ms": 100}
 """Of a client that does not wait for long for a broker that is silent."""
-SILENT_S_MAX = 3.5
-"""From a leader's last sign of life to the next acknowledgement, at a session of 2 s: 2.6 s, on a machine at rest."""
+SILENT_S_MAX = 15.0
+"""From a leader's last sign of life to the next acknowledgement, at a session of 2 s: 2.6 s on a machine at rest, and
+on a busy one still less than the 30 s that clients wait for an answer."""
 
 
 def test_a_frozen_leader_is_replaced_after_its_session(start_cluster: Callable[..., Cluster]) -> None:
@@ -43,7 +44,7 @@ def test_a_frozen_leader_is_replaced_after_its_session(start_cluster: Callable[.
         print(f"next acknowledgement {gap_s:.2f} s after the last")
         time.sleep(max(0, frozen_s + 4 - time.monotonic()))  # twice the session
         cluster.signal(1, signal.SIGCONT)
-        assert told.produced().error == errors.NOT_LEADER_OR_FOLLOWER
+        assert is_refused(told)
         assert untold.is_closed()
         cluster.until_in_sync(topic)
         witness.until_acked()
