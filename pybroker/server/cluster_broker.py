@@ -68,8 +68,6 @@ RETRY_S = 1.0
 TOLD_SECONDS = 10.0
 """How long a start waits for the controller's first word; then it says so, and serves what it is asked meanwhile."""
 METADATA_GRACE_S = 0.003
-TURN_AWAY_S = 0.5
-"""How long a broker whose registration ended waits to hear from a controller, before it closes its connections."""
 TELLING_SECONDS = 0.2
 """How long a stop goes on to tell clients who leads what it has led. Those that did not hear it before their connection
 ends look for another broker by their own timers: librdkafka once a second."""
@@ -105,7 +103,6 @@ class ClusterBroker(Broker):
         self._waits: asyncio.Task[object] | None = None  # a start, for what others do
         self._leaves = False
         self._changes = Changes(wall_ms)
-        self._doubts = False  # its registration ended, and no controller has sent it anything since
 
     # -- start -----------------------------------------------------------------------------------------------------
 
@@ -205,7 +202,6 @@ class ClusterBroker(Broker):
         member.on_answer.append(lease.go_on)
         member.on_session.append(lambda session: identity.check_cluster(session, self.cluster_id))
         member.on_registered.append(self._registered)
-        member.on_lapsed.append(self._turn_away_later)
         for log_dir in self._dirs:
             log_dir.space.on_changed = functools.partial(self._tell_of_space, asyncio.get_running_loop())
         await self._wait(member.register())
@@ -296,18 +292,7 @@ class ClusterBroker(Broker):
     def _hold_lease(self, until_ms: int) -> None:
         assert self.replicas is not None
         self.replicas.set_lease(until_ms)
-        self._doubts = until_ms == NO_MEMBER_MS
-        self.metadata.suspects.doubt(self.broker_id, self._doubts)
-
-    def _turn_away_later(self) -> None:
-        asyncio.get_running_loop().call_later(TURN_AWAY_S, self._turn_away)
-
-    def _turn_away(self) -> None:
-        """Close connections again and again while this broker has heard from no controller since its registration
-        ended: librdkafka asks for leaders where it is connected, and this broker does not know them."""
-        if self._doubts and self._serving:
-            self.disconnect()
-            self._turn_away_later()
+        self.metadata.suspects.doubt(self.broker_id, until_ms == NO_MEMBER_MS)
 
     async def _registered(self, session: Session, epoch: int) -> None:
         """Another registration: what was meant for the old one is refused from now on."""

@@ -86,7 +86,6 @@ class Membership:
         self.on_session: list[Callable[[Session], Awaitable[object]]] = []  # told of each but the first; may refuse it
         self.on_lost: list[Callable[[], Awaitable[object]]] = []  # told when the session ended
         self.on_registered: list[Registered] = []
-        self.on_lapsed: list[Callable[[], object]] = []  # called when it is registered no more
         self.on_lease: list[Callable[[int], object]] = []  # told until when, by the clock since boot, it is a member
         self.on_answer: list[Callable[[int], object]] = []  # called with a lease's later end, on the session's thread
 
@@ -309,11 +308,9 @@ class Membership:
 
     def _lapse(self) -> None:
         """Nobody knows this broker any more: others may lead what it leads."""
-        was, self._registered = self._registered, False
+        self._registered = False
         self.session.renewals.news()
         self._hold(NO_MEMBER_MS)
-        for turn_away in self.on_lapsed if was else ():
-            turn_away()
 
     def _hold(self, until_ms: int) -> None:
         for tell in self.on_lease:

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from pybroker import errors
 from pybroker.protocol import messages as m
 from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import ask
 from tests.brokers import full
 from tests.brokers.network import CLIENTS, ZOOKEEPER, Network
 from tests.harness import HOST, BrokerProcess, free_port, until
-from tests.wire import ATTRIBUTES_AT, BATCH_OVERHEAD, HEAD, TAIL, Wire
+from tests.wire import ATTRIBUTES_AT, BATCH_OVERHEAD, HEAD, TAIL
 
 HEADER_BYTES = 12
 """Bytes of a batch before those that its length counts."""
@@ -215,12 +214,3 @@ class Cluster:
                     return f" (leader epoch {epoch}, {by})"
                 at += HEADER_BYTES + length
         return ""
-
-
-def is_refused(wire: Wire) -> bool:
-    """Wait for the answer to a Produce: NOT_LEADER_OR_FOLLOWER, or the end of the connection, which comes with that of
-    the registration."""
-    try:
-        return wire.produced().error == errors.NOT_LEADER_OR_FOLLOWER
-    except ConnectionError:
-        return True

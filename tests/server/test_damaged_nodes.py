@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from pybroker.controller import nodes
 from pybroker.controller.loading import prepare
 from pybroker.coordination.store import Create, NodeExists, Session
 from pybroker.logs import Logfmt
-from pybroker.server import cluster_broker
 from pybroker.server.cluster_broker import ClusterBroker
 from pybroker.testing.together import View
 from tests.controller.forbidding import ForbiddingStore
@@ -90,29 +88,3 @@ async def test_a_broker_starts_and_leads(
     await store.close()
     assert len(lines) <= LINES_MAX, lines
     assert not [line for line in lines if "Traceback" in line], lines
-
-
-async def test_whoever_asks_a_broker_that_no_controller_reaches_is_sent_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its registration was deleted, though it lives, and it hears from no controller: it closes its connections, again
-    and again. librdkafka asks for leaders where it is connected, and this broker does not know them."""
-    monkeypatch.setattr(cluster_broker, "TURN_AWAY_S", 0.05)
-    store = ForbiddingStore()
-    await store.open()
-    admin = await store.session(60_000)
-    store.owners.add(admin.id)
-    await prepare(admin, nodes.OF_A_CLUSTER)
-    config = Create(nodes.topic_config("u"), nodes.dump_config({}))
-    await admin.multi([config, Create(nodes.topic("u"), nodes.dump_assignment(b"u" * 16, [(1,)]))])
-    one = broker(tmp_path, store)
-    await one.start()
-    await eventually("it leads", one._isr.partitions)
-    one._manager.on_told.clear()  # from now on no word of a controller arrives
-    await admin.delete(nodes.broker(1))
-    for _ in range(2):
-        reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
-        assert await asyncio.wait_for(reader.read(), 30) == b""
-        writer.close()
-    await one.stop()
-    await store.close()

@@ -173,6 +173,21 @@ def test_a_leader_that_hung_up_is_none(cache: MetadataCache) -> None:
     assert leaders(asked(cache, "INSIDE")) == [(1, 0), (2, 0)]
 
 
+def test_a_broker_that_no_controller_reaches_sends_its_clients_to_others(cache: MetadataCache) -> None:
+    """Its registration ended: it does not know who leads what it has led. librdkafka asks where it is connected, so an
+    answer without a leader would be asked for again and again."""
+    cache.grace_s = 0.001
+    cache.suspects.doubt(1, True)
+
+    async def ask() -> Any:
+        return await asked(cache, "INSIDE")
+
+    with pytest.raises(Disconnect, match="no controller has reached this broker"):
+        asyncio.run(ask())
+    cache.suspects.doubt(1, False)
+    assert leaders(asyncio.run(ask())) == [(1, 0), (2, 0)]
+
+
 def test_a_suspicion_ends(cache: MetadataCache) -> None:
     """A leader that this broker alone cannot reach is named to clients again."""
     clock = [0.0]

@@ -63,6 +63,9 @@ class Metadata:
         self._metadata.look()
         while (wait_s := suspects.patience_s(self._dying(request))) > 0 and await suspects.news(wait_s):
             pass
+        if any(suspects.is_doubted(leader) for leader in self._dying(request)):
+            # librdkafka asks for leaders where it is connected, so it would ask this broker again and again.
+            raise Disconnect("no controller has reached this broker since its registration ended")
         return self._answer(request, call)
 
     def _dying(self, request: Any) -> set[int]:
