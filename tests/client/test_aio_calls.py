@@ -99,7 +99,7 @@ CALLS: dict[str, Callable[[AsyncConsumer], Coroutine[Any, Any, Any]]] = {
 @pytest.mark.parametrize("cancelled", [False, True], ids=["awaited", "cancelled"])
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_call_that_waits_holds_up_no_close(silent: Silent, name: str, cancelled: bool) -> None:
-    """It would wait an hour for a broker that stands still; close ends it, and does not wait for it."""
+    """close() ends a call that would wait an hour for a broker that stands still, and does not wait for it."""
     settings: dict[str, Any] = {"group_id": "g", "enable_auto_commit": False}
     for limit in ("default_api_timeout_ms", "request_timeout_ms"):
         settings[limit] = 3_600_000

@@ -23,7 +23,7 @@ async def test_a_controller_that_stops_hands_over(cluster: FakeCluster, caplog: 
 async def test_a_controller_without_others_is_elected_again(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it stops it still has to take in its own controlled shutdown."""
+    """The last broker still has to answer its own controlled shutdown."""
     monkeypatch.setattr(controller_module, "HAND_OVER_S", 0.1)
     last = cluster.controller
     for broker in cluster.living:

@@ -83,7 +83,7 @@ async def test_the_reason_is_said_once(caplog: pytest.LogCaptureFixture, monkeyp
 async def test_a_broker_that_has_just_registered_may_refuse_for_a_moment(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It accepts connections a moment later: no log warns of each start."""
+    """A broker accepts connections a moment after it registers: no log warns of each start."""
     monkeypatch.setattr(broker_channel, "RETRY_S", 0.001)
     monkeypatch.setattr(broker_channel, "ACCEPTS_S", 60.0)
     tries = 0

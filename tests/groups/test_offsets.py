@@ -47,8 +47,8 @@ async def test_only_members_commit_to_a_group_that_has_some(wire: Wire, member: 
 
 
 async def test_offsets_of_a_live_member_outlast_the_time_it_gave_them(live: Live, member: Make) -> None:
-    """As kafka-go and sarama commit, with a retention time (version 2): what the group reads stays (KIP-211). Two
-    sweeps expire another group's offset meanwhile."""
+    """Kafka-go and sarama commit with a retention time (version 2): what the group reads stays (KIP-211). Two sweeps
+    expire another group's offset meanwhile."""
     await live.restart("offsets.retention.check.interval.ms=50")
     one = await member()
     await stable(one)

@@ -1,4 +1,4 @@
-"""One request to a web server: whom it trusts."""
+"""One request to a web server: the authorities that it trusts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def served(tmp_path: Path) -> Iterator[Callable[[Identity], str]]:
 def test_an_authority_that_names_no_key_usage_is_trusted(
     served: Callable[[Identity], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Java trusts it; the defaults of Python 3.13 do not."""
+    """Java trusts it, and the defaults of Python 3.13 do not."""
     default = ssl.create_default_context
 
     def strict(made: Callable[..., ssl.SSLContext], **named: str) -> ssl.SSLContext:

@@ -98,7 +98,7 @@ def leads_any(cluster: ClusterHandle, topic: str, number: int) -> bool:
 
 
 def test_a_clean_stop_is_no_death(pybroker_cluster: ClusterHandle, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever stops, the controller too, which hands over first: no log warns that one is dead."""
+    """No log warns that a broker is dead, not even of the controller, which hands over before it stops."""
     caplog.set_level("INFO", "pybroker")
     topic = pybroker_cluster.create_topic("t", partitions=3)
     for number in pybroker_cluster.brokers:
