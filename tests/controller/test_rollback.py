@@ -89,8 +89,8 @@ async def test_a_topic_that_had_fewer_partitions(
 async def test_a_leader_shows_that_the_store_is_behind(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A leader asks for an ISR from epochs that the store does not have: the controller asks all replicas, and continues
-    above what they know."""
+    """A leader asks for an ISR from epochs that the store does not have: the controller asks all replicas, and
+    continues above what they know."""
     (key,) = await cluster.create("t", (1, 2, 3))
     await cluster.until_led(key, 1)
     for broker in cluster.living:
