@@ -355,6 +355,7 @@ class Controller:
             return
         self.channels.close(gone)
         context.leaving -= gone
+        usable = {key for broker, key in context.failed | context.full if broker in gone}  # for all that is known now
         context.failed = {each for each in context.failed if each[0] not in gone}
         context.full = {each for each in context.full if each[0] not in gone}
         for broker in changed:
@@ -367,8 +368,7 @@ class Controller:
         context.brokers, context.epochs = brokers, epochs
         self.channels.open(context, came)
         if came or changed:
-            # Before who leads: Kafka's broker follows no leader that it does not know to be alive. And whoever came is
-            # told all that there is: it serves clients once it knows that it is in.
+            # Before who leads: Kafka's broker follows no leader that it does not know to be alive.
             self.channels.update_metadata(context, (), self.channels.keys() - came)
             self.channels.update_metadata(context, [key for key, _ in context.states()], came, first=True, full=True)
         touched |= await self._create_missing()
@@ -378,7 +378,7 @@ class Controller:
             touched |= await self._elect(f"brokers came: {_names(came)}")
             for broker in came:
                 self.channels.all_held(context, broker)
-        self._tell_metadata(touched)
+        self._tell_metadata(touched | usable)  # leaders keep out of the ISR whom the metadata calls offline
         await self._delete()
 
     async def _topics(self) -> None:

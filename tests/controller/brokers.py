@@ -126,7 +126,8 @@ class FakeBroker:
                     self.image = {key: p for key, p in self.image.items() if key.topic in named}
                 for topic in request.topic_states:
                     self.topic_ids[topic.topic_name] = bytes(topic.topic_id)
-                    for p in topic.partition_states:
+                    for p in topic.partition_states:  # as replication/manager.py: who is dead is offline anyway
+                        p.offline_replicas = [broker for broker in p.offline_replicas if broker in self.live]
                         self.image[TopicPartition(topic.topic_name, p.partition_index)] = p
             return m.UpdateMetadataResponse(error_code=code)
         for topic in request.topic_states:

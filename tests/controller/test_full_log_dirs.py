@@ -34,6 +34,28 @@ def offline(broker: FakeBroker, key: TopicPartition) -> list[int]:
     return list(broker.image[key].offline_replicas) if key in broker.image else []
 
 
+async def test_a_broker_comes_back_with_the_disk_that_had_failed(cluster: FakeCluster) -> None:
+    """All brokers hear that its replica is not offline any more: a leader keeps out of the ISR whom the metadata calls
+    so, and nothing else about the partition has changed."""
+    (key,) = await cluster.create("t", (3, 1, 2))
+    two = cluster.brokers[2]
+    two.refuses[key] = errors.KAFKA_STORAGE_ERROR
+    await cluster.admin.create(nodes.LOG_DIR_EVENT, nodes.dump_log_dir_event(2), sequential=True)
+    others = [broker for broker in cluster.living if broker is not two]
+    await eventually("they know", lambda: all(offline(broker, key) == [2] for broker in others))
+    await eventually("it is out of the ISR", lambda: isr_is(cluster, key, [3, 1]))
+    two.refuses.clear()
+    await cluster.admin.delete(nodes.broker(2))
+    await eventually("it is gone", lambda: all(2 not in broker.live for broker in others))
+    await two.register()
+    await eventually("they know", lambda: all(2 in broker.live for broker in others))
+    await eventually("it is offline no more", lambda: all(offline(broker, key) == [] for broker in others))
+
+
+async def isr_is(cluster: FakeCluster, key: TopicPartition, isr: list[int]) -> bool:
+    return bool((await cluster.state(key))[2] == isr)
+
+
 async def test_another_leads_while_a_log_dir_is_full(cluster: FakeCluster) -> None:
     """At once, and the ISR goes on without it. When it has room it may join, and the preferred leader leads again."""
     (key,) = await cluster.create("t", (2, 3, 1))
