@@ -204,7 +204,7 @@ class Producer:
     ) -> Steps[list[Delivery]]:
         """The steps of columns: the wait for metadata ends at `deadline_s`, that of each batch for memory has a time of
         its own."""
-        from pybroker.client import bulk  # with NumPy, which those who send single records need not load
+        from pybroker.client import bulk  # with NumPy, which a program that sends single records need not load
 
         one = arguments.whole(partition, "a partition") if isinstance(partition, int) else None
         info = yield from self._find(topic, deadline_s, -1 if one is None else one)

@@ -26,6 +26,7 @@ class Promise(Future[Result]):
         """`kind` is what the log calls its callbacks."""
         super().__init__()
         self._kind = kind
+        self._settled = False
         self._settler: int | None = None
         """The thread that settles it now, on which no callback may raise."""
 
@@ -33,8 +34,9 @@ class Promise(Future[Result]):
         """Give it the answer, or the error, and make its callbacks; raise nothing.
 
         A future that was cancelled, or has its outcome, stays as it is."""
-        if self.done() and not self.cancelled():
+        if self._settled:
             return
+        self._settled = True
         if not self.set_running_or_notify_cancel():
             return
         self._settler = threading.get_ident()

@@ -15,7 +15,7 @@ Done = Callable[[Any, KafkaError | None], object]
 
 
 def tell(done: Done, answer: Any, error: KafkaError | None, what: str = "a request") -> None:
-    """Call `done` with the outcome of a request, and raise nothing, whatever it raises: other requests come after it.
+    """Call `done` with the outcome of a request, and raise none of its exceptions: other requests come after it.
 
     It is called again with an error if it cannot use the answer: else its caller would wait for ever."""
     try:

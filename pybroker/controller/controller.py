@@ -355,7 +355,7 @@ class Controller:
             return
         self.channels.close(gone)
         context.leaving -= gone
-        usable = {key for broker, key in context.failed | context.full if broker in gone}  # for all that is known now
+        usable = {key for broker, key in context.failed | context.full if broker in gone}  # until it fails again
         context.failed = {each for each in context.failed if each[0] not in gone}
         context.full = {each for each in context.full if each[0] not in gone}
         for broker in changed:
@@ -368,7 +368,7 @@ class Controller:
         context.brokers, context.epochs = brokers, epochs
         self.channels.open(context, came)
         if came or changed:
-            # Before who leads: Kafka's broker follows no leader that it does not know to be alive.
+            # Live brokers first, then leaders: Kafka's broker follows no leader that it does not know to be alive.
             self.channels.update_metadata(context, (), self.channels.keys() - came)
             self.channels.update_metadata(context, [key for key, _ in context.states()], came, first=True, full=True)
         touched |= await self._create_missing()
@@ -378,7 +378,7 @@ class Controller:
             touched |= await self._elect(f"brokers came: {_names(came)}")
             for broker in came:
                 self.channels.all_held(context, broker)
-        self._tell_metadata(touched | usable)  # leaders keep out of the ISR whom the metadata calls offline
+        self._tell_metadata(touched | usable)  # a leader's ISR takes in no broker whose replica is offline there
         await self._delete()
 
     async def _topics(self) -> None:

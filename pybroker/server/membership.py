@@ -15,7 +15,7 @@ on the session's thread (coordination/renewals.py), so a stalled event loop does
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import TypeVar
 
@@ -33,7 +33,6 @@ from pybroker.coordination.store import (
     SessionExpired,
     SessionState,
     Set,
-    Stat,
     Store,
     StoreError,
     StoreFailed,
@@ -189,7 +188,7 @@ class Membership:
         wanted = set(broker.endpoints.values())
         while True:
             self._look.clear()
-            names, _ = await self._names(lambda _: self._look.set())
+            names = await self._names(lambda _: self._look.set())
             found = clash(broker.id, wanted, await self._shown_by(names))
             if found is None:
                 return set(names)
@@ -208,14 +207,13 @@ class Membership:
         """See that no broker registered before this one, since those were `seen`, and advertises an address of it: of
         two that start in one instant neither sees the other before. Raises StartError, StoreError."""
         broker = self._current()
-        names, _ = await self._names(None)
-        others = await self._shown_by(set(names) - {*seen, str(broker.id)}, before=self.epoch)
+        others = await self._shown_by(set(await self._names()) - {*seen, str(broker.id)}, before=self.epoch)
         if found := clash(broker.id, set(broker.endpoints.values()), others):
             raise StartError(f"{found}: {OWN_ADDRESS}")
 
-    async def _names(self, watch: Watch | None) -> tuple[Sequence[str], Stat]:
+    async def _names(self, watch: Watch | None = None) -> list[str]:
         """The nodes of the brokers that are registered. Raises StoreError."""
-        return await until_answered(lambda: self.session.children(nodes.BROKER_IDS, watch=watch))
+        return (await until_answered(lambda: self.session.children(nodes.BROKER_IDS, watch=watch)))[0]
 
     async def _shown_by(self, names: Iterable[str], before: int | None = None) -> list[LiveBroker]:
         """Return the brokers of these nodes, or of those made `before` that czxid, but for nodes that cannot be read.

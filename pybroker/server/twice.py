@@ -7,12 +7,10 @@ So a handler sees that something is named twice, and answers as it does for a sm
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
+from pybroker.protocol.bounds import NAMES
 from pybroker.protocol.wire import refuse_many
-
-NAMES_MAX: Final = 20_000
-"""Names that one request may hold: all that are noted are kept until it is answered."""
 
 
 class Twice:
@@ -24,14 +22,14 @@ class Twice:
         self._held: dict[tuple[Any, ...], list[Any]] = {}
 
     def see(self, elements: list[Any]) -> None:
-        """Note the names of elements. Raises TooMany above NAMES_MAX."""
+        """Note the names of elements, which are kept until the request is answered. Raises TooMany above NAMES."""
         for element in elements if self._by else ():
             name = self._name(element)
             if name in self._seen:
                 self._held[name] = []
             self._seen.add(name)
-        if len(self._seen) > NAMES_MAX:
-            refuse_many("names", NAMES_MAX)
+        if len(self._seen) > NAMES:
+            refuse_many("names", NAMES)
 
     def keep_back(self, elements: list[Any]) -> list[Any]:
         """Return the elements that can be executed now."""

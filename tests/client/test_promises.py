@@ -144,6 +144,8 @@ def test_a_cancelled_future_wakes_who_waits_for_it() -> None:
     assert promise.cancel()
     promise.settle(1, None)
     assert wait([promise], WAIT_S, FIRST_COMPLETED).done == {promise} and promise.cancelled()
+    promise.settle(2, None)
+    assert promise.cancelled(), "a second outcome is dropped, too"
 
 
 def test_the_first_outcome_counts() -> None:

@@ -228,7 +228,7 @@ async def test_what_is_named_twice_is_refused_wherever_it_is_named(desk: Desk, m
 
 async def test_names_are_kept_up_to_a_bound(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request with too many names is refused before any topic is created: names are kept as long as it lasts."""
-    monkeypatch.setattr(twice, "NAMES_MAX", 1_000)
+    monkeypatch.setattr(twice, "NAMES", 1_000)
     topics = [m.CreateTopicsRequest.Topics(name=f"t{n}", num_partitions=1, replication_factor=1) for n in range(1_001)]
     request = m.CreateTopicsRequest(topics=topics, timeout_ms=1000)
     with pytest.raises(Disconnect, match="more than 1000"):
