@@ -25,6 +25,12 @@ def check_told(text: str) -> None:
         raise ValueError(f"{text[:50]!r}... is longer than {TEXT_BYTES_MAX} bytes")
 
 
+def check_port(port: int) -> None:
+    """ValueError for what is no port to connect to: the C library takes its lower 16 bits, and another's is reached."""
+    if not 0 < port <= PORT_MAX:
+        raise ValueError(f"port {port} is not from 1 to {PORT_MAX}")
+
+
 def usual(host: str) -> str:
     """An address as the system writes it: 0.0.0.0 for 0, 127.0.0.1 for 127.1, :: for 0::0. A name as it is."""
     with contextlib.suppress(OSError):  # it is no such address

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pybroker import __version__, errors, forks
 from pybroker.client.tls import ClientTls
 from pybroker.errors import KafkaError, system_words
-from pybroker.model import HostPort
+from pybroker.model import HostPort, check_port
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
@@ -76,6 +76,7 @@ class Connection:
         self._socket: socket.socket | None = None
         forks.tell(self)
         try:
+            check_port(port)
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pybroker.client.connection import FRAME_BYTES_MAX, SIZE, frame_size, read_answer
 from pybroker.errors import KafkaError
-from pybroker.model import HostPort
+from pybroker.model import HostPort, check_port
 from pybroker.protocol import apis, codec
 from pybroker.protocol.apis import Api
 from pybroker.security.login import AUTHENTICATE_VERSION, HANDSHAKE_VERSION, Account, Login
@@ -193,8 +193,10 @@ class Link(asyncio.Protocol):
 
 @contextlib.contextmanager
 def _resolved(host: str, port: int) -> Iterator[None]:
-    """OSError for what no resolver can be asked for: an empty label (kafka..example.com), or one that is too long."""
+    """OSError for what no resolver can be asked for: an empty label (kafka..example.com), one that is too long, a
+    port of 99999."""
     try:
+        check_port(port)
         yield
     except (ValueError, OverflowError) as problem:
         raise OSError(f"{HostPort(host, port)} is no address") from problem

@@ -18,6 +18,7 @@ from typing import Any, Final
 from pybroker import errors
 from pybroker.errors import KafkaError
 from pybroker.logs import unfailing
+from pybroker.model import check_port
 
 READ: Final = selectors.EVENT_READ
 WRITE: Final = selectors.EVENT_WRITE
@@ -117,6 +118,7 @@ class Loop:
 
         A name server may take seconds to answer: names are looked up on a thread of their own. Numbers need no such."""
         try:
+            check_port(port)
             self.call_soon(done, socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
         except socket.gaierror:
             try:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from contextlib import closing
 
 import pytest
 
+from pybroker.client.connection import Connection
 from pybroker.client.link import Link, dial
+from pybroker.client.loop import Loop
+from pybroker.errors import KafkaError
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.testing import async_broker
@@ -105,10 +111,28 @@ async def test_nobody_listens(unused: int) -> None:
 @pytest.mark.parametrize("host", ["kafka..example.com", "k" * 64 + ".example.com"])
 async def test_what_is_no_name_of_a_host_is_not_reached(host: str) -> None:
     """As one that does not resolve: whoever tries again does so."""
+    await _is_no_address(host, 9092)
+
+
+async def test_a_port_that_is_none_reaches_nobody_else() -> None:
+    """The C library would take its lower 16 bits: a broker that answers to those is another."""
+    with socket.create_server((HOST, 0)) as other:
+        port = other.getsockname()[1]
+        for wrong in (port + 65536, port - 65536, 0):
+            await _is_no_address(HOST, wrong)
+            with pytest.raises(KafkaError, match="no address"):
+                Connection(HOST, wrong)
+            found: Future[object] = Future()
+            with closing(Loop("looks up")) as loop:
+                loop.resolve(HOST, wrong, found.set_result)
+                assert isinstance(found.result(5), ValueError)
+
+
+async def _is_no_address(host: str, port: int) -> None:
     with pytest.raises(OSError, match="is no address"):
-        await Link.open(host, 9092, client_id="1")
+        await Link.open(host, port, client_id="1")
     with pytest.raises(OSError, match="is no address"):
-        await dial(host, 9092, client_id="1")
+        await dial(host, port, client_id="1")
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\x63", b"\0\0\0\x01" + b"\xff" * 7])

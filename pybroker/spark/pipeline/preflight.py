@@ -29,6 +29,7 @@ from pybroker.errors import (
     lookup,
     system_words,
 )
+from pybroker.model import check_port
 from pybroker.security.login import Account
 from pybroker.spark.pipeline import worker_report
 from pybroker.spark.pipeline.executors import count, is_local, unshared
@@ -68,8 +69,9 @@ def check_master(master: str | None) -> None:
         if each is None:
             raise KafkaError(INVALID_CONFIG, f"the master is {master}; a standalone cluster's is spark://HOST:PORT")
         try:
+            check_port(int(each[2]))
             socket.create_connection((each[1].strip("[]"), int(each[2])), REACH_S_MAX).close()
-        except (OSError, OverflowError) as error:
+        except (OSError, ValueError) as error:
             reasons.append(f"{each[0]}: {system_words(error) if isinstance(error, OSError) else error}")
     if len(reasons) == len(named):
         raise KafkaError(INVALID_CONFIG, f"no Spark master at {'; '.join(reasons)}")

@@ -52,6 +52,8 @@ def unreachable(addresses: Sequence[tuple[str, int]], timeout_s: float) -> list[
     from concurrent.futures import ThreadPoolExecutor
 
     def reason(address: tuple[str, int]) -> str | None:
+        if not 0 < address[1] < 65536:  # the C library would take its lower 16 bits, and reach another's
+            return "that is no port"
         try:
             socket.create_connection(address, timeout_s).close()
         except OSError as error:
