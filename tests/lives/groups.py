@@ -14,7 +14,7 @@ import kafka
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from tests.clients.adapters.aio import LoopThread
+from tests.clients.adapters.aio import LoopThread, stopped
 from tests.clients.adapters.confluent import QUIET
 from tests.clients.adapters.kafka_python import RECONNECT, translated
 from tests.clients.adapters.neutral import Refused
@@ -184,6 +184,12 @@ class AioGroup(Group):
         super().__init__(bootstrap, history, topic, partitions, seed)
         self.loop = LoopThread()
 
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self.loop.close()
+
     def open(self) -> AIOKafkaConsumer:
         async def opened() -> AIOKafkaConsumer:
             member = AIOKafkaConsumer(
@@ -193,7 +199,7 @@ class AioGroup(Group):
             try:
                 await member.start()
             except BaseException:
-                await member.stop()
+                await stopped(member)
                 raise
             return member
 
@@ -219,7 +225,7 @@ class AioGroup(Group):
         return offsets
 
     def close(self, member: AIOKafkaConsumer) -> None:
-        self.loop.run(member.stop())
+        self.loop.run(stopped(member))
 
 
 GROUPS: tuple[type[Group], ...] = (ConfluentGroup, KafkaPythonGroup, AioGroup)

@@ -18,6 +18,7 @@ from tests.clients.adapters.neutral import CALL_S_MAX, Acks, Client, Consumer, P
 
 T = TypeVar("T")
 LIMIT = 16 << 20
+CANCEL_S_MAX = 10.0
 
 
 def refusal(error: BaseException) -> Refused:
@@ -48,9 +49,27 @@ class LoopThread:
             raise refusal(e) from e
 
     def close(self) -> None:
+        """Whatever goes on still is cancelled: a client that was given up while it stopped, too."""
+        self.start(_cancel_others()).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=CANCEL_S_MAX)
+
+
+async def stopped(client: Any) -> None:
+    """Stop it. Its connections are closed where its coordinator does not answer too, when aiokafka leaves them open."""
+    try:
+        await (client.stop() if hasattr(client, "stop") else client.close())
+    finally:
+        await (client.client if isinstance(client, AIOKafkaProducer) else client._client).close()
 
 
 class AioProducer(Producer):
@@ -111,9 +130,9 @@ class Aiokafka(Client):
 
     def close(self) -> None:
         if self._admin_client is not None:
-            self._loop.run(self._admin_client.close())
+            self._loop.run(stopped(self._admin_client))
         if self._lookup_consumer is not None:
-            self._loop.run(self._lookup_consumer.stop())
+            self._loop.run(stopped(self._lookup_consumer))
         self._loop.close()
 
     def _open(self, make: Callable[[], T]) -> T:
@@ -124,7 +143,7 @@ class Aiokafka(Client):
             try:
                 await client.start()
             except BaseException:
-                await (client.stop() if hasattr(client, "stop") else client.close())
+                await stopped(client)
                 raise
             return client
 
@@ -166,7 +185,7 @@ class Aiokafka(Client):
         try:
             yield AioProducer(self._loop, producer)
         finally:
-            self._loop.run(producer.stop())
+            self._loop.run(stopped(producer))
 
     @contextmanager
     def consumer(
@@ -190,7 +209,7 @@ class Aiokafka(Client):
             self._loop.run(assign())
             yield AioConsumer(self._loop, consumer)
         finally:
-            self._loop.run(consumer.stop())
+            self._loop.run(stopped(consumer))
 
     def create_topic(
         self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = -1
