@@ -260,7 +260,8 @@ def statistics(footer: "pq.FileMetaData") -> dict[str, Any]:
             continue
         try:
             texts = [_statistic(min(each.min for each in filled)), _statistic(max(each.max for each in filled))]
-        except (OverflowError, ValueError):  # a time that no Python has: readers look into the file
+        except (OverflowError, ValueError, NotImplementedError):
+            # A time that Python has not, or a type whose statistics this pyarrow does not read (18: decimals).
             continue
         if None not in texts:
             smallest[name], largest[name] = texts
