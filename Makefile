@@ -15,6 +15,9 @@ PYTEST_ARGS ?=
 # More than there are cores: a test waits for half of its time, for a timer, an answer or a process that starts.
 WORKERS ?= $(shell expr $(JOBS) + 3)
 
+BESIDE = $(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not long" --durations 15 --durations-min 5
+SYSTEMS = $(wildcard tests/system tests/*/system)
+
 # The tests start a thousand Pythons, brokers and Spark's workers among them: what they import is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -50,9 +53,13 @@ demo: $(BUILT) $(DEMO) ## a broker, a real client, a million records, kill -9, a
 
 .PHONY: test
 test: export PYBROKER_WERROR = 1
-test: ## build, lint, types and every test but for the long ones
+test: ## build, lint, types, what runs in a process, and each promise once
 	@$(MAKE) --no-print-directory --jobs 2 $(BUILT) lint  # beside each other: an installation keeps one core busy
-	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not long" --durations 15 --durations-min 5 $(PYTEST_ARGS)
+	@$(BESIDE) --ignore-glob='*/system' tests $(PYTEST_ARGS)
+
+.PHONY: test-all
+test-all: test ## make test, then whole systems: tests in folders called system, which start processes or take long
+	@$(BESIDE) $(SYSTEMS) $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(DEV) ## ruff, mypy --strict, cython-lint
@@ -83,14 +90,14 @@ sanitize: $(BUILT) $(DEV) ## core built with ASan and UBSan, then TSan: its test
 .PHONY: stalls
 stalls: export PYBROKER_STALLS_MS ?= 50
 stalls: $(BUILT) $(DEV) ## each file call slowed to 1 s in turn: what others wait meanwhile, and none longer than 50 ms
-	@$(PY) -m pytest -q -s -p no:xdist tests/server/test_slow_disk.py $(PYTEST_ARGS)
+	@$(PY) -m pytest -q -s -p no:xdist tests/server/system/test_slow_disk.py $(PYTEST_ARGS)
 
 .PHONY: scale
 scale: PARTITIONS = 100000
 scale: DESCRIPTORS = 20000
 scale: $(BUILT) $(DEV) ## more partitions than file descriptors: PARTITIONS=100000 DESCRIPTORS=20000
 	@PYBROKER_SCALE_PARTITIONS=$(PARTITIONS) PYBROKER_SCALE_DESCRIPTORS=$(DESCRIPTORS) \
-		$(PY) -m pytest -s --durations 0 tests/faults/test_descriptors.py $(PYTEST_ARGS)
+		$(PY) -m pytest -s --durations 0 tests/faults/system/test_descriptors.py $(PYTEST_ARGS)
 
 .PHONY: lives
 lives: SECONDS = 600
@@ -109,14 +116,14 @@ chaos: $(BUILT) $(DEV) ## three brokers and a ZooKeeper, killed, frozen, cut apa
 
 .PHONY: clients-on-cluster
 clients-on-cluster: $(BUILT) $(DEV) ## the tests of all client libraries, groups and our own client, against three brokers with RF 3
-	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup --target cluster tests/clients tests/groups/test_consumers.py $(ON_CLUSTER) $(PYTEST_ARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup --target cluster tests/clients tests/groups/system/test_consumers.py $(ON_CLUSTER) $(PYTEST_ARGS)
 
 .PHONY: long
-long: $(BUILT) $(DEV) ## the tests that make test has no time for
+long: $(BUILT) $(DEV) ## the tests that make test-all has no time for
 	@$(PY) -m pytest -m long -p no:xdist --durations 20 $(PYTEST_ARGS)
 
 .PHONY: spark-cluster
-spark-cluster: $(BUILT) $(DEV) ## Spark's standalone cluster and all ways of starting: what make test has no time for
+spark-cluster: $(BUILT) $(DEV) ## Spark's standalone cluster and all ways of starting: what make test-all has no time for
 	@$(PY) -m pytest -m "spark_cluster or long" -p no:xdist --durations 0 tests/spark $(PYTEST_ARGS)
 
 .PHONY: simulate

@@ -19,7 +19,7 @@ from pybroker.security.acls import (
     ResourceType,
 )
 from tests.cli.conftest import Done, run, run_process
-from tests.cli.test_users import Secured, config
+from tests.cli.system.test_users import Secured, config
 from tests.harness import HOST, BrokerProcess, Server
 
 READ = ("add", "-o", "read", "--allow")

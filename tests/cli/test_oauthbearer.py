@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import run
-from tests.cli.test_users import config
-from tests.clients.test_oauthbearer import MODULE, SIGNER, Issuer, settings
+from tests.cli.system.test_users import config
+from tests.clients.system.test_oauthbearer import MODULE, SIGNER, Issuer, settings
 from tests.harness import HOST, BrokerProcess, free_port
 from tests.tokens import jwks
 

@@ -10,7 +10,7 @@ import pytest
 
 from pybroker.cli.readable import warn_of_config
 from tests.cli.conftest import run
-from tests.cli.test_serve import Serving
+from tests.cli.system.test_serve import Serving
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SECRETS = {

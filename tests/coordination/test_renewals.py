@@ -12,7 +12,7 @@ from pybroker.clock import boot_ms
 from pybroker.coordination.renewals import Renewals
 from pybroker.model import TopicPartition
 from pybroker.replication.lease import LAPSED_MS, NO_MEMBER_MS, Lease
-from tests.coordination.test_silence import Slow
+from tests.coordination.system.test_silence import Slow
 
 LED = TopicPartition("t", 0)
 PATH = "/brokers/ids/1"

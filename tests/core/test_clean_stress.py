@@ -9,8 +9,8 @@ from pathlib import Path
 from pybroker.core import Broker, LogError, Partition, iter_batches
 from tests.core.logs import NOW, TOPIC_ID, read_all
 from tests.core.slow_clean import latest, one_round, stored
+from tests.core.system.test_stress import Stress, through_a_socket
 from tests.core.test_clean import put
-from tests.core.test_stress import Stress, through_a_socket
 
 CONFIG = {
     "cleanup.policy": 2,

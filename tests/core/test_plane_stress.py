@@ -21,7 +21,7 @@ import pytest
 from tests.core.logs import NOW
 from tests.core.mutants import VERSIONS, fetch, joined, produce, spoil
 from tests.core.stage import FETCH, PRODUCE, TOPIC_ID, Client, Stage, batch
-from tests.core.test_stress import Stress, check, told
+from tests.core.system.test_stress import Stress, check, told
 
 ANSWER_S_MAX = 120.0
 CONFIG = {"segment.bytes": 4000, "index.interval.bytes": 100, "file.delete.delay.ms": 0, "retention.bytes": 40_000}

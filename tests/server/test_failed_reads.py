@@ -17,7 +17,7 @@ from pybroker import core
 from pybroker.errors import KAFKA_STORAGE_ERROR
 from pybroker.replication.logdirs import LogDir
 from tests.server.live import Live, batch, values
-from tests.server.test_failed_disks import codes, replicas
+from tests.server.system.test_failed_disks import codes, replicas
 from tests.server.test_metrics import of, scrape
 
 LARGE = 4 << 20

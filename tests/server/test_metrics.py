@@ -154,7 +154,7 @@ async def test_every_metric_is_in_the_docs(live: Live, wire: Wire) -> None:
         name = family.samples[0].name if len({s.name for s in family.samples}) == 1 else family.name
         told.append(f"| `{name}` | {family.type} | {', '.join(labels)} | {family.documentation} |")
     rows = [line for line in (ROOT / "docs/metrics.md").read_text().splitlines() if line.startswith("| `p")]
-    of_a_cluster = ("follower_lag", "pybroker_zookeeper")  # tests/brokers/test_seen.py
+    of_a_cluster = ("follower_lag", "pybroker_zookeeper")  # tests/brokers/system/test_seen.py
     written = [row for row in rows if not any(name in row for name in of_a_cluster)]
     assert written == sorted(told), "\n".join(["docs/metrics.md is to say:", *sorted(told)])
 

@@ -1,0 +1,106 @@
+"""Brokers with a bug in them, which the history finds: what it says of brokers without one is worth something."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka as ck
+import pytest
+
+from pybroker import errors
+from pybroker.groups.coordinator import partition_of
+from pybroker.server.zookeeper_server import ZooKeeper
+from tests.brokers import chaos
+from tests.brokers.kit import QUIET, SETS, Cluster
+from tests.brokers.system.test_failover import read_all
+from tests.brokers.system.test_partitions import told_by
+from tests.harness import until
+from tests.lives.history import History, Told
+from tests.wire import Wire, batch
+
+pytestmark = [pytest.mark.java]
+
+
+@contextmanager
+def frozen(cluster: Cluster, *numbers: int) -> Iterator[None]:
+    for number in numbers:
+        cluster.signal(number, signal.SIGSTOP)
+    yield
+    for number in numbers:
+        cluster.signal(number, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("bug", ["", "session_timer_ignored"])
+def test_a_leader_that_ignores_its_session(tmp_path: Path, zookeeper: ZooKeeper, bug: str) -> None:
+    """It was frozen, another leads by now, and it acknowledges what waits in its sockets: that is lost."""
+    with Cluster(tmp_path, zookeeper, bug=bug, zookeeper_session_timeout_ms=1000) as cluster:
+        topic, history, told = cluster.create("t", replicas=[[1, 2, 3]]), History(), Told("alone", 0)
+        with Wire(cluster.brokers[1].port) as wire:
+            first = batch([Told("all", 0).content])
+            until("it leads", lambda: wire.produce(topic, first).error == 0)
+            with frozen(cluster, 1):
+                wire.send(wire.produce_frame(topic, batch([told.content]), acks=1))
+                until("both know who leads", lambda: all(told_by(cluster, n, topic)[0] in (2, 3) for n in (2, 3)))
+            answer = wire.produced()
+        if not bug:
+            assert answer.error == errors.NOT_LEADER_OR_FOLLOWER
+            return
+        assert answer.error == 0
+        history.acknowledged(0, answer.base_offset, told)
+        cluster.until_in_sync(topic)
+        found = [(offset, content) for (_, offset), content in read_all(cluster, topic).items()]
+        history.check_log(0, found, 0, len(found))
+        assert history.counts["kept"] == 1, history.problems
+
+
+def test_a_commit_that_nobody_else_has(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """A coordinator answers commits while its followers are frozen, and dies: the group stands where it stood before.
+    """
+    with Cluster(tmp_path, zookeeper, bug="commits_before_replication", replica_lag_time_max_ms=60_000) as cluster:
+        topic, history = cluster.create("t", replicas=[[1, 2, 3]]), History()
+        consumer = ck.Consumer({
+            "bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False, **QUIET,
+        })  # fmt: skip
+
+        def commit(offset: int) -> None:
+            consumer.commit(offsets=[ck.TopicPartition(topic, 0, offset)], asynchronous=False)
+            history.committed(0, offset)
+
+        commit(1)
+        place = partition_of("g", int(str(SETS["offsets.topic.num.partitions"])))
+        leader = cluster.leader("__consumer_offsets", place)
+        with frozen(cluster, *(number for number in (1, 2, 3) if number != leader)):
+            for offset in range(2, 6):  # the first may be in an answer that waited for it already
+                commit(offset)
+            cluster.kill(leader)
+        until("another coordinates", lambda: cluster.leader("__consumer_offsets", place) not in (-1, leader))
+        (found,) = consumer.committed([ck.TopicPartition(topic, 0)], timeout=20)
+        consumer.close()
+        history.check_committed(0, found.offset)
+        assert history.counts["committed"] == 1, history.problems
+
+
+SECONDS = 40
+SEED = 1
+FOUND: dict[tuple[str, str], set[str]] = {
+    ("full_follower_in_sync", "fill_disk"): {"up"},
+    ("sequences_forgotten", "cut_clients_one_way"): {"once", "in order"},
+    ("buried_for_good", "refuse"): {"back", "up"},
+    ("session_timer_ignored", "cut_from_zookeeper"): {"end"},
+    ("damage_ends_a_reign", "break_state,kill"): {"up", "back"},
+    ("rollback_kept_secret", "roll_back_zookeeper"): {"back"},
+    ("lapsed_coordinator_answers", "cut_from_zookeeper"): {"committed"},
+}
+"""A bug and the faults that bring it to light; one of these rules is broken then."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("bug", "only"), FOUND)
+def test_the_campaign_finds_what_a_fault_brings_to_light(tmp_path: Path, bug: str, only: str) -> None:
+    """A bug of each kind, with nothing but the faults that it minds, in a seed."""
+    history, faults = chaos.run(tmp_path, SECONDS, SEED, rate=100, bug=bug, only=only.split(","))
+    print(chaos.summary(history, faults, SEED, SECONDS))
+    assert FOUND[bug, only] & history.counts.keys(), history.problems

@@ -1,0 +1,291 @@
+"""Secured brokers: everybody's clients log in with the configurations of the kit, and ACLs are what a test says."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import pytest
+from confluent_kafka import Consumer, Producer
+
+import pybroker
+from pybroker import errors
+from pybroker.testing import BrokerHandle, Mode, async_broker, cluster
+from pybroker.testing.security import MECHANISMS
+from tests.cli.conftest import run
+from tests.clients.adapters.java import Handle
+from tests.java.driver import Driver
+from tests.java.peers import MissingJava
+from tests.testing.kit import KafkaConsumer, KafkaProducer, send
+from tests.testing.system.test_plugin import STRICT
+
+pytest_plugins = ["pytester"]
+
+AWKWARD = 'b"\\ ;=ö'
+TWO = {"mechanism": "SCRAM-SHA-256", "users": {"ann": "spring", "bob": "autumn"}}
+DENIED = "TOPIC_AUTHORIZATION_FAILED"
+PROMISED_MS = 300
+
+
+WAYS: list[dict[str, Any]] = [{"sasl": mechanism} for mechanism in MECHANISMS]
+BY_TLS: list[dict[str, Any]] = [{"tls": True}, {"tls": True, "sasl": "SCRAM-SHA-512"}]
+
+
+@pytest.fixture(params=WAYS, ids=str)
+def secured(request: pytest.FixtureRequest, mode: Mode) -> Iterator[BrokerHandle]:
+    with BrokerHandle(mode=mode, **request.param) as handle:
+        yield handle
+
+
+@pytest.fixture(params=WAYS + BY_TLS, ids=str)
+def reached(request: pytest.FixtureRequest, mode: Mode) -> Iterator[BrokerHandle]:
+    with BrokerHandle(mode=mode, **request.param) as handle:
+        yield handle
+
+
+@pytest.fixture
+def two() -> Iterator[BrokerHandle]:
+    """ann and bob, who may do nothing yet."""
+    with BrokerHandle(sasl=TWO, acls=True) as handle:
+        yield handle
+
+
+@pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")  # kafka-python leaves one
+async def test_clients_log_in_with_what_the_kit_gives_them(
+    reached: BrokerHandle, consume: Callable[..., Consumer]
+) -> None:
+    """confluent-kafka, kafka-python, aiokafka and ours; after a kill too, at the same address."""
+    assert send(Producer(reached.confluent_config()), "t", "confluent") == [None]
+    with KafkaProducer(**reached.kafka_python_config()) as producer:
+        producer.send("t", b"kafka-python").get(20)
+    reached.kill()
+    reached.start()
+    async with aiokafka.AIOKafkaProducer(**reached.aiokafka_config()) as other:
+        await other.send_and_wait("t", b"aiokafka")
+    with pybroker.Producer(**reached.pybroker_config()) as ours:
+        ours.send("t", b"ours").result(20)
+    expected = [b"confluent", b"kafka-python", b"aiokafka", b"ours"]
+    assert [record.value for record in reached.records("t", count=4)] == expected
+
+    consumer = consume(reached, "t")
+    messages = [consumer.poll(20) for _ in expected]
+    assert [message.value() for message in messages if message is not None] == expected
+    with KafkaConsumer("t", **reached.kafka_python_config("h"), consumer_timeout_ms=20_000) as reader:
+        assert [next(reader).value for _ in expected] == expected
+    with pybroker.Consumer(**reached.pybroker_config("i")) as mine:
+        mine.subscribe(["t"])
+        assert mine.poll(20_000)[0].value == b"confluent"
+
+
+@pytest.mark.parametrize("how", BY_TLS, ids=str)
+def test_who_speaks_no_tls_or_believes_others_is_refused(how: dict[str, Any]) -> None:
+    with BrokerHandle(**how) as broker:
+        assert broker.ca_file is not None
+        open_way = {"bootstrap_servers": broker.bootstrap_servers, "max_block_ms": 1000}
+        for config in ({**broker.pybroker_config(max_block_ms=1000), "ssl_cafile": None}, open_way):
+            with pybroker.Producer(**config) as producer, pytest.raises(pybroker.KafkaError, match="TLS"):
+                producer.send("t", b"x").result(20)
+        broker.produce("t", "x")
+        assert len(broker.records("t")) == 1
+
+
+def test_who_does_not_log_in_or_guesses_is_refused(secured: BrokerHandle) -> None:
+    stranger = {"bootstrap_servers": secured.bootstrap_servers, "max_block_ms": 1000}
+    for how in (secured.pybroker_config(sasl_password="guess"), stranger):
+        with pybroker.Producer(**how) as producer, pytest.raises(pybroker.KafkaError, match="log"):
+            producer.send("t", b"x").result(20)
+    assert secured.create_topic("t") == "t", "the kit itself need not"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_properties_are_those_of_kafkas_tools(mechanism: str, tmp_path: Path) -> None:
+    """A file for --command-config, with a password that has to be escaped in it."""
+    with BrokerHandle(sasl={"mechanism": mechanism, "users": {"ann": "x", "bob": AWKWARD}}) as broker:
+        assert broker.users == {"ann": "x", "bob": AWKWARD}
+        broker.create_topic("seen")
+        escaped = {name: str(value).replace("\\", "\\\\") for name, value in broker.java_config(user="bob").items()}
+        file = tmp_path / "bob.properties"
+        file.touch(0o600)
+        file.write_text("".join(f"{name}={value}\n" for name, value in escaped.items()), encoding="latin-1")
+        done = run("topics", "list", "-b", broker.bootstrap_servers, "--command-config", file)
+        assert done.code == 0 and "seen" in done.out, done.err
+
+
+@pytest.mark.java
+def test_a_java_client_logs_in() -> None:
+    record: dict[str, Any] = {"partition": 0, "timestamp_ms": None, "key": None, "value": None, "headers": []}
+    try:
+        driver = Driver("3.9.1")
+    except MissingJava as missing:
+        pytest.skip(str(missing))
+    try:
+        for how in WAYS + BY_TLS:
+            with BrokerHandle(**how) as broker:
+                producer = Handle(driver, "open_producer", config=broker.java_config(max_block_ms=20_000))
+                assert producer.ask("send", topic="t", **record) is not None
+                producer.close()
+    finally:
+        driver.close()
+
+
+# -- ACLs --------------------------------------------------------------------------------------------------------------
+
+
+def test_users_may_do_what_they_are_allowed(two: BrokerHandle, consume: Callable[..., Consumer]) -> None:
+    """Each user by its own login; what is denied is denied whatever is allowed; the kit may do everything."""
+    two.produce("orders", "1")
+    assert send(Producer(two.confluent_config()), "orders", "2") == [DENIED]
+    two.allow("ann", "write", "create", topic=["orders", "others"])
+    assert send(Producer(two.confluent_config()), "orders", "3") == [None]
+    two.allow("bob", "read", topic="ord", group="g", prefixed=True)
+    consumer = consume(two, "orders", user="bob")
+    assert [consumer.poll(20).value() for _ in range(2)] == [b"1", b"3"]  # type: ignore[union-attr]
+    assert send(Producer(two.confluent_config(user="bob")), "orders", "4") == [DENIED]
+    two.deny("ann", "write", topic="orders")
+    assert send(Producer(two.confluent_config(user="ann")), "orders", "5") == [DENIED]
+    two.allow("ann", "alter-configs", "DescribeConfigs", cluster="kafka-cluster")
+    assert [record.value for record in two.records("orders")] == [b"1", b"3"]
+
+
+async def test_the_same_is_awaited() -> None:
+    async with async_broker(sasl=TWO, acls=True) as broker:
+        assert list(broker.users) == ["ann", "bob"]
+        await broker.create_topic("t")
+        await broker.allow("ann", "write", topic="t")
+        await broker.deny("bob", "write", topic="t")
+        with pybroker.Producer(**broker.pybroker_config(user="ann")) as producer:
+            producer.send("t", b"x").result(20)
+        bob = pybroker.Producer(**broker.pybroker_config(user="bob"))
+        with bob, pytest.raises(pybroker.KafkaError) as refused:
+            bob.send("t", b"x").result(20)
+        assert refused.value.code == errors.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_super_users_of_a_test_stay_super() -> None:
+    with BrokerHandle(sasl=TWO, acls=True, settings={"super.users": "User:bob"}) as broker:
+        assert send(Producer(broker.confluent_config(user="bob")), "t", "x") == [None]
+        assert len(broker.records("t")) == 1
+
+
+# -- a cluster ---------------------------------------------------------------------------------------------------------
+
+
+def refusal(**config: Any) -> str:
+    """Why a producer cannot write."""
+    producer = pybroker.Producer(**{**config, "max_block_ms": 500})
+    with producer, pytest.raises(pybroker.KafkaError) as refused:
+        producer.send("orders", b"x").result(20)
+    return str(refused.value)
+
+
+def test_a_cluster_is_secured_as_a_broker_is() -> None:
+    """Clients log in by TLS at each broker, at one that comes back too; ACLs hold at all as soon as they are made.
+    Brokers show certificates and log in at each other, and clients cannot come where brokers do."""
+    with cluster(2, sasl=TWO, acls=True, tls=True) as brokers:
+        assert list(brokers.users) == ["ann", "bob"]
+        brokers.create_topic("orders", partitions=2)
+        brokers.allow("ann", "write", topic="orders")
+        addresses = [{"bootstrap_servers": each} for each in brokers.bootstrap_servers.split(",")]
+        for number, at in enumerate(addresses):
+            ann = brokers.confluent_config(user="ann", **at)
+            assert send(Producer(ann), "orders", "x", partition=number) == [None]
+            assert DENIED in refusal(**brokers.pybroker_config(user="bob", **at))
+        guess = brokers.pybroker_config(sasl_password="guess")
+        assert "refused the login" in refusal(**guess | addresses[1])
+        assert "TLS" in refusal(**addresses[1])
+        brokers.wait_in_sync("orders")
+        brokers.kill(1)
+        brokers.start(1)
+        brokers.wait_in_sync("orders")
+        with pybroker.Producer(**brokers.pybroker_config(**addresses[0])) as producer:
+            producer.send("orders", b"y", partition=0).result(20)
+        assert [record.value for record in brokers.records("orders")] == [b"x", b"y", b"x"]
+        peers = f"127.0.0.1:{brokers._members._peer_ports[1]}"
+        assert "certificate" in refusal(**brokers.pybroker_config(bootstrap_servers=peers))
+
+
+# -- what is not allowed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"acls": True}, "acls=True needs sasl"),
+        ({"sasl": "GSSAPI"}, "the mechanism is 'GSSAPI'; it can be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({"sasl": {"mechanisms": "PLAIN"}}, "sasl has 'mechanisms'; it takes 'mechanism' and 'users'"),
+        ({"sasl": {"users": {}}}, "at least one name"),
+        ({"sasl": {"users": {"ann": ""}}}, "none of them empty"),
+        ({"sasl": {"users": ["ann"]}}, "a mapping"),
+        ({"sasl": True, "settings": {"listeners": "PLAINTEXT://:0"}}, "listeners is the kit's where sasl or tls is"),
+        ({"tls": True, "settings": {"listeners": "PLAINTEXT://:0"}}, "listeners is the kit's where sasl or tls is"),
+        ({"tls": True, "acls": True}, "acls=True needs sasl"),
+    ],
+)
+def test_what_makes_no_sense_is_told(how: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        BrokerHandle(**how)
+
+
+def test_what_a_broker_has_not_cannot_be_asked_of_it(broker: BrokerHandle, two: BrokerHandle) -> None:
+    with pytest.raises(ValueError, match="make it with sasl=True"):
+        broker.confluent_config(user="ann")
+    with pytest.raises(ValueError, match="make it with acls=True"):
+        broker.allow("ann", "read", topic="t")
+    with pytest.raises(ValueError, match="there is no user 'eve'; there are ann, bob"):
+        two.aiokafka_config(user="eve")
+    with pytest.raises(ValueError, match="'reed' is none of"):
+        two.allow("ann", "reed", topic="t")
+    with pytest.raises(ValueError, match="say what may be done"):
+        two.allow("ann", "read")
+    assert broker.users == {} and "sasl.username" not in broker.confluent_config()
+
+
+# -- pytest ------------------------------------------------------------------------------------------------------------
+
+TESTS = """
+import pytest
+
+def test_fixture(secured_pybroker):
+    assert list(secured_pybroker.users) == ["alice"]
+    assert secured_pybroker.confluent_config()["sasl.mechanism"] == "SCRAM-SHA-256"
+    secured_pybroker.produce("t", "x")
+    assert len(secured_pybroker.records("t")) == 1
+
+@pytest.mark.pybroker(sasl="PLAIN", acls=True)
+@pytest.mark.parametrize("name", ["pybroker", "secured_pybroker"])
+def test_marker(request, name):
+    broker = request.getfixturevalue(name)
+    broker.allow("alice", "read", topic="t")
+    assert broker.java_config()["sasl.mechanism"] == "PLAIN"
+
+def test_open(pybroker):
+    assert pybroker.users == {}
+"""
+
+
+@pytest.mark.parametrize("mode", ["inprocess", "subprocess"])
+def test_fixtures_and_markers(pytester: pytest.Pytester, mode: str) -> None:
+    pytester.makepyfile(TESTS)
+    pytester.runpytest_subprocess(*STRICT, f"--pybroker-mode={mode}").assert_outcomes(passed=4)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_secured_broker_is_there_as_soon(tls: bool) -> None:
+    """From the call to the first record that a client who logged in has acknowledged: one of fifty lives at the latest,
+    so much later as there is more to do than there are processors."""
+
+    def live() -> float:
+        called = time.perf_counter()
+        with BrokerHandle(sasl=True, acls=True, tls=tls) as broker:
+            broker.allow("alice", "write", "create", topic="t")
+            with pybroker.Producer(**broker.pybroker_config()) as producer:
+                producer.send("t", b"x").result(20)
+            return 1000 * (time.perf_counter() - called)
+
+    live()
+    crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert any(live() < PROMISED_MS * crowd for _ in range(50))
