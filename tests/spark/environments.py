@@ -1,7 +1,7 @@
 """Python environments for Spark's workers: pybroker installed from a wheel, and others with something missing.
 
-The wheel is packed from what is built in the checkout, in a second; tests/system/test_packaging.py shows that one which a
-build makes holds the same.
+The wheel is packed from what is built in the checkout, in a second; tests/system/test_packaging.py shows that one which
+a build makes holds the same.
 """
 
 from __future__ import annotations
