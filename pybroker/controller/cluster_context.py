@@ -341,12 +341,13 @@ class ClusterContext:
     def told(
         self, keys: Iterable[TopicPartition], new: Container[TopicPartition] = ()
     ) -> dict[TopicPartition, Told]:
-        """What brokers are told of partitions, as they are now; those in `new` are new."""
+        """The present states of partitions, for brokers; those in `new` are new. Partitions of a topic that is being
+        deleted are left out: a broker that receives them again would show the topic for ever."""
         found = {}
         for key in keys:
             with self.about(key.topic):
                 state = self.state(key)
-                if state is not None:
+                if state is not None and key.topic not in self.deleting:
                     offline = tuple(broker for broker in state.replicas if self._unusable(broker, key, state))
                     found[key] = Told(self.topics[key.topic].id, state, key in new, offline)
         return found

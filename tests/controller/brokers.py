@@ -130,11 +130,17 @@ class FakeBroker:
                         p.offline_replicas = [broker for broker in p.offline_replicas if broker in self.live]
                         self.image[TopicPartition(topic.topic_name, p.partition_index)] = p
             return m.UpdateMetadataResponse(error_code=code)
+        failed = []
         for topic in request.topic_states:
             for p in topic.partition_states:
-                if p.delete_partition:
-                    self.deleted.append(TopicPartition(topic.topic_name, p.partition_index))
-        return m.StopReplicaResponse(error_code=code, partition_errors=[])
+                key = TopicPartition(topic.topic_name, p.partition_index)
+                if p.delete_partition and key not in self.refuses:
+                    self.deleted.append(key)
+                elif p.delete_partition:
+                    failed.append((key, self.refuses[key]))
+        kind = m.StopReplicaResponse.PartitionErrors
+        found = [kind(topic_name=topic, partition_index=at, error_code=wrong) for (topic, at), wrong in failed]
+        return m.StopReplicaResponse(error_code=code, partition_errors=found)
 
     def _lead_and_follow(self, request: Any, code: int) -> Any:
         kind = m.LeaderAndIsrResponse.Topics

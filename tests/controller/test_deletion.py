@@ -292,6 +292,31 @@ async def test_a_deletion_waits_for_a_broker_that_is_away(cluster: FakeCluster) 
     assert cluster.brokers[3].deleted == [key]
 
 
+async def test_a_topic_that_is_being_deleted_is_shown_to_no_broker_again(cluster: FakeCluster) -> None:
+    """Its replica is on a disk that failed, and that broker goes: nothing about the topic would take it away again."""
+    (key,) = await cluster.create("t", (1, 3))
+    three = cluster.brokers[3]
+    three.refuses[key] = errors.KAFKA_STORAGE_ERROR
+    await cluster.admin.create(nodes.LOG_DIR_EVENT, nodes.dump_log_dir_event(3), sequential=True)
+    others = [broker for broker in cluster.living if broker is not three]
+    await eventually("they know", lambda: all(list(b.image[key].offline_replicas) == [3] for b in others))
+    await cluster.admin.create(nodes.deletion("t"))
+    await eventually("it is deleted at the other", lambda: cluster.brokers[1].deleted == [key])
+    await eventually("clients see it no more", lambda: all(b.image[key].leader == -2 for b in others))
+    await cluster.admin.delete(nodes.broker(3))
+    await eventually("it is gone", lambda: all(3 not in broker.live for broker in others))
+    data = nodes.dump_assignment(b"another topic id", [(1, 2)])
+    await cluster.admin.multi([Create(nodes.topic("other"), data)])
+    other = TopicPartition("other", 0)  # what the controller sent before has come when this has
+    await eventually("they hear of another", lambda: all(other in broker.image for broker in others))
+    assert all(broker.image[key].leader == -2 for broker in others)
+    three.refuses.clear()
+    await three.register()
+
+    await deleted(cluster)
+    assert key not in three.image and all(broker.image[key].leader == -2 for broker in others)
+
+
 async def test_a_wish_that_is_not_granted_takes_no_topic_away() -> None:
     """With delete.topic.enable=false the topic stays, though a controller finds the wish at its start."""
     cluster = await FakeCluster("delete.topic.enable=false").begin()
