@@ -188,6 +188,26 @@ def test_a_broker_that_no_controller_reaches_sends_its_clients_to_others(cache: 
     assert leaders(asyncio.run(ask())) == [(1, 0), (2, 0)]
 
 
+@pytest.mark.parametrize(("topics", "version", "names_it"), [([], 12, False), ([], 0, True), (None, 12, True)])
+def test_who_asks_for_no_topic_asks_for_no_leader(
+    cache: MetadataCache, topics: list[Any] | None, version: int, names_it: bool
+) -> None:
+    """No topics are none from v1 on. aiokafka asks for the brokers and the controller so."""
+    cache.grace_s = 0.001
+    cache.suspects.doubt(1, True)
+
+    async def ask() -> Any:
+        request = m.MetadataRequest(topics=topics)
+        return await Metadata(cache, Nobody(), auto_create=False)(request, call("INSIDE", version))
+
+    if names_it:
+        with pytest.raises(Disconnect, match="no controller has reached this broker"):
+            asyncio.run(ask())
+    else:
+        answer = asyncio.run(ask())
+        assert ([node.node_id for node in answer.brokers], answer.topics) == ([1, 2], [])
+
+
 def test_a_suspicion_ends(cache: MetadataCache) -> None:
     """A leader that this broker alone cannot reach is named to clients again."""
     clock = [0.0]

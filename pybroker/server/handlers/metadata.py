@@ -61,19 +61,19 @@ class Metadata:
                 await self._metadata.told(UNTOLD_S)
         await asyncio.sleep(self._metadata.grace_s)
         self._metadata.look()
-        while (wait_s := suspects.patience_s(self._dying(request))) > 0 and await suspects.news(wait_s):
+        while (wait_s := suspects.patience_s(self._dying(request, call))) > 0 and await suspects.news(wait_s):
             pass
-        if any(suspects.is_doubted(leader) for leader in self._dying(request)):
+        if any(suspects.is_doubted(leader) for leader in self._dying(request, call)):
             # librdkafka asks for leaders where it is connected, so it would ask this broker again and again.
             raise Disconnect("no controller has reached this broker since its registration ended")
         return self._answer(request, call)
 
-    def _dying(self, request: Any) -> set[int]:
+    def _dying(self, request: Any, call: Call) -> set[int]:
         """The leaders of what is asked for whose connection ended."""
         image, suspects = self._metadata.image, self._metadata.suspects
         if not suspects:
             return set()
-        if not request.topics:
+        if _asks_for_all(request, call):
             topics = list(image.topics())
         else:
             named = (
@@ -101,7 +101,7 @@ class Metadata:
     def _topics(self, image: Image, nodes: Iterable[Node], request: Any, call: Call) -> Iterator[Any]:
         rights = operations.of(ResourceType.TOPIC, request.include_topic_authorized_operations)
         describe = _Describer(image, nodes, call.version, rights, self._metadata.suspects)
-        if request.topics is None or (call.version < NULL_IS_ALL_VERSION and not request.topics):
+        if _asks_for_all(request, call):
             self._check_complete(image)
             yield from map(describe, image.topics())
             return
@@ -140,6 +140,10 @@ class Metadata:
     def _may_create(self, name: str, call: Call) -> bool:
         """True if the call may create a topic. A creation that is under way was allowed before, and costs no more."""
         return call.may_create is None or self._creator.is_creating(name) or call.may_create(name)
+
+
+def _asks_for_all(request: Any, call: Call) -> bool:
+    return request.topics is None or (call.version < NULL_IS_ALL_VERSION and not request.topics)
 
 
 def _no_such_id(topic_id: bytes) -> Any:
