@@ -86,7 +86,7 @@ class Loop:
                 raise
 
     def call_surely(self, call: Callable[..., object], *arguments: Any) -> None:
-        """As `call_soon`, and here once the thread has ended: for a call that somebody waits for."""
+        """Run a call on the loop's thread, or here once that has ended: somebody waits for what comes of it."""
         self.call_soon(call, *arguments)
         if self._over:
             self._run_left()
@@ -189,7 +189,7 @@ class Loop:
             if self._running:
                 self._running = False
                 self._guard(self._died)
-            self._over = True  # before the look at what is left: what is handed over later sees it
+            self._over = True  # before the calls that are left: who hands over a later one sees it
             self._run_left()
             self._selector.close()
             self._wakes.close()
@@ -220,7 +220,7 @@ class Loop:
             self._guard(call, *arguments)
 
     def _run_left(self) -> None:
-        """What was handed over while the thread ended; what it adds is left."""
+        """Make the calls that were handed over while the thread ended, but none that these add."""
         with contextlib.suppress(IndexError):  # the other thread was faster
             for _ in range(len(self._soon)):
                 call, arguments = self._soon.popleft()

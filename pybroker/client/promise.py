@@ -50,12 +50,12 @@ class Promise(Future[Result]):
         self._settler = None
 
     def result(self, timeout: float | None = None) -> Result:
-        """As of any future. KafkaError in a forked child, which has no thread that would settle it."""
+        """Return as any future does. Raises KafkaError in a forked child, which has no thread that would settle it."""
         self._check_process()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As `result`."""
+        """Return as any future does; raises as `result`."""
         self._check_process()
         return super().exception(timeout)
 

@@ -73,7 +73,7 @@ async def add_lost_partitions(context: ClusterContext, known: Callable[[str], To
             node = nodes.load_topic(data)
             if node.id != topic.id or len(node.replicas) != count:
                 continue
-            # One of which nothing was told never had a leader, nor records: any brokers may hold it.
+            # A partition without known replicas never had a leader, so it has no records: any brokers may hold it.
             replicas = {index: state.replicas or node.replicas[0] for index, state in lost.items()}
             changed = nodes.with_partitions(data, replicas)
             await write(context.session, context.fence, [Set(nodes.topic(topic.name), changed, stat.version)])

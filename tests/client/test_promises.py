@@ -189,8 +189,7 @@ def test_requests_without_an_answer_hear_of_a_lost_connection(keeper: Keeper) ->
 
 
 def test_what_is_asked_while_the_thread_ends_has_an_outcome(keeper: Keeper) -> None:
-    """A commit_async beside close(): the thread ends with the calls that it had when it was told to end, and the
-    commit comes after these."""
+    """A commit_async beside close(): the commit comes while the thread makes its last calls."""
     consumer = consumer_of(keeper)
     loop = consumer._network.loop
     holds = [(threading.Event(), threading.Event()) for _ in range(2)]

@@ -87,7 +87,7 @@ async def test_a_topic_that_had_fewer_partitions(
     assert sum("partitions written back topic=t partitions=2 first=1" in line for line in caplog.messages) == 1
 
 
-async def test_partitions_that_were_lost_around_one_that_nobody_was_told_of(cluster: FakeCluster) -> None:
+async def test_partitions_that_were_lost_around_one_without_known_replicas(cluster: FakeCluster) -> None:
     """All replicas of one were dead when the topic grew, so brokers know no replicas of it. It is written back with
     some, and the topic is sound."""
     await cluster.brokers[3].die()

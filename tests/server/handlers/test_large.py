@@ -238,7 +238,7 @@ async def test_names_are_kept_up_to_a_bound(desk: Desk, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", ["AlterConfigs", "DescribeConfigs", "IncrementalAlterConfigs"])
 async def test_settings_of_many_topics_fit_into_one_request(desk: Desk, name: str) -> None:
-    """As MirrorMaker 2 sends them: about 25 of each topic, all topics at once."""
+    """MirrorMaker 2 sends about 25 of each topic, all topics at once."""
     api = SERVED[KEYS[name]]
     kind = api.request.Resources
     settings: dict[str, Any] = {"configuration_keys": [f"key{n}" for n in range(25)]}
