@@ -70,7 +70,7 @@ class Commits:
         except KafkaError as outside:
             promise.settle(None, outside)
             return promise
-        self._network.loop.call_soon(partial(committed.commit, self._coordinator, identity, dict(offsets), done))
+        self._network.loop.call_surely(partial(committed.commit, self._coordinator, identity, dict(offsets), done))
         return promise
 
     def commit(self, offsets: Offsets, deadline_s: float) -> None:
@@ -101,7 +101,7 @@ class Commits:
     def find(self, partitions: Collection[TopicPartition]) -> Future[Fetched]:
         """What the group committed, asked once."""
         promise: Promise[Fetched] = Promise()
-        self._network.loop.call_soon(partial(committed.fetch, self._coordinator, list(partitions), promise.settle))
+        self._network.loop.call_surely(partial(committed.fetch, self._coordinator, list(partitions), promise.settle))
         return promise
 
     def look_up(self, now_s: float) -> None:

@@ -42,7 +42,7 @@ class Coordinator:
     def call(self, message: Any, *, lane: str = LANE, how: How = PLAIN) -> Future[Any]:
         """From any thread: a future of the answer, or KafkaError."""
         promise: Promise[Any] = Promise()
-        self._network.loop.call_soon(partial(self.send, message, promise.settle, lane=lane, how=how))
+        self._network.loop.call_surely(partial(self.send, message, promise.settle, lane=lane, how=how))
         return promise
 
     def send(self, message: Any, done: Done, *, lane: str = LANE, how: How = PLAIN) -> None:

@@ -139,7 +139,7 @@ class Group:
             self.stage, self._lost = Stage.IDLE, ""
             self._positions.assign([])
             promise: Promise[None] = Promise()
-            self._network.loop.call_soon(self._leave, reason, promise)
+            self._network.loop.call_surely(self._leave, reason, promise)
             self._wait(promise, deadline_s)
 
     def _wait(self, future: Future[None], deadline_s: float) -> None:

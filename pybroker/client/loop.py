@@ -55,6 +55,7 @@ class Loop:
         self._woken = False
         self._awake = False
         self._running = True
+        self._over = False
         self._selector.register(self._wakes, READ, self._drain)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -83,6 +84,12 @@ class Loop:
             except BaseException:  # Ctrl-C: the next one tries again
                 self._woken = False
                 raise
+
+    def call_surely(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Run a call on the loop's thread, or here once that has ended: somebody waits for what comes of it."""
+        self.call_soon(call, *arguments)
+        if self._over:
+            self._run_left()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the thread, once it has done what was handed to it."""
@@ -182,6 +189,8 @@ class Loop:
             if self._running:
                 self._running = False
                 self._guard(self._died)
+            self._over = True  # before the calls that are left: who hands over a later one sees it
+            self._run_left()
             self._selector.close()
             self._wakes.close()
             self._waker.close()
@@ -209,6 +218,13 @@ class Loop:
         for _ in range(len(self._soon)):
             call, arguments = self._soon.popleft()
             self._guard(call, *arguments)
+
+    def _run_left(self) -> None:
+        """Make the calls that were handed over while the thread ended, but none that these add."""
+        with contextlib.suppress(IndexError):  # the other thread was faster
+            for _ in range(len(self._soon)):
+                call, arguments = self._soon.popleft()
+                self._guard(call, *arguments)
 
     def _run_timers(self) -> None:
         now_s = time.monotonic()

@@ -160,7 +160,7 @@ class Network:
         if not self.loop.running:
             promise.settle(None, self.died or _closed())
         else:
-            self.loop.call_soon(partial(self.send, node, message, promise.settle, lane=lane, how=how))
+            self.loop.call_surely(partial(self.send, node, message, promise.settle, lane=lane, how=how))
         return promise
 
     def retried(self, ask: Callable[[], Future[Found]], what: str, deadline_s: float) -> Found:

@@ -7,12 +7,14 @@ A callback is the program's code and may raise anything, SystemExit and Cancelle
 depends on it.
 """
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
+from pybroker import forks
 from pybroker.core import log_callback
 from pybroker.errors import KafkaError
 
@@ -26,6 +28,7 @@ class Promise(Future[Result]):
         """`kind` is what the log calls its callbacks."""
         super().__init__()
         self._kind = kind
+        self._process = os.getpid()
         self._settled = False
         self._settler: int | None = None
         """The thread that settles it now, on which no callback may raise."""
@@ -45,6 +48,20 @@ class Promise(Future[Result]):
         else:
             self.set_exception(error)
         self._settler = None
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Return as any future does. Raises KafkaError in a forked child, which has no thread that would settle it."""
+        self._check_process()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return as any future does; raises as `result`."""
+        self._check_process()
+        return super().exception(timeout)
+
+    def _check_process(self) -> None:
+        if not self._settled and os.getpid() != self._process:
+            raise forks.refusal(self._kind)
 
     def add_done_callback(self, fn: Callable[[Future[Result]], object]) -> None:
         """Call with this future once it is done: on the client's thread, or here if it is done already."""

@@ -73,9 +73,12 @@ async def add_lost_partitions(context: ClusterContext, known: Callable[[str], To
             node = nodes.load_topic(data)
             if node.id != topic.id or len(node.replicas) != count:
                 continue
-            changed = nodes.with_partitions(data, {index: state.replicas for index, state in lost.items()})
+            # A partition without known replicas never had a leader, so it has no records: any brokers may hold it.
+            replicas = {index: state.replicas or node.replicas[0] for index, state in lost.items()}
+            changed = nodes.with_partitions(data, replicas)
             await write(context.session, context.fence, [Set(nodes.topic(topic.name), changed, stat.version)])
-            context.lost.update((TopicPartition(topic.name, i), (topic.id, state)) for i, state in lost.items())
+            told = ((TopicPartition(topic.name, i), (topic.id, state)) for i, state in lost.items() if state.replicas)
+            context.lost.update(told)
             context.watched.discard(topic.name)
             added = True
             event(

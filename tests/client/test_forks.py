@@ -44,6 +44,10 @@ def hold():  # a thread that has the producer's lock while the process forks
 holder = threading.Thread(target=hold)
 holder.start()
 held.wait()
+member = pybroker.Consumer(**where, group_id=topic)
+member.commit({(topic, 0): 0})
+member._network.loop.call_soon(go.wait)  # so the next commit is under way while the process forks
+commit = member.commit_async({(topic, 0): 1})
 pid = os.fork()
 if pid:
     go.set()
@@ -53,6 +57,8 @@ if pid:
     producer.close()
     asyncio.run(async_producer.close())
     asyncio.run(async_consumer.close())
+    assert commit.result(30) is None
+    member.close()
     assert delivery.result(0).offset == 1 and called == [delivery]
     assert [next(consumer).value for _ in range(2)] == [b"child", b"parent"]
     consumer.close()
@@ -64,6 +70,8 @@ for name, call in {
     "partitions_for": lambda: producer.partitions_for(topic),
     "flush": producer.flush,
     "result": delivery.result,
+    "result of a commit": commit.result,
+    "exception of a commit": commit.exception,
     "poll": lambda: consumer.poll(1000),
     "next": lambda: next(consumer),
     "assign": lambda: consumer.assign([(topic, 0)]),
@@ -97,7 +105,7 @@ def test_a_forked_child_is_told_at_once(shared_broker: Server, topic: str) -> No
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     *refused, called = done.stdout.splitlines()
-    assert len(refused) == 16 and called == "called: []"
+    assert len(refused) == 18 and called == "called: []"
     for line in refused:
         assert "was made before a fork and works in the parent process only: make one in the child" in line
     assert [record.value for record in read_all(shared_broker, topic, 2)] == [b"child", b"parent"]

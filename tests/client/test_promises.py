@@ -186,3 +186,30 @@ def test_requests_without_an_answer_hear_of_a_lost_connection(keeper: Keeper) ->
         assert told == [lost] * 3
     finally:
         loop.close()
+
+
+def test_what_is_asked_while_the_thread_ends_has_an_outcome(keeper: Keeper) -> None:
+    """A commit_async beside close(): the commit comes while the thread makes its last calls."""
+    consumer = consumer_of(keeper)
+    loop = consumer._network.loop
+    holds = [(threading.Event(), threading.Event()) for _ in range(2)]
+
+    def hold(entered: threading.Event, go_on: threading.Event) -> None:
+        entered.set()
+        assert go_on.wait(WAIT_S)
+
+    for each in holds:
+        loop.call_soon(hold, *each)
+        assert holds[0][0].wait(WAIT_S)
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    until("the thread is told to end", lambda: len(loop._soon) == 3, WAIT_S)
+    holds[0][1].set()
+    assert holds[1][0].wait(WAIT_S)
+    late = consumer.commit_async({TP: 1})
+    holds[1][1].set()
+    assert isinstance(late.exception(WAIT_S), KafkaError)
+    closing.join(WAIT_S)
+    made = list[int]()
+    loop.call_surely(made.append, 1)  # by a thread that found it running a moment ago
+    assert made == [1]

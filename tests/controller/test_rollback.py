@@ -11,6 +11,7 @@ from pybroker.controller.producer_ids import BLOCK, UNKNOWN_BLOCKS, ProducerIds
 from pybroker.controller.requests import alter_partition, elect_leaders
 from pybroker.coordination.store import NoNode
 from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
 from tests.controller.brokers import FakeCluster
 from tests.controller.stage import Stage
 from tests.controller.test_controller import asked
@@ -84,6 +85,31 @@ async def test_a_topic_that_had_fewer_partitions(
     node = nodes.load_topic((await cluster.admin.get(nodes.topic("t")))[0])
     assert node.replicas == [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
     assert sum("partitions written back topic=t partitions=2 first=1" in line for line in caplog.messages) == 1
+
+
+async def test_partitions_that_were_lost_around_one_without_known_replicas(cluster: FakeCluster) -> None:
+    """All replicas of one were dead when the topic grew, so brokers know no replicas of it. It is written back with
+    some, and the topic is sound."""
+    await cluster.brokers[3].die()
+    keys = await cluster.create("t", (1, 2), (2, 1))
+    topic_id = nodes.load_topic((await cluster.admin.get(nodes.topic("t")))[0]).id
+    grown = nodes.dump_assignment(topic_id, [(1, 2), (2, 1), (3,), (2, 1)])
+    await cluster.admin.set(nodes.topic("t"), grown)
+    keys += [TopicPartition("t", 2), TopicPartition("t", 3)]
+    await cluster.until_told(keys[3])
+    for broker in cluster.living:
+        assert keys[2] not in broker.image
+        broker.image[keys[2]] = m.UpdateMetadataRequest.TopicStates.PartitionStates(  # as a MetadataCache has it
+            partition_index=2, controller_epoch=-1, leader=-1, leader_epoch=-1, isr=[], zk_version=-1, replicas=[],
+        )  # fmt: skip
+    await cluster.admin.set(nodes.topic("t"), nodes.dump_assignment(topic_id, [(1, 2)]))
+    await cluster.controller.controller.stop()
+    await cluster.admin.delete(nodes.CONTROLLER)
+    await eventually("another is", lambda: any(broker.controller.active for broker in cluster.living))
+    for key, leader in zip(keys, (1, 2, 1, 2), strict=True):
+        await cluster.until_led(key, leader)
+    node = nodes.load_topic((await cluster.admin.get(nodes.topic("t")))[0])
+    assert node.replicas == [(1, 2), (2, 1), (1, 2), (2, 1)]
 
 
 async def test_a_leader_shows_that_the_store_is_behind(

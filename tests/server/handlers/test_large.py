@@ -236,6 +236,20 @@ async def test_names_are_kept_up_to_a_bound(desk: Desk, monkeypatch: pytest.Monk
     assert not list(desk.stage.metadata.image.names)
 
 
+@pytest.mark.parametrize("name", ["AlterConfigs", "DescribeConfigs", "IncrementalAlterConfigs"])
+async def test_settings_of_many_topics_fit_into_one_request(desk: Desk, name: str) -> None:
+    """MirrorMaker 2 sends about 25 of each topic, all topics at once."""
+    api = SERVED[KEYS[name]]
+    kind = api.request.Resources
+    settings: dict[str, Any] = {"configuration_keys": [f"key{n}" for n in range(25)]}
+    if name != "DescribeConfigs":
+        settings = {"configs": [kind.Configs(name=key, value="1") for key in settings["configuration_keys"]]}
+    request = api.request(resources=[kind(resource_type=2, resource_name=f"t{n}", **settings) for n in range(1_000)])
+    answer = await respond(Dispatcher(desk.table), api, request)
+    told = answer.results if name == "DescribeConfigs" else answer.responses
+    assert sorted(each.resource_name for each in told) == sorted(each.resource_name for each in request.resources)
+
+
 @pytest.mark.usefixtures("bounds")
 async def test_settings_asked_for_twice_are_refused_in_slices(desk: Desk) -> None:
     dispatcher, api = Dispatcher(desk.table), SERVED[KEYS["DescribeConfigs"]]
