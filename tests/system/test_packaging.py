@@ -18,7 +18,7 @@ import pytest
 
 from tests.test_house import ROOT, tracked
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
+pytestmark = pytest.mark.xdist_group("packaging")
 
 # How it is built does not matter here, so it is built fast.
 ENVIRONMENT = {**os.environ, "PYBROKER_OPTIMIZE": "0", "PYTHONDONTWRITEBYTECODE": "1", "PIP_NO_INDEX": "1"}

@@ -28,7 +28,6 @@ SETTINGS = {
 JAVA = [pytest.param(f"java-{version}", marks=pytest.mark.java) for version in VERSIONS]
 CLIENTS = ["confluent", "kafka-python", "aiokafka", *JAVA]
 
-pytestmark = [pytest.mark.slow]
 Start = Callable[..., BrokerProcess]
 
 

@@ -110,7 +110,6 @@ main()
 """
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_kill_9_beside_the_commit(
