@@ -178,6 +178,7 @@ def test_they_stay_who_they_are(tmp_path: Path, server: Secured) -> None:
         assert all("Traceback" not in broker.output() for broker in cluster.brokers.values())
 
 
+@pytest.mark.long
 def test_a_password_that_is_changed_under_a_broker(tmp_path: Path) -> None:
     """It says so and serves on, in its session and after it; once it is let in again it is registered anew."""
     with Secured(tmp_path, {"kafka": PASSWORD}) as own:
