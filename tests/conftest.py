@@ -25,70 +25,6 @@ settings.register_profile("busy machine", deadline=None, suppress_health_check=[
 settings.load_profile("busy machine")
 
 
-LONG = re.compile(
-    r"""
-    tests/cli/.*\[kafka\d+                                # how Kafka answers our tools
-    | tests/clients/.*[-\[]3\.9\.1                          # 4.1.1 does the same
-    | tests/clients/system/test_restart\.py::.*((n|a|1)-stop-|-plain\])  # a kill of an idempotent one asks more
-    | tests/system/test_packaging\.py::test_(wheel|sdist)_       # all of core is compiled once more
-    | ::test_nobody_waits_for_somebody_elses_disk\[[1-3]  # make stalls is all of it
-    | ::test_a_team_at_work\[(java-4\.1\.1|java-3\.9\.1-cooperative|confluent-eager|kafka-python-cooperative)
-    | tests/groups/system/test_consumers\.py::test_(where|a_static|the_coordinator).*\[java-3\.9\.1
-    | ::test_(where_a_group_goes_on|a_static_member_comes_back_without_a_rebalance)\[(java|kafka-python|aiokafka)
-    | ::test_a_segment_that_is_missing_is_told_and_left_to_a_person\[(what|the\ end|the\ first)
-    | tests/java/system/test_adopt\.py::.*\[(kafka411|kafka391-stop)
-    | ::test_(a_topic_s_life\[controllers1|kills_and_stops\[controllers1|while_the_broker_writes)
-    | tests/faults/system/test_duplicates\.py::.*(one\ segment-stop|a\ batch-stay|stop_and_kill)\]
-    | ::test_a_damaged_index_is_made_anew\[(empty|past\ the\ log|preallocated|torn)-
-    | ::test_producers_are_known_without_their_snapshots\[(empty|torn)-
-    | ::test_death_while_a_checkpoint_is_written\[.*-[15]\]
-    | ::test_at_each_step_of_a_round\[.*-60000\]
-    | ::test_frames_of_many_blocks_are_undone\[.*-[56]\]
-    | ::test_a_decompression_bomb_is_refused(_while_others_are_served\[.*-[13]|\[.*-keys)\]
-    | tests/testing/system/test_docs\.py::test_the_examples_pass\[subprocess\]
-    | ::test_fixtures\[(-n2|--pybroker-mode=subprocess)\]
-    | tests/spark/system/test_cluster\.py::test_source_and_sink
-    | ::test_a_topic_is_made_anew(\[(as\ long|longer)\]|_before_its_batch_is_read)
-    | ::test_retention_overtakes_a_(first_batch_that_failed|stopped_job)
-    | tests/spark/system/test_object_store\.py::test_a_crash.*\[(delta-after|iceberg-before)
-    | tests/spark/system/test_table\.py::test_compaction_merges_by_levels
-    | ::test_(small_files_become_one|a_checkpoint_that_was_restored|a_checkpoint_with_another_table|a_stop_between)
-    | ::test_(what_is_done_is_known_beside_an_older_checkpoint|rows_that_the_driver_does_not_see)
-    | tests/spark/system/test_(iceberg|delta)\.py::test_columns_are_added
-    | tests/client/.*\[kafka391                           # 4.1.1 does the same
-    | tests/testing/.*\[inprocess-zookeeper               # either half of it is in another mode
-    | ::test_every_question_is_answered_as_the_slow_truth_answers_it\[[3-7]
-    | ::test_a_stop_does_not_wait_for_it\[is\ killed
-    | ::test_a_team_at_work\[aiokafka
-    | ::test_a_spark_that_does_not_start\[spark\.archives
-    | tests/spark/system/test_object_store\.py::test_a_table_in_a_store\[delta
-    | ::test_a_crash_at_any_moment_neither_loses_nor_repeats\[before\ it\ is
-    | ::test_(a_checkpoint_without_topic_ids_goes_on|metric_monitoring)
-    | tests/clients/.*\[cluster-java                        # our own cluster with other libraries, Java with one broker
-    | ::test_a_(password_that_is_changed_under_a_broker|minority_of_it_is_lost|session_ends_while_it_becomes_a_follower)
-    | tests/spark/system/test_object_store\.py::test_a_crash.*\[iceberg-after
-    | ::test_a_(new_checkpoint_is_another_run|table_that_is_copied_after_a_crash)
-    | ::test_a_crash_at_any_moment_neither_loses_nor_repeats\[before\ the\ files
-    | ::test_(partition_values_that_no_directory|log_aggregation|all_of_it_again_and_again|one_after_the_other_loses)
-    | tests/spark/system/test_(iceberg|delta)\.py::test_times_that_no_calendar_has
-    | tests/java/system/test_dump\.py::test_after_a_clean_stop
-    | ::test_a_broker_that_is_killed_while_records_come
-    | ::test_what_was_acknowledged_holds_after_each_death\[[2-9]
-    | ::test_a_decompression_bomb_is_refused\[gzip-plain
-    | ::test_(repeats_can_be_dropped|killed_at_work_and_stopped_at_the_end|three_leaders_in_a_row_leave_tails)
-    """,
-    re.VERBOSE,
-)
-"""What `make test-all` has no time for: it runs the others of their kind, and `make long` all."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if LONG.search(item.nodeid):
-            item.add_marker(pytest.mark.long)
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--target",
@@ -249,10 +185,7 @@ def kafka411(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     yield from _peer("kafka411", tmp_path_factory)
 
 
-@pytest.fixture(
-    params=["pybroker", *(pytest.param(name, marks=marks) for name, marks in peers.SHARED.items())],
-    scope="module",
-)
+@pytest.fixture(params=["pybroker", *peers.each_peer()], scope="module")
 def target(request: pytest.FixtureRequest) -> Server:
     """A broker that other tests use as well."""
     server: Server = request.getfixturevalue("shared_broker" if request.param == "pybroker" else request.param)

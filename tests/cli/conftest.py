@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from pybroker.cli.main import cli
 from tests.harness import ROOT, Server
+from tests.java.peers import PEERS, each_peer
 
 
 class Done:
@@ -62,6 +63,12 @@ def run_process(*arguments: object) -> Done:
     command = [sys.executable, "-m", "pybroker", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(params=["pybroker", *each_peer(long=PEERS)], scope="module")
+def target(target: Server) -> Server:
+    """The broker that the tools talk to; `make long` asks how Kafka answers them."""
+    return target
 
 
 Command = Callable[..., Done]

@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import pytest
 
 from tests.brokers.server import ThreeBrokers
 from tests.clients.adapters.aio import Aiokafka
 from tests.clients.adapters.confluent import Confluent
-from tests.clients.adapters.java import JavaClient
+from tests.clients.adapters.java import JVMS, JavaClient
 from tests.clients.adapters.kafka_python import KafkaPython
 from tests.clients.adapters.neutral import Client
 from tests.harness import Server
 from tests.java.driver import Driver
-from tests.java.peers import SHARED, VERSIONS, MissingJava
+from tests.java.peers import SHARED, MissingJava
 
 CLIENTS: dict[str, type[Client]] = {c.name: c for c in (Confluent, KafkaPython, Aiokafka)}  # type: ignore[type-abstract]
+CONNECTED = dict.fromkeys(CLIENTS, ()) | {f"java-{version}": marks for version, marks in JVMS.items()}
+"""The marks of each client that `connect` makes."""
 
 TARGETS = {"pybroker": "shared_broker", "cluster": "shared_cluster", **{name: name for name in SHARED}}
 """The fixture of each --target."""
 MARKS = {"cluster": [pytest.mark.java, pytest.mark.xdist_group("cluster")], **SHARED}
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Before those of pytest: which comes first in an id would go by the folders that pytest is given."""
     targets = metafunc.config.getoption("target") or ["pybroker"]
     if metafunc.definition.get_closest_marker("on_cluster") and "cluster" not in targets:
         targets = [*targets, "cluster"]
-    params = [pytest.param(name, marks=MARKS.get(name, ())) for name in targets]
-    for fixture in {"target", "mortal"} & set(metafunc.fixturenames):
-        metafunc.parametrize(fixture, params, indirect=True, scope="session" if fixture == "target" else "function")
+    fixtures = [name for name in ("target", "mortal", "connect") if name in metafunc.fixturenames]
+    if fixtures == ["connect"]:
+        params = [pytest.param(name, marks=marks) for name, marks in CONNECTED.items()]
+    elif "connect" in fixtures:
+        params = [pytest.param(*pair, marks=marks_of(*pair)) for pair in product(targets, CONNECTED)]
+    else:
+        params = [pytest.param(name, marks=MARKS.get(name, ())) for name in targets]
+    if fixtures:
+        metafunc.parametrize(fixtures, params, indirect=True)
+
+
+def marks_of(target: str, client: str) -> list[pytest.MarkDecorator]:
+    """The other libraries meet our own cluster, and Java meets one broker: Java at a cluster is long."""
+    marks = [*MARKS.get(target, ()), *CONNECTED[client]]
+    return [*marks, pytest.mark.long] if target == "cluster" and client not in CLIENTS else marks
 
 
 @pytest.fixture(scope="session")
@@ -67,15 +84,7 @@ def java_driver() -> Iterator[Callable[[str], Driver]]:
         started.close()
 
 
-@pytest.fixture(
-    params=[
-        *CLIENTS,
-        *(
-            pytest.param(f"java-{version}", marks=[pytest.mark.java, pytest.mark.xdist_group(f"java-{version}")])
-            for version in VERSIONS
-        ),
-    ]
-)
+@pytest.fixture
 def connect(
     request: pytest.FixtureRequest, java_driver: Callable[[str], Driver]
 ) -> Iterator[Callable[[Server], Client]]:

@@ -16,6 +16,7 @@ from pybroker.core import Columns, LogError, PartitionBatches
 from pybroker.protocol import records as slow
 from pybroker.protocol.records import CRC_FROM, HEADER_BYTES, MAGIC_AT
 from tests.core.columnar import fields
+from tests.marks import long
 
 LZ4 = 3
 PLAIN_BYTES_MAX = 100 << 20
@@ -65,7 +66,7 @@ def test_frames_of_every_form_are_undone(content: bytes, form: dict[str, Any]) -
     assert undo(batch_of(lz4.frame.compress(plain_of(content), **form))) == [content]
 
 
-@pytest.mark.parametrize("block_size", [4, 5, 6, 7])
+@pytest.mark.parametrize("block_size", [4, long(5), long(6), 7])
 @pytest.mark.parametrize("linked", [False, True])
 def test_frames_of_many_blocks_are_undone(block_size: int, linked: bool) -> None:
     """Several blocks, of text that repeats across their borders and of noise that is stored as it is."""

@@ -12,8 +12,9 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -241,3 +242,11 @@ class Kafka411(ApacheKafka):
 PEERS: dict[str, type[ApacheKafka]] = {"kafka391": Kafka391, "kafka411": Kafka411}
 SHARED = {name: [pytest.mark.java, pytest.mark.xdist_group(name)] for name in PEERS}
 """The marks of what uses a peer of the session: all of it runs in one worker of pytest-xdist, which starts it once."""
+
+
+def each_peer(*, long: Collection[str] = ()) -> list[Any]:
+    """A parameter for each peer of the session; with those of `long` a test is long."""
+    return [
+        pytest.param(name, marks=[*marks, pytest.mark.long] if name in long else marks)
+        for name, marks in SHARED.items()
+    ]

@@ -7,7 +7,7 @@ import pytest
 from pybroker.protocol.apis import APIS, KNOWN, SERVED
 from tests.asking import ask
 from tests.harness import Server
-from tests.java.peers import SHARED
+from tests.java.peers import each_peer
 from tests.protocol.kafka_versions import LISTED
 
 LEFT_OUT = {
@@ -63,7 +63,7 @@ def test_what_is_listed_is_served() -> None:
         assert KNOWN[key].has(api.min_version) and KNOWN[key].has(api.max_version)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in SHARED.items()])
+@pytest.mark.parametrize("name", each_peer())
 def test_the_table_is_what_kafka_says(name: str, request: pytest.FixtureRequest) -> None:
     server: Server = request.getfixturevalue(name)
     answer = ask(server.port, "ApiVersions", 0)

@@ -10,8 +10,6 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.harness import HOST, BrokerProcess, until
 from tests.wire import API_VERSIONS, Wire
 
@@ -27,7 +25,6 @@ def resident_bytes(pid: int) -> int:
     return int(found[1]) << 10
 
 
-@pytest.mark.slow
 def test_ten_thousand_idle_connections(start_broker: Callable[..., BrokerProcess]) -> None:
     """Each costs less than 8 KiB of user memory, and the next client is served."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -277,7 +277,6 @@ async def test_closing_lets_running_requests_end(bench: Bench) -> None:
         await asyncio.open_connection("127.0.0.1", listener.port)
 
 
-@pytest.mark.slow
 async def test_idle_connections_cost_little(bench: Bench) -> None:
     """Three thousand idle connections: a few KiB each, and the next request is answered at once."""
     listener = bench.start(connections_max=20_000, connections_per_ip_max=20_000, backlog=4096)

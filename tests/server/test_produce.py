@@ -15,6 +15,7 @@ import zstandard
 from pybroker import core, errors
 from pybroker.protocol import messages as m
 from pybroker.protocol.compression import compress
+from tests.marks import long
 from tests.server.live import BASE_MS, Live, Wire, batch, produce_data, values
 
 CRC, ATTRIBUTES, LAST_DELTA, PRODUCER_ID, COUNT = 17, 21, 23, 43, 57
@@ -253,7 +254,7 @@ async def test_a_topics_codec_wins(wire: Wire, stored: str, sent: int) -> None:
     assert [record[3] for record in core.walk_records(plain, header)] == [b"a" * 100, b"b"]
 
 
-@pytest.mark.parametrize("codec", range(1, 5))
+@pytest.mark.parametrize("codec", [long(1), 2, long(3), 4])
 async def test_a_decompression_bomb_is_refused_while_others_are_served(live: Live, wire: Wire, codec: int) -> None:
     """What would become 300 MB is refused; the event loop answers another client meanwhile."""
     await wire.create("bomb", compression_type="uncompressed", max_message_bytes="20000000")

@@ -417,7 +417,6 @@ async def test_any_number_of_processors(live: Live, monkeypatch: pytest.MonkeyPa
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 async def test_a_thousand_partitions_start_in_two_seconds(live: Live) -> None:
     """After a clean stop, by cpu time: other tests keep the machine busy. bench/test_start.py goes by the clock."""
     wire = await live.connect()

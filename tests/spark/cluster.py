@@ -27,7 +27,6 @@ SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 # No other Spark beside one of these: it gives a Python worker ten seconds to come.
 MARKS: Final = [
     pytest.mark.java,
-    pytest.mark.slow,
     pytest.mark.spark_cluster,
     pytest.mark.xdist_group("spark"),
 ]

@@ -18,7 +18,7 @@ import pytest
 
 from tests.test_house import ROOT, tracked
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
+pytestmark = pytest.mark.xdist_group("packaging")
 
 # How it is built does not matter here, so it is built fast.
 ENVIRONMENT = {**os.environ, "PYBROKER_OPTIMIZE": "0", "PYTHONDONTWRITEBYTECODE": "1", "PIP_NO_INDEX": "1"}
@@ -140,6 +140,7 @@ def test_core_has_one_name(tree: Path) -> None:
     assert done.returncode == 1 and "import pybroker.core, not core" in done.stderr
 
 
+@pytest.mark.long  # all of core is compiled once more
 def test_wheel_holds_everything_and_no_source(wheel: Path, names: list[str]) -> None:
     """The wheel has every module and nothing that only a build needs."""
     with zipfile.ZipFile(wheel) as archive:
@@ -147,6 +148,7 @@ def test_wheel_holds_everything_and_no_source(wheel: Path, names: list[str]) -> 
     assert held == packaged(names)
 
 
+@pytest.mark.long  # all of core is compiled once more
 def test_wheel_has_no_symbols(wheel: Path) -> None:
     """What is shipped is code alone: with what a debugger needs it was four times as large."""
     with zipfile.ZipFile(wheel) as archive:
@@ -155,6 +157,7 @@ def test_wheel_has_no_symbols(wheel: Path) -> None:
     assert not [code for code in extensions if b".symtab" in code or b".debug_info" in code]
 
 
+@pytest.mark.long  # all of core is compiled once more
 def test_wheel_from_sdist(wheel: Path, tmp_path: Path) -> None:
     """The sdist alone builds a wheel; installed from it, core lies inside pybroker, and the command runs."""
     environment = Environment(tmp_path / "venv")
@@ -164,6 +167,7 @@ def test_wheel_from_sdist(wheel: Path, tmp_path: Path) -> None:
     assert run(environment.script, "version", cwd=tmp_path).startswith("pybroker ")
 
 
+@pytest.mark.long
 def test_sdist_holds_the_tree(sdist: Path, names: list[str]) -> None:
     """The sdist has all that is tracked, but for what belongs to the checkout, and nothing that a build made."""
     with tarfile.open(sdist) as archive:

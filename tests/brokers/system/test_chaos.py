@@ -19,7 +19,6 @@ FAULTS = (
 """Whatever comes and goes within seconds: a minute has room for few rounds. The others are for `make chaos`."""
 
 
-@pytest.mark.slow
 @pytest.mark.java
 def test_a_cluster_under_faults_loses_nothing(tmp_path: Path) -> None:
     """Killed, frozen, cut apart, its ZooKeeper restarted: each acknowledged record is read back once, where it was put,

@@ -17,6 +17,7 @@ from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import ALONE, Witness
 from tests.harness import HOST, Ended, until
+from tests.marks import long
 from tests.wire import Wire, batch
 
 SESSION_MS = 2000
@@ -42,6 +43,7 @@ def produce(cluster: Cluster, number: int, topic: str, acks: int) -> int:
         return wire.produce(topic, batch([ALONE]), acks=acks).error
 
 
+@pytest.mark.long
 def test_a_minority_of_it_is_lost(cluster: Cluster, ensemble: ZooKeeper) -> None:
     """Each server in turn, its leader among them: sessions go on elsewhere, and a leader's death is seen to."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
@@ -131,7 +133,7 @@ def test_it_comes_back_empty(cluster: Cluster, ensemble: ZooKeeper, tmp_path: Pa
         witness.judge()
 
 
-@pytest.mark.parametrize("fault", ["is killed", "stands still"])
+@pytest.mark.parametrize("fault", [long("is killed"), "stands still"])
 def test_a_stop_does_not_wait_for_it(tmp_path: Path, fault: str) -> None:
     """The session may last for long yet; nor does it wait for what others wait for."""
     with ZooKeeper() as own, Cluster(tmp_path, own, zookeeper_session_timeout_ms=10_000) as cluster:

@@ -113,6 +113,7 @@ def test_killed_while_it_becomes_a_follower(cluster: Cluster, network: Network) 
         witness.judge()
 
 
+@pytest.mark.long
 def test_three_leaders_in_a_row_leave_tails(cluster: Cluster, network: Network) -> None:
     """Each is killed with small batches that nobody else has, and starts again while the next one leads: all three cut
     off what is theirs alone."""
@@ -133,6 +134,7 @@ def test_three_leaders_in_a_row_leave_tails(cluster: Cluster, network: Network) 
         witness.judge(alone=None)
 
 
+@pytest.mark.long
 def test_a_session_ends_while_it_becomes_a_follower(tmp_path: Path, network: Network) -> None:
     """Its disk is slow in the middle of cutting off what it appended alone, and meanwhile its session expires: it
     registers anew, is told anew what it is, and follows."""

@@ -16,7 +16,7 @@ from tests.clients.system.test_oauthbearer import MODULE, SIGNER, Issuer
 from tests.harness import HOST, free_port, until
 from tests.tokens import AUDIENCE, ISSUER, jwks
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = pytest.mark.java
 LIFE_S = 3
 
 

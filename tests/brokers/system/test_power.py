@@ -57,6 +57,7 @@ def test_all_lose_it_at_different_moments(cluster: Cluster) -> None:
         witness.judge()
 
 
+@pytest.mark.long
 def test_one_after_the_other_loses_it(cluster: Cluster) -> None:
     """Of a topic in the page cache's class, leader or not: what it has lost the others have, it is in no ISR until it
     has that again, and never leads without it."""

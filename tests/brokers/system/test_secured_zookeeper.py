@@ -92,7 +92,6 @@ def give(cluster: Cluster, user: str) -> None:
         assert [r.error_code for r in connection.request(kind(upsertions=[made])).results] == [0]
 
 
-@pytest.mark.slow
 def test_what_a_cluster_makes_is_its_own(tmp_path: Path, server: Secured) -> None:
     """Topics, users, ACLs, settings, elections; whoever is no broker reads what holds no secret, and changes nothing.
     The password is in no log, no answer and no file."""
@@ -148,7 +147,6 @@ def test_what_a_cluster_makes_is_its_own(tmp_path: Path, server: Secured) -> Non
         assert PASSWORD.encode() not in file.read_bytes(), file
 
 
-@pytest.mark.slow
 def test_they_stay_who_they_are(tmp_path: Path, server: Secured) -> None:
     """ZooKeeper goes and comes back; a broker stands still until its session is over, and begins another one."""
     chroot = f"/{uuid.uuid4().hex}"
@@ -180,7 +178,7 @@ def test_they_stay_who_they_are(tmp_path: Path, server: Secured) -> None:
         assert all("Traceback" not in broker.output() for broker in cluster.brokers.values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_password_that_is_changed_under_a_broker(tmp_path: Path) -> None:
     """It says so and serves on, in its session and after it; once it is let in again it is registered anew."""
     with Secured(tmp_path, {"kafka": PASSWORD}) as own:
@@ -243,7 +241,6 @@ def test_an_ensemble_that_others_reach_and_that_is_open_is_said(tmp_path: Path, 
         broker.close()
 
 
-@pytest.mark.slow
 def test_a_cluster_that_was_open_is_closed(tmp_path: Path, server: Secured) -> None:
     """As an operator does it: brokers that log in, brokers that make nodes of their own, then those that are there."""
     chroot = f"/{uuid.uuid4().hex}"

@@ -14,6 +14,7 @@ import pytest
 from pybroker.replication import scrub
 from tests.cli.conftest import run
 from tests.harness import ROOT, BrokerProcess, free_port
+from tests.marks import long_for
 from tests.wire import Wire, batch
 
 COUNT = 12
@@ -129,7 +130,7 @@ GONE: dict[str, tuple[Callable[[BrokerProcess], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", GONE)
+@pytest.mark.parametrize("name", long_for(GONE, "the first segment", "what is in the middle", "the end of the middle"))
 def test_a_segment_that_is_missing_is_told_and_left_to_a_person(broker: BrokerProcess, name: str) -> None:
     """A start leaves its partition offline; what is put back is served."""
     spoil, said = GONE[name]

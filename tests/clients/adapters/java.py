@@ -9,12 +9,24 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from tests.clients.adapters.neutral import CALL_S_MAX, Acks, Client, Consumer, Producer, Record, Refused
 from tests.java.driver import Driver, DriverError
+from tests.java.peers import VERSIONS
+from tests.marks import long
 
 LIMIT = 16 << 20
 LATEST, EARLIEST = -1, -2
 RECONNECT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+OLDER, NEWER = VERSIONS
+JAVA = [long(OLDER), NEWER]
+"""For a test that runs with each version: 4.1.1 does the same as 3.9.1."""
+JVMS = {
+    OLDER: [pytest.mark.java, pytest.mark.xdist_group(f"java-{OLDER}"), pytest.mark.long],
+    NEWER: [pytest.mark.java, pytest.mark.xdist_group(f"java-{NEWER}")],
+}
+"""The marks of what uses a JVM of the session: all that uses it runs in one worker of pytest-xdist."""
 _numbers = itertools.count()
 
 

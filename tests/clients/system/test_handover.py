@@ -19,7 +19,7 @@ KNOWS_MS, OTHERS_MS = 200, 500
 EVERY_S = 0.005
 ROUNDS_MAX = 5
 """What a busy machine adds to a gap is not the broker's: the shortest counts."""
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("cluster"), pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("cluster")]
 
 
 def knows(client: Client) -> bool:

@@ -19,7 +19,7 @@ import pytest
 import pybroker
 from pybroker.client.admin import Admin
 from pybroker.config.oauth_settings import ALLOWED_URLS
-from tests.clients.adapters.java import Handle
+from tests.clients.adapters.java import JAVA, Handle
 from tests.clients.adapters.neutral import Refused
 from tests.harness import HOST, BrokerProcess, free_port
 from tests.java.driver import Driver
@@ -164,7 +164,7 @@ async def test_aiokafka(secured: Secured, topic: str) -> None:
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+@pytest.mark.parametrize("version", JAVA)
 def test_java(
     secured: Secured, topic: str, version: str, tmp_path: Path, java_driver: Callable[[str], Driver],
     monkeypatch: pytest.MonkeyPatch,

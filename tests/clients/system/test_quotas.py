@@ -96,7 +96,6 @@ WRITERS: dict[str, Work] = {"librdkafka": librdkafka_writes, "kafka-python": kaf
 READERS: dict[str, Work] = {"librdkafka-reads": librdkafka_reads, "kafka-python-reads": kafka_python_reads}
 
 
-@pytest.mark.slow
 def test_each_has_its_rate_and_nobody_waits_for_them(held: BrokerProcess) -> None:
     """From the first request on; ten seconds' worth come at once, and then none for ten seconds."""
     works = WRITERS | READERS

@@ -19,7 +19,7 @@ from pybroker.client.connection import Connection
 from pybroker.client.link import Link
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
-from tests.clients.adapters.java import Handle
+from tests.clients.adapters.java import JAVA, Handle
 from tests.clients.system.test_oauthbearer import SIGNER, Issuer, settings
 from tests.harness import HOST, BrokerProcess, free_port, until
 from tests.java.driver import Driver
@@ -211,7 +211,7 @@ def test_kafka_python(secured: Secured, topic: str) -> None:
 
 @pytest.mark.usefixtures("watched")
 @pytest.mark.java
-@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+@pytest.mark.parametrize("version", JAVA)
 def test_java(secured: Secured, topic: str, version: str, java_driver: Callable[[str], Driver]) -> None:
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     producer = Handle(java_driver(version), "open_producer", config={

@@ -21,12 +21,11 @@ import pybroker
 from pybroker.client.admin import Admin
 from pybroker.server.closings import REASONS_MAX
 from tests.certificates import Identity
-from tests.clients.adapters.java import Handle
+from tests.clients.adapters.java import JVMS, Handle
 from tests.clients.adapters.neutral import Refused
 from tests.clients.system.test_sasl import PLAIN, SCRAM
 from tests.harness import HOST, BrokerProcess, free_port
 from tests.java.driver import Driver
-from tests.java.peers import VERSIONS
 
 MECHANISM, OFF, PASSWORD = "SCRAM-SHA-512", "PLAIN", "secret"
 LISTENERS = ("WELL", "ELSEWHERE", "LATE", "ENDING")
@@ -257,7 +256,7 @@ CLIENTS: dict[str, tuple[Client, Mapping[str, str]]] = {
 @pytest.fixture(params=[
     *(name for name in CLIENTS if name != "kcat"),
     pytest.param("kcat", marks=pytest.mark.skipif(not shutil.which("kcat"), reason="kcat is not installed")),
-    *(pytest.param(f"java-{v}", marks=[pytest.mark.java, pytest.mark.xdist_group(f"java-{v}")]) for v in VERSIONS),
+    *(pytest.param(f"java-{version}", marks=marks) for version, marks in JVMS.items()),
 ])  # fmt: skip
 def client(request: pytest.FixtureRequest, java_driver: Callable[[str], Driver]) -> tuple[Client, Mapping[str, str]]:
     """A client, and what it says of each reason."""

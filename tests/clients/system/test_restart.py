@@ -10,6 +10,7 @@ import pytest
 
 from tests.clients.adapters.neutral import CODECS, Client, Record, take
 from tests.harness import Server, until
+from tests.marks import long
 
 START_MS = int(time.time() * 1000) - 60_000
 """Of today: Kafka forgets, when it loads a snapshot, a producer whose last record is a day old by its timestamp."""
@@ -32,7 +33,7 @@ def stop(server: Server) -> None:
     server.stop()
 
 
-@pytest.fixture(params=[kill, stop], ids=["kill", "stop"])
+@pytest.fixture(params=[kill, long(stop)], ids=["kill", "stop"])  # a kill asks more
 def end(request: pytest.FixtureRequest) -> Callable[[Server], None]:
     """How the broker ends: SIGKILL, or SIGTERM with its clean stop."""
     return request.param
@@ -59,7 +60,7 @@ def test_what_was_acknowledged_is_read_back_at_its_offset(
     assert client.read(topic, 600) == numbered(0, 600)
 
 
-@pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
+@pytest.mark.parametrize("idempotent", [long(False), True], ids=["plain", "idempotent"])  # an idempotent one asks more
 def test_a_producer_goes_on_over_the_kill(mortal: Server, connect: Connect, topic: str, idempotent: bool) -> None:
     """Records under way when the broker is killed, and sent while it is down, are acknowledged after its restart.
 

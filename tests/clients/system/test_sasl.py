@@ -15,7 +15,7 @@ import pytest
 import pybroker
 from pybroker import errors
 from pybroker.client.admin import Admin
-from tests.clients.adapters.java import Handle
+from tests.clients.adapters.java import JAVA, Handle
 from tests.clients.adapters.neutral import Refused
 from tests.harness import HOST, BrokerProcess, free_port
 from tests.java.driver import Driver
@@ -102,7 +102,7 @@ async def test_aiokafka(secured: str, topic: str, mechanism: str) -> None:
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+@pytest.mark.parametrize("version", JAVA)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_java(
     secured: str, topic: str, mechanism: str, version: str, java_driver: Callable[[str], Driver]
@@ -118,7 +118,7 @@ def test_java(
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+@pytest.mark.parametrize("version", JAVA)
 def test_java_with_a_delegation_token(secured: str, version: str, java_driver: Callable[[str], Driver]) -> None:
     """Java's Admin gets a token, sees it and renews it; a client logs in by it, until it ends (KIP-48)."""
 

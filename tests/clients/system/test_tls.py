@@ -18,7 +18,7 @@ import pytest
 import pybroker
 from pybroker.client.admin import Admin
 from pybroker.testing.certificates import Authority
-from tests.clients.adapters.java import Handle
+from tests.clients.adapters.java import JAVA, Handle
 from tests.clients.system.test_sasl import SCRAM
 from tests.harness import HOST, BrokerProcess, free_port
 from tests.java.driver import Driver
@@ -131,7 +131,7 @@ async def test_aiokafka(secured: Secured, topic: str, protocol: str) -> None:
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+@pytest.mark.parametrize("version", JAVA)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_java(
     secured: Secured, topic: str, protocol: str, version: str, java_driver: Callable[[str], Driver]

@@ -12,11 +12,10 @@ import confluent_kafka as ck
 import kafka
 import pytest
 
-from tests.clients.adapters.java import Handle
+from tests.clients.adapters.java import JVMS, Handle
 from tests.clients.adapters.neutral import Refused
 from tests.harness import Server
 from tests.java.driver import Driver
-from tests.java.peers import VERSIONS
 
 SENTENCE = "this broker does not support transactions yet"
 
@@ -54,13 +53,7 @@ async def test_aiokafka(ours: Server) -> None:
         await producer.stop()
 
 
-@pytest.mark.parametrize(
-    "version",
-    [
-        pytest.param(version, marks=[pytest.mark.java, pytest.mark.xdist_group(f"java-{version}")])
-        for version in VERSIONS
-    ],
-)
+@pytest.mark.parametrize("version", [pytest.param(version, marks=marks) for version, marks in JVMS.items()])
 def test_java(ours: Server, java_driver: Callable[[str], Driver], version: str) -> None:
     config = {"bootstrap.servers": ours.bootstrap, "transactional.id": "tx"}
     producer = Handle(java_driver(version), "open_producer", config=config)

@@ -13,6 +13,7 @@ from tests.core.crash import PRODUCER, Stage, Step, Told
 from tests.core.logs import NOW, Home, batch, read_all
 from tests.core.slow_clean import assert_whole, latest, one_round
 from tests.core.test_clean import put, seal
+from tests.marks import long
 
 CONFIG = {"cleanup.policy": 2, "segment.bytes": 300, "index.interval.bytes": 0}
 KILLS_MAX = 300
@@ -79,7 +80,7 @@ POINTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("delay", [0, 60000])
+@pytest.mark.parametrize("delay", [0, long(60000)])
 @pytest.mark.parametrize("point", POINTS)
 def test_at_each_step_of_a_round(stage: Stage, tmp_path: Path, point: str, delay: int) -> None:
     """Whatever was being written or renamed: the round is finished or undone, nothing is lost, nothing comes back."""

@@ -94,6 +94,7 @@ def test_while_records_are_deleted(start_broker: Start, topic: str, point: str, 
     producer.assert_stored(70, start)
 
 
+@pytest.mark.long
 def test_all_of_it_again_and_again(start_broker: Start, topic: str) -> None:
     """Killed at a different write in each of ten lives; the log is whole after the last."""
     broker = start_broker(failpoints="segment.write=kill:30:7")

@@ -27,6 +27,7 @@ from pybroker.security.acls import (
     ResourceType,
 )
 from tests.harness import BrokerProcess
+from tests.marks import long
 
 Start = Callable[..., BrokerProcess]
 SETTINGS = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS"}
@@ -81,7 +82,7 @@ def held(admin: Admin) -> State:
     return State(frozenset(users), frozenset(admin.acls()), frozenset(quotas))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, long(2)])
 def test_what_was_acknowledged_holds_after_each_death(start_broker: Start, seed: int) -> None:
     chance = random.Random(seed)
     broker = start_broker(sets=SETTINGS)

@@ -127,7 +127,6 @@ def open_files(broker: BrokerProcess) -> int:
     return len(os.listdir(f"/proc/{broker.process.pid}/fd"))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(5 * PATIENCE_S)
 def test_more_partitions_than_descriptors(limited: BrokerProcess) -> None:
     """Five times as many. They are written twice and read, before and after a kill and a stop. Clients connect."""

@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults.sequenced import Sequenced
 from tests.harness import BrokerProcess
+from tests.marks import long
 from tests.wire import BASE_MS, Wire, batch
 
 NONE, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH = 0, 45, 47
@@ -38,13 +39,24 @@ def stop_and_kill(broker: BrokerProcess) -> None:
     kill(broker)
 
 
-@pytest.fixture(params=[stay, stop, kill, stop_and_kill], ids=lambda end: end.__name__)
+at_each_end = pytest.mark.parametrize(
+    ("producer", "end"),
+    [
+        ("one segment", stay), long("one segment", stop), ("one segment", kill), long("one segment", stop_and_kill),
+        long("a segment a batch", stay), ("a segment a batch", stop), ("a segment a batch", kill),
+        long("a segment a batch", stop_and_kill),
+    ],
+    indirect=True,
+)  # fmt: skip
+
+
+@pytest.fixture
 def end(request: pytest.FixtureRequest) -> End:
     """What happens to the broker between the batch and its retry."""
     return request.param
 
 
-@pytest.fixture(params=["one segment", "a segment a batch"])
+@pytest.fixture
 def producer(request: pytest.FixtureRequest, broker: BrokerProcess, topic: str) -> Sequenced:
     """An idempotent producer; its window lies in one segment, or in five."""
     config = {"segment.bytes": "300"} if request.param == "a segment a batch" else {}
@@ -53,6 +65,7 @@ def producer(request: pytest.FixtureRequest, broker: BrokerProcess, topic: str) 
     return Sequenced(broker, topic, pad=200)
 
 
+@at_each_end
 def test_the_last_five_batches_get_their_offsets_again(producer: Sequenced, end: End) -> None:
     """Each of the five, in any order and more than once; an older one is out of order; nothing is written."""
     producer.send_range(0, COUNT)
@@ -68,6 +81,7 @@ def test_the_last_five_batches_get_their_offsets_again(producer: Sequenced, end:
     producer.assert_stored(COUNT + 3)
 
 
+@at_each_end
 def test_producers_do_not_push_each_other_out(producer: Sequenced, end: End) -> None:
     """Twenty producers in turn: each has a window of its own, however many batches of others came since."""
     others = [Sequenced(producer.broker, producer.topic) for _ in range(19)]
@@ -86,6 +100,7 @@ def test_producers_do_not_push_each_other_out(producer: Sequenced, end: End) -> 
         assert w.list_offset(producer.topic, -1)[2] == 6 * 20
 
 
+@at_each_end
 def test_an_old_epoch_is_fenced(producer: Sequenced, end: End) -> None:
     """A new epoch starts at sequence 0; the old one is refused from then on, its duplicates too."""
     producer.send_range(0, 10)
@@ -103,6 +118,7 @@ def test_an_old_epoch_is_fenced(producer: Sequenced, end: End) -> None:
         assert w.list_offset(producer.topic, -1)[2] == 12
 
 
+@at_each_end
 def test_sequences_wrap(producer: Sequenced, end: End) -> None:
     """After 2^31-1 comes 0, inside a batch as well; duplicates are known on both sides of it."""
     ids = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
@@ -118,6 +134,7 @@ def test_sequences_wrap(producer: Sequenced, end: End) -> None:
         assert w.produce(producer.topic, batch([b"g"], sequence=2, **ids))[:2] == (NONE, 6)
 
 
+@at_each_end
 def test_records_of_long_ago_are_retried_as_well(producer: Sequenced, end: End) -> None:
     """Producers that backfill write old timestamps: those say nothing about when the producer was last seen."""
     old_ms = BASE_MS - 3 * 24 * 3600 * 1000
@@ -131,6 +148,7 @@ def test_records_of_long_ago_are_retried_as_well(producer: Sequenced, end: End) 
         assert w.list_offset(producer.topic, -1)[2] == 8
 
 
+@at_each_end
 def test_producer_ids_are_new_after_every_end(producer: Sequenced, end: End) -> None:
     """No id is given twice, whatever happened to the broker in between."""
     seen = {producer.producer_id}

@@ -11,6 +11,7 @@ import pytest
 
 from tests.faults.sequenced import Sequenced
 from tests.harness import BrokerProcess
+from tests.marks import long, long_for
 from tests.wire import BASE_MS, Wire
 
 COUNT = 80
@@ -50,7 +51,7 @@ def assert_found(producer: Sequenced) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", long_for(DAMAGE, "empty", "torn", "preallocated", "past the log"))
 def test_a_damaged_index_is_made_anew(filled: Sequenced, suffix: str, damage: str) -> None:
     """After a clean stop, which skips the scan, and after a kill: lookups are right, and no log file is touched."""
     broker = filled.broker
@@ -79,7 +80,7 @@ def test_all_indexes_gone_at_once(filled: Sequenced) -> None:
 
 
 @pytest.mark.parametrize("which", ["last", "all"])
-@pytest.mark.parametrize("damage", ["missing", "empty", "torn", "random"])
+@pytest.mark.parametrize("damage", ["missing", long("empty"), long("torn"), "random"])
 def test_producers_are_known_without_their_snapshots(filled: Sequenced, which: str, damage: str) -> None:
     """After a clean stop the last snapshot, or every one, is of no use: the logs tell which batches came before."""
     broker = filled.broker

@@ -15,7 +15,7 @@ from pybroker.protocol import messages as m
 from tests.groups.members import SESSION_MS
 from tests.groups.team import PATIENCE_S, Team
 from tests.harness import HOST, BrokerProcess, until
-from tests.java.peers import VERSIONS
+from tests.marks import long
 
 TOPIC, PARTITIONS = "work", 6
 SETTINGS = {
@@ -25,14 +25,25 @@ SETTINGS = {
     "offsets.retention.check.interval.ms": 100,
     "num.partitions": PARTITIONS,
 }
-JAVA = [pytest.param(f"java-{version}", marks=pytest.mark.java) for version in VERSIONS]
-CLIENTS = ["confluent", "kafka-python", "aiokafka", *JAVA]
+JAVA = [pytest.mark.java]
+OLDER, NEWER = long("java-3.9.1", marks=JAVA), pytest.param("java-4.1.1", marks=JAVA)
+ONE_OF_ALL = [
+    "confluent", long("kafka-python"), long("aiokafka"), OLDER, long("java-4.1.1", marks=JAVA),
+]  # fmt: skip
+"""For what `make test-all` tries with one library, and `make long` with the others."""
+EAGER, COOPERATIVE = "eager", "cooperative"
+TEAMS = [
+    long("confluent", EAGER), ("confluent", COOPERATIVE),
+    ("kafka-python", EAGER), long("kafka-python", COOPERATIVE),
+    long("aiokafka", EAGER), long("aiokafka", COOPERATIVE),
+    pytest.param("java-3.9.1", EAGER, marks=JAVA), long("java-3.9.1", COOPERATIVE, marks=JAVA),
+    long("java-4.1.1", EAGER, marks=JAVA), long("java-4.1.1", COOPERATIVE, marks=JAVA),
+]  # fmt: skip
 
-pytestmark = [pytest.mark.slow]
 Start = Callable[..., BrokerProcess]
 
 
-@pytest.fixture(params=CLIENTS)
+@pytest.fixture(params=["confluent", "kafka-python", "aiokafka", OLDER, NEWER])
 def client(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -60,10 +71,11 @@ def records(first: int, count: int) -> set[tuple[int, int]]:
     return {(partition, offset) for partition in range(PARTITIONS) for offset in range(first, first + count)}
 
 
-@pytest.mark.parametrize("cooperative", [False, True], ids=["eager", "cooperative"])
-def test_a_team_at_work(team: Team, cooperative: bool) -> None:
+@pytest.mark.parametrize(("client", "way"), TEAMS, indirect=["client"])
+def test_a_team_at_work(team: Team, way: str) -> None:
     """Two share, more come, one leaves, one crashes; the broker is killed and returns: all is read, and what was
     committed is read once."""
+    cooperative = way == COOPERATIVE
     if cooperative and team.client == "aiokafka":
         pytest.skip("aiokafka rebalances eagerly only")
     broker = team.broker
@@ -106,6 +118,7 @@ def test_the_coordinator_dies(team: Team) -> None:
     team.share(PARTITIONS)
 
 
+@pytest.mark.parametrize("client", ONE_OF_ALL, indirect=True)
 def test_a_static_member_comes_back_without_a_rebalance(team: Team) -> None:
     """group.instance.id: its process is killed and another takes its place; it has the same partitions, the other keeps
     its own, and the broker logs no rebalance."""
@@ -126,6 +139,7 @@ def test_a_static_member_comes_back_without_a_rebalance(team: Team) -> None:
     assert broker.count(" rebalance ") == counted
 
 
+@pytest.mark.parametrize("client", ONE_OF_ALL, indirect=True)
 def test_where_a_group_goes_on(team: Team) -> None:
     """At what it committed, synchronously or not: after a clean restart, after `kill -9`, after a reset to another
     offset; and at the start again once its offsets have expired."""
@@ -178,7 +192,7 @@ def committed(port: int) -> int:
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("client", [JAVA[-1]], indirect=True)
+@pytest.mark.parametrize("client", [NEWER], indirect=True)
 def test_a_java_consumer_of_the_newer_protocol_is_told(team: Team) -> None:
     """group.protocol=consumer (KIP-848): the client says in its own words that the broker does not support it.
 

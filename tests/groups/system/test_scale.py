@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from pybroker import errors
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
@@ -26,8 +24,6 @@ JOIN_SECONDS_MAX = 60.0
 BYTES_A_MEMBER_MAX = 64 << 10
 COMMITS, IN_FLIGHT = 10_000, 100
 COMMITS_A_SECOND_MIN = 1_000  # what the slowest shared machine must reach; bench and the print tell the real figure
-
-pytestmark = pytest.mark.slow
 
 
 def rss(pid: int) -> int:

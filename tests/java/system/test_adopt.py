@@ -16,6 +16,7 @@ from tests.clients.adapters.neutral import CODECS, Record
 from tests.harness import BrokerProcess, until
 from tests.java.dump import dump, files
 from tests.java.peers import PEERS, ApacheKafka, MissingJava, jars
+from tests.marks import long
 
 pytestmark = pytest.mark.java
 
@@ -121,10 +122,11 @@ def served(server: ApacheKafka | BrokerProcess, topic: str, partition: int = 0) 
     return found
 
 
-WAYS = ("kafka391-stop", "kafka391-kill", "kafka411-stop")
+KILLED = pytest.param("kafka391-kill", marks=pytest.mark.xdist_group("kafka391-kill"))
+STOPPED = [long(way, marks=[pytest.mark.xdist_group(way)]) for way in ("kafka391-stop", "kafka411-stop")]
 
 
-@pytest.fixture(scope="module", params=[pytest.param(way, marks=pytest.mark.xdist_group(way)) for way in WAYS])
+@pytest.fixture(scope="module", params=[KILLED, *STOPPED])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     peer, end = request.param.split("-")
     try:

@@ -68,6 +68,7 @@ def filled(broker: BrokerProcess, topic: str) -> Iterator[tuple[BrokerProcess, s
     yield broker, topic, fill(broker, topic)
 
 
+@pytest.mark.long
 def test_after_a_clean_stop(filled: tuple[BrokerProcess, str, int]) -> None:
     """Deep iteration, index sanity and index verification of every segment; a producer snapshot at the end."""
     broker, topic, end = filled
@@ -127,6 +128,7 @@ def test_after_deleted_records(filled: tuple[BrokerProcess, str, int]) -> None:
     assert_holds(dumped, first, end)
 
 
+@pytest.mark.long
 def test_while_the_broker_writes(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
     """Read five times in the middle of appends and rolls: what is there is whole, and it grows."""
     client = Confluent(broker.bootstrap)

@@ -16,6 +16,7 @@ from tests.brokers.system.test_failover import Writer, read_all
 from tests.harness import until
 from tests.java.dump import dump
 from tests.java.mixed import KAFKA, OURS, Mixed
+from tests.marks import long
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("peer brokers")]
 
@@ -40,7 +41,7 @@ def judge(cluster: Mixed, writer: Writer) -> None:
     until("replicas are the same", lambda: not cluster.differing(writer.topic, range(PARTITIONS)))
 
 
-@pytest.mark.parametrize(("controllers", "victims"), [((KAFKA,), OURS), (OURS, (KAFKA, *OURS))])
+@pytest.mark.parametrize(("controllers", "victims"), [((KAFKA,), OURS), long(OURS, (KAFKA, *OURS))])
 def test_kills_and_stops(cluster: Mixed, controllers: tuple[int, ...], victims: tuple[int, ...]) -> None:
     """Under each one's controller brokers are killed, and others stop cleanly: their partitions are led by the other
     kind, and they come back as its followers."""
@@ -63,6 +64,7 @@ def test_kills_and_stops(cluster: Mixed, controllers: tuple[int, ...], victims: 
     judge(cluster, writer)
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_while_records_come(cluster: Mixed) -> None:
     """Kafka's broker and then one of ours, as the leader of what an idempotent producer writes."""
     topic = cluster.create("streamed", replicas=[[KAFKA, 1, 2]] * PARTITIONS)
@@ -133,7 +135,7 @@ def group_config(cluster: Mixed, name: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("controllers", [(KAFKA,), OURS])
+@pytest.mark.parametrize("controllers", [(KAFKA,), long(OURS)])
 def test_a_topic_s_life(cluster: Mixed, controllers: tuple[int, ...], tmp_path: Path) -> None:
     """Under each one's controller Kafka's tools make a topic, see its replicas and state, read what each broker has on
     disk and have its preferred replica lead again; it grows, and goes from all disks."""

@@ -16,7 +16,6 @@ SECONDS = 20
 SEED = 1
 
 
-@pytest.mark.slow
 def test_random_lives_lose_nothing(tmp_path: Path) -> None:
     """Killed, failing, disturbed, and started again: every acknowledged record is read back once where it was put."""
     history = campaign.run(tmp_path, SECONDS, SEED, rate=50)

@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 
 from tests.harness import BrokerProcess, Ended, until
+from tests.marks import long
 from tests.wire import Wire, batch
 
 INTERVALS = {
@@ -93,7 +94,7 @@ def test_a_second_signal_waits_for_no_request(start_broker: Start, topic: str) -
         assert sum(b.count for b in wire.fetch_all(topic)) == 1
 
 
-@pytest.mark.parametrize("after", [0, 1, 2, 5])
+@pytest.mark.parametrize("after", [0, long(1), 2, long(5)])
 @pytest.mark.parametrize("point", ["checkpoint.write", "checkpoint.sync", "checkpoint.rename"])
 def test_death_while_a_checkpoint_is_written(start_broker: Start, topic: str, point: str, after: int) -> None:
     """At every step of every checkpoint: the file is the old or the new one, and what was acknowledged is read back.

@@ -123,7 +123,6 @@ def descriptors() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.slow
 def test_ten_thousand_half_handshakes(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path, descriptors: int
 ) -> None:

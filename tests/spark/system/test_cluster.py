@@ -45,6 +45,7 @@ def topics(shared_broker: BrokerProcess) -> Topics:
     return Topics(shared_broker)
 
 
+@pytest.mark.long
 def test_source_and_sink(spark_cluster: SparkCluster, topics: Topics, topic: str, checkpoint: str) -> None:
     """A batch read, and a stream from topic to topic, by the workers' own pybroker and not by the checkout's."""
     for name in (topic, f"{topic}-copy"):

@@ -100,6 +100,7 @@ def test_a_column_that_another_writer_removes(ingest: DeltaIngest) -> None:
     changed_by_another(ingest, overwrite)
 
 
+@pytest.mark.long
 def test_times_that_no_calendar_has(ingest: DeltaIngest) -> None:
     times_that_no_calendar_has(ingest)
 
@@ -163,6 +164,7 @@ def test_what_is_done_is_known_when_the_log_is_cut(ingest: DeltaIngest) -> None:
     assert opened(ingest).is_done(Batch("aaaaaaaa", 7))
 
 
+@pytest.mark.long
 def test_columns_are_added(ingest: DeltaIngest) -> None:
     """A record from before has null in a column that came later, and a later one in a column that went; a narrower type
     is stored as the table has it."""

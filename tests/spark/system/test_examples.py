@@ -26,6 +26,7 @@ def as_json(*documents: dict[str, Any], key: str | None = None) -> list[Record]:
     return [Record(json.dumps(document), key) for document in documents]
 
 
+@pytest.mark.long
 def test_metric_monitoring(topics: Topics, topic: str, checkpoint: str) -> None:
     """The minute that was too high on average is told once it is over; one that is still open is not."""
     source, target = topics.create(f"{topic}-metrics"), topics.create(f"{topic}-alerts")
@@ -40,6 +41,7 @@ def test_metric_monitoring(topics: Topics, topic: str, checkpoint: str) -> None:
     assert told["minute"].startswith("2026-11-21T08:00:00")
 
 
+@pytest.mark.long
 def test_log_aggregation(topics: Topics, topic: str, checkpoint: str) -> None:
     """Lines go to the topic of their level, keyed by service; those of a time are found by their text."""
     for suffix in ("", "-error", "-other", "-unparsed"):

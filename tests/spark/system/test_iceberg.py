@@ -97,6 +97,7 @@ def test_a_column_that_another_writer_removes(ingest: IcebergIngest) -> None:
     changed_by_another(ingest, remove)
 
 
+@pytest.mark.long
 def test_times_that_no_calendar_has(ingest: IcebergIngest) -> None:
     times_that_no_calendar_has(ingest)
 
@@ -151,6 +152,7 @@ def test_what_is_done_is_known_when_snapshots_expire(ingest: IcebergIngest) -> N
     assert opened(ingest).is_done(Batch("aaaaaaaa", 7)) and ingest.ids() == [1, 2]
 
 
+@pytest.mark.long
 def test_columns_are_added_and_types_widened(ingest: IcebergIngest) -> None:
     """A record from before has null in a column that came later; one that went is null in later records; a column that
     the table has wider stays so."""

@@ -9,6 +9,7 @@ import pytest
 
 from pybroker.spark.jvm import Tracebacks, reason
 from tests.harness import BrokerProcess, Process
+from tests.marks import long
 from tests.spark.conftest import SMALL_JVM
 from tests.spark.topics import Topics
 
@@ -41,7 +42,7 @@ def test_the_reason_of_a_jvm_that_ended(told: str, expected: str) -> None:
     [
         ("spark.executor.memory=lots", 2, "Spark does not start: Executor memory must be a positive number"),
         ("spark.driver.memory=1m", 2, "Spark does not start: "),
-        ("spark.archives=/nowhere/e.tar.gz#e", 1, "/nowhere/e.tar.gz is not there"),
+        long("spark.archives=/nowhere/e.tar.gz#e", 1, "/nowhere/e.tar.gz is not there"),
     ],
 )
 def test_a_spark_that_does_not_start(

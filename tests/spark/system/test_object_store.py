@@ -12,6 +12,7 @@ from pyarrow import fs
 from pyspark.errors import StreamingQueryException
 
 from tests.harness import HOST, BrokerProcess, Process, free_port
+from tests.marks import long
 from tests.spark.system.test_pipeline_command import SLOW_S, SMALL
 from tests.spark.tables import DAY_MS, SCHEMA, START_MS, DeltaIngest, IcebergIngest, Ingest, dying, event
 from tests.spark.topics import Topics
@@ -56,11 +57,12 @@ def made(table_format: str, endpoint: str, topics: Topics, topic: str, home: Pat
     return IcebergIngest(topics, topic, home, warehouse=f"s3://{bucket}/warehouse", **options)
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture
 def ingest(request: pytest.FixtureRequest, endpoint: str, topics: Topics, topic: str, tmp_path: Path) -> Ingest:
     return made(request.param, endpoint, topics, topic, tmp_path)
 
 
+@pytest.mark.parametrize("ingest", [long("delta"), "iceberg"], indirect=True)
 def test_a_table_in_a_store(ingest: Ingest) -> None:
     """Written in two runs, with small files merged where the format's library can, and read back."""
     ingest.topics.produce(ingest.topic, [event(0), event(1, timestamp_ms=START_MS + DAY_MS)])
@@ -72,7 +74,14 @@ def test_a_table_in_a_store(ingest: Ingest) -> None:
         assert len(ingest.files()) == 2, "one of each day"
 
 
-@pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
+@pytest.mark.parametrize(
+    ("ingest", "moment"),
+    [
+        ("delta", "before the commit"), long("delta", "after the commit"),
+        long("iceberg", "before the commit"), long("iceberg", "after the commit"),
+    ],
+    indirect=["ingest"],
+)  # fmt: skip
 def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: Ingest, moment: str) -> None:
     """The data files are in the bucket either way; the table has their rows once after the next run."""
     ingest.topics.produce(ingest.topic, [event(n, timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
@@ -110,7 +119,6 @@ main()
 """
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_kill_9_beside_the_commit(

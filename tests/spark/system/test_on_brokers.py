@@ -24,7 +24,7 @@ from tests.spark.system.test_pipeline_command import ids
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark"), pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 
 WAVE = 40
 """Records of each topic between two kills."""

@@ -25,6 +25,7 @@ from pybroker.spark.pipeline.table import Batch
 from pybroker.spark.pipeline.waiting import Watch
 from pybroker.testing import Record
 from tests.harness import until
+from tests.marks import long
 from tests.spark.tables import (
     DAY_MS,
     PATIENCE_S,
@@ -134,7 +135,8 @@ def test_avro_values_that_no_column_has(ingest: ParquetIngest) -> None:
 
 
 @pytest.mark.parametrize(
-    "moment", ["before it is written down", "before the files move", "between two files", "before it is done"]
+    "moment",
+    [long("before it is written down"), long("before the files move"), "between two files", long("before it is done")],
 )
 def test_a_crash_at_any_moment_neither_loses_nor_repeats(ingest: ParquetIngest, moment: str) -> None:
     """The run that dies leaves what it leaves; after the next one each record is in the table once."""
@@ -172,10 +174,12 @@ def test_a_crash_at_any_moment_neither_loses_nor_repeats(ingest: ParquetIngest, 
     )
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_was_restored(ingest: ParquetIngest, tmp_path: Path) -> None:
     a_restored_checkpoint_is_told(ingest, tmp_path / "checkpoint")
 
 
+@pytest.mark.long
 def test_a_checkpoint_with_another_table(ingest: ParquetIngest, tmp_path: Path) -> None:
     a_hole_is_told(ingest, tmp_path / "checkpoint", str(tmp_path / "another"))
 
@@ -184,6 +188,7 @@ def test_times_that_no_calendar_has(ingest: ParquetIngest) -> None:
     times_that_no_calendar_has(ingest)
 
 
+@pytest.mark.long
 def test_a_table_that_is_copied_after_a_crash(ingest: ParquetIngest, tmp_path: Path) -> None:
     """A change that was written down and not done goes with the table: each of the two finishes its own."""
     ingest.topics.produce(ingest.topic, [event(0)])
@@ -221,6 +226,7 @@ def test_what_is_damaged_is_told(ingest: ParquetIngest) -> None:
         damaged.unlink()
 
 
+@pytest.mark.long
 def test_a_new_checkpoint_is_another_run(ingest: ParquetIngest, tmp_path: Path) -> None:
     """Its batches count from 0 again; they are not taken for those that are done."""
     ingest.topics.produce(ingest.topic, [event(0)])
@@ -229,6 +235,7 @@ def test_a_new_checkpoint_is_another_run(ingest: ParquetIngest, tmp_path: Path) 
     assert ingest.ids() == [0, 0]
 
 
+@pytest.mark.long
 def test_what_is_done_is_known_beside_an_older_checkpoint(ingest: ParquetIngest, tmp_path: Path) -> None:
     """Its names may sort behind those of the new one: a batch that is done is not forgotten for their sake."""
     done = ingest.table / "_pybroker/done"
@@ -242,6 +249,7 @@ def test_what_is_done_is_known_beside_an_older_checkpoint(ingest: ParquetIngest,
     assert ingest.ids() == [0]
 
 
+@pytest.mark.long
 def test_small_files_become_one(ingest: ParquetIngest) -> None:
     """After so many batches the small files of a directory are one, with the same records."""
     for number in range(3):
@@ -254,6 +262,7 @@ def test_small_files_become_one(ingest: ParquetIngest) -> None:
     assert ParquetTable(ingest.topics.spark, ingest.job(compact_files=2)).compact(Batch("again", 0)) == 0
 
 
+@pytest.mark.long
 def test_rows_that_the_driver_does_not_see(ingest: ParquetIngest, tmp_path: Path) -> None:
     """An executor wrote them to a disk of its own: the pipeline stops with both counts, the path and the hosts. Neither
     rows nor letters are committed, and the batch is there whole once the path is right."""
@@ -295,6 +304,7 @@ def test_the_columns_of_a_table() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_stop_between_two_jobs_of_a_batch(ingest: ParquetIngest) -> None:
     """Those that the batch has not begun yet are given up like one that runs; the next run does the batch."""
     ingest.topics.produce(ingest.topic, [event(0)])
@@ -403,6 +413,7 @@ def test_no_lag_that_is_gone() -> None:
     assert seen == [100, 70, 20, 0, 60]
 
 
+@pytest.mark.long
 def test_partition_values_that_no_directory_can_have(ingest: ParquetIngest) -> None:
     """Whoever may write to the topic must not end the pipeline for good: these are dead letters, the others rows."""
     kinds = ["x" * 250, "/" * 83, "a/b", "..", "\n", "_x", "é" * 125]

@@ -85,7 +85,7 @@ def told(process: Process) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_work_and_stopped_at_the_end(topics: Topics, topic: str, tmp_path: Path) -> None:
     """kill -9 between two batches, or in one; the next run goes on, and ends cleanly on SIGTERM with all of it in the
     table once and nothing half done."""

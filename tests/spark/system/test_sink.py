@@ -183,6 +183,7 @@ def poisoned(port: int, sink: str) -> Any:
     return udf(value, "string", useArrow=False)
 
 
+@pytest.mark.long
 def test_repeats_can_be_dropped(topics: Topics, topic: str, checkpoint: str) -> None:
     """A task that fails half way is run again by the next run of its query: the rows that it had written are there
     twice, with the same headers, by which a reader drops them."""

@@ -21,6 +21,7 @@ from pybroker.spark.offset_reader import OffsetReader
 from pybroker.spark.partitions import KafkaInputPartition
 from pybroker.spark.progress_group import START_MARK
 from tests.harness import until
+from tests.marks import long
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
@@ -233,6 +234,7 @@ def test_a_first_batch_that_fails_is_run_again(topics: Topics, topic: str, check
         run.wait("the record is read", lambda: run.values == ["while it was down"])
 
 
+@pytest.mark.long
 def test_retention_overtakes_a_stopped_job(
     topics: Topics, topic: str, available: Callable[..., Run], admin: Admin
 ) -> None:
@@ -246,6 +248,7 @@ def test_retention_overtakes_a_stopped_job(
     assert available(failOnDataLoss=False).finish() == [texts(7, 8, 9)]
 
 
+@pytest.mark.long
 def test_retention_overtakes_a_first_batch_that_failed(
     topics: Topics, topic: str, checkpoint: str, available: Callable[..., Run], admin: Admin
 ) -> None:
@@ -278,7 +281,7 @@ def test_a_topic_is_deleted_while_it_is_read(topics: Topics, topic: str, checkpo
     assert topic in run.failure()
 
 
-@pytest.mark.parametrize("count", [1, 4, 9], ids=["shorter", "as long", "longer"])
+@pytest.mark.parametrize("count", [1, long(4), long(9)], ids=["shorter", "as long", "longer"])
 def test_a_topic_is_made_anew(
     topics: Topics, topic: str, available: Callable[..., Run], admin: Admin, count: int
 ) -> None:
@@ -297,6 +300,7 @@ def test_a_topic_is_made_anew(
     assert available().finish() == [["newer"]]
 
 
+@pytest.mark.long
 def test_a_topic_is_made_anew_before_its_batch_is_read(
     topics: Topics, topic: str, checkpoint: str, admin: Admin
 ) -> None:
@@ -346,6 +350,7 @@ def test_a_topic_is_made_anew_while_a_task_reads(topics: Topics, topic: str, adm
     assert read(startingOffsets="earliest", failOnDataLoss="false") == []
 
 
+@pytest.mark.long
 def test_a_checkpoint_without_topic_ids_goes_on(
     topics: Topics, topic: str, checkpoint: str, available: Callable[..., Run]
 ) -> None:

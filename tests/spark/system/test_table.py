@@ -258,6 +258,7 @@ def test_compaction_leaves_alone_what_is_not_the_pipelines(made: Made) -> None:
     assert set(others) < set(made.files()) and len(made.files()) == 3
 
 
+@pytest.mark.long
 def test_compaction_merges_by_levels(made: Made) -> None:
     """Of 27 batches in merges of three each row is written anew three times; no file is merged twice at one level."""
     table = made.open("id bigint", compact_files=3)

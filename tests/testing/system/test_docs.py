@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.harness import ROOT
+from tests.marks import long
 from tests.testing.system.test_plugin import STRICT
 
 pytest_plugins = ["pytester"]
@@ -20,7 +21,7 @@ def test_there_are_seven() -> None:
     assert all("def test_" in example for example in EXAMPLES)
 
 
-@pytest.mark.parametrize("mode", ["inprocess", "subprocess"])
+@pytest.mark.parametrize("mode", ["inprocess", long("subprocess")])
 def test_the_examples_pass(pytester: pytest.Pytester, mode: str) -> None:
     """Each is a test module of its own."""
     for number, example in enumerate(EXAMPLES):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import ROOT
+from tests.marks import long
 
 pytest_plugins = ["pytester"]
 
@@ -59,7 +60,7 @@ STRICT = ("--strict-markers", "-Werror", "--asyncio-mode=auto", "-oasyncio_defau
 SUBPROCESS = "--pybroker-mode=subprocess"
 
 
-@pytest.mark.parametrize("options", [[], [SUBPROCESS], ["-n2"], ["-n2", SUBPROCESS]], ids=" ".join)
+@pytest.mark.parametrize("options", [[], long([SUBPROCESS]), long(["-n2"]), ["-n2", SUBPROCESS]], ids=" ".join)
 def test_fixtures(pytester: pytest.Pytester, own_temporary_directory: Path, options: list[str]) -> None:
     """A fresh broker for each test, a shared one for a session; in both modes, under xdist and pytest-asyncio."""
     pytester.makepyfile(TESTS)

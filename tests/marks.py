@@ -1,0 +1,20 @@
+"""The mark `long`, which `make test-all` leaves out, on some of a test's parameters; on a test it is a decorator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def long(*values: object, id: str | None = None, marks: Iterable[pytest.MarkDecorator] = ()) -> Any:
+    """`values` as one set of parameters, with which a test is long."""
+    return pytest.param(*values, id=id, marks=[*marks, pytest.mark.long])
+
+
+def long_for(names: Iterable[object], *of_them: object) -> list[Any]:
+    """A parameter for each name; with `of_them` a test is long."""
+    names = list(names)
+    assert set(of_them) <= set(names), f"none of {names}: {set(of_them) - set(names)}"
+    return [long(name) if name in of_them else name for name in names]
