@@ -51,6 +51,7 @@ async def test_offsets_of_a_live_member_outlast_the_time_it_gave_them(live: Live
     expire another group's offset meanwhile."""
     await live.restart("offsets.retention.check.interval.ms=50")
     one = await member()
+    await eventually("the groups are loaded", lambda: listed(one.wire))
     await stable(one)
 
     async def commit_for_a_moment(group: str, **who: Any) -> None:
