@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer
 
 import pybroker
 from pybroker import errors
-from pybroker.testing import BrokerHandle, Mode, async_broker, cluster
+from pybroker.testing import BrokerHandle, Mode, async_broker
 from pybroker.testing.security import MECHANISMS
 from tests.cli.conftest import run
 from tests.clients.adapters.java import Handle
@@ -169,43 +169,6 @@ def test_super_users_of_a_test_stay_super() -> None:
     with BrokerHandle(sasl=TWO, acls=True, settings={"super.users": "User:bob"}) as broker:
         assert send(Producer(broker.confluent_config(user="bob")), "t", "x") == [None]
         assert len(broker.records("t")) == 1
-
-
-# -- a cluster ---------------------------------------------------------------------------------------------------------
-
-
-def refusal(**config: Any) -> str:
-    """Why a producer cannot write."""
-    producer = pybroker.Producer(**{**config, "max_block_ms": 500})
-    with producer, pytest.raises(pybroker.KafkaError) as refused:
-        producer.send("orders", b"x").result(20)
-    return str(refused.value)
-
-
-def test_a_cluster_is_secured_as_a_broker_is() -> None:
-    """Clients log in by TLS at each broker, at one that comes back too; ACLs hold at all as soon as they are made.
-    Brokers show certificates and log in at each other, and clients cannot come where brokers do."""
-    with cluster(2, sasl=TWO, acls=True, tls=True) as brokers:
-        assert list(brokers.users) == ["ann", "bob"]
-        brokers.create_topic("orders", partitions=2)
-        brokers.allow("ann", "write", topic="orders")
-        addresses = [{"bootstrap_servers": each} for each in brokers.bootstrap_servers.split(",")]
-        for number, at in enumerate(addresses):
-            ann = brokers.confluent_config(user="ann", **at)
-            assert send(Producer(ann), "orders", "x", partition=number) == [None]
-            assert DENIED in refusal(**brokers.pybroker_config(user="bob", **at))
-        guess = brokers.pybroker_config(sasl_password="guess")
-        assert "refused the login" in refusal(**guess | addresses[1])
-        assert "TLS" in refusal(**addresses[1])
-        brokers.wait_in_sync("orders")
-        brokers.kill(1)
-        brokers.start(1)
-        brokers.wait_in_sync("orders")
-        with pybroker.Producer(**brokers.pybroker_config(**addresses[0])) as producer:
-            producer.send("orders", b"y", partition=0).result(20)
-        assert [record.value for record in brokers.records("orders")] == [b"x", b"y", b"x"]
-        peers = f"127.0.0.1:{brokers._members._peer_ports[1]}"
-        assert "certificate" in refusal(**brokers.pybroker_config(bootstrap_servers=peers))
 
 
 # -- what is not allowed -----------------------------------------------------------------------------------------------
