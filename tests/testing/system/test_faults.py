@@ -203,3 +203,18 @@ def test_a_stop_waits_for_nothing_that_is_stalled(broker: BrokerHandle, consume:
         end()
         assert time.monotonic() - since < 5
         broker.start()
+
+
+@pytest.mark.parametrize("how", ["delay", "stall", "drop", "disconnect"])
+def test_a_client_logs_in_beside_a_fault_of_every_api(how: str) -> None:
+    """ApiVersions before a login is not caught: the login would wait, and end after 30 s."""
+    with BrokerHandle(sasl="SCRAM-SHA-512") as broker:
+        broker.create_topic("t")
+        asked = {"delay": (None, 0.05), "stall": ("ApiVersions",)}.get(how, (None,))
+        with (
+            getattr(broker.faults, how)(*asked, times=None if how == "delay" else 3),
+            pybroker.Producer(
+                **broker.pybroker_config(delivery_timeout_ms=60_000, request_timeout_ms=1000)
+            ) as producer,
+        ):
+            assert producer.send("t", b"x").result(60).offset == 0
