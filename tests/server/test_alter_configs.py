@@ -15,6 +15,7 @@ from pybroker.controller import nodes
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.replication.workers import Workers
+from tests.rows import with_each
 from tests.server.live import Live, Wire, batch
 
 TOPIC, BROKER = 2, 4
@@ -50,7 +51,7 @@ async def described(wire: Wire, kind: int, name: str) -> dict[str, tuple[str | N
 # -- what is decided --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("own", "change", "after"),
     [
         ({}, ("a", SET, "1"), {"a": "1"}),
@@ -67,7 +68,7 @@ def test_operations(own: dict[str, str], change: tuple[str, int, str | None], af
     assert altered(own, [Change(*change)], {"l"}, lambda _: "d") == after
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("changes", "code"),
     [
         ([("a", SET, None)], errors.INVALID_REQUEST),
@@ -118,7 +119,7 @@ async def test_the_old_call_replaces_everything(wire: Wire, version: int) -> Non
     assert (await replace(wire, TOPIC, "t", version, retention_ms=None)).error_code == errors.INVALID_REQUEST
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("change", "code", "says"),
     [
         (("retention.ms", SET, "soon"), errors.INVALID_CONFIG, "retention.ms = 'soon'"),
@@ -222,7 +223,7 @@ async def test_a_broker_default_reaches_the_topics_that_say_nothing(live: Live, 
     assert (await wire.produce("t", big)).error_code == errors.MESSAGE_TOO_LARGE
 
 
-@pytest.mark.parametrize("name", ["num.partitions", "broker.id", "log.dirs", "metrics.listener", "process.roles"])
+@with_each("name", ["num.partitions", "broker.id", "log.dirs", "metrics.listener", "process.roles"])
 async def test_what_a_running_broker_cannot_change_is_refused(wire: Wire, name: str) -> None:
     """By Kafka's code, be it that the setting would change nothing."""
     answer = await alter(wire, BROKER, "", (name, SET, "1"))

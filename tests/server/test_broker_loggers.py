@@ -11,6 +11,7 @@ import pytest
 from pybroker import errors
 from pybroker.config import Source
 from pybroker.security.acls import Operation
+from tests.rows import with_each
 from tests.server.cast import CLUSTER, CLUSTER_DENIED, Cast
 from tests.server.live import Live, Wire
 from tests.server.test_alter_configs import APPEND, DELETE, SET, SUBTRACT, alter, described, replace
@@ -65,14 +66,14 @@ async def test_a_level_holds_at_once_for_what_is_below_and_until_it_is_taken_bac
 
 
 @NATIVE
-@pytest.mark.parametrize("level", ["FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"])
+@with_each("level", ["FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"])
 async def test_the_levels_are_kafkas(live: Live, wire: Wire, level: str) -> None:
     assert (await alter(wire, LOGGERS, me(live), (MODULE, SET, level))).error_code == 0
     assert (await described(wire, LOGGERS, me(live)))[MODULE][0] == level
 
 
 @NATIVE
-@pytest.mark.parametrize(
+@with_each(
     ("change", "code", "said"),
     [
         ((MODULE, SET, "LOUD"), errors.INVALID_CONFIG, "it takes FATAL, ERROR, WARN, INFO, DEBUG, TRACE"),
