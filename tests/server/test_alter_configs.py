@@ -177,6 +177,7 @@ async def test_to_validate_is_not_to_alter(wire: Wire) -> None:
     assert await described(wire, TOPIC, "t") == before
 
 
+@pytest.mark.both_planes
 async def test_a_topic_goes_by_its_new_settings_at_once(live: Live, wire: Wire) -> None:
     """Message size, timestamps and the need of keys hold for the next batch; retention for the next turn."""
     await wire.create("t", segment_bytes="1048576")
@@ -203,6 +204,7 @@ async def test_a_topic_goes_by_its_new_settings_at_once(live: Live, wire: Wire) 
 # -- brokers ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_planes
 async def test_a_broker_default_reaches_the_topics_that_say_nothing(live: Live, wire: Wire) -> None:
     """What is said of this broker goes before what is said of all, and both before what it was started with."""
     assert live.broker is not None
@@ -246,6 +248,7 @@ async def test_a_broker_default_that_a_topic_cannot_go_with_is_refused(wire: Wir
     assert await described(wire, BROKER, "") == {}
 
 
+@pytest.mark.both_planes
 async def test_a_start_with_other_settings_serves_what_is_stored(
     live: Live, wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -267,6 +270,7 @@ async def test_a_start_with_other_settings_serves_what_is_stored(
     assert (await described(wire, TOPIC, "t"))["min.compaction.lag.ms"][0] == "50"
 
 
+@pytest.mark.both_planes
 async def test_connections_are_limited_at_once(live: Live, wire: Wire) -> None:
     """At the limit a new connection waits, beyond what one address may have it is closed."""
     assert (await alter(wire, BROKER, "", ("max.connections.per.ip", SET, "2"))).error_code == 0
@@ -303,6 +307,7 @@ async def test_clients_are_told_another_address_at_once(live: Live, wire: Wire) 
     assert await shown_at(wire) == {(live.broker.host, live.broker.port)}
 
 
+@pytest.mark.both_planes
 @pytest.mark.parametrize("name", ["num.io.threads", "background.threads", "num.recovery.threads.per.data.dir"])
 async def test_threads_change_while_the_broker_works(live: Live, wire: Wire, name: str) -> None:
     """Topics are made and read whatever their number, and it is shown."""
@@ -330,6 +335,7 @@ def test_a_pool_works_with_as_many_threads_as_it_is_told() -> None:
         workers.submit(print)
 
 
+@pytest.mark.both_planes
 async def test_settings_survive_a_restart(live: Live, wire: Wire) -> None:
     assert live.broker is not None
     me = str(live.broker.broker_id)

@@ -17,6 +17,8 @@ from tests.harness import eventually
 from tests.rows import with_each
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, values
 
+pytestmark = pytest.mark.both_planes
+
 
 async def test_from_any_offset_the_batch_that_holds_it_comes(wire: Wire) -> None:
     """Whole batches: the client skips what lies before its offset."""

@@ -27,6 +27,8 @@ from tests.protocol.values import sample
 from tests.rows import with_each
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data
 
+pytestmark = pytest.mark.both_planes
+
 NAMES = sorted(api.name for api in SERVED.values())
 HOSTILE_NAMES = ["..", ".", "../up", "../../etc/x", "a/b", "/", "a" * 250, "nul\0nul", "a\nb", "\x1b[2J", "back\\slash"]
 

@@ -18,6 +18,8 @@ from pybroker.protocol.compression import compress
 from tests.rows import with_each
 from tests.server.live import BASE_MS, Live, Wire, batch, produce_data, values
 
+pytestmark = pytest.mark.both_planes
+
 CRC, ATTRIBUTES, LAST_DELTA, PRODUCER_ID, COUNT = 17, 21, 23, 43, 57
 
 

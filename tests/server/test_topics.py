@@ -52,6 +52,7 @@ async def test_all_topics_or_none(wire: Wire, version: int, topics: list[Any] | 
     assert len((await wire.call("Metadata", version, topics=topics)).topics) == found
 
 
+@pytest.mark.both_planes
 async def test_what_a_topic_is_survives_a_restart(live: Live, wire: Wire) -> None:
     """Ids, partitions, configs, records and the cluster's id are the same; the leader epoch has grown."""
     created = await wire.create("kept", 2, cleanup_policy="delete", segment_bytes="1048576")
@@ -83,6 +84,7 @@ async def test_names_that_no_topic_may_have(live: Live, wire: Wire, name: str) -
     assert [path for path in sorted(live.data_dir.rglob("*")) if f"{later}-0" not in path.parts] == before
 
 
+@pytest.mark.both_planes
 async def test_the_longest_name_is_taken(wire: Wire) -> None:
     name = "x" * 249
     assert (await wire.create(name)).error_code == 0
@@ -187,6 +189,7 @@ async def test_nobody_has_to_allow_auto_creation(live: Live, wire: Wire) -> None
     assert live.broker is not None and live.broker.topic_count == 0
 
 
+@pytest.mark.both_planes
 async def test_a_deleted_topic_is_gone_for_everybody(live: Live, wire: Wire) -> None:
     """Its files go, its id is unknown, a parked fetch is told at once, and its name may be used again."""
     created = await wire.create("gone", 2)
@@ -232,6 +235,7 @@ async def grow(wire: Wire, name: str, count: int, assignments: Any = None, **fie
     return (await wire.call("CreatePartitions", 3, topics=[topic], timeout_ms=5000, **fields)).results[0]
 
 
+@pytest.mark.both_planes
 async def test_a_topic_grows(live: Live, wire: Wire) -> None:
     """New partitions take records at once; old ones keep theirs; a restart changes nothing."""
     await wire.create("t", 1)
@@ -259,6 +263,7 @@ async def test_growth_that_cannot_be(wire: Wire) -> None:
     assert len((await describe(wire, "t"))[0].partitions) == 2
 
 
+@pytest.mark.both_planes
 async def test_an_internal_topic_is_not_written_by_clients(wire: Wire) -> None:
     await wire.create("__consumer_offsets")
     assert (await wire.produce("__consumer_offsets", batch(b"x"))).error_code == errors.INVALID_TOPIC_EXCEPTION
@@ -266,6 +271,7 @@ async def test_an_internal_topic_is_not_written_by_clients(wire: Wire) -> None:
     assert topic.is_internal
 
 
+@pytest.mark.both_planes
 @pytest.mark.parametrize("point", ["partition.create", "the store"])
 @pytest.mark.parametrize("first", [0, 1])
 async def test_what_was_refused_does_not_come_back(
