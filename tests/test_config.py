@@ -11,6 +11,7 @@ from pybroker import errors
 from pybroker.config import BROKER, TOPIC, BrokerConfig, ConfigError, Setting, Source, Synonym, TopicConfig, Type
 from pybroker.config.__main__ import document
 from pybroker.config.settings import LONG_MAX, Choice, Range, as_text
+from tests.rows import with_each
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = {"broker": BROKER, "topic": TOPIC}
@@ -36,7 +37,7 @@ def refusal(*sets: str) -> str:
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", EVERY)
+@with_each("setting", EVERY)
 def test_a_default_is_a_value_that_the_setting_takes_and_shows_as_it_was_written(setting: Setting) -> None:
     if setting.default is not None:
         value = setting.parse(setting.default, "here")
@@ -44,7 +45,7 @@ def test_a_default_is_a_value_that_the_setting_takes_and_shows_as_it_was_written
     assert setting.doc.endswith(".")
 
 
-@pytest.mark.parametrize("setting", NUMBERS)
+@with_each("setting", NUMBERS)
 def test_a_number_is_taken_at_its_limits_and_refused_beyond(setting: Setting) -> None:
     low, high = setting.bounds()
     assert low is not None
@@ -58,13 +59,13 @@ def test_a_number_is_taken_at_its_limits_and_refused_beyond(setting: Setting) ->
             setting.parse(str(beyond), "here")
 
 
-@pytest.mark.parametrize("text", ["", "1.5", "1_000", "0x10", "ten", "١٢", "9" * 5000])
+@with_each("text", ["", "1.5", "1_000", "0x10", "ten", "١٢", "9" * 5000])
 def test_what_is_no_integer_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         BROKER["num.partitions"].parse(text, "here")
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "-0.1", "1.01", "half", ""])
+@with_each("text", ["nan", "inf", "-0.1", "1.01", "half", ""])
 def test_what_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         TOPIC["min.cleanable.dirty.ratio"].parse(text, "here")
@@ -84,7 +85,7 @@ def test_values_are_typed() -> None:
 # -- words for people -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("given", "sentence"),
     [
         (
@@ -246,7 +247,7 @@ def test_what_is_no_listener_is_refused(text: str) -> None:
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("sets", "retention_ms"),
     [
         ([], 604_800_000),
@@ -307,7 +308,7 @@ def test_the_older_timestamp_limit_holds_where_the_newer_ones_are_left_alone() -
     assert limits(before="1", after="2") == (1, 2)
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("own", "sentence"),
     [
         ({"retention.m": "5"}, "'retention.m' is no setting of a topic; did you mean retention.ms?"),

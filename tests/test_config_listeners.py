@@ -7,6 +7,7 @@ import pytest
 from pybroker.config import BrokerConfig, ConfigError, Source
 from pybroker.config.listeners import Listeners
 from pybroker.model import Endpoint
+from tests.rows import with_each
 
 MAP = "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT,PLAINTEXT:PLAINTEXT"
 TWO = "listeners=A://:1,B://:2"
@@ -49,7 +50,7 @@ def test_one_may_be_told_to_nobody() -> None:
     assert found.protocols == {"A": "PLAINTEXT", "B": "PLAINTEXT"}
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("written", "host"),
     [
         ("0", "0.0.0.0"), ("127.1", "127.0.0.1"), ("2130706433", "127.0.0.1"), ("[0::0]", "::"), ("[0::1]", "::1"),
@@ -76,7 +77,7 @@ ONE_OF_EACH = "If you have two listeners on the same port then one needs to be I
 NOT_ADVERTISED = "it must be a listener name defined in advertised.listeners. The valid options based on currently "
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("sets", "setting", "why"),
     [
         (["listeners=PLAINTEXT://:1,"], "listeners", TAKES),

@@ -6,10 +6,9 @@ import pickle
 import warnings
 from typing import Any
 
-import pytest
-
 from pybroker import errors
 from pybroker.errors import ERRORS, KafkaError, lookup
+from tests.rows import with_each
 
 # kafka-python keeps some names from before Kafka renamed them, or shortens them.
 PEER_NAMES = {
@@ -39,7 +38,7 @@ def test_every_code_from_the_unknown_error_to_the_last_is_told_once_in_order() -
     assert len({e.meaning for e in ERRORS}) == len(ERRORS)
 
 
-@pytest.mark.parametrize("code", sorted(peer_table()))
+@with_each("code", sorted(peer_table()))
 def test_name_and_retriable_are_those_of_kafka_python(code: int) -> None:
     name, retriable = peer_table()[code]
     assert PEER_NAMES.get(code, lookup(code).name) == name

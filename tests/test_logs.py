@@ -5,9 +5,10 @@ import logging
 import pytest
 
 from pybroker.logs import FIELD_CHARS_MAX, SAID_BY_CLIENTS, SAID_CHARS_MAX, event
+from tests.rows import with_each
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("value", "written"),
     [
         ("plain", "plain"),
@@ -23,6 +24,7 @@ from pybroker.logs import FIELD_CHARS_MAX, SAID_BY_CLIENTS, SAID_CHARS_MAX, even
     ],
 )
 def test_a_value_is_one_word(caplog: pytest.LogCaptureFixture, value: object, written: str) -> None:
+    caplog.clear()
     event(logging.getLogger("test"), logging.WARNING, "something happened", what=value, none=None)
     assert [record.getMessage() for record in caplog.records] == [f"something happened what={written}"]
 
@@ -34,7 +36,7 @@ def field(caplog: pytest.LogCaptureFixture, **fields: str) -> str:
     return caplog.messages[0].partition("=")[2]
 
 
-@pytest.mark.parametrize("name", [*sorted(SAID_BY_CLIENTS), "reason"])
+@with_each("name", [*sorted(SAID_BY_CLIENTS), "reason"])
 def test_a_value_of_any_length_makes_a_short_line(caplog: pytest.LogCaptureFixture, name: str) -> None:
     """Also where each character is written as ten."""
     most = FIELD_CHARS_MAX if name == "reason" else SAID_CHARS_MAX

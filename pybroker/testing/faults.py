@@ -78,8 +78,8 @@ class Faults:
 
     `api` is an API's name as Kafka has it ("Produce"), None for any. `times` is how many requests are caught, None for
     all; `after`, how many are let through first; `client_id`, whose requests alone are caught. What the broker handle
-    itself produces and reads is never caught, nor is the ApiVersions of a client before its login. Raises ValueError for a name
-    that is none.
+    itself produces and reads is never caught, nor is the ApiVersions of a client before its login. Raises ValueError
+    for a name that is none.
     """
 
     def __init__(self, ask: Ask) -> None:

@@ -12,6 +12,7 @@ from pybroker.client.metadata import PartitionInfo, TopicInfo
 from tests.cli.conftest import Command, run
 from tests.cli.members import write
 from tests.harness import HOST, Server, free_port
+from tests.rows import with_each
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_a_file_that_says_no_offsets(tmp_path: Path, text: str) -> None:
     assert done.code == 1 and done.sentence.startswith(str(plan))
 
 
-@pytest.mark.parametrize(
+@with_each(
     "arguments",
     [
         ["delete-records"],

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.cli.conftest import Command, Done, run
 from tests.harness import Server
+from tests.rows import with_each
 
 
 def rows(out: str) -> list[list[str]]:
@@ -128,7 +127,7 @@ def test_what_a_broker_refuses_is_one_sentence(pybroker_: Command, topic: str) -
         assert done.code == 1 and done.sentence, arguments
 
 
-@pytest.mark.parametrize(
+@with_each(
     "arguments",
     [
         ["describe"],

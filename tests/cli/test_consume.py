@@ -16,6 +16,7 @@ import pytest
 from tests.cli.conftest import Command, run, start
 from tests.cli.members import stored, write
 from tests.harness import ROOT, BrokerProcess, Server, until
+from tests.rows import with_each
 
 
 @pytest.fixture
@@ -295,7 +296,7 @@ def test_aborted_transactions(kafka391: Server, topic: str) -> None:
     assert run("consume", topic, "-e", "--isolation-level", "read_committed", "-b", there).out == "kept\n"
 
 
-@pytest.mark.parametrize(
+@with_each(
     "arguments",
     [
         [],

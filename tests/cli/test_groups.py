@@ -10,6 +10,7 @@ from tests.cli.conftest import Command, run
 from tests.cli.members import Reader, commit, write
 from tests.conftest import new_name
 from tests.harness import Server, until
+from tests.rows import with_each
 
 
 @pytest.fixture
@@ -203,7 +204,7 @@ def test_a_group_can_begin_with_its_offsets(pybroker_: Command, target: Server, 
         assert refused.code == 1 and refused.sentence
 
 
-@pytest.mark.parametrize(
+@with_each(
     "arguments",
     [
         ["delete"],

@@ -13,6 +13,7 @@ from pybroker.cli import lines
 from tests.cli.conftest import Command, run, start
 from tests.cli.members import stored
 from tests.harness import BrokerProcess, Server, until
+from tests.rows import with_each
 
 
 @pytest.fixture
@@ -223,7 +224,7 @@ def test_progress_on_a_terminal(shared_broker: Server, topic: str) -> None:
     os.close(controller)
 
 
-@pytest.mark.parametrize(
+@with_each(
     "arguments",
     [
         [],

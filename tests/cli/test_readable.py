@@ -11,6 +11,7 @@ import pytest
 from pybroker.cli.readable import warn_of_config
 from tests.cli.conftest import run
 from tests.cli.system.test_serve import Serving
+from tests.rows import with_each
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SECRETS = {
@@ -36,9 +37,10 @@ def line(file: Path, what: str, mode: int) -> str:
     return f"pybroker: warning: {file} holds {what}, and its mode {mode:04o} lets other users at it: {fix}"
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602, 0o600, 0o400])
-@pytest.mark.parametrize("name", SECRETS)
+@with_each("mode", [0o644, 0o640, 0o602, 0o600, 0o400])
+@with_each("name", SECRETS)
 def test_a_file_with_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, mode: int) -> None:
+    (tmp_path / "a broker.properties").unlink(missing_ok=True)
     file = written(tmp_path / "a broker.properties", f"num.partitions=3\n{name}={SECRETS[name]}\n", mode)
     warn_of_config(str(file))
     assert capsys.readouterr().err.splitlines() == ([line(file, name, mode)] if mode & 0o077 else [])

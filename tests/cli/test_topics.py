@@ -8,6 +8,7 @@ from confluent_kafka import Producer
 
 from tests.cli.conftest import Done, run, run_process
 from tests.harness import Server, free_port, until
+from tests.rows import with_each
 
 Topics = Callable[..., Done]
 
@@ -107,7 +108,7 @@ def test_internal_topics_are_hidden(topics: Topics) -> None:
     assert shown == {entry["name"] for entry in everything if not entry["internal"]}
 
 
-@pytest.mark.parametrize(
+@with_each(
     "arguments",
     [
         ["create"],

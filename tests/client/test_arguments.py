@@ -19,6 +19,7 @@ from pybroker.config import ConfigError
 from pybroker.errors import KafkaError
 from tests.client.kit import create, read_all
 from tests.harness import Server
+from tests.rows import with_each
 
 NOBODY = {"bootstrap_servers": "127.0.0.1:1"}
 PLACE = ("t", 0)
@@ -35,7 +36,7 @@ def producer() -> Iterator[Producer]:
     producer.close(0)
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("error", "sentence", "call"),
     [
         (ValueError, "partition is 0 or more, not -1", lambda p: p.send("t", b"", partition=-1)),
@@ -92,7 +93,7 @@ def consumer() -> Iterator[Consumer]:
         yield consumer
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("error", "sentence", "call"),
     [
         (TypeError, "timeout_ms is a whole number of milliseconds, not 0.5", lambda c: c.poll(0.5)),
@@ -131,7 +132,7 @@ def test_a_consumer_refuses(consumer: Consumer, error: type[Exception], sentence
     assert consumer.assignment() == {PLACE} and consumer.poll() == []
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("error", "sentence", "call"),
     [
         (TypeError, "names is a list of names, like \\['t'\\]", lambda a: a.topics("t")),
@@ -171,7 +172,7 @@ def test_an_admin_refuses(error: type[Exception], sentence: str, call: Call) -> 
         call(admin)
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("make", "sentence"),
     [
         (lambda: Producer(**NOBODY, client_id=7), "client_id is text, not 7"),  # type: ignore[arg-type]

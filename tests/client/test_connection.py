@@ -15,6 +15,7 @@ from pybroker.errors import KafkaError
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from tests.harness import free_port
+from tests.rows import with_each
 
 Answer = Callable[[codec.RequestHeader, bytes], bytes | None]
 """What a fake broker does with a request frame: the bytes that it sends, None to close the connection."""
@@ -128,8 +129,8 @@ def test_a_name_that_is_not_known() -> None:
 HOSTS = ["a" * 64 + ".example", "é" * 80, "..", ".a", "nul\0nul", "two words", "a\nb", "x" * 3000]
 
 
-@pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize("port", [9092, 0, -1, 65536, 2**31 - 1])
+@with_each("host", HOSTS)
+@with_each("port", [9092, 0, -1, 65536, 2**31 - 1])
 def test_addresses_that_no_resolver_takes(host: str, port: int) -> None:
     """A broker may call itself anything: what cannot even be looked up is an address that cannot be reached."""
     with pytest.raises(KafkaError, match="could not reach") as caught:
@@ -223,7 +224,7 @@ def test_bootstrap_addresses(text: str, addresses: list[tuple[str, int]]) -> Non
     assert parse_bootstrap(text) == addresses
 
 
-@pytest.mark.parametrize("text", ["", ",", "a:", ":1", "a:0", "a:65536", "a:b", "a:-1", "::1", "::1:9092"])
+@with_each("text", ["", ",", "a:", ":1", "a:0", "a:65536", "a:b", "a:-1", "::1", "::1:9092"])
 def test_what_is_no_bootstrap_address(text: str) -> None:
     with pytest.raises(KafkaError, match="host:port is expected"):
         parse_bootstrap(text)

@@ -27,6 +27,7 @@ from pybroker.replication.logdirs import StartError
 from pybroker.testing import BrokerFailed
 from pybroker.testing import Record as RecordOfTests
 from tests.harness import ROOT
+from tests.rows import with_each
 
 CLIENTS = (pybroker.Producer, pybroker.Consumer, pybroker.Admin, pybroker.AsyncProducer, pybroker.AsyncConsumer)
 FUNCTIONS = (pybroker.read_log, pybroker.read_index)
@@ -71,7 +72,7 @@ def types_in(annotation: object) -> Iterator[object]:
         yield from types_in(part)
 
 
-@pytest.mark.parametrize("public", [*CLIENTS, *FUNCTIONS], ids=lambda public: public.__name__)
+@with_each("public", [*CLIENTS, *FUNCTIONS], ids=lambda public: public.__name__)
 def test_what_signatures_name_is_public(public: Any) -> None:
     """A class of ours that a public call takes or returns can be imported from `pybroker`; each call has its docstring.
     """

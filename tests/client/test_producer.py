@@ -24,6 +24,7 @@ from pybroker.errors import KafkaError
 from pybroker.testing import BrokerHandle
 from tests.client.kit import WAIT_S, create, find_nobody, read_all
 from tests.harness import BrokerProcess, Server, until
+from tests.rows import with_each
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -186,7 +187,7 @@ def test_a_topic_whose_name_is_no_text(shared_broker: Server, topic: str) -> Non
         assert producer.send(topic, b"").result(10).offset == 0
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("settings", "sentence"),
     [
         ({}, "a producer needs bootstrap_servers"),

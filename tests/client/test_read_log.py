@@ -24,6 +24,7 @@ from tests.clients.adapters.confluent import QUIET, Confluent
 from tests.clients.adapters.neutral import CODECS, Record
 from tests.harness import Server, settle
 from tests.java.peers import each_peer
+from tests.rows import with_each
 
 START_MS = 1_700_000_000_000
 
@@ -141,7 +142,7 @@ def test_a_batch_larger_than_the_buffer_is_read(broker: Broker, tmp_path: Path) 
 # -- ranges -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("start", "end"), [(0, 1), (1, 1999), (999, 1001), (1234, None), (None, 77), (1999, 5000)])
+@with_each(("start", "end"), [(0, 1), (1, 1999), (999, 1001), (1234, None), (None, 77), (1999, 5000)])
 def test_offsets_bound_what_is_read(log: Path, start: int | None, end: int | None) -> None:
     """From start_offset to before end_offset, within segments and across them."""
     expected = list(range(start or 0, min(2000, 2000 if end is None else end)))
@@ -154,8 +155,8 @@ def test_nothing_is_read_outside_of_the_log(log: Path) -> None:
     assert offsets(log, start_offset=9, end_offset=3) == []
 
 
-@pytest.mark.parametrize("since", [None, -50, 0, 1, 3331, 6000, 6660, 9999])
-@pytest.mark.parametrize("until", [None, -50, 5, 4000, 9999])
+@with_each("since", [None, -50, 0, 1, 3331, 6000, 6660, 9999])
+@with_each("until", [None, -50, 5, 4000, 9999])
 def test_times_bound_what_is_read_as_brokers_look_them_up(log: Path, since: int | None, until: int | None) -> None:
     """From the first record as late as start_time to before the first as late as end_time, by time index or not."""
     times = [time_of(offset) - START_MS for offset in range(2000)]

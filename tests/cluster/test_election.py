@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pybroker.cluster.election import after_change, first, imbalance, preferred
 from pybroker.cluster.image import PartitionState
+from tests.rows import with_each
 
 REPLICAS = (1, 2, 3)
 
@@ -16,7 +17,7 @@ def state(leader: int, *isr: int) -> PartitionState:
     return PartitionState(REPLICAS, leader, 5, isr, 1, 7)
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("leader", "isr", "live", "unclean", "leads", "in_sync"),
     [
         (1, (1, 2, 3), (2, 3), False, 2, (2, 3)),

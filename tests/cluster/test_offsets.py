@@ -7,6 +7,7 @@ import pytest
 from pybroker.cluster.group import Group, State
 from pybroker.cluster.offsets import Committed, expired
 from pybroker.model import TopicPartition
+from tests.rows import with_each
 
 NOW_MS, RETENTION_MS = 1_000_000, 1000
 READ, LEFT = TopicPartition("read", 0), TopicPartition("left", 0)
@@ -18,8 +19,8 @@ def committed(ago_ms: int, lasts_ms: int | None) -> Committed:
     return Committed(1, -1, "", at_ms, -1 if lasts_ms is None else at_ms + lasts_ms)
 
 
-@pytest.mark.parametrize("lasts_ms", [None, 10])
-@pytest.mark.parametrize(
+@with_each("lasts_ms", [None, 10])
+@with_each(
     ("state", "protocol_type", "gone"),
     [
         (State.STABLE, "consumer", {LEFT}),

@@ -1,14 +1,14 @@
 """Which replica a consumer is sent to (KIP-392)."""
 
-import pytest
 
 from pybroker.cluster.replica_selector import ReplicaView, preferred_read_replica
+from tests.rows import with_each
 
 LEADER = ReplicaView(1, "a", 100)
 BEHIND, NEAR = ReplicaView(2, "b", 40), ReplicaView(3, "b", 90)
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("rack", "offset", "chosen"),
     [("a", 0, 1), ("b", 0, 3), ("b", 41, 3), ("b", 90, 3), ("b", 91, 1), ("c", 0, 1)],
 )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pybroker.cluster.image import PartitionState
 from pybroker.cluster.rollback import NOTHING, Known, is_ahead, restored
+from tests.rows import with_each
 
 STORE = PartitionState((1, 2, 3), 1, 3, (1, 2, 3), 1, 4)
 MISSING = PartitionState((1, 2, 3), -1, -1, (), -1, -1)
@@ -19,7 +18,7 @@ def log(epoch: int, end: int) -> Known:
     return Known(epoch, 0, -1, (), epoch, end)
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("known", "live", "unclean", "after"),
     [
         ({1: told(17, 2, 2, 3), 2: told(17, 2, 2, 3)}, {1, 2, 3}, False, (2, 18, (2, 3))),

@@ -18,6 +18,7 @@ from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from tests.controller.brokers import FakeCluster
 from tests.harness import eventually
+from tests.rows import with_each
 
 ID = b"t" * 16
 
@@ -71,19 +72,19 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("damage", NODES)
+@with_each("damage", NODES)
 def test_a_topic_node_is_judged(damage: str) -> None:
     with pytest.raises(StoreDamaged):
         judge_node("t", NODES[damage])
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a b", "\u00fc", "a" * 250, "a/b"])
+@with_each("name", ["", ".", "..", "a b", "\u00fc", "a" * 250, "a/b"])
 def test_a_name_is_judged(name: str) -> None:
     with pytest.raises(StoreDamaged):
         judge_node(name, node())
 
 
-@pytest.mark.parametrize("damage", STATES)
+@with_each("damage", STATES)
 def test_a_state_is_judged(damage: str) -> None:
     with pytest.raises(StoreDamaged) as refused:
         judge("t", judge_node("t", node()), [StateNode(STATES[damage], 3)])

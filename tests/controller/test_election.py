@@ -15,6 +15,7 @@ from pybroker.controller.producer_ids import BLOCK, ProducerIds
 from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import Create, NodeExists, NoNode, Session, Store, StoreDamaged
 from pybroker.errors import KafkaError
+from tests.rows import with_each
 
 TIMEOUT_MS = 4000
 NOW_MS = 1_700_000_000_000
@@ -114,7 +115,7 @@ async def test_without_a_store_there_are_no_ids_for_now(store: Store) -> None:
         assert told.value.code == errors.COORDINATOR_LOAD_IN_PROGRESS
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"version":1,"block_end":"x"}', b"\xff"])
+@with_each("data", [b"", b"{", b"[]", b"{}", b'{"version":1,"block_end":"x"}', b"\xff"])
 def test_a_damaged_block_of_ids_is_told(data: bytes) -> None:
     """And not taken for one that nobody has used."""
     with pytest.raises(StoreDamaged):

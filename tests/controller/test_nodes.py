@@ -16,6 +16,7 @@ from pybroker.coordination.store import StoreDamaged
 from pybroker.security import delegation_tokens
 from pybroker.security.delegation_tokens import Token
 from tests.controller.stage import live_broker
+from tests.rows import with_each
 
 
 def read_token(data: bytes) -> Token:
@@ -25,7 +26,7 @@ def read_token(data: bytes) -> Token:
         raise StoreDamaged(detail=str(problem)) from None
 
 
-@pytest.mark.parametrize(
+@with_each(
     "replicas", ['["1"]', "[3000000000]", "[-1]", "[null]", "[true]", "[1.0]", "[]", "[1,1]", "{}", '"12"', "1"]
 )
 def test_replicas_are_different_numbers_of_brokers(replicas: str) -> None:
@@ -35,7 +36,7 @@ def test_replicas_are_different_numbers_of_brokers(replicas: str) -> None:
         nodes.load_topic(sound.replace(b"[2,3]", replicas.encode()))
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("was", "said"),
     [
         ('"leader":2', '"leader":"2"'),

@@ -27,6 +27,7 @@ from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from tests.controller.life import Left
 from tests.controller.stage import TIMEOUT_MS, Stage
+from tests.rows import with_each
 
 NOW_MS = 1_700_000_000_000
 LOST = (Fate.LOST_BEFORE, Fate.LOST_AFTER)
@@ -214,7 +215,7 @@ async def live(story: Story, fates: dict[int, Fate]) -> Life:
     return left
 
 
-@pytest.mark.parametrize("story", STORIES)
+@with_each("story", STORIES)
 async def test_each_write_is_done_once(story: str) -> None:
     """Whichever operation loses its connection, before its effect or after, and the one behind it too, if it does."""
     expected = await live(STORIES[story], {})

@@ -29,6 +29,7 @@ from pybroker.coordination.store import (
     StoreFailed,
 )
 from tests.coordination.conftest import TIMEOUT_MS, ZOOKEEPER
+from tests.rows import with_each
 
 loses = pytest.mark.parametrize("store", ["memory", ZOOKEEPER], indirect=True)
 FENCE = Check("/epoch", 0)
@@ -96,7 +97,7 @@ async def test_a_write_that_loses_its_connection_is_done_once(store: Store, kind
     assert await done(store, KINDS[kind], fate) == await in_memory(KINDS[kind])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@with_each("kind", KINDS)
 async def test_so_is_one_that_loses_it_again_and_again(kind: str) -> None:
     """At any four operations, reading back included."""
     expected = await in_memory(KINDS[kind])
@@ -117,7 +118,7 @@ async def test_a_write_that_ends_each_connection_is_given_up() -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@with_each("kind", KINDS)
 async def test_sending_again_blindly_does_not_pass(kind: str) -> None:
     """The same tests catch it with each kind: it does the write twice, or takes its own for another's."""
     expected = await in_memory(KINDS[kind])
@@ -151,7 +152,7 @@ async def test_a_write_whose_check_fails_meanwhile_is_refused(store: Store, fate
     assert bool(await b.exists("/new")) is (fate is Fate.LOST_AFTER)
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("mine", "others", "error"),
     [
         ([Set("/n", b"new", 0)], [[Set("/n", b"others")]], BadVersion),

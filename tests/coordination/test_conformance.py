@@ -24,6 +24,7 @@ from pybroker.coordination.store import (
     Store,
 )
 from tests.coordination.conftest import TIMEOUT_MS
+from tests.rows import with_each
 
 # -- nodes ------------------------------------------------------------------------------------------------------------
 
@@ -87,7 +88,15 @@ async def test_a_version_guards_set_and_delete(a: Session) -> None:
     await a.delete("/n", 2)
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+async def tree(a: Session) -> None:
+    """A node with a child, and one that goes with its session."""
+    await a.create("/node")
+    await a.create("/node/child")
+    await a.create("/brief", ephemeral=True)
+
+
+@with_each(
     ("op", "error"),
     [
         (Create("/node"), NodeExists),
@@ -104,11 +113,10 @@ async def test_a_version_guards_set_and_delete(a: Session) -> None:
     ],
     ids=str,
 )
-async def test_what_cannot_be_done_says_why_and_changes_nothing(a: Session, op: Op, error: type[Exception]) -> None:
+async def test_what_cannot_be_done_says_why_and_changes_nothing(
+    a: Session, tree: None, op: Op, error: type[Exception]
+) -> None:
     """Alone and in a multi."""
-    await a.create("/node")
-    await a.create("/node/child")
-    await a.create("/brief", ephemeral=True)
     before = [await a.exists(path) for path in ("/node", "/brief")]
     with pytest.raises(error):
         match op:
@@ -140,7 +148,7 @@ async def test_reading_what_is_not_there(a: Session) -> None:
             await read("/none")
 
 
-@pytest.mark.parametrize(
+@with_each(
     "path",
     ["", "a", "/a/", "//", "/a//b", "/.", "/a/../b", "/a\0", "/\x1f", "/\x7f", "/\x9f", "/\ue000", "/\ufff0", "/😀"],
 )
@@ -152,7 +160,7 @@ async def test_what_is_no_path_is_refused_by_every_operation(a: Session, path: s
         await a.set(path, b"")
 
 
-@pytest.mark.parametrize("name", ["ä", "a b", "...", ".a", "a.", "\ufeef", "\u2028", "<default>", "x" * 249])
+@with_each("name", ["ä", "a b", "...", ".a", "a.", "\ufeef", "\u2028", "<default>", "x" * 249])
 async def test_unusual_names_are_names(a: Session, name: str) -> None:
     await a.create(f"/{name}", b"x")
     assert (await a.get(f"/{name}"))[0] == b"x"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pybroker.core import BatchHeader, LogError, build_batch, check_batch, iter_batches, rebuild_batch
 from tests.core import probes, slow_batch
 from tests.core.slow_batch import Batch
+from tests.rows import with_each
 
 pytestmark = pytest.mark.xdist_group("probe")
 probe = probes.load()
@@ -146,7 +147,7 @@ def test_a_flipped_bit_is_found_wherever_the_crc_reaches() -> None:
             assert code_of(error) == 2
 
 
-@pytest.mark.parametrize(("magic", "code"), [(0, 43), (1, 43), (3, 2), (127, 2), (128, 2), (255, 2)])
+@with_each(("magic", "code"), [(0, 43), (1, 43), (3, 2), (127, 2), (128, 2), (255, 2)])
 def test_another_magic_is_refused(magic: int, code: int) -> None:
     data = TWO_RECORDS[:16] + bytes([magic]) + TWO_RECORDS[17:]
     with pytest.raises(LogError) as error:
@@ -155,7 +156,7 @@ def test_another_magic_is_refused(magic: int, code: int) -> None:
     assert probe.check(data)[0] == code
 
 
-@pytest.mark.parametrize("length", [-(2**31), -13, -12, -1, 0, 1, 48, 73, 2**31 - 1])
+@with_each("length", [-(2**31), -13, -12, -1, 0, 1, 48, 73, 2**31 - 1])
 def test_a_length_that_is_not_the_content_s_is_refused(length: int) -> None:
     data = TWO_RECORDS[:8] + struct.pack(">i", length) + TWO_RECORDS[12:]
     assert probe.check(data)[0] == 2
@@ -191,7 +192,7 @@ CLIENT_RULES = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "code", "says"), CLIENT_RULES)
+@with_each(("changes", "code", "says"), CLIENT_RULES)
 def test_what_a_client_may_not_send(changes: dict[str, int], code: int, says: str) -> None:
     sound = Batch(last_offset_delta=1, count=2)
     status, sentence = probe.check(slow_batch.seal(sound._replace(**changes), PAYLOAD))

@@ -12,6 +12,7 @@ from pybroker.core import BatchBuilder, Block, Lz4Compressor, check_batch
 from pybroker.protocol import compression
 from pybroker.protocol import records as slow
 from pybroker.protocol.compression import LZ4, compress, compressor
+from tests.rows import with_each
 
 times = st.integers(-1, 2**45)
 blobs = st.none() | st.binary(max_size=20) | st.binary(min_size=100, max_size=300)
@@ -45,9 +46,9 @@ def test_sealing_compresses_the_records_section(records: list, codec: int) -> No
     assert bytes(batch) == slow.build_batch(records, attributes=codec)
 
 
-@pytest.mark.parametrize("size", [0, 100, 70_000, 1 << 20])
-@pytest.mark.parametrize("noise", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("level", [None, -3, 9])
+@with_each("size", [0, 100, 70_000, 1 << 20])
+@with_each("noise", [0.0, 0.5, 1.0])
+@with_each("level", [None, -3, 9])
 def test_lz4_is_written_straight_into_the_batch(level: int | None, noise: float, size: int) -> None:
     """What is sealed by core's own compressor is, to the byte, what the package makes of the records; so twice."""
     value = (Random(size).randbytes(int(size * noise)) + b"a row, " * size)[:size]

@@ -16,6 +16,7 @@ from pybroker.errors import KafkaError
 from pybroker.protocol import records as slow
 from pybroker.protocol.compression import decompress
 from tests.core.columnar import Row, fields, lists, rows
+from tests.rows import with_each
 
 times = st.integers(-1, 2**45)
 blobs = st.none() | st.binary(max_size=20) | st.binary(min_size=400, max_size=700)
@@ -312,7 +313,7 @@ SEVERAL = [
 ]
 
 
-@pytest.mark.parametrize("place", range(61))
+@with_each("place", range(61))
 def test_a_header_with_any_byte_changed_is_refused_or_read_alike(place: int) -> None:
     """All 255 other values of each byte of a header."""
     good = slow.build_batch(SEVERAL, base_offset=3)

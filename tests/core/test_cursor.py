@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core import probes, slow_batch
+from tests.rows import with_each
 
 pytestmark = pytest.mark.xdist_group("probe")
 probe = probes.load()
@@ -61,7 +62,7 @@ def test_integers_are_big_endian(what: str, data: st.DataObject) -> None:
     assert probe.write(what, value, len(encoded) - 1) == (SHORT, b"")
 
 
-@pytest.mark.parametrize(("value", "encoded"), VARINTS)
+@with_each(("value", "encoded"), VARINTS)
 def test_the_vectors_of_the_format(value: int, encoded: str) -> None:
     raw = bytes.fromhex(encoded)
     assert probe.Reader(raw).read("varint") == (OK, value)

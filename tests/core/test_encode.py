@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pybroker.core import ByteColumn, Encoder, HeaderColumn, SealedBatch, partitions_of
 from pybroker.protocol import records as slow
 from pybroker.protocol.compression import compress
+from tests.rows import with_each
 
 times = st.integers(-1, 2**45)
 blobs = st.none() | st.binary(max_size=20) | st.binary(min_size=100, max_size=300)
@@ -165,8 +166,8 @@ def test_a_column_holds_what_it_reads() -> None:
     assert [row[1:3] for row in records_of(encoder.finish()[0])] == [(b"AAA", b"x"), (b"BBB", b"y")]
 
 
-@pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize(
+@with_each("large", [False, True])
+@with_each(
     ("offsets", "row"), [([0, 2, 5], 1), ([0, -1, 3], 0), ([3, 2, 4], 0), ([0, 2, 1], 1), ([2**31 - 1, 0, 0], 0)]
 )
 def test_offsets_that_leave_the_data_are_refused(large: bool, offsets: list[int], row: int) -> None:
@@ -183,8 +184,8 @@ def test_offsets_that_leave_the_data_are_refused(large: bool, offsets: list[int]
         assert sum(batch.count for batch in encoder.finish()) == row
 
 
-@pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("power", [29, 30, 31, 59, 60, 61, 62, 63])
+@with_each("large", [False, True])
+@with_each("power", [29, 30, 31, 59, 60, 61, 62, 63])
 def test_more_rows_than_there_are(large: bool, power: int) -> None:
     """From a start, or of a length, whose bytes are more than 64 bits count, or near that: they are refused."""
     offsets = np.zeros(8, np.int64 if large else np.int32)

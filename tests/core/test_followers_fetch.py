@@ -12,6 +12,7 @@ from pybroker import core, errors
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from tests.core.stage import FETCH, PRODUCE, STUCK_MS, TOPIC_ID, Client, Stage, batch
+from tests.rows import with_each
 
 INSIDE = 1
 """The listener that brokers come by."""
@@ -283,7 +284,7 @@ def test_one_who_has_what_is_committed_but_not_what_is_before_the_epoch_may_not_
     assert [kind for kind, *_ in stage.plane.take()] == ["joining"]
 
 
-@pytest.mark.parametrize("cut", range(1, 40))
+@with_each("cut", range(1, 40))
 def test_a_broken_request_is_for_python(stage: Stage, cut: int) -> None:
     """It is no Fetch, wherever it ends: nothing of it counts."""
     kind = m.FetchRequest

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from pybroker.core import LoadGenerator, build_batch
+from tests.rows import with_each
 
 FRAME = struct.pack(">i", 12) + b"....index..."
 INDEX_AT = 8
@@ -160,7 +161,7 @@ def test_lengths_that_lie(length: int) -> None:
     assert g.tally["records"] == 0 and (g.tally["last_error"] == -1) == (length > 0)
 
 
-@pytest.mark.parametrize(
+@with_each(
     "wrong",
     [
         {"depth": 0},

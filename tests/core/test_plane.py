@@ -21,6 +21,7 @@ from pybroker import core, errors
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from tests.core.stage import FETCH, FRAME_MAX, METADATA, PRODUCE, TOPIC_ID, Client, Stage, batch
+from tests.rows import with_each
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -379,7 +380,7 @@ def test_stop_answers_what_is_parked_and_closes(stage: Stage) -> None:
     assert reader.sock.recv(1) == b"" and idle.sock.recv(1) == b""
 
 
-@pytest.mark.parametrize("seed", range(40))
+@with_each("seed", range(40))
 def test_hostile_frames(stage: Stage, seed: int) -> None:
     """Mutated and cut frames: an answer, Python's turn, or a closed connection; and the next client is served."""
     rng = random.Random(seed)

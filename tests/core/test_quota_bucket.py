@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pybroker.core import QuotaBucket
 from tests.core.slow_quota import SlowBucket
+from tests.rows import with_each
 
 EDGES = [999, 1000, 1001, 10_000, 10_999, 11_000, 30_000]
 MS = st.one_of(st.integers(0, 30), st.integers(0, 1500), st.sampled_from(EDGES))
@@ -39,8 +40,8 @@ def test_what_kafka_answered() -> None:
     assert told == pytest.approx([787, 1999, 2994, 3999, 4988], abs=220), "less what Kafka has of a missing window"
 
 
-@pytest.mark.parametrize("connections", [1, 5])
-@pytest.mark.parametrize(("limit", "n"), [(1e6, 16_384), (250_000.0, 60_000), (50e6, 1_000_000), (100_000.0, 100_000)])
+@with_each("connections", [1, 5])
+@with_each(("limit", "n"), [(1e6, 16_384), (250_000.0, 60_000), (50e6, 1_000_000), (100_000.0, 100_000)])
 def test_whoever_waits_as_told_has_the_rate_over_any_ten_seconds(limit: float, n: int, connections: int) -> None:
     """Whatever it did at first, and whenever one looks."""
     bucket, following, done = QuotaBucket(limit), [10_000] * connections, []

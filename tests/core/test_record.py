@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pybroker.core import BatchHeader, LogError, build_batch, check_batch, check_records, walk_records
 from tests.core import probes, slow_batch
 from tests.core.slow_batch import Batch
+from tests.rows import with_each
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", r"(read|open)_text is deprecated", DeprecationWarning)
@@ -189,7 +190,7 @@ def test_no_timestamp_passes_every_limit() -> None:
     assert check_records(data[61:], check_batch(data), need_keys=False, timestamp_min=50, timestamp_max=60) == SOUND
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("deltas", "last", "fault"),
     [
         ([0, 1, 2], 2, None),
@@ -236,7 +237,7 @@ def test_records_cut_anywhere_are_refused() -> None:
 HUGE = slow_batch.varint(2**31 - 1)
 
 
-@pytest.mark.parametrize(
+@with_each(
     "payload",
     [
         b"\xff" * 1000,

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import pytest
+from tests.rows import with_each
 
 CORE = Path(__file__).resolve().parents[2] / "core"
 STUBS = sorted(CORE.rglob("*.pyi"))
@@ -159,7 +159,7 @@ def wrong_in_module(module: ModuleType, stub: Path) -> Iterator[str]:
             yield f"{ast.unparse(node.target)} is not there"
 
 
-@pytest.mark.parametrize("stub", STUBS, ids=lambda path: path.stem)
+@with_each("stub", STUBS, ids=lambda path: path.stem)
 def test_core_is_as_its_stub_says(stub: Path) -> None:
     """Each name is there, with these parameters and defaults; and no class has more than is told."""
     wrong = list(wrong_in_module(module_of(stub), stub))

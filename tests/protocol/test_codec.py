@@ -10,6 +10,7 @@ from pybroker.protocol import codec, messages
 from pybroker.protocol.apis import APIS, KNOWN
 from pybroker.protocol.codec import EncodeError, ProtocolError
 from pybroker.protocol.wire import put_uvarint, skip_tags, uvarint
+from tests.rows import with_each
 
 UUID = bytes(range(16))
 
@@ -27,7 +28,7 @@ class Slice:
         return self.data
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("value", "text"),
     [
         (0, "00"),
@@ -83,7 +84,7 @@ def fetch_response(*records: Any) -> Any:
     return kind(responses=[kind.Responses(topic="t", topic_id=UUID, partitions=partitions)])
 
 
-@pytest.mark.parametrize("version", range(4, 19))
+@with_each("version", range(4, 19))
 def test_slices_go_out_as_they_are_between_bytes(version: int) -> None:
     """The parts in order are the message, and each slice is itself a part, to be sent from its file."""
     data = [b"x" * 200, b"", b"y" * 20000]
@@ -153,7 +154,7 @@ def test_tags_in_headers_are_skipped() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("frame", "why"),
     [
         ("", "header of at most 0 bytes"),
@@ -187,7 +188,7 @@ def metadata(**values: Any) -> Any:
     return kind(brokers=[kind.Brokers(node_id=1), kind.Brokers(**values)])
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("values", "why"),
     [
         ({"port": 1 << 31}, "brokers[1].port is 2147483648; i32 takes an int from -2147483648 to 2147483647"),
@@ -206,8 +207,8 @@ def test_a_wrong_value_is_named(values: dict[str, Any], why: str) -> None:
     assert why in str(error.value)
 
 
-@pytest.mark.parametrize("version", [0, 8, 12])
-@pytest.mark.parametrize(
+@with_each("version", [0, 8, 12])
+@with_each(
     ("message", "why"),
     [
         (lambda m: m(brokers=None), "brokers is None"),

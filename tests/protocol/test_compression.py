@@ -22,6 +22,7 @@ from pybroker.client.load import text
 from pybroker.errors import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE, KafkaError
 from pybroker.protocol.compression import CODECS, compress, decompress
 from tests.protocol.oracle import kafka
+from tests.rows import with_each
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 COMPRESSED = [GZIP, SNAPPY, LZ4, ZSTD]
@@ -38,8 +39,8 @@ def refused(codec: int, data: bytes, max_bytes: int = 1 << 24) -> int:
     return error.value.code
 
 
-@pytest.mark.parametrize("codec", range(5))
-@pytest.mark.parametrize("data", KINDS, ids=len)
+@with_each("codec", range(5))
+@with_each("data", KINDS, ids=len)
 def test_what_went_in_comes_out(codec: int, data: bytes) -> None:
     """From bytes and from views; up to the limit, and not at one byte less."""
     packed = compress(codec, data)
@@ -100,8 +101,8 @@ OTHERS: list[tuple[int, Callable[[bytes], bytes], Callable[[bytes], bytes]]] = [
 ]
 
 
-@pytest.mark.parametrize("data", KINDS[1:], ids=len)
-@pytest.mark.parametrize("other", range(len(OTHERS)))
+@with_each("data", KINDS[1:], ids=len)
+@with_each("other", range(len(OTHERS)))
 def test_other_libraries_agree(other: int, data: bytes) -> None:
     codec, pack, unpack = OTHERS[other]
     assert decompress(codec, pack(data), len(data)) == data
@@ -196,7 +197,7 @@ def resident_peak_bytes(*, reset: bool = False) -> int:
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@with_each("name", BOMBS)
 def test_a_bomb_is_refused_within_bounds(name: str) -> None:
     """A limit of 4 MiB, and little more than that in memory, is all that it gets."""
     codec, make = BOMBS[name]
@@ -207,7 +208,7 @@ def test_a_bomb_is_refused_within_bounds(name: str) -> None:
     assert resident_peak_bytes() - before < 3 * limit + 10 * len(bomb)
 
 
-@pytest.mark.parametrize(
+@with_each(
     "data",
     [
         b"",

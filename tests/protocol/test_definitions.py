@@ -14,6 +14,7 @@ from pybroker.protocol.apis import KNOWN
 from pybroker.protocol.definitions import TEXTS
 from pybroker.protocol.schema import OUR_TAGS, VERSION_LAST, Field, Schema, Struct, load
 from tests.protocol.values import NAMES
+from tests.rows import with_each
 
 
 def structs(struct: Struct) -> Iterator[Struct]:
@@ -23,7 +24,7 @@ def structs(struct: Struct) -> Iterator[Struct]:
             yield from structs(field.struct)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@with_each("name", NAMES)
 def test_a_definition_holds_together(name: str) -> None:
     schema = load(name)
     assert schema.name == name

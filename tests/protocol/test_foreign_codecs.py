@@ -16,6 +16,7 @@ from pybroker import core
 from pybroker.errors import CORRUPT_MESSAGE, KafkaError
 from pybroker.protocol.compression import compress, decompress_stored, open_batch
 from pybroker.replication import validation
+from tests.rows import with_each
 
 BATCH = core.build_batch([(0, None, b"record %d" % i, []) for i in range(300)])
 PLAIN = BATCH[61:]
@@ -123,7 +124,7 @@ CASES = {
 """A payload, and whether Kafka reads it."""
 
 
-@pytest.mark.parametrize("case", CASES)
+@with_each("case", CASES)
 def test_a_broker_refuses_it_where_it_is_produced(case: str) -> None:
     """Whatever Kafka does with it: some client cannot read it."""
     codec, payload, _ = CASES[case]
@@ -137,7 +138,7 @@ def test_a_broker_takes_what_clients_send(codec: int) -> None:
     assert validation.apply(RULES, batch, 0, "t-0") is batch
 
 
-@pytest.mark.parametrize("case", CASES)
+@with_each("case", CASES)
 def test_what_kafka_reads_is_read(case: str) -> None:
     """Records that a Kafka has stored are not lost; what it cannot read is an error."""
     codec, payload, read = CASES[case]

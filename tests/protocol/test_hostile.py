@@ -19,6 +19,7 @@ from pybroker.protocol.apis import KNOWN
 from pybroker.protocol.codec import ProtocolError
 from pybroker.protocol.wire import ELEMENTS_MAX, STRING_MAX, TAGS_MAX, put_uvarint
 from tests.protocol.values import NAMES, sample
+from tests.rows import with_each
 
 POSITIONS_MAX = 400
 """In a long message, chosen anew in each version."""
@@ -39,7 +40,7 @@ def versions_of(kind: Any) -> range:
     return range(kind.SCHEMA.first, kind.SCHEMA.last + 1)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@with_each("name", NAMES)
 def test_a_message_cut_anywhere_is_refused(name: str) -> None:
     kind: Any = messages.message(name)
     for version in versions_of(kind):
@@ -74,7 +75,7 @@ def peak(kind: Any, version: int, mutants: list[bytes]) -> int:
     return tracemalloc.get_traced_memory()[1] - before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@with_each("name", NAMES)
 def test_a_message_with_bytes_changed_or_made_up_is_read_or_refused(name: str) -> None:
     """Counts and lengths of two billion, at any position, among them; nothing is allocated on their word."""
     kind: Any = messages.message(name)
@@ -180,7 +181,7 @@ def test_a_compact_string_is_as_long_as_kafka_allows_and_no_longer() -> None:
         codec.decode(kind, 2, frame)
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("frame", "why"),
     [
         (b"\2\3\xc3\x28\0", "not UTF-8"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from pybroker.protocol.definitions import TEXTS
 from pybroker.protocol.schema import OUR_TAGS, VERSION_LAST, Struct
 from tests.protocol import oracle
 from tests.protocol.values import at, messages_of
+from tests.rows import with_each
 
 SHARED = sorted(oracle.THEIRS.keys() & TEXTS.keys())
 
@@ -38,7 +38,7 @@ OLD = {"CreateTopics", "DeleteTopics", "DescribeConfigs", "ListOffsets", "Offset
 """APIs whose oldest versions, which Kafka has dropped (KIP-896), are known so as to be refused in their own shape."""
 
 
-@pytest.mark.parametrize("name", SHARED)
+@with_each("name", SHARED)
 def test_names_versions_and_the_flexible_boundary_are_kafkas(name: str) -> None:
     schema, theirs = messages.message(name).SCHEMA, oracle.THEIRS[name]
     first, last = theirs.valid_versions
@@ -50,7 +50,7 @@ def test_names_versions_and_the_flexible_boundary_are_kafkas(name: str) -> None:
         assert schema.key == theirs.API_KEY
 
 
-@pytest.mark.parametrize("name", SHARED)
+@with_each("name", SHARED)
 def test_defaults_are_kafkas(name: str) -> None:
     """But for what may always be null: there ours is null, where Kafka's may be an empty string."""
 
@@ -68,7 +68,7 @@ def test_defaults_are_kafkas(name: str) -> None:
     check(messages.message(name).STRUCT, oracle.THEIRS[name]._struct, name)
 
 
-@pytest.mark.parametrize("name", SHARED)
+@with_each("name", SHARED)
 def test_both_codecs_write_the_same_bytes_and_read_the_same_values(name: str) -> None:
     """Ours decodes what they encode, they decode what ours encodes, and the bytes are equal, at each version."""
     kind: Any = messages.message(name)

@@ -27,6 +27,7 @@ from pybroker.protocol.records import (
     write_varint,
 )
 from tests.protocol.oracle import kafka
+from tests.rows import with_each
 
 # One record with a header, one without a key, 5 ms later; and the marker of a transaction that was committed.
 BATCH = bytes.fromhex(
@@ -75,7 +76,7 @@ def test_a_control_batch() -> None:
     assert code_of(lambda: read_marker(record._replace(key=None))) == INVALID_RECORD
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("value", "text"),
     [
         (0, "00"),
@@ -104,8 +105,8 @@ def test_long_varints(value: int) -> None:
         assert code_of(lambda: read_varint(data, 0)) == INVALID_RECORD
 
 
-@pytest.mark.parametrize("bits", [32, 64])
-@pytest.mark.parametrize("data", [b"", b"\x80", b"\x80" * 20, b"\x80" * 20 + b"\0", b"\xff" * 9 + b"\x7f", bytes(0)])
+@with_each("bits", [32, 64])
+@with_each("data", [b"", b"\x80", b"\x80" * 20, b"\x80" * 20 + b"\0", b"\xff" * 9 + b"\x7f", bytes(0)])
 def test_varints_that_are_none(data: bytes, bits: int) -> None:
     assert code_of(lambda: read_varint(data, 0, bits=bits)) == INVALID_RECORD
 
@@ -174,7 +175,7 @@ def changed(position: int, data: bytes, *, batch: bytes = BATCH) -> bytes:
     return new[:17] + records.crc32c(new[21:]).to_bytes(4, "big") + new[21:]
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("data", "code"),
     [
         (b"", CORRUPT_MESSAGE),
@@ -196,7 +197,7 @@ def test_a_batch_that_cannot_be(data: bytes, code: int) -> None:
     assert code_of(lambda: read_batch(data)) == code
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("position", "data"),
     [
         (61, b"\0"),  # a record of no bytes

@@ -14,6 +14,7 @@ from pybroker.protocol.joiner import Joiner, key_of
 from pybroker.protocol.messages import MetadataRequest
 from pybroker.protocol.reader import SLICE_BYTES
 from pybroker.protocol.wire import BESIDE_MAX, ELEMENTS_MAX, STRING_MAX
+from tests.rows import with_each
 from tests.wide import arrays, wide
 
 VERSIONS = [(api, version) for api in SERVED.values() for version in range(api.min_version, api.max_version + 1)]
@@ -42,7 +43,7 @@ def test_every_bound_is_that_of_an_api_and_names_arrays_of_its_messages() -> Non
     assert all(bound.at_once <= bound.most for bound in [*BOUNDS.values(), OTHERS])
 
 
-@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=called)
+@with_each(("api", "version"), VERSIONS, ids=called)
 def test_a_request_in_slices_is_the_same(api: Api, version: int) -> None:
     for path in arrays(api.request.STRUCT, version):
         request = wide(api.request, version, path, counts_of(path))
@@ -91,8 +92,8 @@ def _innermost(message: Any, path: tuple[str, ...]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["in order", "denied ones last"])
-@pytest.mark.parametrize(("api", "version", "cut"), CUTS, ids=called)
+@with_each("turned", [False, True], ids=["in order", "denied ones last"])
+@with_each(("api", "version", "cut"), CUTS, ids=called)
 def test_joined_answers_are_the_answer(api: Api, version: int, cut: Cut, turned: bool) -> None:
     request = wide(api.request, version, cut.asked, counts_of(cut.asked))
     data = codec.encode(request, version)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pybroker.model import TopicPartition
 from pybroker.replication import checkpoints
 from pybroker.replication.checkpoints import Malformed, Meta, Pass, Spot
+from tests.rows import with_each
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=20)
 partitions = st.builds(TopicPartition, topics, st.integers(0, (1 << 31) - 1))
@@ -62,7 +63,7 @@ def test_a_file_that_lost_lines_is_refused(
         read("".join(lines[: data.draw(st.integers(least, len(lines) - 1))]))
 
 
-@pytest.mark.parametrize(
+@with_each(
     "text",
     ["\n", "1\n0\n", "0\n1\nt 0\n", "0\n1\nt 0 x\n", "0\n1\nt -1 5\n", "0\n1\nt 2147483648 5\n",
      "0\n1\nt 0 9223372036854775808\n", "0\n2\nt 0 1\nt 0 2\n", "0\n1\nt 0 ٣\n"],

@@ -11,6 +11,7 @@ from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.errors import KafkaError
 from pybroker.protocol.compression import CODECS, compress, open_batch
 from pybroker.replication.validation import RefusedRecords, Rules, apply
+from tests.rows import with_each
 
 NOW_MS = 1_700_000_000_000
 
@@ -29,7 +30,7 @@ def batch(*records: tuple[int, bytes | None], codec: str = "none", **how: Any) -
     return core.build_batch(made, attributes=number, **how)
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("settings", "plain", "gzip"),
     [
         ({}, False, True),
@@ -55,8 +56,8 @@ def test_a_batch_without_fault_stays_as_it_is(codec: str) -> None:
     assert apply(rules(), made, NOW_MS, "t-0") is made
 
 
-@pytest.mark.parametrize("codec", ["uncompressed", *CODECS[1:]])
-@pytest.mark.parametrize("came", CODECS)
+@with_each("codec", ["uncompressed", *CODECS[1:]])
+@with_each("came", CODECS)
 def test_records_are_kept_in_the_codec_of_their_topic(codec: str, came: str) -> None:
     """The records and all of the header but the codec are the same."""
     made = batch((0, b"k"), (1, b"l"), codec=came, producer_id=7, producer_epoch=1, base_sequence=3)
@@ -68,8 +69,8 @@ def test_records_are_kept_in_the_codec_of_their_topic(codec: str, came: str) -> 
     assert walked[0] == walked[1]
 
 
-@pytest.mark.parametrize("codec", ["none", "lz4"])
-@pytest.mark.parametrize(
+@with_each("codec", ["none", "lz4"])
+@with_each(
     ("settings", "faults", "code"),
     [
         ({"cleanup_policy": "compact"}, [1], errors.INVALID_RECORD),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pybroker.security import acl_nodes
 from pybroker.security.acl_nodes import Notification, Unreadable
 from pybroker.security.acls import Acl, Operation, PatternType, Permission, ResourcePattern, ResourceType
+from tests.rows import with_each
 from tests.security import slow_acls
 
 ANN = Acl("User:ann", "*", Operation.DESCRIBE_CONFIGS, Permission.ALLOW)
@@ -100,7 +101,7 @@ def broken() -> list[tuple[bytes, str]]:
     ]
 
 
-@pytest.mark.parametrize(("data", "why"), broken(), ids=range(len(broken())))
+@with_each(("data", "why"), broken(), ids=range(len(broken())))
 def test_a_bad_node_is_unreadable(data: bytes, why: str) -> None:
     """One ACL that nobody can read makes all of them so: the one that is missing might be a Deny."""
     found = acl_nodes.load_acls(data)
@@ -135,7 +136,7 @@ def test_what_kafka_would_lose_is_read_all_the_same() -> None:
     assert acl_nodes.load_extended_change(data) == ResourcePattern(ResourceType.TOPIC, "*", PatternType.LITERAL)
 
 
-@pytest.mark.parametrize(
+@with_each(
     "data", [b"", b"TOPIC", b"TOPIC:", b"TOPIC:a/../b", b"TOPIC:..", b"ANY:a", b"FLY:a", b":a", b"TOPIC:\xff", b"{}"]
 )
 def test_a_bad_notification_is_none(data: bytes) -> None:
@@ -143,7 +144,7 @@ def test_a_bad_notification_is_none(data: bytes) -> None:
     assert acl_nodes.load_change(data) is None
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("key", "value"),
     [("version", 2), ("version", None), ("resourceType", "ANY"), ("resourceType", 2), ("name", ""), ("name", "a/b"),
      ("name", None), ("patternType", "MATCH"), ("patternType", None), (None, None)],

@@ -21,6 +21,7 @@ from pybroker.security.acls import (
     acl_filter,
     new_acl,
 )
+from tests.rows import with_each
 from tests.security import slow_acls
 
 READ_T1 = (2, "t1", 3, "User:ann", "*", 3, 3)
@@ -55,7 +56,7 @@ def test_an_acl_is_created_from_a_requests_numbers() -> None:
     assert new_acl(4, "kafka-cluster", 3, "User:ann", "*", 9, 2).acl.permission is Permission.DENY
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("field", "value", "why"),
     [
         (1, "", "the name of a resource cannot be empty"),
@@ -89,7 +90,7 @@ def test_the_cluster_has_one_name() -> None:
         assert refused.value.code == errors.INVALID_REQUEST
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("field", "value"),
     [(1, "*"), (1, " no topic's name "), (1, "x" * 1000), (1, "ä"), (3, "Group:x"), (3, ":"), (3, "User:*"),
      (4, "no host"), (4, ""), (5, 9)],
@@ -112,7 +113,7 @@ def test_a_filter_has_the_numbers_that_an_acl_cannot_have() -> None:
             assert refused.value.code == errors.INVALID_REQUEST
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("pattern", "name", "found"),
     [
         (PatternType.ANY, None, "t1 t2 * t... t1..."),

@@ -21,6 +21,7 @@ from pybroker.security.acls import (
 )
 from pybroker.security.authorizer import Rules
 from pybroker.security.operations import OPERATIONS
+from tests.rows import with_each
 
 ANN, BOB, HOST = "User:ann", "User:bob", "127.0.0.1"
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
@@ -116,7 +117,7 @@ def test_where_an_acl_is_for() -> None:
     assert may(given, WRITE, "t") and not may(given, WRITE, "t", host="10.0.0.1")
 
 
-@pytest.mark.parametrize("operation", [each for each in Operation if each.concrete])
+@with_each("operation", [each for each in Operation if each.concrete])
 def test_what_an_allow_implies(operation: Operation) -> None:
     """Describe and DescribeConfigs, of some; All, of all. Asked for All, only an All will do."""
     implied = {
@@ -141,7 +142,7 @@ def test_a_deny_implies_nothing() -> None:
 # -- any resource of a type --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("allowed", "denied", "yes"),
     [
         ("t", "", True),

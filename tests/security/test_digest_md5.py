@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pybroker.security.digest_md5 import CHALLENGE_BYTES_MAX, DigestError, DigestMd5
+from tests.rows import with_each
 
 # Section 4 of the RFC: Chris, whose password is secret, at an IMAP server.
 CHALLENGE = (
@@ -37,7 +38,7 @@ def test_nothing_is_believed_before_a_challenge() -> None:
         DigestMd5("chris", "secret", URI).check(b"rspauth=")
 
 
-@pytest.mark.parametrize(
+@with_each(
     "challenge",
     [
         b"",

@@ -9,6 +9,7 @@ from pybroker.protocol.apis import KNOWN, SERVED
 from pybroker.security.acls import Operation, ResourceType
 from pybroker.security.matrix import MATRIX, Check, Level, Need
 from pybroker.security.operations import OPERATIONS
+from tests.rows import with_each
 
 OPEN = {17, 18, 36, 39, 40, 60, 71, 72}
 """APIs that everybody may call: logging in, ApiVersions, DescribeCluster, telemetry; and what only owners may."""
@@ -29,7 +30,7 @@ def test_an_api_without_checks_is_one_that_everybody_may_call() -> None:
 CHECKS = [pytest.param(check, id=f"{row.name}-{at}") for row in MATRIX.values() for at, check in enumerate(row.checks)]
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@with_each("check", CHECKS)
 def test_each_check_can_be_made_and_answered(check: Check) -> None:
     """Its operations are ones of the type; what is filtered has no code, all else one of authorization."""
     for need in (check.need, check.instead):
@@ -38,7 +39,7 @@ def test_each_check_can_be_made_and_answered(check: Check) -> None:
     assert check.error == errors.NONE or errors.lookup(check.error).name.endswith("AUTHORIZATION_FAILED")
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("name", "denials"),
     [
         ("Produce", "53 EVERY_PARTITION, 29 PARTITION"),

@@ -7,6 +7,7 @@ import pytest
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.config.security_settings import CIPHERS, ITERATIONS_MAX, KEY_FACTORIES
 from pybroker.security.password_encoder import NO_PASSWORD, NOT_DECRYPTED, PasswordEncoder, Undecodable
+from tests.rows import with_each
 
 SECRET, PASSWORD = "secrét of the encoder", "pässword, with: \N{MUSICAL SYMBOL G CLEF}"
 BY_KAFKA = (
@@ -42,8 +43,8 @@ def test_what_kafka_has_written(text: str) -> None:
         PasswordEncoder("another").decode(text)
 
 
-@pytest.mark.parametrize("cipher", CIPHERS)
-@pytest.mark.parametrize("key_factory", KEY_FACTORIES)
+@with_each("cipher", CIPHERS)
+@with_each("key_factory", KEY_FACTORIES)
 def test_what_is_written_is_read(cipher: str, key_factory: str) -> None:
     """In Kafka's form, and differently each time."""
     for bits, password in ((128, PASSWORD), (192, ""), (256, "x" * 16)):
@@ -75,7 +76,7 @@ def test_settings_that_are_refused(setting: str) -> None:
         BrokerConfig.load(None, [f"password.encoder.{setting}"])
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("before", "after", "said"),
     [
         ("", None, NO_PASSWORD),

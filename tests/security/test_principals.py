@@ -6,9 +6,10 @@ import pytest
 
 from pybroker.config.security_settings import super_users
 from pybroker.security.principals import host_text
+from tests.rows import with_each
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("text", "found"),
     [
         ("", set()),
@@ -25,7 +26,7 @@ def test_super_users(text: str, found: set[str]) -> None:
     assert super_users(text) == found
 
 
-@pytest.mark.parametrize("text", [
+@with_each("text", [
     "ann", "User:ann,bob;carl", ";User:ann", "User:ann;;User:bob", " ", "User:ann; ", "User:ann,User:bob",
     "User:ann, User:bob;User:carl",
 ])  # fmt: skip
@@ -37,7 +38,7 @@ def test_what_is_no_principal_is_refused(text: str) -> None:
         super_users(text)
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("address", "text"),
     [
         ("127.0.0.1", "127.0.0.1"),

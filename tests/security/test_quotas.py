@@ -29,6 +29,7 @@ from pybroker.security.quotas import (
     matching,
     text_of,
 )
+from tests.rows import with_each
 
 U: Entity = ((USER, "u"),)
 C: Entity = ((CLIENT_ID, "c"),)
@@ -45,7 +46,7 @@ LEVELS: list[tuple[Entity, tuple[str, str]]] = [
 """As Kafka has them, the one that wins first."""
 
 
-@pytest.mark.parametrize("level", range(8))
+@with_each("level", range(8))
 def test_the_first_level_that_is_set_wins(level: int) -> None:
     quotas = ClientQuotas()
     for number, (entity, _) in enumerate(LEVELS[level:]):
@@ -56,7 +57,7 @@ def test_the_first_level_that_is_set_wins(level: int) -> None:
     assert quotas.bucket(REQUEST, "u", "c") is None
 
 
-@pytest.mark.parametrize("held", [set(chosen) for n in range(9) for chosen in itertools.combinations(range(8), n)])
+@with_each("held", [set(chosen) for n in range(9) for chosen in itertools.combinations(range(8), n)])
 def test_every_combination_of_levels(held: set[int]) -> None:
     quotas = ClientQuotas()
     for number in held:
@@ -104,7 +105,7 @@ def test_what_cannot_be_read_does_not_hold() -> None:
     assert quotas.all() == {U: {REQUEST: 12.5}}
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("entity", "key", "value", "text"),
     [
         (U, PRODUCER, 1e9, "1000000000"), (U, CONSUMER, 0.0, "0"), (C, REQUEST, 12.5, "12.5"),

@@ -10,6 +10,7 @@ import pytest
 from pybroker.security.mechanism import BadCredentials
 from pybroker.security.scram import HASHES, Credential, ScramClient, ScramServer, salted
 from pybroker.security.unknown_users import made_up
+from tests.rows import with_each
 
 SHA_256, SHA_512 = HASHES
 SALT = b"0123456789abcdef"
@@ -51,8 +52,8 @@ def test_the_exchange_of_rfc_7677() -> None:
     assert client.done and there.user == "user"
 
 
-@pytest.mark.parametrize("mechanism", HASHES)
-@pytest.mark.parametrize("user", ["user", "a,b", "a=b", "=2C", "x y"])
+@with_each("mechanism", HASHES)
+@with_each("user", ["user", "a,b", "a=b", "=2C", "x y"])
 def test_both_sides_understand_each_other(mechanism: str, user: str) -> None:
     client, there = ScramClient(mechanism, user, "pencil"), server(mechanism, (user,))
     talk(client, there)
@@ -77,7 +78,7 @@ def test_a_wrong_password_and_an_unknown_user_are_told_alike(mechanism: str) -> 
     assert salts[1] == salts[2]
 
 
-@pytest.mark.parametrize(
+@with_each(
     "first",
     [
         b"",
@@ -143,7 +144,7 @@ def test_a_client_s_nonce_may_be_said_twice() -> None:
     assert there.step(final).startswith(b"v=") and there.user == "user"
 
 
-@pytest.mark.parametrize("how", ["prefix", "suffix", "empty", "the client's", "another's", "longer", "thrice"])
+@with_each("how", ["prefix", "suffix", "empty", "the client's", "another's", "longer", "thrice"])
 def test_the_nonce_is_compared_whole(how: str) -> None:
     """Kafka takes one that merely ends with the right one (CVE-2024-56128 was that it looked at none)."""
     there = server()
@@ -211,7 +212,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return bytes(made)
 
 
-@pytest.mark.parametrize(
+@with_each(
     "answer",
     [b"", b"r=,s=,i=", b"r=short,s=QQ==,i=4096", b"r={n},s=QQ==,i=4096", b"r={n}x,s=Q,i=4096", b"r={n}x,s=QQ==,i=4095",
      b"r={n}x,s=QQ==,i=1000001", b"r={n}x,s=QQ==,i=99999999999999999999", b"e=other-error", b"\xff\xfe"],
@@ -242,7 +243,7 @@ def test_a_credential_is_read_as_it_was_written(mechanism: str) -> None:
     assert Credential.parse(mechanism, text) == held, "in any order"
 
 
-@pytest.mark.parametrize(
+@with_each(
     "change",
     [
         lambda text: "",

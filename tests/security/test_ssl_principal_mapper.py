@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pybroker.config.ssl_settings import check_rules
 from pybroker.security.ssl_principal_mapper import distinguished_name, parse_rules, principal_name
+from tests.rows import with_each
 
 JAVA = [
     (("3033310b3009060355040613024e4c31133011060355040a0c0a41636d652c20496e632e310f300d06035504030c0663"
@@ -66,7 +67,7 @@ def test_a_value_cannot_pass_for_another_part(value: str) -> None:
         assert bare.replace("\\" + mark, "").count(mark) == 0
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("rules", "subject", "name"),
     [
         ("DEFAULT", "CN=a,O=b", "CN=a,O=b"),
@@ -96,7 +97,7 @@ def test_no_rule_matches() -> None:
             principal_name(parse_rules(rules), "CN=a")
 
 
-@pytest.mark.parametrize("rules", ["RULE:x", "RULE:x/y", "RULE:x/y/Z", "RULE:x/y/L/", "default", "DEFAULT RULE:x/y/"])
+@with_each("rules", ["RULE:x", "RULE:x/y", "RULE:x/y/Z", "RULE:x/y/L/", "default", "DEFAULT RULE:x/y/"])
 def test_what_is_no_rule(rules: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_rules(rules)

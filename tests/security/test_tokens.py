@@ -19,6 +19,7 @@ from pybroker.security.jwks import Jwks
 from pybroker.security.mechanism import BadCredentials, NotYet
 from pybroker.security.oauthbearer import INVALID, OAuthBearerServer
 from pybroker.security.tokens import BadToken, SignedTokens, UnsecuredTokens
+from tests.rows import with_each
 from tests.tokens import AUDIENCE, ISSUER, Signer, by_hand, claims, jwks
 
 SIGNER = Signer()
@@ -44,14 +45,14 @@ def validator(settings: OAuth = SETTINGS, *signers: Signer) -> SignedTokens:
     return SignedTokens(settings, held)
 
 
-@pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512", "PS256", "PS512", "ES256", "ES384", "ES512", "EdDSA"])
+@with_each("algorithm", ["RS256", "RS384", "RS512", "PS256", "PS512", "ES256", "ES384", "ES512", "EdDSA"])
 def test_a_good_token_of_each_algorithm(algorithm: str) -> None:
     signer = Signer("k", algorithm)
     found = validator(SETTINGS, signer).judge(signer.token("ann"))
     assert found.user == "ann" and 590_000 < found.expires_ms - time.time() * 1000 < 610_000
 
 
-@pytest.mark.parametrize(
+@with_each(
     "but",
     [
         {"aud": ["x", "more"]},
@@ -106,7 +107,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("but", "words"), BAD)
+@with_each(("but", "words"), BAD)
 def test_what_a_token_says_that_opens_no_door(but: dict[str, Any], words: str) -> None:
     with pytest.raises(BadToken) as refused:
         validator().judge(SIGNER.token(**at_once(but)))
@@ -167,7 +168,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@with_each("name", HOSTILE)
 def test_a_token_that_is_made_up(name: str) -> None:
     """It is refused at once, and no word of the refusal is of the token."""
     with pytest.raises((BadToken, NotYet)) as refused:
@@ -202,7 +203,7 @@ def test_a_token_without_a_name_of_a_key() -> None:
 # -- sets of keys ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("document", "words"),
     [
         (b"", "no JSON"),
@@ -252,15 +253,15 @@ def message(token: str, gs2: str = "n,,", more: str = "") -> bytes:
     return f"{gs2}\x01auth=Bearer {token}{more}\x01\x01".encode()
 
 
-@pytest.mark.parametrize("gs2", ["n,,", "n,a=alice,"])
-@pytest.mark.parametrize("more", ["", "\x01host=h\x01port=1", "\x01trace=a b"])
+@with_each("gs2", ["n,,", "n,a=alice,"])
+@with_each("more", ["", "\x01host=h\x01port=1", "\x01trace=a b"])
 def test_a_message_with_a_good_token(gs2: str, more: str) -> None:
     made = exchange()
     assert made.step(message(SIGNER.token(), gs2, more)) == b"" and made.user == "alice"
     assert made.expires_ms is not None
 
 
-@pytest.mark.parametrize(
+@with_each(
     "said",
     [
         b"",

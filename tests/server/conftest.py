@@ -124,10 +124,18 @@ async def bench() -> AsyncIterator[Bench]:
     await made.close()
 
 
-@pytest.fixture(params=["native", "python"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test marked `both_planes` runs with the native plane, and once more with Python's slow truth alone. The planes
+    differ in Produce, Fetch, connections and throttling; all other requests come to the same handlers."""
+    given = any(mark.args[0] == "live" for mark in metafunc.definition.iter_markers("parametrize"))
+    if "live" in metafunc.fixturenames and not given and metafunc.definition.get_closest_marker("both_planes"):
+        metafunc.parametrize("live", ["native", "python"], indirect=True)
+
+
+@pytest.fixture
 async def live(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Live]:
-    """A broker that runs, on a data directory of its own; with the native plane, and with Python's slow truth alone."""
-    made = Live(tmp_path / "data", native_plane=request.param == "native")
+    """A broker that runs, on a data directory of its own; see `pytest_generate_tests` for its plane."""
+    made = Live(tmp_path / "data", native_plane=getattr(request, "param", "native") == "native")
     await made.start()
     yield made
     await made.stop()

@@ -21,6 +21,8 @@ from tests.harness import eventually
 KEYS = {api.name: api.key for api in KNOWN.values()}
 BASE_MS = 1_700_000_000_000
 ANSWER_SECONDS_MAX = 10
+_numbers = itertools.count()
+"""Of topics that tests leave unnamed."""
 
 
 def batch(*values: bytes, key: bytes | None = b"k", timestamp_ms: int = BASE_MS, **how: Any) -> bytes:
@@ -78,6 +80,12 @@ class Wire:
         configs = [kind.Configs(name=key.replace("_", "."), value=value) for key, value in config.items()]
         topic = kind(name=name, num_partitions=partitions, replication_factor=1, configs=configs)
         return (await self.call("CreateTopics", 7, topics=[topic], timeout_ms=5000)).topics[0]
+
+    async def topic(self, partitions: int = 1, **config: str) -> str:
+        """Create a topic whose name none has; the name."""
+        name = f"t{next(_numbers)}"
+        assert (await self.create(name, partitions, **config)).error_code == 0
+        return name
 
     async def produce(self, topic: str, records: bytes, *, partition: int = 0, acks: int = -1, version: int = 9) -> Any:
         """Produce to one partition; its part of the answer."""

@@ -15,6 +15,7 @@ from pybroker.controller import nodes
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.replication.workers import Workers
+from tests.rows import with_each
 from tests.server.live import Live, Wire, batch
 
 TOPIC, BROKER = 2, 4
@@ -50,7 +51,7 @@ async def described(wire: Wire, kind: int, name: str) -> dict[str, tuple[str | N
 # -- what is decided --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("own", "change", "after"),
     [
         ({}, ("a", SET, "1"), {"a": "1"}),
@@ -67,7 +68,7 @@ def test_operations(own: dict[str, str], change: tuple[str, int, str | None], af
     assert altered(own, [Change(*change)], {"l"}, lambda _: "d") == after
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("changes", "code"),
     [
         ([("a", SET, None)], errors.INVALID_REQUEST),
@@ -118,7 +119,7 @@ async def test_the_old_call_replaces_everything(wire: Wire, version: int) -> Non
     assert (await replace(wire, TOPIC, "t", version, retention_ms=None)).error_code == errors.INVALID_REQUEST
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("change", "code", "says"),
     [
         (("retention.ms", SET, "soon"), errors.INVALID_CONFIG, "retention.ms = 'soon'"),
@@ -176,6 +177,7 @@ async def test_to_validate_is_not_to_alter(wire: Wire) -> None:
     assert await described(wire, TOPIC, "t") == before
 
 
+@pytest.mark.both_planes
 async def test_a_topic_goes_by_its_new_settings_at_once(live: Live, wire: Wire) -> None:
     """Message size, timestamps and the need of keys hold for the next batch; retention for the next turn."""
     await wire.create("t", segment_bytes="1048576")
@@ -202,6 +204,7 @@ async def test_a_topic_goes_by_its_new_settings_at_once(live: Live, wire: Wire) 
 # -- brokers ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_planes
 async def test_a_broker_default_reaches_the_topics_that_say_nothing(live: Live, wire: Wire) -> None:
     """What is said of this broker goes before what is said of all, and both before what it was started with."""
     assert live.broker is not None
@@ -222,7 +225,7 @@ async def test_a_broker_default_reaches_the_topics_that_say_nothing(live: Live, 
     assert (await wire.produce("t", big)).error_code == errors.MESSAGE_TOO_LARGE
 
 
-@pytest.mark.parametrize("name", ["num.partitions", "broker.id", "log.dirs", "metrics.listener", "process.roles"])
+@with_each("name", ["num.partitions", "broker.id", "log.dirs", "metrics.listener", "process.roles"])
 async def test_what_a_running_broker_cannot_change_is_refused(wire: Wire, name: str) -> None:
     """By Kafka's code, be it that the setting would change nothing."""
     answer = await alter(wire, BROKER, "", (name, SET, "1"))
@@ -245,6 +248,7 @@ async def test_a_broker_default_that_a_topic_cannot_go_with_is_refused(wire: Wir
     assert await described(wire, BROKER, "") == {}
 
 
+@pytest.mark.both_planes
 async def test_a_start_with_other_settings_serves_what_is_stored(
     live: Live, wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -266,6 +270,7 @@ async def test_a_start_with_other_settings_serves_what_is_stored(
     assert (await described(wire, TOPIC, "t"))["min.compaction.lag.ms"][0] == "50"
 
 
+@pytest.mark.both_planes
 async def test_connections_are_limited_at_once(live: Live, wire: Wire) -> None:
     """At the limit a new connection waits, beyond what one address may have it is closed."""
     assert (await alter(wire, BROKER, "", ("max.connections.per.ip", SET, "2"))).error_code == 0
@@ -302,6 +307,7 @@ async def test_clients_are_told_another_address_at_once(live: Live, wire: Wire) 
     assert await shown_at(wire) == {(live.broker.host, live.broker.port)}
 
 
+@pytest.mark.both_planes
 @pytest.mark.parametrize("name", ["num.io.threads", "background.threads", "num.recovery.threads.per.data.dir"])
 async def test_threads_change_while_the_broker_works(live: Live, wire: Wire, name: str) -> None:
     """Topics are made and read whatever their number, and it is shown."""
@@ -329,6 +335,7 @@ def test_a_pool_works_with_as_many_threads_as_it_is_told() -> None:
         workers.submit(print)
 
 
+@pytest.mark.both_planes
 async def test_settings_survive_a_restart(live: Live, wire: Wire) -> None:
     assert live.broker is not None
     me = str(live.broker.broker_id)

@@ -11,6 +11,7 @@ import pytest
 from pybroker import errors
 from pybroker.config import Source
 from pybroker.security.acls import Operation
+from tests.rows import with_each
 from tests.server.cast import CLUSTER, CLUSTER_DENIED, Cast
 from tests.server.live import Live, Wire
 from tests.server.test_alter_configs import APPEND, DELETE, SET, SUBTRACT, alter, described, replace
@@ -18,7 +19,6 @@ from tests.server.test_describe import configs
 
 LOGGERS = 8
 PART, MODULE = "pybroker.controller", "pybroker.controller.configs"
-NATIVE = pytest.mark.parametrize("live", ["native"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,6 @@ def me(live: Live) -> str:
     return str(live.broker.broker_id)
 
 
-@NATIVE
 async def test_each_logger_is_shown_with_the_level_that_it_goes_by(live: Live, wire: Wire) -> None:
     """The level is its own, or that of one above it; the one above all is called root as in Kafka. Others of the
     program are not shown."""
@@ -49,7 +48,6 @@ async def test_each_logger_is_shown_with_the_level_that_it_goes_by(live: Live, w
     assert (one.name, one.value, one.read_only, one.is_sensitive) == (MODULE, "INFO", False, False)
 
 
-@NATIVE
 async def test_a_level_holds_at_once_for_what_is_below_and_until_it_is_taken_back(
     live: Live, wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -64,15 +62,13 @@ async def test_a_level_holds_at_once_for_what_is_below_and_until_it_is_taken_bac
     assert not logging.getLogger(MODULE).isEnabledFor(logging.WARNING)
 
 
-@NATIVE
-@pytest.mark.parametrize("level", ["FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"])
+@with_each("level", ["FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"])
 async def test_the_levels_are_kafkas(live: Live, wire: Wire, level: str) -> None:
     assert (await alter(wire, LOGGERS, me(live), (MODULE, SET, level))).error_code == 0
     assert (await described(wire, LOGGERS, me(live)))[MODULE][0] == level
 
 
-@NATIVE
-@pytest.mark.parametrize(
+@with_each(
     ("change", "code", "said"),
     [
         ((MODULE, SET, "LOUD"), errors.INVALID_CONFIG, "it takes FATAL, ERROR, WARN, INFO, DEBUG, TRACE"),
@@ -99,7 +95,6 @@ async def test_what_is_refused_changes_no_level(
     assert await described(wire, LOGGERS, me(live)) == before
 
 
-@NATIVE
 async def test_to_validate_is_not_to_alter_and_the_old_call_has_no_loggers(live: Live, wire: Wire) -> None:
     before = await described(wire, LOGGERS, me(live))
     assert (await alter(wire, LOGGERS, me(live), (MODULE, SET, "TRACE"), validate_only=True)).error_code == 0
@@ -110,7 +105,6 @@ async def test_to_validate_is_not_to_alter_and_the_old_call_has_no_loggers(live:
     assert after == {**after, **before}  # others come as modules are imported
 
 
-@NATIVE
 @pytest.mark.parametrize("name", ["", "7", "x"])
 async def test_they_are_of_one_broker(wire: Wire, name: str) -> None:
     for answer in (await configs(wire, LOGGERS, name), await alter(wire, LOGGERS, name, ("root", SET, "DEBUG"))):

@@ -11,6 +11,7 @@ import pytest
 from pybroker.controller import nodes
 from pybroker.protocol import messages as m
 from pybroker.security.quotas import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
+from tests.rows import with_each
 from tests.server.live import Live, Wire
 
 A = m.AlterClientQuotasRequest.Entries
@@ -148,7 +149,7 @@ async def test_what_is_refused_changes_nothing_and_the_others_are_done(live: Liv
     assert await described(wire, ("user", EXACT, "u")) == {(("user", "u"),): {PRODUCER: 0.0}}, "the last counts"
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("wanted", "code"),
     [
         ([("host", EXACT, "h")], 35), ([("", EXACT, "h")], 42), ([("user", 7, None)], 42),

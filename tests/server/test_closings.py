@@ -8,6 +8,8 @@ from pybroker.cluster.caller import Caller
 from pybroker.server.closings import CLIENTS_MAX, REASONS_MAX, SILENT_SECONDS, Closings
 from tests.server.live import Live
 
+pytestmark = pytest.mark.both_planes
+
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     lines = [record.getMessage() for record in caplog.records if record.name == "pybroker.server.closings"]

@@ -18,6 +18,8 @@ from tests.core.slow_clean import latest, stored
 from tests.harness import eventually
 from tests.server.live import BASE_MS, Live
 
+pytestmark = pytest.mark.both_planes
+
 SEGMENTS = [(0, 100, 10), (10, 100, 20), (20, 100, 30), (30, 50, 40)]
 
 

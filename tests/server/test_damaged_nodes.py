@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pybroker.server.cluster_broker import ClusterBroker
 from pybroker.testing.together import View
 from tests.controller.forbidding import ForbiddingStore
 from tests.harness import eventually
+from tests.rows import Failures
 
 LINES_MAX = 8
 """How many warnings a damage may cost in a start and an election."""
@@ -55,13 +57,8 @@ def broker(home: Path, store: ForbiddingStore) -> ClusterBroker:
     return ClusterBroker(BrokerConfig.load(None, sets), store=View(store), give_up=["broker-1"])
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("node", NODES)
-async def test_a_broker_starts_and_leads(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, node: str, damage: str
-) -> None:
-    """The broker leads its other topic, and logs a few lines, for any content of one node."""
-    caplog.set_level(logging.WARNING)
+async def damaged(node: str, damage: str) -> ForbiddingStore:
+    """A store of two topics, in which one node is not what it should be."""
     store = ForbiddingStore()
     await store.open()
     admin = await store.session(60_000)
@@ -74,7 +71,15 @@ async def test_a_broker_starts_and_leads(
     await put(admin, node, DAMAGES[damage])
     if damage == "another's":
         store.forbidden.add(node)
-    one = broker(tmp_path, store)
+    return store
+
+
+async def ended(one: ClusterBroker, store: ForbiddingStore) -> None:
+    await one.stop()
+    await store.close()
+
+
+async def leads_the_other(one: ClusterBroker, caplog: pytest.LogCaptureFixture) -> None:
     await one.start()
 
     def leads() -> bool:
@@ -84,7 +89,25 @@ async def test_a_broker_starts_and_leads(
     await eventually("it leads", leads)
     lines = [Logfmt().format(record) for record in caplog.records if record.name.startswith("pybroker.")]
     lines = [line for line in lines if "SECURITY" not in line]
-    await one.stop()
-    await store.close()
     assert len(lines) <= LINES_MAX, lines
     assert not [line for line in lines if "Traceback" in line], lines
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_broker_starts_and_leads(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+    """The broker leads its other topic, and logs a few lines, for any content of one node. Each has a broker of its
+    own; a stop is mostly a wait, and all wait at once."""
+    caplog.set_level(logging.WARNING)
+    stops = {}
+    with Failures() as failures:
+        for number, node in enumerate(NODES):
+            with failures.of(node):
+                store = await damaged(node, damage)
+                one = broker(tmp_path / str(number), store)
+                stops[node] = ended(one, store)
+                caplog.clear()
+                await leads_the_other(one, caplog)
+        for node, error in zip(stops, await asyncio.gather(*stops.values(), return_exceptions=True), strict=True):
+            with failures.of(f"the stop with {node}"):
+                if error is not None:
+                    raise error

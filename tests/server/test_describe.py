@@ -5,16 +5,15 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import pytest
-
 from pybroker import errors
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import API_VERSIONS, APIS
+from tests.rows import with_each
 from tests.server.live import Live, Wire
 
 
-@pytest.mark.parametrize("version", range(5))
+@with_each("version", range(5))
 async def test_the_versions_that_are_served(wire: Wire, version: int) -> None:
     who = {"client_software_name": "a-test", "client_software_version": "1.0"}
     response = await wire.call("ApiVersions", version, **who)
@@ -32,7 +31,7 @@ async def test_a_client_from_the_future_is_answered_in_the_oldest_words(wire: Wi
     assert (await wire.call("ApiVersions", 0)).error_code == 0
 
 
-@pytest.mark.parametrize("name", ["", "with space", "-dash", "ends."])
+@with_each("name", ["", "with space", "-dash", "ends."])
 async def test_a_program_must_be_named_properly(wire: Wire, name: str) -> None:
     response = await wire.call("ApiVersions", 3, client_software_name=name, client_software_version="1")
     assert response.error_code == errors.INVALID_REQUEST
@@ -87,7 +86,7 @@ async def test_the_configs_of_the_broker(wire: Wire) -> None:
     assert (await configs(wire, 4, "")).error_code == 0
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("kind", "name", "code"), [(2, "unknown", 3), (2, "a/b", 17), (4, "7", 42), (4, "x", 42), (77, "x", 42)]
 )
 async def test_configs_of_what_is_not_there(wire: Wire, kind: int, name: str, code: int) -> None:

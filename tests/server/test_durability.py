@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 
+import pytest
+
 from pybroker import errors
 from pybroker.protocol import messages as m
 from tests.server.live import Live, Wire, batch
+
+pytestmark = pytest.mark.both_planes
 
 
 def native(live: Live) -> int:

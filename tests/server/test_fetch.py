@@ -14,7 +14,10 @@ import pytest
 from pybroker import core, errors
 from pybroker.protocol import messages as m
 from tests.harness import eventually
+from tests.rows import with_each
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, values
+
+pytestmark = pytest.mark.both_planes
 
 
 async def test_from_any_offset_the_batch_that_holds_it_comes(wire: Wire) -> None:
@@ -36,12 +39,13 @@ async def test_an_offset_outside_the_log(wire: Wire, offset: int) -> None:
     assert (answer.error_code, bytes(answer.records)) == (errors.OFFSET_OUT_OF_RANGE, b"")
 
 
-@pytest.mark.parametrize("version", range(4, 18))
-async def test_every_version(wire: Wire, version: int) -> None:
+@with_each("version", range(4, 18))
+async def test_every_version(live: Live, version: int) -> None:
     """By name up to v12, by id from v13 on."""
-    created = await wire.create("t")
-    await wire.produce("t", batch(b"v"))
-    topic = created.topic_id if version >= 13 else "t"
+    wire, name = await live.connect(), f"v{version}"
+    created = await wire.create(name)
+    await wire.produce(name, batch(b"v"))
+    topic = created.topic_id if version >= 13 else name
     response = await wire.call("Fetch", version, **fetch_fields(topic, 0))
     [answer] = response.responses[0].partitions
     assert (answer.error_code, values(answer.records), answer.high_watermark) == (0, [b"v"], 1)

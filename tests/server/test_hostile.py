@@ -24,7 +24,10 @@ from pybroker.replication.replica import Replica
 from pybroker.server import closings
 from pybroker.server.handlers.topics import TOPICS_MAX
 from tests.protocol.values import sample
+from tests.rows import with_each
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data
+
+pytestmark = pytest.mark.both_planes
 
 NAMES = sorted(api.name for api in SERVED.values())
 HOSTILE_NAMES = ["..", ".", "../up", "../../etc/x", "a/b", "/", "a" * 250, "nul\0nul", "a\nb", "\x1b[2J", "back\\slash"]
@@ -33,6 +36,13 @@ HOSTILE_NAMES = ["..", ".", "../up", "../../etc/x", "a/b", "/", "a" * 250, "nul\
 @pytest.fixture
 async def target(live: Live) -> Live:
     await live.restart("group.initial.rebalance.delay.ms=0")
+    return live
+
+
+@pytest.fixture
+async def creating(live: Live) -> Live:
+    """It creates the topics that it is asked about."""
+    await live.restart("auto.create.topics.enable=true")
     return live
 
 
@@ -78,10 +88,11 @@ def versions(name: str) -> list[tuple[Api, int]]:
     return [(api, version) for version in range(api.min_version, api.max_version + 1)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@with_each("name", NAMES)
 async def test_values_at_random_are_answered(target: Live, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a well-formed request says, its answer is well-formed, at every version; nothing unexpected happens."""
     rng = random.Random(name)
+    caplog.clear()
     for api, version in versions(name):
         for _ in range(5):
             answer = await outcome(target, request(api, version, rng))
@@ -92,7 +103,7 @@ async def test_values_at_random_are_answered(target: Live, name: str, caplog: py
     await serves(target)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@with_each("name", NAMES)
 async def test_frames_that_are_cut_close_the_connection(
     target: Live, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,10 +121,11 @@ async def test_frames_that_are_cut_close_the_connection(
     await serves(target)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@with_each("name", NAMES)
 async def test_mutated_frames_do_no_harm(target: Live, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Random bytes anywhere, lengths and counts among them: an answer or a closed connection, never an exception."""
     rng = random.Random(name)
+    caplog.clear()
     for api, version in versions(name):
         for _ in range(8):
             frame = bytearray(request(api, version, rng))
@@ -140,23 +152,27 @@ def named(message: Any, names: Sequence[str], rng: random.Random) -> Any:
     return message
 
 
-@pytest.mark.parametrize("name", NAMES)
-async def test_names_are_no_paths(target: Live, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def directories(live: Live) -> set[str]:
+    return {path.name for path in live.data_dir.iterdir() if path.is_dir()}
+
+
+@with_each("name", NAMES)
+async def test_names_are_no_paths(creating: Live, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Topics, groups, settings called `..`, `a/b`, 250 characters, NUL: an answer, and no file of that name."""
     rng = random.Random(name)
-    await target.restart("auto.create.topics.enable=true")
-    root = target.data_dir.parent
+    caplog.clear()
+    root, before = creating.data_dir.parent, directories(creating)
     for api, version in versions(name):
         for _ in range(5):
             message = without_wait(named(sample(api.request, version, rng), HOSTILE_NAMES, rng), rng)
-            answer = await outcome(target, codec.encode_request(api.key, version, 5, "../c", message))
+            answer = await outcome(creating, codec.encode_request(api.key, version, 5, "../c", message))
             assert answer is not None, f"{name} v{version} closed its connection"
             codec.decode_response(api.key, version, answer)
     assert not [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
-    assert [path.name for path in root.iterdir()] == [target.data_dir.name]
-    made = {path.name for path in target.data_dir.iterdir() if path.is_dir()}
+    assert [path.name for path in root.iterdir()] == [creating.data_dir.name]
+    made = directories(creating) - before
     assert {directory.rpartition("-")[0] for directory in made} <= {"__consumer_offsets"}, made
-    await serves(target)
+    await serves(creating)
 
 
 async def test_keys_and_versions_that_are_not_served(target: Live) -> None:
@@ -240,9 +256,10 @@ def longest(kind: Any, struct: Struct, text: str) -> Any:
     return kind(**{field.name: [one(field)] if field.is_array else one(field) for field in struct.fields})
 
 
-@pytest.mark.parametrize("text", ["n" * STRING_MAX, "\0" * STRING_MAX, "é" * (STRING_MAX // 2)], ids=["n", "nul", "é"])
+@with_each("text", ["n" * STRING_MAX, "\0" * STRING_MAX, "é" * (STRING_MAX // 2)], ids=["n", "nul", "é"])
 async def test_names_as_long_as_strings_can_be(target: Live, text: str, caplog: pytest.LogCaptureFixture) -> None:
     """What an answer says of a name still fits into it, at every version: nothing unexpected happens."""
+    caplog.clear()
     for api in SERVED.values():
         for version in range(api.min_version, api.max_version + 1):
             frame = codec.encode_request(api.key, version, 5, text, longest(api.request, api.request.STRUCT, text))

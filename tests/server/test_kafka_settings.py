@@ -18,8 +18,6 @@ from tests.server.test_alter_configs import BROKER as BROKER_KIND
 from tests.server.test_alter_configs import DELETE, SET, TOPIC, alter, described, replace
 from tests.server.test_describe import configs
 
-NATIVE = pytest.mark.parametrize("live", ["native"], indirect=True)
-"""What is said here does not depend on who serves the sockets."""
 RUNNING = [name for name, setting in BROKER.items() if setting.dynamic and setting.without_effect]
 RELOGIN = "sasl.kerberos.min.time.before.relogin"
 
@@ -35,7 +33,6 @@ def test_no_table_has_what_another_has() -> None:
     assert sum(map(len, CHAPTERS.values())) == len(BROKER)
 
 
-@NATIVE
 async def test_each_is_taken_shown_and_kept(live: Live, wire: Wire) -> None:
     """All that Kafka alters while it runs, with the value that it has: for the broker, and for all brokers where Kafka
     has it for all."""
@@ -56,7 +53,6 @@ async def test_each_is_taken_shown_and_kept(live: Live, wire: Wire) -> None:
     assert (await described(wire, BROKER_KIND, "")).keys() == common.keys()
 
 
-@NATIVE
 async def test_it_is_shown_with_kafkas_type_its_default_and_a_text_that_says_so(live: Live, wire: Wire) -> None:
     assert live.broker is not None
     me = str(live.broker.broker_id)
@@ -74,7 +70,6 @@ async def test_it_is_shown_with_kafkas_type_its_default_and_a_text_that_says_so(
     assert (await described(wire, BROKER_KIND, me))[RELOGIN] == ("60000", Source.DEFAULT)
 
 
-@NATIVE
 @pytest.mark.parametrize(
     ("name", "text", "code"),
     [
@@ -95,14 +90,12 @@ async def test_it_is_checked_all_the_same(live: Live, wire: Wire, name: str, tex
     assert refused.error_code == code and name in refused.error_message, refused.error_message
 
 
-@NATIVE
 @pytest.mark.parametrize("name", [RELOGIN, "ssl.protocol", "principal.builder.class"])
 async def test_it_is_each_brokers_own_where_it_is_in_kafka(wire: Wire, name: str) -> None:
     refused = await alter(wire, BROKER_KIND, "", (name, SET, "1"))
     assert refused.error_code == errors.INVALID_REQUEST and "by the broker's id" in refused.error_message
 
 
-@NATIVE
 async def test_a_listener_has_those_that_kafkas_listeners_have(live: Live, wire: Wire) -> None:
     """While it is there, and after a restart."""
     assert live.broker is not None
@@ -116,7 +109,6 @@ async def test_a_listener_has_those_that_kafkas_listeners_have(live: Live, wire:
     assert {name: shown[name] for name in given} == {n: (text, Source.DYNAMIC_BROKER) for n, text in given.items()}
 
 
-@NATIVE
 async def test_librdkafkas_own_test_of_alter_configs(live: Live, wire: Wire) -> None:
     """The requests of its test 0081: a topic, a broker, and a topic that is not there, each with its answer."""
     assert live.broker is not None

@@ -20,6 +20,7 @@ def found(answer: Any) -> dict[tuple[str, int], int]:
     }
 
 
+@pytest.mark.both_planes
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 async def test_sizes_are_those_of_the_files(live: Live, wire: Wire, version: int) -> None:
     await wire.create("t", 2)

@@ -12,7 +12,6 @@ from pybroker.config import Source
 from tests.server.live import Live, Wire, batch
 from tests.server.test_alter_configs import BROKER, DELETE, SET, alter, described
 
-NATIVE = pytest.mark.parametrize("live", ["native"], indirect=True)
 THREADS, FETCHERS = "num.network.threads", "num.replica.fetchers"
 
 
@@ -22,7 +21,6 @@ def connections(live: Live) -> list[int]:
     return [reactor["connections"] for reactor in live.broker.replicas.plane_stats()]
 
 
-@NATIVE
 async def test_new_connections_go_to_threads_that_came(live: Live) -> None:
     """With fewer threads they go to the first ones alone; no connection is closed for it, and none fails."""
     await live.restart(f"{THREADS}=1")
@@ -41,7 +39,6 @@ async def test_new_connections_go_to_threads_that_came(live: Live) -> None:
     assert connections(live) == [4, 2, 2]
 
 
-@NATIVE
 async def test_a_restart_begins_with_as_many(live: Live, wire: Wire) -> None:
     assert (await alter(wire, BROKER, "", (THREADS, SET, "2"), (FETCHERS, SET, "4"))).error_code == 0
     await live.restart()
@@ -50,7 +47,6 @@ async def test_a_restart_begins_with_as_many(live: Live, wire: Wire) -> None:
     assert (await described(wire, BROKER, ""))[FETCHERS] == ("4", Source.DYNAMIC_DEFAULT_BROKER)
 
 
-@NATIVE
 @pytest.mark.parametrize("name", [THREADS, FETCHERS])
 @pytest.mark.parametrize("count", ["0", "1025", "some"])
 async def test_numbers_that_are_refused(live: Live, wire: Wire, name: str, count: str) -> None:
@@ -60,7 +56,6 @@ async def test_numbers_that_are_refused(live: Live, wire: Wire, name: str, count
     assert len(connections(live)) == before
 
 
-@NATIVE
 async def test_threads_that_cannot_start_are_told_and_those_there_are_serve(
     live: Live, wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -24,6 +24,7 @@ from pybroker.replication.logdirs import StartError
 from pybroker.security import web
 from pybroker.server import login
 from tests.harness import eventually
+from tests.rows import with_each
 from tests.server.live import KEYS, Live, Wire, batch, values
 from tests.server.test_alter_configs import BROKER, DELETE, SET, alter
 from tests.server.test_tls import AUTHORITY, context, store
@@ -162,7 +163,7 @@ async def test_tokens_that_nobody_signed_only_if_told_so(start: Start, caplog: p
 HTTPS = "https://keys.example/jwks"
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("sets", "words"),
     [
         ([*LISTENERS, *EXPECTED], "sasl.oauthbearer.jwks.endpoint.url is not set"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from pybroker import errors
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import KNOWN, SERVED
+from tests.rows import with_each
 from tests.server.live import Live, Wire
 
 LISTED, FETCHED = m.ListOffsetsRequest.Topics, m.OffsetFetchRequest.Topics
@@ -35,7 +34,7 @@ def codes(answer: Any) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize(("name", "version", "fields"), OLD, ids=[f"{name} v{version}" for name, version, _ in OLD])
+@with_each(("name", "version", "fields"), OLD, ids=[f"{name} v{version}" for name, version, _ in OLD])
 async def test_an_old_version_is_refused_in_words(
     live: Live, wire: Wire, name: str, version: int, fields: dict[str, Any]
 ) -> None:

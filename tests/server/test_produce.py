@@ -16,7 +16,10 @@ from pybroker import core, errors
 from pybroker.protocol import messages as m
 from pybroker.protocol.compression import compress
 from tests.marks import long
+from tests.rows import with_each
 from tests.server.live import BASE_MS, Live, Wire, batch, produce_data, values
+
+pytestmark = pytest.mark.both_planes
 
 CRC, ATTRIBUTES, LAST_DELTA, PRODUCER_ID, COUNT = 17, 21, 23, 43, 57
 
@@ -31,10 +34,10 @@ async def test_records_come_back_at_the_offsets_that_were_acknowledged(wire: Wir
     assert (found.high_watermark, found.last_stable_offset, found.log_start_offset) == (6, 6, 0)
 
 
-@pytest.mark.parametrize("version", range(3, 13))
-async def test_every_version_by_name(wire: Wire, version: int) -> None:
-    await wire.create("t")
-    answer = await wire.produce("t", batch(b"v"), version=version)
+@with_each("version", range(3, 13))
+async def test_every_version_by_name(live: Live, version: int) -> None:
+    wire = await live.connect()
+    answer = await wire.produce(await wire.topic(), batch(b"v"), version=version)
     assert (answer.error_code, answer.base_offset) == (0, 0)
 
 
@@ -122,15 +125,16 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("spoil", "code"), BAD)
+@with_each(("spoil", "code"), BAD)
 async def test_bad_batches_are_refused_and_nothing_is_appended(
-    wire: Wire, spoil: Callable[[bytes], bytes], code: int
+    live: Live, spoil: Callable[[bytes], bytes], code: int
 ) -> None:
     """Each kind of damage has an error of its own kind, never UNKNOWN_SERVER_ERROR; the connection serves on."""
-    await wire.create("t")
-    answer = await wire.produce("t", spoil(batch(b"value")))
+    wire = await live.connect()
+    topic = await wire.topic()
+    answer = await wire.produce(topic, spoil(batch(b"value")))
     assert (answer.error_code, answer.base_offset) == (code, -1), answer.error_message
-    assert (await wire.produce("t", batch(b"good"))).base_offset == 0
+    assert (await wire.produce(topic, batch(b"good"))).base_offset == 0
 
 
 async def test_a_transactional_batch_has_no_transaction_yet(wire: Wire) -> None:
@@ -238,14 +242,15 @@ async def test_log_append_time(wire: Wire) -> None:
     assert header.is_log_append_time and header.max_timestamp == answer.log_append_time_ms
 
 
-@pytest.mark.parametrize("stored", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
-@pytest.mark.parametrize("sent", range(5))
-async def test_a_topics_codec_wins(wire: Wire, stored: str, sent: int) -> None:
+@with_each("stored", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
+@with_each("sent", range(5))
+async def test_a_topics_codec_wins(live: Live, stored: str, sent: int) -> None:
     """Batches are stored in the topic's codec, whatever they came in; the records are the same."""
-    await wire.create("t", compression_type=stored)
+    wire = await live.connect()
+    topic = await wire.topic(compression_type=stored)
     squeeze = {"attributes": sent, "compress": lambda data: compress(sent, data)} if sent else {}
-    assert (await wire.produce("t", batch(b"a" * 100, b"b", **squeeze))).error_code == 0  # type: ignore[arg-type]
-    data = bytes((await wire.fetch("t", 0)).records)
+    assert (await wire.produce(topic, batch(b"a" * 100, b"b", **squeeze))).error_code == 0  # type: ignore[arg-type]
+    data = bytes((await wire.fetch(topic, 0)).records)
     header = core.check_batch(data)
     assert header.codec == ["uncompressed", "gzip", "snappy", "lz4", "zstd"].index(stored)
     from pybroker.protocol.compression import decompress

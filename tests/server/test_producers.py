@@ -9,6 +9,7 @@ from pybroker.protocol import messages as m
 from tests.server.live import Wire, batch
 
 
+@pytest.mark.both_planes
 async def test_idempotent_producers_are_told_with_their_last_sequence(wire: Wire) -> None:
     await wire.create("t", 2)
     drawn = await wire.call("InitProducerId", 4, transactional_id=None, transaction_timeout_ms=1000)

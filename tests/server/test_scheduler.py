@@ -17,6 +17,8 @@ from pybroker.server.scheduler import Chore, Flusher, Scheduler
 from tests.harness import eventually
 from tests.server.live import BASE_MS, Live, batch, values
 
+pytestmark = pytest.mark.both_planes
+
 
 def replicas(live: Live) -> Replicas:
     assert live.broker is not None and live.broker.replicas is not None

@@ -19,6 +19,8 @@ from tests.harness import eventually
 from tests.server.live import KEYS, Live, Wire, batch, fetch_fields, produce_data
 from tests.server.test_client_quotas import alter, entry
 
+pytestmark = pytest.mark.both_planes
+
 KB = 1000
 CLIENT = {"client_id": "test"}
 IDLE_MS = 2000

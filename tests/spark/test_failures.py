@@ -8,13 +8,14 @@ from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.spark.pipeline.failures import sentence
 from pybroker.spark.pipeline.preflight import check_master
 from tests.harness import free_port
+from tests.rows import with_each
 
 LOST = "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in "
 LOST += "stage 0.0 (TID 3) (10.0.0.7 executor 1): org.apache.spark.api.python.PythonException: Traceback (most recent "
 LOST += "call last):\n"
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("account", "expected"),
     [
         (

@@ -7,6 +7,7 @@ import pytest
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.spark import offsets, options
 from pybroker.spark.offsets import AT_EARLIEST, AT_LATEST, Bound
+from tests.rows import with_each
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 NAMED = {**SERVERS, "subscribe": "events"}
@@ -58,7 +59,7 @@ def test_three_ways_to_say_what_is_read(given: dict[str, str], expected: options
     assert options.parse_source({**SERVERS, **given}, streaming=False).subscription == expected
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("given", "sentence"),
     [
         ({"subscribe": "a"}, "kafka.bootstrap.servers is missing"),
@@ -159,15 +160,17 @@ def test_an_option_that_is_nothing_like_ours_is_left_alone(caplog: pytest.LogCap
 OF_BOTH = options.CLIENT_SETTINGS - options.REFUSED.keys() - options.SECURITY_CLIENT - {"bootstrap.servers"}
 
 
-@pytest.mark.parametrize("name", sorted(OF_BOTH - options.SOURCE_CLIENT))
+@with_each("name", sorted(OF_BOTH - options.SOURCE_CLIENT))
 def test_a_source_takes_each_name_that_kafkas_clients_have(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Without effect, which is logged: one set of options may serve a source and a sink."""
+    caplog.clear()
     source(**{f"kafka.{name}": "1"})
     assert f"kafka.{name} has no effect here: it " in caplog.text
 
 
-@pytest.mark.parametrize("name", sorted(OF_BOTH - options.SINK_CLIENT))
+@with_each("name", sorted(OF_BOTH - options.SINK_CLIENT))
 def test_a_sink_takes_each_name_that_kafkas_clients_have(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.clear()
     options.parse_sink({**SERVERS, f"kafka.{name}": "1"})
     assert f"kafka.{name} has no effect here: it " in caplog.text
 

@@ -8,6 +8,7 @@ from pybroker.errors import OFFSET_OUT_OF_RANGE, KafkaError
 from pybroker.model import TopicPartition
 from pybroker.spark import losses, options, planning
 from pybroker.spark.planning import Lost, Range
+from tests.rows import with_each
 
 offsets_of = st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), st.integers(0, 10**12), max_size=8)
 
@@ -37,7 +38,7 @@ def test_a_split_loses_and_repeats_nothing(
     assert all(part.size > 0 and (max_records is None or part.size <= max_records) for part in parts)
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("sizes", "min_partitions", "expected"),
     [((100, 100), None, 2), ((100, 100), 4, 4), ((300, 100), 4, 4), ((1, 999), 4, 5), ((100, 100), 1, 2), ((2,), 9, 2)],
 )

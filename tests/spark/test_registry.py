@@ -17,6 +17,7 @@ from pybroker.spark.pipeline import Job, writer_schemas
 from pybroker.spark.pipeline.writer_schemas import BYTES_MAX, REFERENCES_MAX, SCHEMAS_MAX, NoSchema, WriterSchemas
 from tests.certificates import Identity, server_context
 from tests.cli.conftest import run
+from tests.rows import with_each
 from tests.spark.registry import Registry, record
 
 ORDER = record("order", price="long")
@@ -194,7 +195,7 @@ def test_files_of_schemas_that_are_none(tmp_path: Path, text: str, why: str) -> 
     assert why in refused(None, schemas=str(file))
 
 
-@pytest.mark.parametrize(("registry", "options", "how", "why"), [
+@with_each(("registry", "options", "how", "why"), [
     ("registry:8081", {}, {}, "the schema registry is 'registry:8081'; expected is http://HOST:PORT"),
     ("http://h/?a=b", {}, {}, "expected is http://HOST:PORT"),
     ("http://h:99999", {}, {}, "expected is http://HOST:PORT"),

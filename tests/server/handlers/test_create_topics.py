@@ -12,6 +12,7 @@ from pybroker import errors
 from pybroker.cluster.topics import PARTITIONS_MAX
 from pybroker.protocol import messages as m
 from pybroker.server.handlers.topics import NO_ID, TOPICS_MAX
+from tests.rows import with_each
 from tests.server.handlers.desk import ELSEWHERE, HERE, Desk
 
 NEW = m.CreateTopicsRequest.Topics
@@ -64,7 +65,7 @@ async def test_what_is_validated_only_is_not_made(desk: Desk) -> None:
     assert desk.stage.metadata.image.topic("t") is None and not list(desk.replicas)
 
 
-@pytest.mark.parametrize(
+@with_each(
     ("asked", "code"),
     [
         (new("a/b"), errors.INVALID_TOPIC_EXCEPTION),
@@ -83,14 +84,17 @@ async def test_what_is_validated_only_is_not_made(desk: Desk) -> None:
         (new("t", no_such_setting="1"), errors.INVALID_CONFIG),
     ],
 )
-@pytest.mark.parametrize("validate_only", [True, False])
+@with_each("validate_only", [True, False])
 async def test_a_topic_that_cannot_be_is_refused_by_itself(
     desk: Desk, asked: Any, code: int, validate_only: bool
 ) -> None:
     """With its own code, while the other of the request is made; and nothing of it is left."""
-    await desk.topic("there")
-    found = await create(desk, asked, new("fine"), validate_only=validate_only)
-    assert found == {asked.name: code, "fine": 0}
+    image = desk.stage.metadata.image
+    if image.topic("there") is None:
+        await desk.topic("there")
+    fine = f"fine{len(image.names)}"
+    found = await create(desk, asked, new(fine), validate_only=validate_only)
+    assert found == {asked.name: code, fine: 0}
     assert desk.stage.metadata.image.topic("t") is None
 
 

@@ -24,6 +24,7 @@ from pybroker.server.dispatch import Dispatcher
 from pybroker.server.guards.auth_helper import AuthHelper
 from pybroker.server.guards.table import guarded
 from pybroker.server.turns import Turns
+from tests.rows import with_each
 from tests.server.handlers.desk import KEYS, Desk
 from tests.wide import arrays, wide
 
@@ -80,7 +81,7 @@ async def respond(dispatcher: Dispatcher, api: Api, request: Any, version: int |
 
 
 @pytest.mark.usefixtures("bounds")
-@pytest.mark.parametrize(("api", "path"), WIDE, ids=called)
+@with_each(("api", "path"), WIDE, ids=called)
 async def test_what_is_denied_is_denied_in_slices(desk: Desk, api: Api, path: tuple[str, ...]) -> None:
     judge = Judge()
     table = guarded(AuthHelper(judge, desk.stage.metadata), desk.table, True)
@@ -102,7 +103,7 @@ async def test_what_is_denied_is_denied_in_slices(desk: Desk, api: Api, path: tu
 
 
 @pytest.mark.usefixtures("bounds")
-@pytest.mark.parametrize(("api", "path"), WIDE, ids=called)
+@with_each(("api", "path"), WIDE, ids=called)
 async def test_what_no_client_sends_is_refused(desk: Desk, api: Api, path: tuple[str, ...]) -> None:
     judge = Judge()
     table = guarded(AuthHelper(judge, desk.stage.metadata), desk.table, True)
