@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
+from itertools import islice
 from typing import Any, TypeVar
 
 SHARE = 200
@@ -25,9 +26,12 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
             task.exception()  # raises that error, which nobody has afterwards
 
 
-async def in_shares(items: Sequence[T], size: int = SHARE) -> AsyncIterator[Sequence[T]]:
-    """Yield items in shares of at most `size`, between which the event loop has its turn."""
-    for first in range(0, len(items), size):
-        if first:
-            await asyncio.sleep(0)
-        yield items[first : first + size]
+async def in_shares(items: Iterable[T], size: int = SHARE) -> AsyncIterator[list[T]]:
+    """Yield items in shares of at most `size`, between which the event loop has its turn. Each is taken from `items`
+    when its share is due."""
+    remaining = iter(items)
+    while share := list(islice(remaining, size)):
+        yield share
+        if len(share) < size:
+            return
+        await asyncio.sleep(0)

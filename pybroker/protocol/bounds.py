@@ -53,6 +53,9 @@ def _cut(asked: str, told: str) -> Cut:
 PARTITIONS: Final = ELEMENTS_MAX
 NAMES: Final = 20_000
 FEW: Final = 1_000
+FETCHED_TOPICS: Final = 100_000
+"""Topics of one Fetch that rights are asked for. The whole request is in memory, and Python's garbage collector, which
+cannot pause, goes through all of it."""
 RESOURCE: Final = ("resource_type", "resource_name")
 
 OTHERS: Final = Bound(FEW, FEW)
@@ -99,7 +102,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "DeleteAcls": Bound(FEW, 20, (_cut("filters", "filter_results"),)),
     "AlterClientQuotas": Bound(NAMES, 200, (_cut("entries", "entries"),)),
     # Requests that are executed as a whole.
-    "Fetch": Bound(NAMES, 1_000, reads=True),
+    "Fetch": Bound(PARTITIONS, 1_000, reads=True),
     "SyncGroup": Bound(NAMES, 1_000),
     "DescribeLogDirs": Bound(PARTITIONS, 1_000, reads=True),
     "AlterReplicaLogDirs": Bound(5 * FEW, 1_000),

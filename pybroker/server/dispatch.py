@@ -119,7 +119,7 @@ class Dispatcher:
             try:
                 response = handler.by(request, call._replace(whole=whole))
                 return await response if isinstance(response, Coroutine) else response
-            except Disconnect:
+            except (Disconnect, codec.TooMany):
                 raise
             except Exception as problem:
                 return _failure(api, handler, request, call, problem)
