@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 from typing import Any, TypeVar
 
 SHARE = 200
+WORK_S = 0.002
+"""Seconds of work of a kind whose parts take very different times, between which the event loop has its turn."""
 
 T = TypeVar("T")
 
@@ -35,3 +38,13 @@ async def in_shares(items: Iterable[T], size: int = SHARE) -> AsyncIterator[list
         if len(share) < size:
             return
         await asyncio.sleep(0)
+
+
+async def by_time(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yield items one by one, letting the event loop run whenever WORK_S have passed."""
+    until_s = time.perf_counter() + WORK_S
+    for item in items:
+        yield item
+        if time.perf_counter() >= until_s:
+            await asyncio.sleep(0)
+            until_s = time.perf_counter() + WORK_S

@@ -99,7 +99,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "AlterConfigs": Bound(PARTITIONS, 100, (_cut("resources", "responses"),), once=RESOURCE),
     "IncrementalAlterConfigs": Bound(PARTITIONS, 100, (_cut("resources", "responses"),), once=RESOURCE),
     "CreateAcls": Bound(NAMES, 200, (_cut("creations", "results"),)),
-    "DeleteAcls": Bound(FEW, 20, (_cut("filters", "filter_results"),)),
+    "DeleteAcls": Bound(NAMES, 20, (_cut("filters", "filter_results"),)),
     "AlterClientQuotas": Bound(NAMES, 200, (_cut("entries", "entries"),)),
     # Requests that are executed as a whole.
     "Fetch": Bound(PARTITIONS, 1_000, reads=True),

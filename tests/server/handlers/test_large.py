@@ -259,3 +259,12 @@ async def test_settings_asked_for_twice_are_refused_in_slices(desk: Desk) -> Non
     told = [(result.resource_name, result.error_code) for result in answer.results]
     assert len(told) == len(names)
     assert [code for name, code in told if name == "again"] == [errors.INVALID_REQUEST] * 2
+
+
+async def test_as_many_acls_are_deleted_as_are_created(desk: Desk) -> None:
+    dispatcher, count = Dispatcher(desk.table), 20_000
+    create, delete = SERVED[KEYS["CreateAcls"]], SERVED[KEYS["DeleteAcls"]]
+    assert bound_of("DeleteAcls").most == bound_of("CreateAcls").most >= count
+    created = await respond(dispatcher, create, wide(create.request, create.max_version, ("creations",), (count,)))
+    deleted = await respond(dispatcher, delete, wide(delete.request, delete.max_version, ("filters",), (count,)))
+    assert len(created.results) == len(deleted.filter_results) == count
