@@ -2,10 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterable
+from itertools import islice
 from typing import Any, TypeVar
 
 SHARE = 200
+WORK_S = 0.002
+"""Seconds of work of a kind whose parts take very different times, between which the event loop has its turn."""
 
 T = TypeVar("T")
 
@@ -25,9 +29,22 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
             task.exception()  # raises that error, which nobody has afterwards
 
 
-async def in_shares(items: Sequence[T], size: int = SHARE) -> AsyncIterator[Sequence[T]]:
-    """Yield items in shares of at most `size`, between which the event loop has its turn."""
-    for first in range(0, len(items), size):
-        if first:
+async def in_shares(items: Iterable[T], size: int = SHARE) -> AsyncIterator[list[T]]:
+    """Yield items in shares of at most `size`, between which the event loop has its turn. Each is taken from `items`
+    when its share is due."""
+    remaining = iter(items)
+    while share := list(islice(remaining, size)):
+        yield share
+        if len(share) < size:
+            return
+        await asyncio.sleep(0)
+
+
+async def by_time(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yield items one by one, letting the event loop run whenever WORK_S have passed."""
+    until_s = time.perf_counter() + WORK_S
+    for item in items:
+        yield item
+        if time.perf_counter() >= until_s:
             await asyncio.sleep(0)
-        yield items[first : first + size]
+            until_s = time.perf_counter() + WORK_S

@@ -93,6 +93,18 @@ class Fetch:
         self.session_id = session.id if session else NO_SESSION
         self.incremental = incremental
 
+    def want(self, named: Iterable[tuple[Key, Wanted]]) -> None:
+        """Add partitions to the session, or change what it wants of them."""
+        for key, wanted in named:
+            known = self.wanted.setdefault(key, wanted)
+            if known is not wanted:
+                known.update(wanted)
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Remove partitions from the session; one that it does not have is no error."""
+        for key in keys:
+            self.wanted.pop(key, None)
+
     def told(self, results: Iterable[tuple[Key, News]]) -> list[Key]:
         """The partitions that the answer must have, in order."""
         tell = []
@@ -124,6 +136,16 @@ class Sessions:
     ) -> Fetch:
         """What a request fetches. Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
         FETCH_SESSION_TOPIC_ID_ERROR."""
+        fetch = self.find(session_id, epoch, by_id, named, now)
+        if fetch.incremental:
+            fetch.want(named.items())
+            fetch.forget(forgotten)
+            self.settle(fetch)
+        return fetch
+
+    def find(self, session_id: int, epoch: int, by_id: bool, named: dict[Key, Wanted], now: float) -> Fetch:
+        """Return what a request fetches. If that is incremental, the caller adds its changes, in as many steps as it
+        likes, and then calls `settle`. Raises as `begin`."""
         if epoch in (FIRST_EPOCH, NO_EPOCH):
             self._sessions.pop(session_id, None)
             session = None if epoch == NO_EPOCH or not named else self._create(by_id, named, now)
@@ -137,20 +159,17 @@ class Sessions:
             )
         if by_id != session.by_id:
             raise KafkaError(errors.FETCH_SESSION_TOPIC_ID_ERROR, "the session mixes topic names and topic ids")
-        for key, wanted in named.items():
-            if key in session.wanted:
-                session.wanted[key].update(wanted)
-            else:
-                session.wanted[key] = wanted
-        for key in forgotten:
-            session.wanted.pop(key, None)
         del self._sessions[session_id]
-        if not session.wanted:
-            return Fetch(session.wanted, None, incremental=False)
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         session.used = now
         self._sessions[session_id] = session
         return Fetch(session.wanted, session, incremental=True)
+
+    def settle(self, fetch: Fetch) -> None:
+        """End the session of an incremental fetch if nothing is left of it."""
+        if not fetch.wanted:
+            self.end(fetch.session_id)
+            fetch.session_id, fetch.incremental = NO_SESSION, False
 
     def end(self, session_id: int) -> None:
         """Forget a session; one that is not there is no error."""

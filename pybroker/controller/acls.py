@@ -10,7 +10,7 @@ Any broker writes them, with a notice in the same multi. A node that cannot be r
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from pybroker import errors
@@ -35,6 +35,7 @@ from pybroker.security import acl_nodes
 from pybroker.security.access import Access
 from pybroker.security.acl_nodes import Unreadable
 from pybroker.security.acls import Acl, AclBinding, AclFilter, ResourcePattern
+from pybroker.tasks import by_time
 
 log = logging.getLogger(__name__)
 
@@ -136,29 +137,40 @@ class AclStore:
     async def add(self, bindings: Sequence[AclBinding]) -> None:
         """Create ACLs of one resource. Raises KafkaError: 7, 42 where those that there are cannot be read, 56."""
         resource, new = bindings[0].resource, {binding.acl for binding in bindings}
-        await self._change(resource, lambda held: held | new)
+        async def with_new(held: frozenset[Acl]) -> frozenset[Acl]:
+            return held | new
+
+        await self._change(resource, with_new)
 
     @in_time
     async def remove(self, wanted: Sequence[AclFilter]) -> list[dict[AclBinding, KafkaError | None]]:
         """Delete what filters match; for each filter, what it matched, of what those before it did none, and why it was
         not deleted. Raises KafkaError: 7."""
         told: list[dict[AclBinding, KafkaError | None]] = [{} for _ in wanted]
-        resources = {binding.resource for each in wanted for binding in self._access.rules.acls(each)}
-        for resource in sorted(resources):
+        for resource in sorted(await self._with_any(wanted)):
+            about = [(index, each) for index, each in enumerate(wanted) if each.matches_resource(resource)]
             problem: KafkaError | None = None
             try:
-                before, left = await self._change(resource, partial(_without, resource, wanted))
+                before, left = await self._change(resource, partial(_without, [each for _, each in about]))
                 matched = before - left
             except KafkaError as refusal:
                 problem, held = refusal, self._access.rules.of(resource)
-                matched = held - _without(resource, wanted, held) if isinstance(held, frozenset) else frozenset()
-            for binding in (AclBinding(resource, acl) for acl in matched):
-                first = next(index for index, each in enumerate(wanted) if each.matches(binding))
-                told[first][binding] = problem
+                matched = frozenset()
+                if isinstance(held, frozenset):
+                    matched = held - await _without([each for _, each in about], held)
+            async for acl in by_time(sorted(matched)):
+                first = next(index for index, each in about if each.matches_acl(acl))
+                told[first][AclBinding(resource, acl)] = problem
         return told
 
+    async def _with_any(self, wanted: Iterable[AclFilter]) -> set[ResourcePattern]:
+        """The resources with an ACL that any filter matches, by the rules of this moment."""
+        rules = self._access.rules
+        looks = ((each, *about) for each in wanted for about in rules.about(each))
+        return {resource async for each, resource, acls in by_time(looks) if any(map(each.matches_acl, acls))}
+
     async def _change(
-        self, resource: ResourcePattern, after: Callable[[frozenset[Acl]], frozenset[Acl]]
+        self, resource: ResourcePattern, after: Callable[[frozenset[Acl]], Awaitable[frozenset[Acl]]]
     ) -> tuple[frozenset[Acl], frozenset[Acl]]:
         """Give a resource the ACLs that `after` makes of those there are, with a notice, and go by them. What it had,
         and what it has."""
@@ -172,7 +184,7 @@ class AclStore:
                     if isinstance(held, Unreadable):
                         words = f"the ACLs of {resource} in {path} are unreadable: {held.why}"
                         raise KafkaError(errors.INVALID_REQUEST, words)
-                    acls = after(held)
+                    acls = await after(held)
                     if acls == held:
                         self._change_to(resource, held)
                         return held, acls
@@ -217,9 +229,9 @@ class AclStore:
             await session.delete(f"{root}/{name}")
 
 
-def _without(resource: ResourcePattern, wanted: Sequence[AclFilter], held: frozenset[Acl]) -> frozenset[Acl]:
-    """The ACLs that no filter matches."""
-    return frozenset(acl for acl in held if not any(each.matches(AclBinding(resource, acl)) for each in wanted))
+async def _without(wanted: Sequence[AclFilter], held: frozenset[Acl]) -> frozenset[Acl]:
+    """The ACLs of one resource that none of the filters, which are about it, matches."""
+    return frozenset([acl async for acl in by_time(held) if not any(each.matches_acl(acl) for each in wanted)])
 
 
 async def _held(session: Session, resource: ResourcePattern) -> Held:

@@ -9,7 +9,7 @@ own, and the answers are joined.
     told     the corresponding arrays of the answer, one for each
 
 The bounds allow for Kafka's largest clusters: a client may ask one broker about 200,000 partitions, and a tool may
-change or describe 20,000 topics or groups at once.
+change or describe 100,000 topics, or 20,000 groups, at once.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,12 @@ def _cut(asked: str, told: str) -> Cut:
 
 PARTITIONS: Final = ELEMENTS_MAX
 NAMES: Final = 20_000
+RESOURCES: Final = 100_000
+"""Resources whose settings are asked for or changed, topics that are created or grown, and ACLs."""
 FEW: Final = 1_000
+FETCHED_TOPICS: Final = 100_000
+"""Topics of one Fetch that rights are asked for. The whole request is in memory, and Python's garbage collector, which
+cannot pause, goes through all of it."""
 RESOURCE: Final = ("resource_type", "resource_name")
 
 OTHERS: Final = Bound(FEW, FEW)
@@ -95,11 +100,11 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "DescribeConfigs": Bound(PARTITIONS, 10, (_cut("resources", "results"),), reads=True, once=RESOURCE),
     "AlterConfigs": Bound(PARTITIONS, 100, (_cut("resources", "responses"),), once=RESOURCE),
     "IncrementalAlterConfigs": Bound(PARTITIONS, 100, (_cut("resources", "responses"),), once=RESOURCE),
-    "CreateAcls": Bound(NAMES, 200, (_cut("creations", "results"),)),
-    "DeleteAcls": Bound(FEW, 20, (_cut("filters", "filter_results"),)),
+    "CreateAcls": Bound(RESOURCES, 200, (_cut("creations", "results"),)),
+    "DeleteAcls": Bound(RESOURCES, 20, (_cut("filters", "filter_results"),)),
     "AlterClientQuotas": Bound(NAMES, 200, (_cut("entries", "entries"),)),
     # Requests that are executed as a whole.
-    "Fetch": Bound(NAMES, 1_000, reads=True),
+    "Fetch": Bound(PARTITIONS, 1_000, reads=True),
     "SyncGroup": Bound(NAMES, 1_000),
     "DescribeLogDirs": Bound(PARTITIONS, 1_000, reads=True),
     "AlterReplicaLogDirs": Bound(5 * FEW, 1_000),

@@ -149,14 +149,22 @@ class AclFilter(NamedTuple):
 
     def matches(self, binding: AclBinding) -> bool:
         """Operations are compared as they stand: READ does not find an ACL for ALL, nor Describe one for READ."""
-        acl = binding.acl
+        return self.matches_resource(binding.resource) and self.matches_acl(binding.acl)
+
+    def matches_acl(self, acl: Acl) -> bool:
+        """True if it matches an ACL of a resource that it is about."""
         return (
-            self.matches_resource(binding.resource)
-            and self.principal in (None, acl.principal)
+            self.principal in (None, acl.principal)
             and self.host in (None, acl.host)
             and self.operation in (Operation.ANY, acl.operation)
             and self.permission in (Permission.ANY, acl.permission)
         )
+
+    def resource(self) -> ResourcePattern | None:
+        """Return the one resource that it is about; None if there may be others."""
+        if self.name is None or self.type is ResourceType.ANY or not self.pattern.concrete:
+            return None
+        return ResourcePattern(self.type, self.name, self.pattern)
 
     def matches_resource(self, resource: ResourcePattern) -> bool:
         """Is it about this resource? With MATCH a name finds its literal, the literal `*` and the prefixes of it."""

@@ -152,11 +152,23 @@ class Rules:
 
     def acls(self, wanted: AclFilter) -> Iterator[AclBinding]:
         """The ACLs that match, in no order. Those of unreadable resources are in none."""
+        for resource, acls in self.about(wanted):
+            yield from (AclBinding(resource, acl) for acl in acls if wanted.matches_acl(acl))
+
+    def about(self, wanted: AclFilter) -> Iterator[tuple[ResourcePattern, frozenset[Acl]]]:
+        """The resources that a filter is about, with all their ACLs; unreadable ones have none.
+
+        Other resources are yielded without ACLs, so that a caller can pause among them."""
+        exact = wanted.resource()
+        if exact is not None:
+            found = self.of(exact)
+            yield exact, found if isinstance(found, frozenset) else frozenset()
+            return
         for of_type in self._types.values():
             for patterns in (of_type.literal, of_type.prefixed):
                 for resource, acls, _ in patterns.values():
-                    if resource not in self.unreadable and wanted.matches_resource(resource):
-                        yield from filter(wanted.matches, (AclBinding(resource, acl) for acl in acls))
+                    is_about = resource not in self.unreadable and wanted.matches_resource(resource)
+                    yield resource, acls if is_about else frozenset()
 
     def of(self, resource: ResourcePattern) -> frozenset[Acl] | Unreadable:
         """The ACLs of one resource."""

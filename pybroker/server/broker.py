@@ -336,8 +336,8 @@ class Broker:
             self._sockets.judge_by(self._authorization)
         quotas = QuotaManager(self.entities.quotas, None if asked.peers is None else self.config.listeners.inter_broker)
         self._sockets.count_by(quotas, self.entities.quotas)
-        table = quotas.counted(table)
-        responder: Responder = Dispatcher(table if self._through is None else self._through(table), quotas.charge)
+        table = quotas.counted(table) if self._through is None else self._through(quotas.counted(table))
+        responder: Responder = Dispatcher(table, quotas.charge, self._sockets.refuse)
         if self._exporter is not None:
             responder = self._exporter.watch(asked.replicas, asked.groups, quotas, responder)
         self._sockets.open(Debts(responder, quotas), free)

@@ -28,6 +28,7 @@ USERS_MAX = 10
 """Users named in one summary: each user with more than one guess in eleven is among them (Misra and Gries)."""
 OTHERS = "others"
 LOGINS_REFUSED = "logins refused"
+REQUESTS_REFUSED = "requests refused"
 REASON_CHARS_MAX, USER_CHARS_MAX = FIELD_CHARS_MAX, 100
 
 
@@ -65,14 +66,16 @@ class Closings:
         self._reasons: dict[str, Counter[str]] = {}  # by summary, then by client
 
     def tell(
-        self, name: str, caller: Caller, reason: str, now: float, user: str = "", *, credentials: bool = False
-    ) -> None:
+        self, name: str, caller: Caller, reason: str, now: float, user: str = "", *, credentials: bool = False,
+        summary: str | None = None,
+    ) -> None:  # fmt: skip
         """Log or count that a connection was closed or refused, under the event `name`. A caller without a port is
         shown as a host. `user` is the name that the client gave, if any; `credentials`: its password, proof or token
-        was refused."""
+        was refused. `summary`: the event name of the line with a number, if not the usual one."""
         self.tend(now)
         reason, shown = _cut(reason, REASON_CHARS_MAX), _cut(user, USER_CHARS_MAX) or None
-        what = self._line(_What(LOGINS_REFUSED if credentials else self._summary, caller.host, shown, reason))
+        summary = LOGINS_REFUSED if credentials else summary or self._summary
+        what = self._line(_What(summary, caller.host, shown, reason))
         minute = self._minutes.get(what)
         if minute is None:
             self._begin(what, now)

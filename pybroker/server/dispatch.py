@@ -48,16 +48,27 @@ def nobody_pays(api: str, call: Call, spent_ns: int) -> int:
     return 0
 
 
+def nobody_hears(caller: Caller, reason: str) -> None:
+    """Log no refusal."""
+
+
 class Dispatcher:
     """Executes frames by a table of handlers, one for each key of apis.SERVED."""
 
-    def __init__(self, handlers: Mapping[int, Handler], charge: Charge = nobody_pays) -> None:
-        """`charge` counts the time of requests that are executed in slices."""
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        charge: Charge = nobody_pays,
+        refused: Callable[[Caller, str], object] = nobody_hears,
+    ) -> None:
+        """`charge` counts the time of requests that are executed in slices. `refused` is called with the client of a
+        request that is answered with INVALID_REQUEST because it is too large, and the reason."""
         if handlers.keys() != SERVED.keys():
             raise ValueError(f"handlers and served APIs differ: {sorted(handlers.keys() ^ SERVED.keys())}")
         self._handlers = handlers
         self._bounds = {key: bound_of(api.name) for key, api in SERVED.items()}
         self._large = Large(charge)
+        self._refused = refused
 
     def respond(self, frame: bytes | memoryview, caller: Caller) -> Answer | Waiting:
         """Execute one request. Raises Disconnect."""
@@ -78,7 +89,7 @@ class Dispatcher:
             asked = Request(api, call, frame, header)
             if bound.at_once < bound.most:
                 return Waiting(self._in_slices(asked, bound, handler), handler.abandon or bound.reads)
-            return _refuse(asked, handler, INVALID_REQUEST, problem.message)
+            return self._too_large(asked, handler, problem)
         except codec.ProtocolError as problem:
             raise Disconnect(f"malformed request: {problem.message}") from None
         try:
@@ -119,7 +130,7 @@ class Dispatcher:
             try:
                 response = handler.by(request, call._replace(whole=whole))
                 return await response if isinstance(response, Coroutine) else response
-            except Disconnect:
+            except (Disconnect, codec.TooMany):
                 raise
             except Exception as problem:
                 return _failure(api, handler, request, call, problem)
@@ -130,9 +141,15 @@ class Dispatcher:
         try:
             return await self._large.execute(asked, bound, execute, encode, handler.size)
         except codec.TooMany as problem:
-            return _refuse(asked, handler, INVALID_REQUEST, problem.message)
+            return self._too_large(asked, handler, problem)
         except codec.ProtocolError as problem:
             raise Disconnect(f"malformed request: {problem.message}") from None
+
+    def _too_large(self, asked: Request, handler: Handler, problem: codec.TooMany) -> Answer:
+        """Refuse a request with too many elements, and log that. Raises Disconnect as `_refuse`."""
+        answer = _refuse(asked, handler, INVALID_REQUEST, problem.message)
+        self._refused(asked.call.caller, f"{asked.api.name} is too large: {problem.message}")
+        return answer
 
 
 def _tells_whole(asked: Request) -> bool:

@@ -9,6 +9,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 
+from pybroker.cluster.caller import Caller
 from pybroker.cluster.image import LiveBroker
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig, ConfigError
@@ -20,6 +21,7 @@ from pybroker.security.credentials import Credentials
 from pybroker.security.quotas import ClientQuotas
 from pybroker.server.authorization import Authorization
 from pybroker.server.bridge import Bridge
+from pybroker.server.closings import REQUESTS_REFUSED, Closings
 from pybroker.server.connection import Responder
 from pybroker.server.connection_quotas import Quotas
 from pybroker.server.listener import STALL_SECONDS, Limits, Listener, address_of, why_not
@@ -188,13 +190,22 @@ class SocketServer:
         self.limit()
         self._security.start()
         # What is told of connections, the one listener tells that is never removed.
-        closings = next(each for each in self._listeners if each.name == self._config.listeners.inter_broker).closings
+        closings = self._closings
         self._responder, self._free = Sessions(responder, self.logins, closings), free
         if self._bridge is not None:
             self._bridge.open(self._responder, closings)
         for listener in self._listeners:
             listener.free = free
             listener.open(self._responder)
+
+    def refuse(self, caller: Caller, reason: str) -> None:
+        """Log that a request was refused: at once, then once a minute with a number."""
+        now = asyncio.get_running_loop().time()
+        self._closings.tell("request refused", caller, reason, now, caller.principal, summary=REQUESTS_REFUSED)
+
+    @property
+    def _closings(self) -> Closings:
+        return next(each for each in self._listeners if each.name == self._config.listeners.inter_broker).closings
 
     def judge_by(self, authorization: Authorization) -> None:
         """Have the native plane hear of rules that change."""

@@ -9,7 +9,7 @@ So a handler sees that something is named twice, and answers as it does for a sm
 from collections.abc import Iterator
 from typing import Any
 
-from pybroker.protocol.bounds import NAMES
+from pybroker.protocol.bounds import RESOURCES
 from pybroker.protocol.wire import refuse_many
 
 
@@ -22,14 +22,14 @@ class Twice:
         self._held: dict[tuple[Any, ...], list[Any]] = {}
 
     def see(self, elements: list[Any]) -> None:
-        """Note the names of elements, which are kept until the request is answered. Raises TooMany above NAMES."""
+        """Note the names of elements, which are kept until the request is answered. Raises TooMany above RESOURCES."""
         for element in elements if self._by else ():
             name = self._name(element)
             if name in self._seen:
                 self._held[name] = []
             self._seen.add(name)
-        if len(self._seen) > NAMES:
-            refuse_many("names", NAMES)
+        if len(self._seen) > RESOURCES:
+            refuse_many("names", RESOURCES)
 
     def keep_back(self, elements: list[Any]) -> list[Any]:
         """Return the elements that can be executed now."""

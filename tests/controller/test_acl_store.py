@@ -112,3 +112,41 @@ async def test_a_change_while_the_store_is_away(both: Any, monkeypatch: pytest.M
     one.session.reconnect()
     await eventually("both are done", lambda: one.may_read(FAST) and not one.may_read(SLOW))
     following.cancel()
+
+
+@pytest.mark.parametrize("name", [None, "t9"], ids=["of any name", "of one resource"])
+async def test_filters_are_looked_for_in_turn_with_others(both: Any, name: str | None) -> None:
+    """20,000 ACLs, and filters that match none of them: the event loop has its turn between two looks."""
+    one, _, following = await both()
+    following.cancel()
+    acls = {
+        ResourcePattern(ResourceType.TOPIC, f"t{n}", PatternType.LITERAL): frozenset(
+            READ._replace(principal=f"User:u{u}") for u in range(1_000)
+        )
+        for n in range(20)
+    }
+    one.access.replace(one.access.rules.replaced(acls))
+    turns, asked = 0, AclFilter(
+        ResourceType.TOPIC, name, PatternType.MATCH, "User:none", None, Operation.ANY, Permission.ANY
+    )  # fmt: skip
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(others())
+    assert await one.acls.remove([asked] * (20 if name is None else 400)) == [{}] * (20 if name is None else 400)
+    watching.cancel()
+    assert turns > 20
+
+
+async def test_a_filter_of_one_resource_looks_at_no_other(both: Any) -> None:
+    one, _, following = await both()
+    following.cancel()
+    await one.acls.add([binding(SLOW)])
+    await one.acls.add([binding(FAST)])
+    assert [resource for resource, _ in one.access.rules.about(named(FAST))] == [FAST]
+    assert await one.acls.remove([named(FAST)]) == [{binding(FAST): None}]
+    assert not one.may_read(FAST) and one.may_read(SLOW)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pybroker import errors
 from pybroker.cluster.caller import Caller
+from pybroker.protocol.bounds import OTHERS
 from pybroker.server.closings import CLIENTS_MAX, REASONS_MAX, SILENT_SECONDS, Closings
 from tests.server.live import Live
 
@@ -94,3 +96,17 @@ async def test_a_client_that_comes_back_again_and_again(live: Live, caplog: pyte
     first, last = said(caplog)
     assert first.startswith("connection closed client=127.0.0.1:") and "no API has the key 32639" in first
     assert "client=127.0.0.1 count=19" in last
+
+
+async def test_a_request_that_is_too_large_is_logged_too(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    """It is answered, and its connection goes on: at once, and at the stop with a number."""
+    wire = await live.connect()
+    for _ in range(4):
+        answer = await wire.call("ListGroups", 4, states_filter=["x"] * (OTHERS.most + 1))
+        assert answer.error_code == errors.INVALID_REQUEST
+    await live.stop()
+    first, last = said(caplog)
+    assert first.startswith("request refused client=127.0.0.1:") and "user=User:ANONYMOUS" in first
+    reason = "ListGroups is too large: ListGroupsRequest v4.states_filter: more than 1000 elements in one message"
+    assert first.endswith(f'reason="{reason}"')
+    assert last == f'requests refused client=127.0.0.1 user=User:ANONYMOUS count=3 reason="{reason}"'

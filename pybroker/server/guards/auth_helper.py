@@ -8,7 +8,7 @@ What is asked of whom is one table, pybroker/security/matrix.py.
 """
 
 import copy
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from pybroker import errors
@@ -117,7 +117,7 @@ def split(items: Iterable[Any], allowed: Callable[[Any], bool]) -> tuple[list[An
     return kept, denied
 
 
-async def split_in_shares(items: Sequence[Any], allowed: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
+async def split_in_shares(items: Iterable[Any], allowed: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
     """Do the same as `split` for many items, letting the event loop run in between."""
     kept: list[Any] = []
     denied: list[Any] = []

@@ -1,12 +1,15 @@
 """Guards of Metadata, Produce and Fetch: which topics a client sees, writes to and reads."""
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from itertools import groupby
 from typing import Any
 
 from pybroker import errors
 from pybroker.cluster.caller import Call, Caller
 from pybroker.core import Slice
 from pybroker.protocol import messages as m
+from pybroker.protocol.bounds import FETCHED_TOPICS
+from pybroker.protocol.wire import refuse_many
 from pybroker.security.acls import CLUSTER_NAME, Operation, ResourceType
 from pybroker.security.operations import NOT_ASKED
 from pybroker.server.dispatch import Handler
@@ -21,7 +24,7 @@ from pybroker.server.guards.auth_helper import (
     with_known_ids,
     with_only,
 )
-from pybroker.tasks import SHARE
+from pybroker.tasks import in_shares
 
 NO_ID = bytes(16)
 RIGHT_READ, RIGHT_WRITE = 1, 2
@@ -63,15 +66,19 @@ def fetched(auth: AuthHelper, handler: Handler) -> Guarded:
         if request.replica_id >= 0 or (state is not None and state.replica_id >= 0):
             if auth.may_to_cluster(caller, Operation.CLUSTER_ACTION):
                 return handler.by(request, call)
-            return m.FetchResponse(responses=_refused(handler, request, request.topics))
+            return _everything_refused(handler, request)
         if request.session_id:
             return m.FetchResponse(error_code=errors.FETCH_SESSION_ID_NOT_FOUND)
         request = with_only(request, "session_epoch", NO_SESSION)
-        rules = auth.rules
+        return judged(request, call)
 
-        def refused(denied: list[Any], unknown: list[Any]) -> list[Any]:
-            no_ids = _refused(handler, request, unknown, errors.UNKNOWN_TOPIC_ID)
-            return _refused(handler, request, denied) + no_ids
+    async def judged(request: Any, call: Call) -> Any:
+        caller, rules = call.caller, auth.rules
+        if len(request.topics) > FETCHED_TOPICS:
+            refuse_many("topics", FETCHED_TOPICS)
+
+        def is_named(topic: Any) -> bool:
+            return auth.has(topic.topic, topic.topic_id)
 
         def allowed(topic: Any) -> bool:
             if not auth.may_to_topic(caller, Operation.READ, topic.topic, topic.topic_id):
@@ -79,39 +86,59 @@ def fetched(auth: AuthHelper, handler: Handler) -> Guarded:
             auth.grant(caller, RIGHT_READ, topic.topic, topic.topic_id)
             return True
 
-        def judged(kept: list[Any], denied: list[Any], unknown: list[Any]) -> Any:
-            if not kept and (denied or unknown):
-                return m.FetchResponse(responses=refused(denied, unknown))
-
-            def finish(answer: Any) -> Any:
-                if auth.rules is not rules:
-                    answer.responses, late = split(answer.responses, allowed)
-                    for topic in late:
-                        _drop(topic)
-                    denied.extend(topic for topic in kept if not allowed(topic))
-                answer.responses.extend(refused(denied, unknown))
-                return answer
-
-            return after(handler.by(with_only(request, "topics", kept), call), finish)
-
-        def is_named(topic: Any) -> bool:
-            return auth.has(topic.topic, topic.topic_id)
-
-        async def give_way() -> Any:
-            known, unknown = await split_in_shares(request.topics, is_named)
-            answer = judged(*await split_in_shares(known, allowed), unknown)
-            return await answer if isinstance(answer, Coroutine) else answer
-
-        if len(request.topics) > SHARE:
-            return give_way()
-        known, unknown = split(request.topics, is_named)
-        return judged(*split(known, allowed), unknown)
+        known, unknown = await split_in_shares(request.topics, is_named)
+        kept, denied = await split_in_shares(known, allowed)
+        answer = m.FetchResponse()
+        if kept or not request.topics:
+            answer = handler.by(with_only(request, "topics", kept), call)
+            answer = await answer if isinstance(answer, Coroutine) else answer
+            if auth.rules is not rules:
+                answer.responses, late = await split_in_shares(answer.responses, allowed)
+                for topic in late:
+                    _drop(topic)
+                denied += (await split_in_shares(kept, allowed))[1]
+        else:
+            request.topics.clear()
+        del known
+        answer.responses += await _refused(handler, request, denied, DENIED)
+        answer.responses += await _refused(handler, request, unknown, errors.UNKNOWN_TOPIC_ID)
+        return answer
 
     return guarded
 
 
-def _refused(handler: Handler, request: Any, topics: list[Any], code: int = DENIED) -> list[Any]:
-    return list(refusal(handler, with_only(request, "topics", topics), code).responses) if topics else []
+async def _refused(handler: Handler, request: Any, topics: list[Any], code: int) -> list[Any]:
+    """Return the refusals of all partitions of topics, made in shares. The list is empty afterwards: what is refused is
+    let go, so that a large request and the answer to it are never both in memory."""
+    found: list[Any] = []
+    last: Any = None
+    async for share in in_shares(_taken(topics)):
+        asked = []
+        for _, pairs in groupby(share, lambda pair: id(pair[0])):
+            of_topic = list(pairs)
+            asked.append(with_only(of_topic[0][0], "partitions", [p for _, p in of_topic if p is not None]))
+        refused = list(refusal(handler, with_only(request, "topics", asked), code).responses)
+        if share[0][0] is last:
+            found[-1].partitions += refused.pop(0).partitions
+        found += refused
+        last = share[-1][0]
+    return found
+
+
+def _taken(topics: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """Take topics and their partitions out of their lists; a topic without any comes with None."""
+    topics.reverse()
+    while topics:
+        topic = topics.pop()
+        if not topic.partitions:
+            yield topic, None
+        topic.partitions.reverse()
+        while topic.partitions:
+            yield topic, topic.partitions.pop()
+
+
+async def _everything_refused(handler: Handler, request: Any) -> Any:
+    return m.FetchResponse(responses=await _refused(handler, request, request.topics, DENIED))
 
 
 def _drop(topic: Any) -> None:

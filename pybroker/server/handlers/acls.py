@@ -14,6 +14,7 @@ from pybroker.cluster.caller import Call
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.security.acls import AclBinding, AclFilter, ResourcePattern, acl_filter, new_acl
+from pybroker.tasks import by_time
 
 WHY = "there is no authorizer on this broker: everybody may do everything"
 
@@ -87,7 +88,7 @@ class Acls:
         except KafkaError as problem:
             return delete_failed(request, problem.code, problem.message)
         for (_, result), matched in zip(wanted, told, strict=True):
-            result.matching_acls = _told(kind, matched)
+            result.matching_acls = await _told(kind, matched)
         return m.DeleteAclsResponse(filter_results=results)
 
 
@@ -100,7 +101,7 @@ async def _add(store: AclStore, pairs: Sequence[tuple[AclBinding, Any]]) -> None
             result.error_code, result.error_message = problem.code, problem.message
 
 
-def _told(kind: Any, matched: Mapping[AclBinding, KafkaError | None]) -> list[Any]:
+async def _told(kind: Any, matched: Mapping[AclBinding, KafkaError | None]) -> list[Any]:
     """Each ACL by itself: one that could not be deleted says so, and hides none of those that were."""
     return [
         kind.MatchingAcls(
@@ -109,7 +110,7 @@ def _told(kind: Any, matched: Mapping[AclBinding, KafkaError | None]) -> list[An
             resource_type=at.type, resource_name=at.name, pattern_type=at.pattern,
             principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission,
         )
-        for (at, acl), problem in sorted(matched.items(), key=lambda item: item[0])
+        async for (at, acl), problem in by_time(matched.items())
     ]  # fmt: skip
 
 

@@ -10,22 +10,30 @@ all before the offset that it fetches from; but not where its log diverges from 
 """
 
 import asyncio
-import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pybroker import core, errors
 from pybroker.clock import monotonic_ms
 from pybroker.cluster.caller import Call
 from pybroker.cluster.fetch_sessions import Fetch as Plan
-from pybroker.cluster.fetch_sessions import Key, News, Sessions, Wanted
+from pybroker.cluster.fetch_sessions import Key, Sessions, Wanted
 from pybroker.cluster.image import Image
 from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.cluster.replica_selector import ReplicaView, preferred_read_replica
 from pybroker.errors import KafkaError
-from pybroker.model import CONSUMER, DEBUGGING
+from pybroker.model import CONSUMER
 from pybroker.protocol import messages as m
+from pybroker.replication.fetch_reads import (
+    Fetcher,
+    Parked,
+    Read,
+    are_of_one_disk,
+    drop,
+    ends_a_log,
+    is_throttled,
+    replicated_bytes,
+)
 from pybroker.replication.leaders import tell_leader
 from pybroker.replication.proof import Proof
 from pybroker.replication.replica import Replica
@@ -37,66 +45,9 @@ ZSTD_VERSION = 10
 READ_COMMITTED = 1
 ANSWER_BYTES, PARTITION_BYTES = 40, 40
 """About what an answer takes beside its partitions, and each of them beside its records: as the native plane has it."""
+AT_DISK = 2_000
+"""Partitions of one fetch that a thread of a log dir reads before other requests have their turn there."""
 MOVED = (errors.NOT_LEADER_OR_FOLLOWER, errors.FENCED_LEADER_EPOCH)
-
-
-@dataclass(slots=True)
-class _Read:
-    """What one pass found in one partition; no replica where it could not be read."""
-
-    key: Key
-    wanted: Wanted
-    replica: Replica | None
-    answer: Any
-    end: int = -1
-    """How far the reader saw."""
-    leader_epoch: int = -1
-    """Of the replica, before it was read."""
-
-    @property
-    def settled(self) -> bool:
-        """It is answered at once, however few bytes there are."""
-        answer = self.answer
-        return bool(answer.error_code) or answer.diverging_epoch is not None or answer.preferred_read_replica >= 0
-
-    @property
-    def news(self) -> News:
-        answer = self.answer
-        return News(
-            len(answer.records) > 0,
-            answer.error_code,
-            answer.high_watermark,
-            answer.log_start_offset,
-            answer.diverging_epoch is not None or answer.preferred_read_replica >= 0,
-        )
-
-    def drop(self) -> None:
-        """Let go of the file that the records lie in."""
-        if isinstance(self.answer.records, core.Slice):
-            self.answer.records.close()
-
-
-class _Fetcher(NamedTuple):
-    """Who fetches: a follower and the epoch of its broker, -1 where it does not say; -1 and -1 for a consumer."""
-
-    broker: int
-    epoch: int
-    refused: bool = False
-    """It comes by a listener that is not for brokers."""
-    rack: str = ""
-    """That a consumer is in, where consumers may fetch from followers."""
-
-    @property
-    def to_log_end(self) -> bool:
-        """Followers and tools that compare replicas read what is not committed, too."""
-        return self.broker >= 0 or self.broker == DEBUGGING
-
-
-def _is_throttled(log: core.Partition, by: _Fetcher) -> bool:
-    """Does what is given to this follower count against the throttle, and stop with it? Not if it is in the ISR."""
-    if by.broker < 0 or not log.leader_throttled:
-        return False
-    return not any(follower.broker == by.broker and follower.in_isr for follower in log.followers)
 
 
 class Followers(NamedTuple):
@@ -111,42 +62,6 @@ class Followers(NamedTuple):
     """Consumers fetch from a replica in their rack."""
 
 
-class _Parked:
-    """A fetch that waits for news of its partitions; what the native plane appended since the read counts at once."""
-
-    def __init__(self, reads: Iterable[_Read], until: float, *, to_log_end: bool) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._until = until
-        self._to_log_end = to_log_end
-        self._ends = {read.replica: read.end for read in reads if read.replica is not None}
-        self._news: asyncio.Future[None] = self._loop.create_future()
-
-    async def wait(self) -> None:
-        """Return at the first news, or when its time is over."""
-        timer = self._loop.call_at(self._until, self.release)
-        try:
-            async for share in in_shares(list(self._ends.items())):
-                for replica, end in share:
-                    replica.wait(self, to_log_end=self._to_log_end)
-                    if replica.gone or replica.log is None or self._end(replica.log) != end:
-                        self.release()
-            await self._news
-        finally:
-            timer.cancel()
-            for replica in self._ends:
-                replica.leave(self)
-
-    def _end(self, log: core.Partition) -> int:
-        return log.log_end_offset if self._to_log_end else log.high_watermark
-
-    def news(self, replica: Replica) -> None:
-        self.release()
-
-    def release(self) -> None:
-        if not self._news.done():
-            self._news.set_result(None)
-
-
 class Fetch:
     def __init__(
         self, replicas: Replicas, metadata: MetadataCache, sessions: Sessions, bytes_max: int,
@@ -159,14 +74,14 @@ class Fetch:
         self._metadata = metadata
         self._sessions = sessions
         self._bytes_max = bytes_max
-        self._parked: set[_Parked] = set()
+        self._parked: set[Parked] = set()
         self._stopping = False
 
     async def __call__(self, request: Any, call: Call) -> Any:
         loop = asyncio.get_running_loop()
         by_id = call.version >= IDS_VERSION
         named: dict[Key, Wanted] = {}
-        async for share in in_shares([(topic, p) for topic in request.topics for p in topic.partitions]):
+        async for share in in_shares((topic, p) for topic in request.topics for p in topic.partitions):
             for topic, p in share:
                 named[Key(topic.topic_id if by_id else topic.topic, p.partition)] = Wanted(
                     p.fetch_offset,
@@ -175,15 +90,21 @@ class Fetch:
                     p.last_fetched_epoch,
                     log_start=p.log_start_offset,
                 )
-        forgotten = [
-            Key(topic.topic_id if by_id else topic.topic, partition)
-            for topic in request.forgotten_topics_data
-            for partition in topic.partitions
-        ]
         try:
-            plan = self._sessions.begin(request.session_id, request.session_epoch, by_id, named, forgotten, loop.time())
+            plan = self._sessions.find(request.session_id, request.session_epoch, by_id, named, loop.time())
         except KafkaError as problem:
             return m.FetchResponse(error_code=problem.code)
+        if plan.incremental:
+            async for changes in in_shares(named.items()):
+                plan.want(changes)
+            forgotten = (
+                Key(topic.topic_id if by_id else topic.topic, partition)
+                for topic in request.forgotten_topics_data
+                for partition in topic.partitions
+            )
+            async for keys in in_shares(forgotten):
+                plan.forget(keys)
+            self._sessions.settle(plan)
         return await self._when_enough(plan, request, call, loop.time() + request.max_wait_ms / 1000)
 
     async def _when_enough(self, plan: Plan, request: Any, call: Call, until: float) -> Any:
@@ -194,17 +115,20 @@ class Fetch:
             late = self._stopping or loop.time() >= until
             reads = await self._read(plan, request, call.version, by, noted)
             noted = True
-            size = sum(len(read.answer.records) for read in reads)
-            if late or not reads or size >= request.min_bytes or any(read.settled for read in reads):
-                if by.broker >= 0:
-                    self._count_replicated(reads, by)
+            size, settled, replicated = 0, not reads, 0
+            async for share in in_shares(reads):
+                size += sum(len(read.answer.records) for read in share)
+                settled = settled or any(read.settled for read in share)
+                replicated += replicated_bytes(share, by)
+            if late or settled or size >= request.min_bytes:
+                if replicated > 0:
+                    self._replicas.throttles.leader.record(replicated, monotonic_ms())
                 wait_ms, refused = (0, False) if call.fetched is None else call.fetched(_bytes(size, reads))
                 if refused:
-                    return self._throttled(plan, reads, wait_ms)
+                    return await self._throttled(plan, reads, wait_ms)
                 return await self._answer(plan, reads, call.caller.listener, wait_ms)
-            for read in reads:
-                read.drop()
-            parked = _Parked(reads, self._look_again(by, until), to_log_end=by.to_log_end)
+            await drop(reads)
+            parked = Parked(reads, self._look_again(by, until), to_log_end=by.to_log_end)
             self._parked.add(parked)
             if self._stopping:
                 parked.release()
@@ -221,61 +145,65 @@ class Fetch:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _fetcher(self, request: Any, call: Call) -> _Fetcher:
+    def _fetcher(self, request: Any, call: Call) -> Fetcher:
         """Who the request says that it comes from."""
         broker, epoch, state = int(request.replica_id), -1, request.replica_state
         if broker == CONSUMER and state is not None:  # from v15 on (KIP-903)
             broker, epoch = int(state.replica_id), int(state.replica_epoch)
         if broker == CONSUMER:
             aware = self._followers is not None and self._followers.rack_aware
-            return _Fetcher(CONSUMER, -1, rack=request.rack_id if aware else "")
+            return Fetcher(CONSUMER, -1, rack=request.rack_id if aware else "")
         refused = self._followers is None or call.caller.listener != self._followers.listener
-        return _Fetcher(broker, epoch, refused)
+        return Fetcher(broker, epoch, refused)
 
-    async def _read(self, plan: Plan, request: Any, version: int, by: _Fetcher, noted: bool) -> list[_Read]:
+    async def _read(self, plan: Plan, request: Any, version: int, by: Fetcher, noted: bool) -> list[Read]:
         """Read each partition in turn until the answer is full; the first that has any gives one batch at least.
 
         `noted`: a follower's offsets are known from an earlier pass."""
         image = self._metadata.image
-        reads: list[_Read] = []
+        reads: list[Read] = []
+        by_disk: list[list[Read]] = []  # neighbours of one log dir
         async for some in in_shares(list(plan.wanted.items())):
-            reads += [self._find(image, key, wanted, version, by) for key, wanted in some]
+            for read in [self._find(image, key, wanted, version, by) for key, wanted in some]:
+                reads.append(read)
+                if read.replica is None or read.replica.directory is None:
+                    continue
+                if not by_disk or len(by_disk[-1]) >= AT_DISK or not are_of_one_disk(by_disk[-1][0], read):
+                    by_disk.append([])
+                by_disk[-1].append(read)
         left = min(request.max_bytes, self._bytes_max)
         empty = True
-        for log_dir, share in itertools.groupby(reads, lambda read: read.replica and read.replica.directory):
-            here = [read for read in share if read.replica is not None]
-            if here and log_dir is not None:
-                assert here[0].replica is not None
-                notes = None if noted else by
-                size = await here[0].replica.at_disk(
-                    self._fill_all, here, request.isolation_level, left, empty, by, notes
-                )
-                left -= size
-                empty = empty and size == 0
-        if by.broker >= 0 and not noted:
-            self._tell(reads, by)
-        if not by.to_log_end and (doubted := [read for read in reads if _ends_a_log(read)]):
-            await asyncio.gather(*map(self._doubt, doubted))
-        for read in reads:
-            if read.answer.error_code:
-                read.replica = None  # nobody waits for its news
+        for here in by_disk:
+            assert here[0].replica is not None
+            notes = None if noted else by
+            size = await here[0].replica.at_disk(self._fill_all, here, request.isolation_level, left, empty, by, notes)
+            left -= size
+            empty = empty and size == 0
+        async for found in in_shares(reads):
+            if by.broker >= 0 and not noted:
+                self._tell(found, by)
+            if not by.to_log_end and (doubted := [read for read in found if ends_a_log(read)]):
+                await asyncio.gather(*map(self._doubt, doubted))
+            for read in found:
+                if read.answer.error_code:
+                    read.replica = None  # nobody waits for its news
         return reads
 
-    async def _doubt(self, read: _Read) -> None:
+    async def _doubt(self, read: Read) -> None:
         """Answer NOT_LEADER_OR_FOLLOWER unless it is proven that this broker leads: else a client might go back."""
         assert read.replica is not None
         if not await self._proof.found(read.replica, read.leader_epoch):
             answer = read.answer
             answer.error_code, answer.diverging_epoch, answer.high_watermark = errors.NOT_LEADER_OR_FOLLOWER, None, -1
 
-    def _tell(self, reads: Iterable[_Read], by: _Fetcher) -> None:
+    def _tell(self, reads: Iterable[Read], by: Fetcher) -> None:
         """A follower has what it has: who waits for the high watermark is told, and who keeps the ISR."""
         for read in reads:
             if read.replica is not None and not read.settled and self._followers is not None:
                 read.replica.tell()
                 self._followers.fetched(read.replica, by.broker)
 
-    def _find(self, image: Image, key: Key, wanted: Wanted, version: int, by: _Fetcher) -> _Read:
+    def _find(self, image: Image, key: Key, wanted: Wanted, version: int, by: Fetcher) -> Read:
         """Whose records are wanted, with nothing read yet; no replica where it cannot be read."""
         answer = m.FetchResponse.Responses.Partitions(
             partition_index=key.partition, high_watermark=-1, aborted_transactions=None, records=b""
@@ -291,11 +219,11 @@ class Fetch:
             replica.partition()
         except KafkaError as problem:
             answer.error_code = problem.code
-            return _Read(key, wanted, None, answer)
-        return _Read(key, wanted, replica, answer, leader_epoch=replica.leader_epoch)
+            return Read(key, wanted, None, answer)
+        return Read(key, wanted, replica, answer, leader_epoch=replica.leader_epoch)
 
     def _fill_all(
-        self, reads: Iterable[_Read], isolation: int, left: int, empty: bool, by: _Fetcher, notes: _Fetcher | None
+        self, reads: Iterable[Read], isolation: int, left: int, empty: bool, by: Fetcher, notes: Fetcher | None
     ) -> int:
         """Put what the logs of one log dir have into the answers, `left` bytes at most; how many. It reads the disk."""
         total = 0
@@ -317,7 +245,7 @@ class Fetch:
             total += len(read.answer.records)
         return total
 
-    def _replica(self, image: Image, key: Key, leader_epoch: int, by: _Fetcher) -> Replica:
+    def _replica(self, image: Image, key: Key, leader_epoch: int, by: Fetcher) -> Replica:
         if isinstance(key.topic, str):
             name = key.topic
         elif (topic := image.topic_by_id(key.topic)) is not None:
@@ -347,7 +275,7 @@ class Fetch:
 
     def _fill(
         self, answer: Any, log: core.Partition, wanted: Wanted, isolation: int, limit: int, minimum_one: bool,
-        by: _Fetcher, notes: _Fetcher | None,
+        by: Fetcher, notes: Fetcher | None,
     ) -> int:  # fmt: skip
         """Put what the log has into the answer, or where the client's log diverges from it; how far the reader saw.
         `notes`: a follower whose offset is news. Raises core.LogError."""
@@ -381,17 +309,11 @@ class Fetch:
 
     # -- throttled replication (KIP-73) ----------------------------------------------------------------------------
 
-    def _is_withheld(self, log: core.Partition, by: _Fetcher) -> bool:
+    def _is_withheld(self, log: core.Partition, by: Fetcher) -> bool:
         """Was too much given of throttled partitions, and is this one, to a follower that is not in sync?"""
-        return _is_throttled(log, by) and bool(self._replicas.throttles.leader.wait(monotonic_ms()))
+        return is_throttled(log, by) and bool(self._replicas.throttles.leader.wait(monotonic_ms()))
 
-    def _count_replicated(self, reads: Iterable[_Read], by: _Fetcher) -> None:
-        logs = ((read.replica.log, len(read.answer.records)) for read in reads if read.replica is not None)
-        size = sum(size for log, size in logs if log is not None and _is_throttled(log, by))
-        if size > 0:
-            self._replicas.throttles.leader.record(size, monotonic_ms())
-
-    def _look_again(self, by: _Fetcher, until: float) -> float:
+    def _look_again(self, by: Fetcher, until: float) -> float:
         """When a fetch that finds too little is looked at again, though nothing comes."""
         wait_ms = self._replicas.throttles.leader.wait(monotonic_ms()) if by.broker >= 0 else 0
         if wait_ms <= 0:
@@ -400,21 +322,20 @@ class Fetch:
 
     # -- answering -------------------------------------------------------------------------------------------------
 
-    def _throttled(self, plan: Plan, reads: list[_Read], wait_ms: int) -> Any:
+    async def _throttled(self, plan: Plan, reads: list[Read], wait_ms: int) -> Any:
         """Nothing, for now: the session is as it was, and one that would begin does not (KIP-219)."""
-        for read in reads:
-            read.drop()
+        await drop(reads)
         if not plan.incremental:
             self._sessions.end(plan.session_id)
         return m.FetchResponse(session_id=plan.session_id if plan.incremental else 0, throttle_time_ms=wait_ms)
 
-    async def _answer(self, plan: Plan, reads: list[_Read], listener: str, wait_ms: int) -> Any:
+    async def _answer(self, plan: Plan, reads: list[Read], listener: str, wait_ms: int) -> Any:
         kind, image = m.FetchResponse, self._metadata.image
-        by_key = {read.key: read for read in reads}
         response = kind(session_id=plan.session_id, throttle_time_ms=wait_ms)
         topic: str | bytes | None = None
-        async for share in in_shares(plan.told([(read.key, read.news) for read in reads])):
-            for key in share:
+        async for share in in_shares(reads):
+            by_key = {read.key: read for read in share}
+            for key in plan.told((read.key, read.news) for read in share):
                 read = by_key.pop(key)
                 if key.topic != topic:  # adjacent partitions of one topic share an entry, as in Kafka's answers
                     topic = key.topic
@@ -423,8 +344,8 @@ class Fetch:
                 response.responses[-1].partitions.append(read.answer)
                 if read.answer.error_code in MOVED:
                     self._show_leader(response, key, read.answer, image, listener)
-        for read in by_key.values():
-            read.drop()
+            for read in by_key.values():
+                read.drop()
         return response
 
     def _show_leader(self, response: Any, key: Key, answer: Any, image: Image, listener: str) -> None:
@@ -433,14 +354,7 @@ class Fetch:
             tell_leader(response, answer, self._replicas.leader_of(topic.name, key.partition), image, listener)
 
 
-def _ends_a_log(read: _Read) -> bool:
-    """True if the answer says that a client's offset is outside the log, or that its log diverges."""
-    answer = read.answer
-    outside = answer.error_code == errors.OFFSET_OUT_OF_RANGE or answer.diverging_epoch is not None
-    return outside and read.replica is not None
-
-
-def _bytes(size: int, reads: Sequence[_Read]) -> int:
+def _bytes(size: int, reads: Sequence[Read]) -> int:
     """Of an answer with so many bytes of records, with as many around them as there mostly are."""
     return size + ANSWER_BYTES + len(reads) * PARTITION_BYTES
 

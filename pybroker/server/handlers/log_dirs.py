@@ -27,7 +27,7 @@ class DescribeLogDirs:
         wanted = None
         if request.topics is not None:
             wanted = set[TopicPartition]()
-            async for share in in_shares([(topic.topic, p) for topic in request.topics for p in topic.partitions]):
+            async for share in in_shares((topic.topic, p) for topic in request.topics for p in topic.partitions):
                 wanted.update(TopicPartition(*each) for each in share)
         sizes = await self._sizes(wanted)
         results = [await asyncio.to_thread(_describe, d, sizes.get(d, {})) for d in self._replicas.log_dirs]

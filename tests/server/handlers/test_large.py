@@ -229,7 +229,7 @@ async def test_what_is_named_twice_is_refused_wherever_it_is_named(desk: Desk, m
 
 async def test_names_are_kept_up_to_a_bound(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request with too many names is refused before any topic is created: names are kept as long as it lasts."""
-    monkeypatch.setattr(twice, "NAMES", 1_000)
+    monkeypatch.setattr(twice, "RESOURCES", 1_000)
     topics = [m.CreateTopicsRequest.Topics(name=f"t{n}", num_partitions=1, replication_factor=1) for n in range(1_001)]
     request = m.CreateTopicsRequest(topics=topics, timeout_ms=1000)
     with pytest.raises(Disconnect, match="more than 1000"):
@@ -260,3 +260,22 @@ async def test_settings_asked_for_twice_are_refused_in_slices(desk: Desk) -> Non
     told = [(result.resource_name, result.error_code) for result in answer.results]
     assert len(told) == len(names)
     assert [code for name, code in told if name == "again"] == [errors.INVALID_REQUEST] * 2
+
+
+async def test_as_many_acls_are_deleted_as_are_created(desk: Desk) -> None:
+    dispatcher, count = Dispatcher(desk.table), 100_000
+    create, delete = SERVED[KEYS["CreateAcls"]], SERVED[KEYS["DeleteAcls"]]
+    assert bound_of("DeleteAcls").most == bound_of("CreateAcls").most >= count
+    created = await respond(dispatcher, create, wide(create.request, create.max_version, ("creations",), (count,)))
+    deleted = await respond(dispatcher, delete, wide(delete.request, delete.max_version, ("filters",), (count,)))
+    assert len(created.results) == len(deleted.filter_results) == count
+
+
+@pytest.mark.parametrize("name", ["DescribeConfigs", "IncrementalAlterConfigs"])
+async def test_all_topics_of_a_large_cluster_fit_into_one_request(desk: Desk, name: str) -> None:
+    """`kafka-topics --describe` asks for the settings of all topics at once."""
+    api = SERVED[KEYS[name]]
+    resources = [api.request.Resources(resource_type=2, resource_name=f"t{n}") for n in range(20_001)]
+    answer = await respond(Dispatcher(desk.table), api, api.request(resources=resources))
+    told = answer.results if name == "DescribeConfigs" else answer.responses
+    assert len(told) == len(resources)
