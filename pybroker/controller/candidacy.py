@@ -2,6 +2,7 @@
 
 /controller is there ──it changes──> looked at again
 /controller is free ──elected──> the reign ──over──> looked at again
+                                            └──Deposed──> left to others for a while, longer each time
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from pybroker.controller import nodes
-from pybroker.controller.election import Fence, elect
+from pybroker.controller.election import Deposed, Fence, elect
 from pybroker.coordination.commit import until_answered
 from pybroker.coordination.store import ENDED, BadVersion, NoNode, Session, SessionExpired, Stat, StoreError
 from pybroker.logs import event
@@ -34,12 +35,12 @@ class Candidacy:
         self._waits_until_s = 0.0  # until then, by the loop's clock, it leaves elections to others
 
     def wait(self, wait_s: float) -> None:
-        """Leave elections to others for so long."""
-        self._waits_until_s = asyncio.get_running_loop().time() + wait_s
+        """Leave elections to others for so long at least."""
+        self._waits_until_s = max(self._waits_until_s, asyncio.get_running_loop().time() + wait_s)
 
     async def stand(self) -> None:
         """Stand for election until the session ends."""
-        look, pauses = asyncio.Event(), Pauses()
+        look, pauses, persistent = asyncio.Event(), Pauses(), -1
         self._session.listen(lambda state: look.set())
         while self._session.state not in ENDED:
             try:
@@ -49,6 +50,10 @@ class Candidacy:
                     await self._give_up(there)  # of a reign that failed: nobody is elected while it is there
                     continue
                 if there is not None:
+                    if not there.ephemeral_owner and there.czxid != persistent:
+                        persistent = there.czxid
+                        cause = "it belongs to no session, so it stays until somebody deletes it"
+                        event(log, logging.WARNING, "no controller is elected", node=nodes.CONTROLLER, cause=cause)
                     await look.wait()
                     continue
                 if (left_s := self._waits_until_s - asyncio.get_running_loop().time()) > 0:
@@ -60,6 +65,9 @@ class Candidacy:
                     await self._reign(fence)
             except SessionExpired:
                 return
+            except Deposed as problem:
+                pauses.is_news(problem)  # which its resignation has said
+                self.wait(pauses.take())
             except StoreError as problem:
                 if pauses.is_news(problem):
                     event(log, logging.WARNING, "election failed", reason=problem)

@@ -1,7 +1,7 @@
 """The controller of a cluster: one task with one inbox, on the broker that was elected.
 
-    standing ──/controller is free: elected──> reigning ──another's epoch, or the session is over──> standing
-                                                  │
+    standing ──/controller is free: elected──> reigning ──another's epoch, the session is over,
+                                                  │              or /controller is no longer its own──> standing
         watches, answers, timers, requests ──> inbox ──one at a time──> cluster/election.py decides
                                                   ──> states are written by their versions, behind the epoch
                                                   ──> brokers are told, each by a queue of its own
@@ -34,7 +34,7 @@ from pybroker.controller.candidacy import Candidacy
 from pybroker.controller.channels import Channels
 from pybroker.controller.cluster_context import ClusterContext
 from pybroker.controller.damage import AGAIN_S
-from pybroker.controller.election import Fence
+from pybroker.controller.election import Deposed, Fence, check_node
 from pybroker.controller.inbox import Inbox
 from pybroker.controller.restoration import Restoration, add_lost_partitions, raise_above
 from pybroker.controller.topic_deletion import Deletions
@@ -119,8 +119,12 @@ class Controller:
         ]
         why = "it was stopped"
         try:
+            await self._check_node()
             await self._take_over()
             await inbox.work()
+        except Deposed as problem:
+            why = problem.message
+            raise
         except KafkaError as problem:
             why = problem.message
             if problem.code != errors.NOT_CONTROLLER:
@@ -145,11 +149,19 @@ class Controller:
         if state in ENDED:
             self._inbox.put(self._over)
         elif state is SessionState.CONNECTED:
+            self._inbox.once("controllership", self._check_node)
             self.context.watched.clear()
             self._inbox.once("brokers", self._brokers)
             self._inbox.once("topics", self._topics)
             self._inbox.once("deletions", self._delete)
             self._inbox.once("log dirs", self._log_dirs)
+
+    async def _check_node(self) -> None:
+        """End the term where its node is gone or another's; else watch it."""
+        inbox = self._inbox
+        await check_node(
+            self._session, self._broker_id, lambda _: inbox.once("controllership", self._check_node)
+        )
 
     async def _over(self, why: str = "the session of the controller is over") -> None:
         raise KafkaError(errors.NOT_CONTROLLER, why)
