@@ -49,11 +49,15 @@ class Pauses:
         self._reason, self._said_s = str(reason), now_s
         return True
 
+    def take(self) -> float:
+        """The length of this pause, for a caller that waits by itself."""
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, PAUSE_S_MAX)
+        return pause_s
+
     async def wait(self, changed: asyncio.Event) -> None:
         """Return when the pause is over, or at once if something has changed: then the next pause is the shortest."""
-        pause_s, self._next_s = self._next_s, min(2 * self._next_s, PAUSE_S_MAX)
         try:
-            async with asyncio.timeout(pause_s):
+            async with asyncio.timeout(self.take()):
                 await changed.wait()
             self._next_s = PAUSE_S_MIN
         except TimeoutError:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from pybroker import errors
+from pybroker.client.metadata import Node
 from pybroker.client.network import ANY, Network
 from pybroker.client.promise import Promise
 from pybroker.client.requests import PLAIN, Done, How, tell
@@ -33,6 +34,8 @@ class Coordinator:
     def __init__(self, network: Network, group_id: str) -> None:
         self.group_id = group_id
         self.node = -1
+        self._at = Node(-1, "", -1, None)
+        """As FindCoordinator told of it: metadata may be older, or not there yet."""
         self.failure: KafkaError | None = None
         """Why it is not known, since it was known last."""
         self._failing_s, self._said = 0.0, False
@@ -52,9 +55,9 @@ class Coordinator:
             if error is not None:
                 tell(done, None, error)
                 return
-            self._network.send(self.node, message, partial(self._answered, done), lane=lane, how=how)
+            self._network.send(self._at, message, partial(self._answered, done), lane=lane, how=how)
 
-        if self.node >= 0:
+        if self.node >= 0 and self._network.knows(self._at):
             go(None)
             return
         self._waiting.append(go)
@@ -80,11 +83,12 @@ class Coordinator:
             if told.error_code:
                 words = told.error_message or errors.lookup(told.error_code).meaning
                 error = KafkaError(told.error_code, f"the coordinator of group {self.group_id!r}: {words}")
-            elif told.node_id not in self._network.view.nodes:
-                error = KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"the coordinator is broker {told.node_id}")
-                self._network.refresh()
             else:
                 self.node = told.node_id
+                self._at = Node(told.node_id, told.host, told.port, None)
+                if not self._network.knows(self._at):
+                    self._network.tell_of(self._at)
+                    self._network.refresh()
         self._note(error)
         waiting, self._waiting = self._waiting, []
         for go in waiting:

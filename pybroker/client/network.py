@@ -104,6 +104,8 @@ class Network:
         self._bootstrap = parse_bootstrap(settings.bootstrap_servers)
         self._create_topics = create_topics
         self._channels: dict[tuple[str, int, str], Channel] = {}
+        self._told_of: set[tuple[str, int]] = set()
+        """Brokers that another answer named, and metadata did not yet."""
         self._wanted: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         self._asking = False
@@ -240,12 +242,23 @@ class Network:
         """Call on the loop's thread after every change of the view."""
         self._listeners.append(listener)
 
-    def channel(self, node: int | None, lane: str = "") -> Channel:
+    def tell_of(self, node: Node) -> None:
+        """Keep the channel to a broker that another answer than metadata names."""
+        self._told_of.add((node.host, node.port))
+
+    def knows(self, node: Node) -> bool:
+        """Is there a broker at this address, as metadata says, or as was told since?"""
+        address = node.host, node.port
+        return address in self._told_of or any((n.host, n.port) == address for n in self.view.nodes.values())
+
+    def channel(self, node: int | Node | None, lane: str = "") -> Channel:
         """The channel to a broker. KafkaError(BROKER_NOT_AVAILABLE) if the cluster has no such broker.
 
         Requests that wait at the broker (a fetch, a join) hold up those behind them: they get a lane of their own."""
         if node is ANY:
             host, port = self._any_address() or self._bootstrap[0]
+        elif isinstance(node, Node):
+            host, port = node.host, node.port
         elif node in self.view.nodes:
             host, port = self.view.nodes[node].host, self.view.nodes[node].port
         else:
@@ -269,7 +282,7 @@ class Network:
             )
         return found
 
-    def send(self, node: int | None, message: Any, done: Done, *, lane: str = "", how: How = PLAIN) -> None:
+    def send(self, node: int | Node | None, message: Any, done: Done, *, lane: str = "", how: How = PLAIN) -> None:
         """Send a request; what it fails with may be that there is no such broker."""
         try:
             channel = self.channel(node, lane)
@@ -424,7 +437,9 @@ class Network:
 
     def _close_strangers(self) -> None:
         """Channels to addresses that are no broker's any more."""
-        addresses = {(n.host, n.port) for n in self.view.nodes.values()} | {*self._bootstrap}
+        named = {(n.host, n.port) for n in self.view.nodes.values()}
+        self._told_of -= named
+        addresses = named | self._told_of | {*self._bootstrap}
         for key in [key for key in self._channels if key[:2] not in addresses]:
             words = f"{HostPort(*key[:2])} is no broker of the cluster any more"
             gone = KafkaError(errors.NETWORK_EXCEPTION, words)

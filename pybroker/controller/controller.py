@@ -1,7 +1,7 @@
 """The controller of a cluster: one task with one inbox, on the broker that was elected.
 
-    standing ──/controller is free: elected──> reigning ──another's epoch, or the session is over──> standing
-                                                  │
+    standing ──/controller is free: elected──> reigning ──another's epoch, the session is over,
+                                                  │              or /controller is no longer its own──> standing
         watches, answers, timers, requests ──> inbox ──one at a time──> cluster/election.py decides
                                                   ──> states are written by their versions, behind the epoch
                                                   ──> brokers are told, each by a queue of its own
@@ -30,30 +30,20 @@ from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller import failures, nodes
 from pybroker.controller.balance import Balance
 from pybroker.controller.broker_channel import OpenLink
+from pybroker.controller.candidacy import Candidacy
 from pybroker.controller.channels import Channels
 from pybroker.controller.cluster_context import ClusterContext
 from pybroker.controller.damage import AGAIN_S
-from pybroker.controller.election import Fence, elect
+from pybroker.controller.election import Deposed, Fence, check_node
 from pybroker.controller.inbox import Inbox
 from pybroker.controller.restoration import Restoration, add_lost_partitions, raise_above
 from pybroker.controller.topic_deletion import Deletions
-from pybroker.coordination.commit import until_answered
-from pybroker.coordination.store import (
-    ENDED,
-    BadVersion,
-    NoNode,
-    Session,
-    SessionExpired,
-    SessionState,
-    Stat,
-    StoreError,
-    WatchEvent,
-)
+from pybroker.coordination.store import ENDED, Session, SessionState, StoreError, WatchEvent
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.tasks import cancel_and_wait
-from pybroker.upkeep import Pauses, keep_up
+from pybroker.upkeep import keep_up
 
 log = logging.getLogger(__name__)
 
@@ -77,14 +67,13 @@ class Controller:
         self._broker_id = broker_id
         self._config = config
         self._topic_config = topic_config
-        self._wall_ms = wall_ms
+        self._candidacy = Candidacy(session, broker_id, wall_ms, self._reign)
         self._inbox = Inbox(broker_id)  # a new one for each term
         self.channels = Channels(broker_id, open_link, self)
         self._task: asyncio.Task[None] | None = None
         self.context: ClusterContext | None = None  # while it is the controller
         self._deletions: Deletions | None = None
         self._restoration: Restoration | None = None
-        self._waits_until_s = 0.0  # until then, by the loop's clock, it leaves elections to others
         self._refusals: set[tuple[int, int]] = set()
         """(broker, code) of each refusal that was logged, in any term, until the broker executes a request again."""
         self._step = 1
@@ -98,7 +87,7 @@ class Controller:
 
     def start(self) -> None:
         """Stand for election, again and again, until the session ends."""
-        self._task = asyncio.get_running_loop().create_task(self._stand())
+        self._task = asyncio.get_running_loop().create_task(self._candidacy.stand())
 
     async def stop(self) -> None:
         """Resign; the node of the controllership goes with the session."""
@@ -108,57 +97,11 @@ class Controller:
     async def hand_over(self) -> None:
         """Resign if this broker is the controller, and let the others stand for election first."""
         if self.context is not None:
-            self._waits_until_s = asyncio.get_running_loop().time() + HAND_OVER_S
+            self._candidacy.wait(HAND_OVER_S)
             with contextlib.suppress(KafkaError, TimeoutError):
                 await asyncio.wait_for(self.ask(functools.partial(self._over, STOPS)), HAND_OVER_S)
 
-    # -- election ----------------------------------------------------------------------------------------------------
-
-    async def _stand(self) -> None:
-        look, pauses = asyncio.Event(), Pauses()
-        self._session.listen(lambda state: look.set())
-        while self._session.state not in ENDED:
-            try:
-                look.clear()
-                there = await until_answered(
-                    lambda: self._session.exists(nodes.CONTROLLER, watch=lambda _: look.set())
-                )
-                if there is not None and there.ephemeral_owner == self._session.id:
-                    await self._give_up(there)  # of a reign that failed: nobody is elected while it is there
-                    continue
-                if there is not None:
-                    await look.wait()
-                    continue
-                if (left_s := self._waits_until_s - asyncio.get_running_loop().time()) > 0:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(look.wait(), left_s)
-                    continue
-                fence = await elect(self._session, self._broker_id, self._wall_ms())
-                if fence is not None:
-                    await self._reign(fence)
-            except SessionExpired:
-                return
-            except StoreError as problem:
-                if pauses.is_news(problem):
-                    event(log, logging.WARNING, "election failed", reason=problem)
-                await pauses.wait(await self._epoch_changes())
-            except Exception as problem:  # a mistake of ours: another may do better, and this one is tried again
-                if pauses.is_news(repr(problem)):
-                    event(log, logging.ERROR, "controller failed", reason=problem, exc_info=problem)
-                await pauses.wait(asyncio.Event())
-
-    async def _epoch_changes(self) -> asyncio.Event:
-        """An event that is set when the node of the controller epoch changes: it may be what prevents an election."""
-        changed = asyncio.Event()
-        with contextlib.suppress(StoreError):
-            await until_answered(
-                lambda: self._session.exists(nodes.CONTROLLER_EPOCH, watch=lambda _: changed.set())
-            )
-        return changed
-
-    async def _give_up(self, stat: Stat) -> None:
-        with contextlib.suppress(NoNode, BadVersion):
-            await until_answered(lambda: self._session.delete(nodes.CONTROLLER, stat.version))
+    # -- the reign -----------------------------------------------------------------------------------------------------
 
     async def _reign(self, fence: Fence) -> None:
         """Be the controller until it is over."""
@@ -176,8 +119,12 @@ class Controller:
         ]
         why = "it was stopped"
         try:
+            await self._check_node()
             await self._take_over()
             await inbox.work()
+        except Deposed as problem:
+            why = problem.message
+            raise
         except KafkaError as problem:
             why = problem.message
             if problem.code != errors.NOT_CONTROLLER:
@@ -202,11 +149,19 @@ class Controller:
         if state in ENDED:
             self._inbox.put(self._over)
         elif state is SessionState.CONNECTED:
+            self._inbox.once("controllership", self._check_node)
             self.context.watched.clear()
             self._inbox.once("brokers", self._brokers)
             self._inbox.once("topics", self._topics)
             self._inbox.once("deletions", self._delete)
             self._inbox.once("log dirs", self._log_dirs)
+
+    async def _check_node(self) -> None:
+        """End the term where its node is gone or another's; else watch it."""
+        inbox = self._inbox
+        await check_node(
+            self._session, self._broker_id, lambda _: inbox.once("controllership", self._check_node)
+        )
 
     async def _over(self, why: str = "the session of the controller is over") -> None:
         raise KafkaError(errors.NOT_CONTROLLER, why)

@@ -2,6 +2,7 @@
 
 /controller absent ──multi: create it, set /controller_epoch from e to e+1 by version──> controller of epoch e+1
 /controller there, or another was quicker ──> somebody else's
+/controller deleted, or written over by hand ──its watch fires──> Deposed
 """
 
 import contextlib
@@ -26,10 +27,19 @@ from pybroker.coordination.store import (
     Set,
     StoreDamaged,
     StoreError,
+    StoreFailed,
+    Watch,
 )
 from pybroker.errors import KafkaError
 
 FIRST_EPOCH = 0
+
+
+class Deposed(KafkaError):
+    """NOT_CONTROLLER: this broker was elected, and somebody else has changed that in the store."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(errors.NOT_CONTROLLER, why)
 
 
 class Fence(NamedTuple):
@@ -106,7 +116,7 @@ async def write(session: Session, fence: Fence, ops: list[Op]) -> None:
         await commit(session, [fence.check, *ops])
     except StoreError as problem:
         if isinstance(problem, BadVersion) and problem.index == 0:
-            raise KafkaError(errors.NOT_CONTROLLER, "another broker has become the controller") from None
+            raise Deposed("another broker has become the controller") from None
         if isinstance(problem, SessionExpired | ConnectionLoss):
             raise KafkaError(errors.NOT_CONTROLLER, f"this broker is the controller no more: {problem}") from problem
         if isinstance(problem, NodeExists | NoNode | BadVersion | NotEmpty):
@@ -115,8 +125,27 @@ async def write(session: Session, fence: Fence, ops: list[Op]) -> None:
 
 
 async def check_reign(session: Session, fence: Fence) -> None:
-    """See whether there has been another election: a broker has heard of a later controller. Raises NOT_CONTROLLER."""
+    """See whether there has been another election: a broker has heard of a later controller. Raises Deposed."""
     data, _ = await until_answered(lambda: session.get(nodes.CONTROLLER_EPOCH))
     epoch = nodes.load_controller_epoch(data)
     if epoch != fence.epoch:
-        raise KafkaError(errors.NOT_CONTROLLER, f"the controller of epoch {epoch} was elected")
+        raise Deposed(f"the controller of epoch {epoch} was elected")
+
+
+async def check_node(session: Session, broker_id: int, watch: Watch) -> None:
+    """See that /controller is this session's and names this broker; `watch` fires at the next change of it. Raises
+    Deposed, StoreError."""
+    path = nodes.CONTROLLER
+    there = await until_answered(lambda: session.exists(path, watch=watch))
+    if there is not None and there.ephemeral_owner == session.id and there.version == 0:
+        return  # as it was made
+    if there is not None and there.ephemeral_owner != session.id:
+        raise Deposed(f"{path} is another session's")
+    try:
+        named = nodes.load_controller((await read(session, path))[0])
+    except NoNode:
+        raise Deposed(f"{path} was deleted") from None
+    except StoreFailed as problem:  # it is damaged, or access is denied
+        raise Deposed(f"{path} was written over and cannot be read: {problem.detail}") from None
+    if named != broker_id:
+        raise Deposed(f"{path} was written over and names broker {named}")

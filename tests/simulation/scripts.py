@@ -12,7 +12,7 @@ from pybroker import core
 from pybroker.cluster.caller import Call
 from pybroker.controller import nodes
 from pybroker.controller.requests import elect_leaders
-from pybroker.coordination.store import NoNode
+from pybroker.coordination.store import NodeExists, NoNode
 from pybroker.protocol import messages as m
 from tests.simulation.broker import Life
 from tests.simulation.checker import T
@@ -20,6 +20,7 @@ from tests.simulation.clients import ACKS_ALL
 from tests.simulation.world import World
 
 LONG_S = 20.0
+DELETIONS = 15
 LOOK_S = 0.0001  # less than any message takes
 
 
@@ -149,3 +150,36 @@ async def a_follower_comes_back_with_less(world: World) -> None:
     assert 3 not in states[T].isr
     leader.again(3)
     world.clients.start()
+
+
+async def the_controllership_goes(world: World) -> None:
+    """Somebody deletes /controller, or writes it over, again and again, between the faults of the seed."""
+    random, admin = world.random, await world.store.session(60_000)
+    for _ in range(DELETIONS):
+        await asyncio.sleep(random.choice((0.01, 0.3, 1.5)) * random.random())
+        world.clients.check()
+        if random.random() < 0.4:
+            world.faults.next()
+        how = random.choice(("deleted", "garbage", "another's", "nobody's"))
+        world.say(f"-- /controller is {how}")
+        with contextlib.suppress(NoNode, NodeExists):
+            if how == "garbage":
+                await admin.set(nodes.CONTROLLER, b"garbage")
+                continue
+            await admin.delete(nodes.CONTROLLER)
+            if how != "deleted":
+                await admin.create(nodes.CONTROLLER, nodes.dump_controller(9, 0), ephemeral=how == "another's")
+                await asyncio.sleep(random.random())
+                await admin.delete(nodes.CONTROLLER)
+    world.faults.end()
+    await until("one knows that it reigns", lambda: _reigns(world))
+
+
+def _reigns(world: World) -> bool:
+    """Is there one that takes itself for the controller, and does the store agree?"""
+    with contextlib.suppress(NoNode):
+        _, there = world.store.read(nodes.CONTROLLER)
+        lives = world.network.lives.values()
+        active = [life for life in lives if life.controller is not None and life.controller.active]
+        return [life.member.session.id for life in active] == [there.ephemeral_owner]
+    return False

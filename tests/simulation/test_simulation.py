@@ -51,6 +51,12 @@ def test_what_the_store_shows_is_judged(tmp_path: Path) -> None:
         simulate(1, tmp_path, script=script)
 
 
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_a_controllership_that_people_delete(seed: int, tmp_path: Path) -> None:
+    """Nothing acknowledged is lost, there is one controller in the end, and all is well again."""
+    simulate(seed, tmp_path, script=scripts.the_controllership_goes)
+
+
 def test_a_callback_that_raises_fails_the_schedule(tmp_path: Path) -> None:
     """A broker's own loop would log it."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from pybroker import errors
 from pybroker.protocol import messages as m
@@ -167,3 +168,39 @@ def test_two_of_one_kind(cluster: Cluster, tmp_path: Path) -> None:
             second.close()
         witness.until_acked()
         witness.judge()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_controllership_that_an_operator_deletes(count: int, tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """`deleteall /controller`, as Kafka's runbooks say: another reign begins, acknowledged records are there, and the
+    cluster goes on. A node of nobody's keeps all waiting until it is deleted too."""
+    sets: dict[str, object] = {"min.insync.replicas": 1}
+    with Cluster(tmp_path, zookeeper, count, default_replication_factor=count, **sets) as cluster:
+        replicas = [list(cluster.brokers)]
+        topic = cluster.create("t", replicas=replicas)
+        admin = KazooClient(zookeeper.connect + cluster.chroot)
+        admin.start()
+        try:
+            with Witness(cluster, topic) as witness:
+                witness.until_acked()
+                for again in range(2):
+                    before = int(admin.get("/controller_epoch")[0])
+                    admin.delete("/controller")
+                    until("a node is there again", lambda: admin.exists("/controller"))
+                    assert int(admin.get("/controller_epoch")[0]) == before + 1
+                    cluster.create(f"later-{again}", replicas=replicas)
+                    witness.until_acked()
+                change = admin.transaction()
+                change.delete("/controller")
+                change.create("/controller", b"garbage")
+                assert change.commit() == [True, "/controller"]
+                time.sleep(1)
+                assert int(admin.get("/controller_epoch")[0]) == before + 1
+                admin.delete("/controller")
+                until("a node is there again", lambda: admin.exists("/controller"))
+                cluster.create("last", replicas=replicas)
+                witness.until_acked()
+                witness.judge()
+        finally:
+            admin.stop()
+            admin.close()
