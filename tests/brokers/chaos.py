@@ -140,7 +140,7 @@ class Chaos:
         """Restore ZooKeeper from a copy that is older than the last elections, while all replicas are in sync: the copy
         does not know of one that lags. No topic comes or goes in between: the copy does not know of it, either."""
         with self.churn.resting(REST_S_MAX) as rests:
-            if not rests or OFFSETS not in self.cluster.admin.list_topics(timeout=10).topics:
+            if not rests or OFFSETS not in self.cluster.metadata().topics:
                 return
             self.faults.copy_zookeeper()
             self.heal()
@@ -248,7 +248,7 @@ class Chaos:
 
     def left(self) -> list[str]:
         """What there is of topics that came and went."""
-        topics = self.cluster.admin.list_topics(timeout=10).topics
+        topics = self.cluster.metadata().topics
         walks = (os.walk(broker.data_dir) for broker in self.cluster.brokers.values())  # not minding what goes
         logs = (f"{place}/{name}" for walk in walks for place, names, _ in walk for name in names)
         return [name for name in (*topics, *logs) if name.rpartition("/")[2].startswith(PREFIX)]

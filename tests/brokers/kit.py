@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import struct
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
 from pybroker.protocol import messages as m
 from pybroker.server.zookeeper_server import ZooKeeper
@@ -155,9 +157,20 @@ class Cluster:
         self.admin.create_topics([topic])[name].result(60)
         return name
 
+    def metadata(self, topic: str | None = None, timeout_s: float = 10) -> ClusterMetadata:
+        """As some live broker says. One that no controller reaches closes the connection: others are asked then."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self.admin.list_topics(topic, timeout=max(0.1, deadline - time.monotonic()))
+            except KafkaException as problem:
+                if problem.args[0].code() != KafkaError._TRANSPORT or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
     def partition(self, topic: str, index: int = 0) -> tuple[int, list[int]]:
         """(leader, ISR) as some live broker says."""
-        found = self.admin.list_topics(topic, timeout=10).topics[topic].partitions.get(index)
+        found = self.metadata(topic).topics[topic].partitions.get(index)
         return (-1, []) if found is None else (found.leader, list(found.isrs))
 
     def told_by(self, number: int, topic: str) -> dict[int, tuple[int, list[int]]]:
@@ -172,7 +185,7 @@ class Cluster:
         return self.partition(topic, index)[0]
 
     def controller(self, timeout_s: float = 10) -> int:
-        return int(self.admin.list_topics(timeout=timeout_s).controller_id)
+        return int(self.metadata(timeout_s=timeout_s).controller_id)
 
     def until_in_sync(self, topic: str, partitions: int = 1, size: int = 3, timeout_s: float = 60) -> None:
         """Wait until some live broker says that `size` replicas are in sync; if that is all, until each broker does."""

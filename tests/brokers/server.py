@@ -75,7 +75,7 @@ class ThreeBrokers(Server):
         """Those that the test has to do with."""
         if self.group:
             return [self._coordinator()]
-        topics = self.cluster.admin.list_topics(timeout=10).topics
+        topics = self.cluster.metadata().topics
         if self.topic in topics:
             return sorted({p.leader for p in topics[self.topic].partitions.values()} & self.cluster.brokers.keys())
         return list(self.cluster.brokers)
