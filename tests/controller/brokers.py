@@ -18,7 +18,7 @@ from pybroker.controller import nodes
 from pybroker.controller.controller import Controller
 from pybroker.controller.loading import prepare
 from pybroker.coordination.memory import MemorySession
-from pybroker.coordination.store import Create, NodeExists
+from pybroker.coordination.store import Create, NodeExists, NoNode
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from tests.controller.forbidding import ForbiddingStore
@@ -230,7 +230,9 @@ class FakeCluster:
 
     async def until_led(self, key: TopicPartition, leader: int) -> None:
         async def led() -> bool:
-            return (await self.state(key))[0] == leader
+            with contextlib.suppress(NoNode):  # it is about to be made
+                return (await self.state(key))[0] == leader
+            return False
 
         await eventually(f"{leader} leads {key}", led)
         await eventually("all are told", lambda: all(b.image[key].leader == leader for b in self.living))
