@@ -86,7 +86,7 @@ class Loop:
                 raise
 
     def call_surely(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Run a call on the loop's thread, or here once that has ended: somebody waits for what comes of it."""
+        """Run a call on the loop's thread, or here once that has ended: a caller waits for its outcome."""
         self.call_soon(call, *arguments)
         if self._over:
             self._run_left()
@@ -189,7 +189,7 @@ class Loop:
             if self._running:
                 self._running = False
                 self._guard(self._died)
-            self._over = True  # before the calls that are left: who hands over a later one sees it
+            self._over = True  # before the calls that are left: a thread that adds a later one sees it
             self._run_left()
             self._selector.close()
             self._wakes.close()

@@ -247,7 +247,7 @@ class Network:
         self._told_of.add((node.host, node.port))
 
     def knows(self, node: Node) -> bool:
-        """Is there a broker at this address, as metadata says, or as was told since?"""
+        """True if metadata, or another answer since, names a broker at this address."""
         address = node.host, node.port
         return address in self._told_of or any((n.host, n.port) == address for n in self.view.nodes.values())
 

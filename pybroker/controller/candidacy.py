@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Candidacy:
-    """Of the broker `broker_id`, in one session; `reign` is run whenever it was elected, until that is over."""
+    """Stand for the broker `broker_id` in one session; `reign` runs after each election that it wins, to its end."""
 
     def __init__(
         self, session: Session, broker_id: int, wall_ms: Callable[[], int], reign: Callable[[Fence], Awaitable[None]]
@@ -47,7 +47,7 @@ class Candidacy:
                 look.clear()
                 there = await until_answered(lambda: self._session.exists(nodes.CONTROLLER, watch=lambda _: look.set()))
                 if there is not None and there.ephemeral_owner == self._session.id:
-                    await self._give_up(there)  # of a reign that failed: nobody is elected while it is there
+                    await self._give_up(there)  # of a reign that failed: no broker is elected while it is there
                     continue
                 if there is not None:
                     if not there.ephemeral_owner and there.czxid != persistent:

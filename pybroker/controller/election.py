@@ -36,7 +36,7 @@ FIRST_EPOCH = 0
 
 
 class Deposed(KafkaError):
-    """NOT_CONTROLLER: this broker was elected, and somebody else has changed that in the store."""
+    """NOT_CONTROLLER: this broker was elected, and another client has changed that in the store."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errors.NOT_CONTROLLER, why)

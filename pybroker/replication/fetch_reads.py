@@ -1,6 +1,6 @@
-"""What one pass of a Fetch found in each partition, and a fetch that waits for more.
+"""The results of one pass of a Fetch, partition by partition, and a Fetch that waits for more.
 
-A fetch may have 200,000 partitions: whatever is done with all of them is done in shares.
+A Fetch may name 200,000 partitions: all work on them is done in shares.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from pybroker.tasks import SHARE, in_shares
 
 @dataclass(slots=True)
 class Read:
-    """What one pass found in one partition; no replica where it could not be read."""
+    """The result of one pass in one partition; without a replica if it could not be read."""
 
     key: Key
     wanted: Wanted
@@ -30,7 +30,7 @@ class Read:
 
     @property
     def settled(self) -> bool:
-        """It is answered at once, however few bytes there are."""
+        """True if it is answered at once, however few bytes there are."""
         answer = self.answer
         return bool(answer.error_code) or answer.diverging_epoch is not None or answer.preferred_read_replica >= 0
 
@@ -52,7 +52,7 @@ class Read:
 
 
 class Fetcher(NamedTuple):
-    """Who fetches: a follower and the epoch of its broker, -1 where it does not say; -1 and -1 for a consumer."""
+    """A follower and the epoch of its broker, -1 if the request has none; -1 and -1 for a consumer."""
 
     broker: int
     epoch: int

@@ -146,7 +146,7 @@ class Fetch:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def _fetcher(self, request: Any, call: Call) -> Fetcher:
-        """Who the request says that it comes from."""
+        """Return the follower, or the consumer, that the request names."""
         broker, epoch, state = int(request.replica_id), -1, request.replica_state
         if broker == CONSUMER and state is not None:  # from v15 on (KIP-903)
             broker, epoch = int(state.replica_id), int(state.replica_epoch)
@@ -186,7 +186,7 @@ class Fetch:
                 await asyncio.gather(*map(self._doubt, doubted))
             for read in found:
                 if read.answer.error_code:
-                    read.replica = None  # nobody waits for its news
+                    read.replica = None  # no fetch waits for its news
         return reads
 
     async def _doubt(self, read: Read) -> None:
@@ -197,7 +197,7 @@ class Fetch:
             answer.error_code, answer.diverging_epoch, answer.high_watermark = errors.NOT_LEADER_OR_FOLLOWER, None, -1
 
     def _tell(self, reads: Iterable[Read], by: Fetcher) -> None:
-        """A follower has what it has: who waits for the high watermark is told, and who keeps the ISR."""
+        """Report a follower's position to those that wait for the high watermark, and to the ISR."""
         for read in reads:
             if read.replica is not None and not read.settled and self._followers is not None:
                 read.replica.tell()
