@@ -29,9 +29,11 @@ BASE := $(VENV)/.base
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
 BENCH := $(VENV)/.bench
+SITE := $(VENV)/.site
 BUILT := $(VENV)/.built
-GENERATED := core/base/error_codes.pxd
-SOURCES := $(filter-out $(GENERATED),$(foreach kind,pyx pxd h,$(wildcard core/*.$(kind) core/*/*.$(kind)))) setup.py pybroker/errors.py
+GENERATED := core/base/error_codes.pxd core/base/protocol.pxd
+FACTS := tools/core_facts.py pybroker/errors.py pybroker/protocol/apis.py pybroker/protocol/schema.py $(wildcard pybroker/protocol/definitions/*.py)
+SOURCES := $(filter-out $(GENERATED),$(foreach kind,pyx pxd h,$(wildcard core/*.$(kind) core/*/*.$(kind) core/*/*/*.$(kind)))) setup.py $(FACTS)
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v "$$p" && break; done)
@@ -68,10 +70,20 @@ lint: $(DEV) ## ruff, mypy --strict, cython-lint
 	@$(VENV)/bin/cython-lint --no-pycodestyle $(filter-out $(GENERATED),$(filter %.pyx %.pxd,$(SOURCES)))
 
 .PHONY: docs
-docs: $(BUILT) $(DEV) ## what code knows, written down: the APIs and the picture in README.md, docs/config.md
-	@$(PY) tools/readme.py
+docs: $(BUILT) $(DEV) ## what code knows, written down: APIs, settings, log events, pictures, the messages' stubs
+	@$(PY) tools/protocol_page.py
+	@$(PY) tools/log_events.py
+	@$(PY) tools/glance.py >/dev/null
+	@$(PY) tools/messages.py
 	@$(PY) tools/picture.py >/dev/null
 	@$(PY) -m pybroker.config > docs/config.md
+
+.PHONY: site
+site: export NO_MKDOCS_2_WARNING = 1
+site: $(BUILT) $(SITE) ## the documentation as a site, with search, that needs no web server: build/site/index.html
+	@$(PY) -m mkdocs build --quiet --strict
+	@$(PY) tools/site_pages.py build/site
+	@echo "Built: build/site/index.html"
 
 .PHONY: bench
 bench: $(BUILT) $(BENCH) ## the benchmarks, printed beside the limit of this machine
@@ -118,6 +130,12 @@ chaos: $(BUILT) $(DEV) ## three brokers and a ZooKeeper, killed, frozen, cut apa
 clients-on-cluster: $(BUILT) $(DEV) ## the tests of all client libraries, groups and our own client, against three brokers with RF 3
 	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup --target cluster tests/clients tests/groups/system/test_consumers.py $(ON_CLUSTER) $(PYTEST_ARGS)
 
+.PHONY: clients
+clients: $(BUILT) $(DEV) ## the tests of all client libraries and versions, and the table of docs/protocol.md
+	@mkdir -p build
+	@$(PY) -m pytest -q -n $(WORKERS) --dist loadgroup --junitxml build/clients.xml tests/clients $(PYTEST_ARGS)
+	@$(PY) tools/clients_page.py build/clients.xml
+
 .PHONY: long
 long: $(BUILT) $(DEV) ## the tests that make test-all has no time for
 	@$(PY) -m pytest -m long -p no:xdist --durations 20 $(PYTEST_ARGS)
@@ -138,7 +156,7 @@ spark-chaos: $(BUILT) $(DEV) ## a pipeline on a cluster that is killed at random
 
 .PHONY: clean
 clean: ## what a build made; .venv stays (rm -rf .venv takes it too)
-	@rm -rf build dist *.egg-info $(BUILT) $(GENERATED) core/*.c core/*.so core/*/*.c core/*/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf build dist *.egg-info $(BUILT) $(GENERATED) $(foreach kind,c so,core/*.$(kind) core/*/*.$(kind) core/*/*/*.$(kind)) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find pybroker core tests bench examples tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- the steps behind them -------------------------------------------------------------------------------------------
@@ -165,7 +183,7 @@ comma := ,
 java = $(or $(JAVA_HOME),$(shell command -v java 2>/dev/null))
 extra = $*$(if $(and $(filter demo,$*),$(java)),$(comma)spark)
 
-$(DEMO) $(DEV) $(BENCH): $(VENV)/.%: pyproject.toml $(BASE)
+$(DEMO) $(DEV) $(BENCH) $(SITE): $(VENV)/.%: pyproject.toml $(BASE)
 	@echo "Installing what make $* needs"
 	@$(editable) '.[$(extra)]'
 	@touch $@

@@ -1,4 +1,4 @@
-"""Builds and loads the Cython of the benchmarks: native.pyx, their loops, and limit.pyx; once for each state of it."""
+"""Build and load the benchmarks' Cython: native.pyx, their loops, and limit.pyx; once for each state of it."""
 
 import hashlib
 import importlib.util
@@ -28,13 +28,13 @@ setup(ext_modules=modules, script_args=["-q", "build_ext", "--build-lib", target
 
 
 def native() -> ModuleType:
-    """The compiled loops."""
+    """Return the compiled loops."""
     return compiled("native")
 
 
 @cache
 def compiled(name: str) -> ModuleType:
-    """A module from bench/, built under build/bench if this state of it and of core's headers was not built before."""
+    """Return a module of bench/, built under build/bench unless this state of it and of core's headers is there."""
     source = Path(__file__).with_name(f"{name}.pyx")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     facts = [suffix.encode(), BUILD.encode(), source.read_bytes()]

@@ -1,4 +1,4 @@
-"""What a run measured, as JSON for programs, and its workloads as a chart: build/bench/{figures.json,plane.svg}."""
+"""Write a run's results as JSON, and its workloads as a chart: build/bench/{figures.json,plane.svg}."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from bench.build import ROOT
 from bench.figures import FIGURES
 from bench.peers import KAFKA, LIMIT, OURS
-from pybroker.cli import chart
-from pybroker.client.load import WORKLOADS
+from pybroker.cli.bench import chart
+from pybroker.cli.bench.load import WORKLOADS
 
 TARGET = ROOT / "build/bench"
 
@@ -37,11 +37,11 @@ class Reached:
 
 
 REACHED: list[Reached] = []
-"""What this run measured so far."""
+"""The results of this run so far."""
 
 
 def write(machine: str) -> list[Path]:
-    """Write every figure and what the workloads reached; the files. Nothing is written where nothing was measured."""
+    """Write every figure and the workloads' results; return the files. Writes nothing if nothing was measured."""
     if not FIGURES:
         return []
     TARGET.mkdir(parents=True, exist_ok=True)

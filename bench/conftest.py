@@ -1,4 +1,4 @@
-"""What every benchmark gets: a directory on the disk that is measured, and a table at the end."""
+"""The fixtures of every benchmark: a directory on the measured disk, and a table at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from bench.payloads import disk
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On a disk that others keep busy it takes minutes to remove 30,000 files; the figures do not mind."""
+    """Raise the tests' time limit: on a busy disk it takes minutes to remove 30,000 files, which the figures do not
+    include."""
     for item in items:
         item.add_marker(pytest.mark.timeout(600))
 
@@ -24,20 +25,20 @@ def empty_directory() -> tempfile.TemporaryDirectory[str]:
 
 @pytest.fixture
 def log_dir() -> Iterator[Path]:
-    """An empty directory on the disk that is measured; gone with the benchmark, whatever it wrote."""
+    """An empty directory on the measured disk, removed after the benchmark."""
     with empty_directory() as path:
         yield Path(path)
 
 
 @pytest.fixture(scope="module")
 def shared_log_dir() -> Iterator[Path]:
-    """The same, for what all benchmarks of a module read."""
+    """The same, for all benchmarks of a module."""
     with empty_directory() as path:
         yield Path(path)
 
 
 def pytest_configure() -> None:
-    figures.machine(disk())  # as it is before the benchmarks load it
+    figures.machine(disk())  # before the benchmarks load the machine
 
 
 def pytest_report_header() -> str:

@@ -1,4 +1,4 @@
-"""Figures: what a loop cost, what it stands beside, and the table that a run of the benchmarks ends with.
+"""Figures: the cost of a loop, the figure to compare it with, and the table at the end of a run.
 
 The machine is shared and noisy, so loops that are compared run in turns (A B A B ...) and each is judged by its best
 round: noise only ever adds. Figures of two runs are never compared.
@@ -24,12 +24,12 @@ Body = Callable[[], Callable[[], object] | None]
 Loop = Callable[[], AbstractContextManager[Body]]
 
 FIGURES: list[Figure] = []
-"""What this run measured so far."""
+"""The figures of this run so far."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table; `met` is None for what is shown without a target."""
+    """One line of the table; `met` is None for a figure without a target."""
 
     what: str
     payload: str
@@ -40,7 +40,7 @@ class Figure:
 
 
 def show(what: str, payload: str, value: str, beside: str, share: str = "", met: bool | None = None) -> None:
-    """Print a figure as soon as it is known, and keep it for the table; a target that is missed fails its benchmark."""
+    """Print a figure at once, and keep it for the table; a missed target fails its benchmark."""
     figure = Figure(what, payload, value, beside, share, met)
     FIGURES.append(figure)
     print(f"\n  {what}, {payload}: {value}; beside {beside}; {share}{verdict(figure)}", flush=True)
@@ -53,14 +53,14 @@ def verdict(figure: Figure) -> str:
 
 
 def warm_memory(size: int) -> None:
-    """Have so many bytes of the machine's free memory present. The host of a virtual machine takes back what is free,
-    and a page that was away costs ten times one that was not, which would hide what a broker costs."""
+    """Touch this many bytes of the machine's free memory. The host of a virtual machine takes free memory back, and a
+    page that it took costs ten times as much, which would hide the broker's cost."""
     mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
 
 @dataclass
 class Costs:
-    """What the rounds of one loop took: wall time, and the processor time of every thread of this process."""
+    """The rounds of one loop: wall time, and the processor time of every thread of this process."""
 
     wall_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
@@ -75,11 +75,11 @@ class Costs:
 
 
 class Rounds:
-    """Loops that run in turns, the last of them through pytest-benchmark, which keeps its own table of it.
+    """Loops that run in turns, the last of them through pytest-benchmark, which keeps its own table.
 
-    A loop is a context manager: what comes before its `yield` and after it is not timed, what it yields is. Wall time
-    ends when that returns. What it returned, if anything, is called to wait for the threads behind the loop, and then
-    processor time ends. The first round of each warms up and is not counted.
+    A loop is a context manager: only the function that it yields is timed, not the code around the `yield`. Wall time
+    ends when the function returns. Its result, if any, is called to wait for the loop's other threads, and then
+    processor time ends. The first round warms up and is not counted.
     """
 
     def __init__(self, loops: Mapping[str, Loop]) -> None:
@@ -126,7 +126,7 @@ class Rounds:
 
 @cache
 def machine(directory: Path) -> str:
-    """Processor, cores, kernel, file system and load: what every figure of this run was measured on."""
+    """Return processor, cores, kernel, file system and load, for every figure of this run."""
     cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), "?")
     load = os.getloadavg()[0]
@@ -137,7 +137,7 @@ def machine(directory: Path) -> str:
 
 
 def file_system(directory: Path) -> str:
-    """The type of the file system that a directory lies in."""
+    """Return the type of a directory's file system."""
     best, kind = "", "?"
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, name, *_ = line.split()
@@ -147,7 +147,7 @@ def file_system(directory: Path) -> str:
 
 
 def table() -> list[str]:
-    """The figures of this run, in columns."""
+    """Return the figures of this run, in columns."""
     rows = [("what", "payload", "figure", "beside", "against the target")]
     rows += [(f.what, f.payload, f.value, f.beside, f.share + verdict(f)) for f in FIGURES]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]

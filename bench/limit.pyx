@@ -1,8 +1,8 @@
-"""What one core can do when it does only what nobody can leave out: the bar that a broker stands beside.
+"""The upper bound for a broker on one core: an epoll loop that does only the unavoidable work.
 
-An epoll loop that speaks just enough for pybroker.client.load: a batch of Produce v7 is checked by its CRC, stamped
+The loop speaks just enough for pybroker.cli.bench.load: a batch of Produce v7 is checked by its CRC, stamped
 with its offset and written into space reserved ahead, all batches of one turn for one partition in one call; Fetch v11
-is answered from the file. One topic, no groups, no recovery, no errors: what it reaches no broker can be far above.
+is answered from the file. One topic, no groups, no recovery, no errors: no broker can be much faster.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -40,7 +40,7 @@ cdef enum:
     OUTPUT_BYTES = 1 << 16
     ANSWER_BYTES_MAX = 512
     STEP_BYTES = 64 << 20
-    FILE_BYTES = 3221225472        # of address space; what is written more is refused
+    FILE_BYTES = 3221225472        # of address space; writes beyond it are refused
     STARTS_MAX = 1 << 20
 
 cdef enum:
@@ -70,7 +70,7 @@ cdef partition_t partitions[PARTITIONS_MAX]
 
 
 cdef int drain(partition_t* p) noexcept nogil:
-    """Write what this turn gathered; -1 if that fails."""
+    """Write the batches gathered in this turn; -1 if that fails."""
     if p.gathered_count == 0:
         return 0
     if p.end > p.reserved:
@@ -85,7 +85,7 @@ cdef int drain(partition_t* p) noexcept nogil:
 
 
 cdef int64_t append(partition_t* p, uint8_t* batch, int64_t n) noexcept nogil:
-    """Check, stamp and gather a batch; its base offset, or -1."""
+    """Check, stamp and gather a batch; return its base offset, or -1."""
     cdef int64_t base = p.next_offset
     if n < HEADER_BYTES or p.end + n > FILE_BYTES or p.count == STARTS_MAX:
         return -1
@@ -126,7 +126,7 @@ cdef int drain_all() noexcept nogil:
 
 
 cdef int flush(conn_t* c) noexcept nogil:
-    """Send what the socket takes. 1: all; 0: it is full; -1: close."""
+    """Send as much as the socket takes. 1: all; 0: the socket is full; -1: close."""
     cdef ssize_t sent
     if drain_all() < 0:
         return -1
@@ -149,7 +149,7 @@ cdef int flush(conn_t* c) noexcept nogil:
     return 1
 
 
-# -- the two requests: positions behind the header are those of pybroker.client.load's frames ------------------------
+# -- the two requests: positions behind the header are those of pybroker.cli.bench.load's frames ---------------------
 
 cdef void answer_produce(
     conn_t* c, int32_t correlation, const uint8_t* topic, int32_t index, int64_t base) noexcept nogil:
@@ -175,7 +175,7 @@ cdef void answer_produce(
 cdef void answer_fetch(
     conn_t* c, int32_t correlation, const uint8_t* topic, int32_t index, int64_t offset,
     int64_t bytes_max) noexcept nogil:
-    """Whole batches of at most bytes_max, but one at least."""
+    """Return whole batches of at most bytes_max bytes, but at least one."""
     cdef partition_t* p = &partitions[index]
     cdef int64_t name = 2 + load_be16(topic), at = first_above(p.offsets, p.count, offset) - 1
     cdef int64_t from_ = p.end, to = p.end, last
@@ -210,7 +210,7 @@ cdef void answer_fetch(
 
 
 cdef int execute(conn_t* c, uint8_t* f) noexcept nogil:
-    """Execute one frame, behind its size; 1: go on, 0: its answer has to leave first, -1: close."""
+    """Execute one frame, after its size; 1: go on, 0: its answer must be sent first, -1: close."""
     cdef int16_t api = load_be16(f)
     cdef int32_t correlation = load_be32(f + 4), index, n
     cdef uint8_t* topic
@@ -237,7 +237,7 @@ cdef int execute(conn_t* c, uint8_t* f) noexcept nogil:
 
 
 cdef int serve(conn_t* c) noexcept nogil:
-    """Read what there is, execute and answer; -1: close."""
+    """Read available data, execute and answer; -1: close."""
     cdef int64_t at, n
     cdef ssize_t got
     cdef int status = flush(c)
@@ -258,7 +258,7 @@ cdef int serve(conn_t* c) noexcept nogil:
             if c.output_to > OUTPUT_BYTES - ANSWER_BYTES_MAX:
                 status = flush(c)
                 if status <= 0:
-                    return -1  # the generator hears its answers: it never lets them pile up
+                    return -1  # the generator reads its answers, so they never pile up
             if execute(c, c.input + at + 4) < 0:
                 return -1
             at += 4 + n

@@ -1,7 +1,6 @@
-"""The loops that figures are measured with: core's own calls again and again, and the least that anybody could do
-instead.
+"""The measured loops: core's own calls again and again, and the least possible work to compare with.
 
-Each runs without the GIL and checks that it did what it was asked for. Raises OSError where the kernel refuses, and
+Each runs without the GIL and checks its result. Raises OSError where the kernel refuses, and
 AssertionError where core does, since the caller prepared what is appended and read.
 """
 
@@ -13,16 +12,16 @@ from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.files cimport (
     FALLOC_FL_KEEP_SIZE, SYNC_FILE_RANGE_WRITE, fallocate, iovec, pread, pwritev, sync_file_range,
 )
-from pybroker.core.partition_handle cimport Partition
 from pybroker.core.partition.append cimport FROM_CLIENT, appended_t, partition_append
 from pybroker.core.partition.partition cimport BOUND_HIGH_WATERMARK, partition_read, read_t
-from pybroker.core.storage.open_files cimport files_drop
-from pybroker.core.storage.segment cimport BEHIND_MAX, RESERVE_MAX, RESERVE_MIN
+from pybroker.core.partition_handle cimport Partition
+from pybroker.core.storage.segment.open_files cimport files_drop
+from pybroker.core.storage.segment.segment cimport BEHIND_MAX, RESERVE_MAX, RESERVE_MIN
 
 import os
 
 cdef enum:
-    CRC_FROM = 21  # of a batch, its attributes: the CRC covers what follows it
+    CRC_FROM = 21  # the attributes of a batch; the CRC covers everything from here on
 
 
 cdef int fail() except -1:
@@ -38,14 +37,14 @@ def append(Partition partition, const uint8_t[::1] batch, int64_t times, int64_t
     cdef int64_t _
     with nogil:
         for _ in range(times):
-            status = partition_append(partition.state, &batch[0], batch.shape[0], -1, FROM_CLIENT, now_ms, &done)
+            status = partition_append(partition.state, &batch[0], batch.shape[0], -1, FROM_CLIENT, 1, now_ms, &done)
             if status != 0:
                 break
     assert status == 0, f"append refused with {status}"
 
 
 def read(Partition partition, const int64_t[::1] offsets, int64_t most):
-    """Find what a consumer gets at each offset, hold its file and let go."""
+    """Find the batch at each offset, pin its file and unpin it."""
     cdef read_t found
     cdef int status = 0
     cdef int64_t i, n = offsets.shape[0]
@@ -60,10 +59,10 @@ def read(Partition partition, const int64_t[::1] offsets, int64_t most):
     assert i == n, f"read at {offsets[i]} refused with {status}"
 
 
-# -- the least that could be done --------------------------------------------------------------------------------------
+# -- the least possible work -------------------------------------------------------------------------------------------
 
 cdef int64_t reserve(int fd, int64_t reserved, int64_t end) noexcept nogil:
-    """Space ahead in the steps that a segment takes: as much again as is written; what is reserved now, or -1."""
+    """Reserve space ahead in a segment's steps, doubling the written size; return the bytes reserved now, or -1."""
     cdef int64_t step = min(max(reserved, <int64_t>RESERVE_MIN), <int64_t>RESERVE_MAX)
     if end <= reserved:
         return reserved
@@ -71,10 +70,9 @@ cdef int64_t reserve(int fd, int64_t reserved, int64_t end) noexcept nogil:
 
 
 def crc_and_write(int fd, const uint8_t[::1] batch, int64_t times, bint ahead=False, int64_t behind_least=0):
-    """CRC and pwritev of one batch, `times` times from the file's start; `ahead`: into space reserved ahead.
+    """CRC and pwritev of one batch, `times` times from the file's start; `ahead` reserves space first.
 
-    With behind_least, write-behind too: the kernel is asked to write in the steps that a segment takes from there
-    on."""
+    With behind_least, write-behind too: from that many bytes on, the kernel writes in a segment's steps."""
     cdef iovec v
     cdef int64_t at = 0, reserved = 0, behind = 0, _
     cdef uint32_t crc = 0
@@ -119,7 +117,7 @@ def read_and_crc(int fd, int64_t size, int64_t chunk):
 
 
 def read_headers(int fd, const int64_t[::1] positions, int64_t n):
-    """pread of `n` bytes (at most 4096) at each position: what a reader who knew the place would still pay."""
+    """pread of `n` bytes (at most 4096) at each position: the cost left for a reader that knows the position."""
     cdef uint8_t[4096] buffer
     cdef int64_t i, total = 0
     assert n <= 4096

@@ -1,4 +1,4 @@
-"""What is written, and where: batches as a client sends them, and logs full of them."""
+"""Test data: batches as a client sends them, and logs full of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pybroker.core import Broker, Partition, build_batch
+from pybroker.core import LogManager, Partition, build_batch
 
 NOW_MS = 1_700_000_000_000
 KIB, MIB, GB = 1 << 10, 1 << 20, 10**9
@@ -18,7 +18,7 @@ LEADER_EPOCH = 8 + 4  # after the base offset and the length of a batch
 
 @dataclass(frozen=True)
 class Payload:
-    """One batch, uncompressed, as full as `batch_bytes_max` allows of records whose values have `value_bytes` bytes."""
+    """One uncompressed batch of records with values of `value_bytes`, as full as `batch_bytes_max` allows."""
 
     value_bytes: int
     batch_bytes_max: int
@@ -39,16 +39,16 @@ def payload(value_bytes: int, batch_bytes_max: int) -> Payload:
 
 
 def disk() -> Path:
-    """Where logs are written: PYBROKER_BENCH_DIR, or the directory for temporary files."""
+    """Return the directory for logs: PYBROKER_BENCH_DIR, or the one for temporary files."""
     return Path(os.environ.get("PYBROKER_BENCH_DIR") or tempfile.gettempdir())
 
 
 def drop_cache(*pids: int) -> None:
-    """Write out what waits anywhere, and drop from memory the files that these processes have open.
+    """Flush all dirty pages, and drop the open files of these processes from memory.
 
-    What is written next then finds as much memory as was written before. Where a machine's host takes free memory back,
-    a page that was away costs 10 us, ten times one that has just been freed; and what waits is else written while
-    another's turn is measured."""
+    The next round then finds as much memory as the round before. If a machine's host takes free memory back, a page
+    that it took costs 10 us, ten times a page that has just been freed; and dirty pages would be written during
+    another broker's turn."""
     os.sync()
     for pid in pids:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -59,7 +59,7 @@ def drop_cache(*pids: int) -> None:
 
 
 def size(n: int) -> str:
-    """A number of bytes in words."""
+    """Return a number of bytes in words."""
     for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
         if n % unit == 0:
             return f"{n // unit} {name}"
@@ -67,13 +67,13 @@ def size(n: int) -> str:
 
 
 def stamp_into(data: bytearray, at: int, base_offset: int, leader_epoch: int = 0) -> None:
-    """Give the batch at byte `at` the offset and the epoch that a leader would; its CRC does not cover them."""
+    """Write the offset and epoch into the batch at byte `at`, as a leader does; its CRC does not cover them."""
     struct.pack_into(">q", data, at, base_offset)
     struct.pack_into(">i", data, at + LEADER_EPOCH, leader_epoch)
 
 
-def open_log(broker: Broker, log_dir: Path, topic: str, config: Mapping[str, int] | None = None) -> Partition:
-    """A partition of `topic` that this broker leads, its tail scanned as after a crash."""
+def open_log(broker: LogManager, log_dir: Path, topic: str, config: Mapping[str, int] | None = None) -> Partition:
+    """Open a partition of `topic` that this broker leads; its tail is scanned as after a crash."""
     partition = broker.open(str(log_dir), topic, 0, topic_id=bytes(16), config=config or {})
     partition.become_leader(0, 0)
     return partition

@@ -1,4 +1,4 @@
-"""What is measured side by side: our broker, the limit and Apache Kafka, each a process on the first core."""
+"""The servers measured side by side: our broker, the limit and Apache Kafka, each a process on the first core."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pybroker.client.load import READ_BATCH_RECORDS, Bench, Prepared, Workload, prepare
+from pybroker.cli.bench.load import READ_BATCH_RECORDS, Bench, Prepared, Workload, prepare
 from tests.harness import ROOT, BrokerProcess, Process, cpu_s, free_port
 from tests.java import peers
 
 OURS, LIMIT, KAFKA = "pybroker", "limit", "Kafka 3.9.1"
-READ_BYTES = 256 << 20  # of the logs that are read
-THREADS = {"num.network.threads": 3, "num.io.threads": 8}  # Kafka's own defaults; its tests have fewer
+READ_BYTES = 256 << 20  # of the logs to read
+THREADS = {"num.network.threads": 3, "num.io.threads": 8}  # Kafka's own defaults; its tests use fewer
 
 
 def with_kafka() -> bool:
-    """Whether Kafka and Spark's connector to it join: they take two minutes, Java and Maven."""
+    """True if Kafka and Spark's connector to it take part: they need two minutes, Java and Maven."""
     return os.environ.get("PYBROKER_BENCH_KAFKA") == "yes"
 
 
 class Kafka(peers.Kafka391):
-    """As its own scripts start it, with a heap of 1 GiB and its default threads."""
+    """Kafka as its own scripts start it, with a heap of 1 GiB and its default threads."""
 
     jvm = peers.SERVER
 
@@ -33,7 +33,7 @@ class Kafka(peers.Kafka391):
 
 
 class Peer:
-    """Something that serves, in a process of its own on the first core."""
+    """A server in a process of its own on the first core."""
 
     def __init__(self, name: str, pid: int, address: tuple[str, int]) -> None:
         self.name = name
@@ -47,14 +47,14 @@ class Peer:
         return cpu_s(self.pid)
 
     def prepared(self, workload: Workload, stack: ExitStack, **configs: str) -> Prepared:
-        """The workload, on a topic with these configs (`_` for `.`)."""
+        """Return the workload, on a topic with these configs (`_` for `.`)."""
         bench = stack.enter_context(Bench("{}:{}".format(*self.address), read_bytes=READ_BYTES))
         settings = {name.replace("_", "."): value for name, value in configs.items()}
         return stack.enter_context(bench.prepared(workload, settings))
 
 
 class Limit(Peer):
-    """It knows no topics: each partition is there."""
+    """The limit's server, which has no topics: every partition exists."""
 
     def prepared(self, workload: Workload, stack: ExitStack, **_: str) -> Prepared:
         every = {self.address: list(range(workload.partitions))}
@@ -77,7 +77,7 @@ def limit(directory: Path) -> Iterator[Limit]:
 
 @contextmanager
 def brokers(directory: Path) -> Iterator[list[Peer]]:
-    """Our broker, and Kafka with PYBROKER_BENCH_KAFKA=yes where it can be had; this process keeps off their core."""
+    """Yield our broker, and Kafka with PYBROKER_BENCH_KAFKA=yes if available; this process stays off their core."""
     own = os.sched_getaffinity(0)
     if len(own) > 1:
         os.sched_setaffinity(0, {max(own)})  # the generator's threads inherit it

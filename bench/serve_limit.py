@@ -1,4 +1,4 @@
-"""`python -m bench.serve_limit DIRECTORY`: serves limit.pyx on a free port, which it prints, until it is killed."""
+"""`python -m bench.serve_limit DIRECTORY`: serve limit.pyx on a free port, which it prints, until it is killed."""
 
 import socket
 import sys

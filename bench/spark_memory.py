@@ -1,7 +1,7 @@
-"""The source that a Python data source of Spark cannot beat: rows made once a worker, handed over again and again.
+"""The upper bound for a Python data source of Spark: each worker makes its rows once, and returns them again and again.
 
-With `logs`, directories of partitions, it maps as many bytes of them as records of these rows take and makes their CRC,
-before it hands the same rows over: what a source that reads files cannot beat, for it also has to decode and to copy.
+With `logs`, directories of partitions, it also maps as many bytes as the records of these rows take and computes their
+CRC: the bound for a source that reads files, which must also decode and copy.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pyspark.sql.types import StructType
 
 from pybroker import core
 from pybroker.spark import schema
-from pybroker.spark.worker import settle
+from pybroker.spark.reading.worker import freeze_loaded
 
 BATCH_ROWS = 16_384
 TASKS = 2
 KEY_BYTES, VALUE_BYTES = 8, 100
 RECORD_BYTES = KEY_BYTES + VALUE_BYTES + 8
-"""In a batch of this topic's records, at least."""
+"""The least bytes of a record in a batch of this topic."""
 WINDOW_BYTES = 64 << 20
 
 
 class Share(InputPartition):
-    """How many rows a task makes, and the directory that it reads beside that, if any."""
+    """The number of rows of a task, and the directory that it also reads, if any."""
 
     def __init__(self, rows: int, log: str = "") -> None:
         super().__init__(rows)
@@ -41,7 +41,7 @@ class Share(InputPartition):
 
 
 def sums(log: str) -> Iterator[int]:
-    """The CRCs of stretches of a partition's segments, each as long as the records of a batch of rows."""
+    """Yield the CRCs of stretches of a partition's segments, each as long as the records of a batch of rows."""
     for path in cycle(sorted(path for path in Path(log).glob("*.log") if path.stat().st_size)):
         size = path.stat().st_size
         for start in range(0, size, WINDOW_BYTES):
@@ -57,7 +57,7 @@ def sums(log: str) -> Iterator[int]:
 
 @cache
 def rows(schema_json: str) -> pa.RecordBatch:
-    """BATCH_ROWS rows of a topic, all columns that are asked for."""
+    """Return BATCH_ROWS rows of a topic, with all requested columns."""
     wanted = StructType.fromJson(json.loads(schema_json))
     count = BATCH_ROWS
     columns = {
@@ -74,17 +74,17 @@ def rows(schema_json: str) -> pa.RecordBatch:
 
 
 class Maker:
-    """Rows for tasks, of the schema that is asked for."""
+    """Makes rows for tasks, of the requested schema."""
 
     def __init__(self, options: dict[str, str], wanted: StructType) -> None:
         self.total = int(options["rows"])
         self.step = int(options.get("step", self.total))
-        self.logs = options.get("logs", "").split(",")  # [""]: none
+        self.logs = options.get("logs", "").split(",")  # [""] means none
         self.schema = wanted.json()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
-        settle()
+        freeze_loaded()
         batch, left = rows(self.schema), partition.rows
         summed = sums(partition.log) if partition.log else repeat(0)
         while left > 0:
@@ -94,14 +94,14 @@ class Maker:
 
 
 class BatchReader(Maker, DataSourceReader):
-    """`rows` rows."""
+    """A batch read of `rows` rows."""
 
     def partitions(self) -> list[InputPartition]:
         return [Share(self.total // TASKS, log) for log in islice(cycle(self.logs), TASKS)]
 
 
 class StreamReader(Maker, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """As many, `step` of them a batch."""
+    """A stream of `rows` rows, `step` of them a batch."""
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return [Share((end["at"] - start["at"]) // TASKS) for _ in range(TASKS)]
@@ -110,7 +110,7 @@ class StreamReader(Maker, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"at": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """There is never more than the options say."""
+        """Do nothing: the number of rows is fixed by the options."""
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         return {"at": min(self.total, start["at"] + self.step)}

@@ -1,9 +1,9 @@
-"""Topics full of records, for what Spark reads."""
+"""Fill topics for Spark's benchmarks."""
 
 from __future__ import annotations
 
 from pybroker import core
-from pybroker.client.connection import Connection
+from pybroker.client.net.connection import BrokerConnection
 from pybroker.protocol import messages as m
 from pybroker.testing import records
 from tests.harness import HOST, BrokerProcess
@@ -13,16 +13,16 @@ TIMESTAMP_MS = 1_700_000_000_000
 
 
 def fill(broker: BrokerProcess, topic: str, partitions: int, rows: int, key: bytes, value: bytes) -> None:
-    """Make the topic, and write so many records to it, whole batches to each partition."""
+    """Create the topic, and write this many records to it, in whole batches to each partition."""
     batch = core.build_batch([(TIMESTAMP_MS, key, value, ())] * RECORDS_A_BATCH)
-    with Connection(HOST, broker.port) as connection:
+    with BrokerConnection(HOST, broker.port) as connection:
         records.create_topic(connection, topic, partitions, {"segment.bytes": str(64 << 20), "retention.ms": "-1"})
         for partition in range(partitions):
             for _ in range(rows // partitions // RECORDS_A_BATCH):
                 append(connection, topic, partition, batch)
 
 
-def append(connection: Connection, topic: str, partition: int, batch: bytes) -> None:
+def append(connection: BrokerConnection, topic: str, partition: int, batch: bytes) -> None:
     kind = m.ProduceRequest.TopicData
     (found,) = connection.request(m.MetadataRequest(topics=[m.MetadataRequest.Topics(name=topic)])).topics
     data = [

@@ -1,10 +1,10 @@
-"""Appends beside what no log can do without: the CRC of each batch, and one pwritev of it.
+"""Appends, compared with the least that a log must do: the CRC of each batch, and one pwritev of it.
 
-Measured twice: the loop inside core, as the native data plane appends, beside the same loop in C; and through
-`Partition.append`, beside a Python loop of the same two calls. What counts is the processor time of all threads: what
-the flusher does behind the appends is paid for (the loop beside it leaves all of that to the kernel), and what else
-runs on the machine is not. Shown too: time by the clock, the loop into space reserved ahead as a segment's is, which is
-faster than without, and in core that loop with the same write-behind: what is left between the two is ours.
+Measured twice: the loop inside core, as the native data plane appends, compared with the same loop in C; and through
+`Partition.append`, compared with a Python loop of the same two calls. The figure is the processor time of all threads:
+it includes the flusher's work (which the compared loop leaves to the kernel), but no other process. Also shown: time by
+the clock; the loop into reserved space, as in a segment, which is faster; and in core that loop with the same
+write-behind, whose difference to ours is our overhead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 from bench.build import native
 from bench.figures import Body, Loop, Rounds, show
 from bench.payloads import GB, KIB, MIB, NOW_MS, Payload, open_log, payload
-from pybroker.core import Broker, crc32c
+from pybroker.core import LogManager, crc32c
 from pybroker.protocol.records import CRC_FROM
 
 ROUND_BYTES = 192 * MIB
@@ -38,7 +38,7 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 def reserve(fd: int, reserved: int, end: int) -> int:
-    """Space ahead in the steps that a segment takes; what is reserved now."""
+    """Reserve space ahead in a segment's steps; return the bytes reserved now."""
     if end <= reserved:
         return reserved
     end += min(max(reserved, RESERVE_MIN), RESERVE_MAX)
@@ -89,12 +89,12 @@ def test_append(benchmark: Any, log_dir: Path, value_bytes: int, batch_bytes: in
 
     @contextmanager
     def appends() -> Iterator[Body]:
-        broker = Broker()
+        broker = LogManager()
         partition = open_log(broker, log_dir, "append")
 
         def body() -> Callable[[], object]:
             append(partition, what.batch, times, NOW_MS)
-            return lambda: broker.close(clean=False)  # once the flusher has done what it was asked for
+            return lambda: broker.close(clean=False)  # once the flusher has done its work
 
         yield body
         assert partition.log_end_offset == times * what.count

@@ -1,6 +1,6 @@
-"""Compaction: how fast a round goes through a log, and that a log of few keys stays small, however much is written.
+"""Compaction: the speed of a round, and that a log of few keys stays small, however much is written.
 
-Beside the round stands what it cannot do without: reading the same bytes twice, their CRC, and writing what stays.
+The round is compared with its minimum: reading the same bytes twice, their CRC, and writing the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.figures import Body, Rounds, show
 from bench.payloads import KIB, MIB, NOW_MS
 from bench.peers import with_kafka
 from pybroker import Admin, Alteration, ConfigOperation, ConfigResource, Producer, ResourceType
-from pybroker.core import Broker, Partition, build_batch, clean
+from pybroker.core import LogManager, Partition, build_batch, clean
 from tests.harness import BrokerProcess, free_port, until
 from tests.java.peers import SERVER, Kafka391
 
@@ -63,7 +63,7 @@ def one_round(partition: Partition, first_dirty: int) -> int:
 
 
 def batches(random: Random) -> list[bytes]:
-    """Enough of them that most keys come again and again."""
+    """Return enough batches that most keys occur again and again."""
     value = os.urandom(VALUE_BYTES)
     return [
         build_batch([(NOW_MS, b"key-%012d" % random.randrange(KEYS), value, ()) for _ in range(BATCH_RECORDS)])
@@ -71,7 +71,7 @@ def batches(random: Random) -> list[bytes]:
     ]
 
 
-def filled(broker: Broker, log_dir: Path, some: list[bytes]) -> Partition:
+def filled(broker: LogManager, log_dir: Path, some: list[bytes]) -> Partition:
     partition = broker.open(str(log_dir), "clean", 0, topic_id=bytes(16), config=CONFIG)
     partition.become_leader(0, 0)
     for i in range(LOG_BYTES // len(some[0])):
@@ -88,7 +88,7 @@ def test_a_round(benchmark: Any, log_dir: Path) -> None:
 
     @contextmanager
     def rounds() -> Iterator[Body]:
-        broker = Broker()
+        broker = LogManager()
         partition = filled(broker, log_dir, some)
         yield lambda: one_round(partition, 0) and None
         kept.append(partition.size)
@@ -121,7 +121,7 @@ def test_a_round(benchmark: Any, log_dir: Path) -> None:
 
 
 def fill_topic(address: str, topic: str) -> None:
-    """LARGE_KEYS keys, a tenth of them twice, each record of 1 KiB."""
+    """Write LARGE_KEYS keys, a tenth of them twice, in records of 1 KiB."""
     numbers = np.concatenate([np.arange(LARGE_KEYS), np.arange(LARGE_KEYS // 10)])
     filler = np.frombuffer(os.urandom(1000 * LARGE_BATCH), "S1000")
     with Producer(bootstrap_servers=address, linger_ms=0, buffer_memory=64 * MIB) as producer:
@@ -133,7 +133,7 @@ def fill_topic(address: str, topic: str) -> None:
 
 
 def clean_topic(address: str, log_dir: Path) -> tuple[float, int]:
-    """Fill a topic and have it compacted: how long that took in s, and the bytes that it had."""
+    """Fill a topic and have it compacted; return the seconds, and the bytes before."""
     with Admin(bootstrap_servers=address) as admin:
         admin.create_topic("large", configs={"segment.bytes": str(256 * MIB), "min.cleanable.dirty.ratio": "0.01"})
         fill_topic(address, "large")
@@ -179,7 +179,7 @@ class Kafka(Kafka391):
 
 def test_commits(benchmark: Any, log_dir: Path) -> None:
     """A minute's commits of 1,000 groups in one partition, compacted meanwhile: the directory stays small."""
-    broker = Broker()
+    broker = LogManager()
     config = {**CONFIG, "segment.bytes": COMMITS_SEGMENT_BYTES}
     partition = broker.open(str(log_dir), "commits", 0, topic_id=bytes(16), config=config)
     partition.become_leader(0, 0)
@@ -209,7 +209,7 @@ def test_commits(benchmark: Any, log_dir: Path) -> None:
         "commits while they are compacted",
         f"{COMMITS:,} of {GROUPS:,} groups, segments of {COMMITS_SEGMENT_BYTES // MIB} MiB",
         f"{largest[0] / MIB:.1f} MiB at most, at {COMMITS / seconds:,.0f} commits/s",
-        f"{written[0] / MIB:.0f} MiB that were written",
+        f"{written[0] / MIB:.0f} MiB written",
         f"<= {8 * COMMITS_SEGMENT_BYTES // MIB} MiB",
         largest[0] <= 8 * COMMITS_SEGMENT_BYTES,
     )

@@ -1,4 +1,4 @@
-"""The client beside confluent-kafka, and aiokafka: the same broker and records of 100 bytes, one process, in turns."""
+"""The client compared with confluent-kafka and aiokafka: one broker, records of 100 bytes, one process, in turns."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from bench.figures import show
 from bench.payloads import drop_cache
 from pybroker.client.admin import Admin
-from pybroker.client.consumer import Consumer
-from pybroker.client.producer import Producer
+from pybroker.client.consuming.consumer import Consumer
+from pybroker.client.producing.producer import Producer
 from pybroker.model import TopicPartition
 from tests.harness import BrokerProcess
 
@@ -29,7 +29,7 @@ ROUNDS = 3
 TOPIC = "bench"
 
 SEND_SHARE_MIN = 1.2
-COLUMNS_RATE_MIN = 8e6  # what a broker stores on the other core
+COLUMNS_RATE_MIN = 8e6  # the rate that a broker stores on the other core
 POLL_SHARE_MIN = 1.5
 ARROW_RATE_MIN = 12e6
 
@@ -48,7 +48,8 @@ def bootstrap(broker: BrokerProcess) -> str:
 
 
 def best(broker: BrokerProcess, loops: dict[str, Callable[[], float]], *, empty: bool) -> dict[str, float]:
-    """The best rate of each, in turns; noise only ever takes away. The disk and the cache are the same for all."""
+    """Return the best rate of each loop, in turns; noise only ever takes away. The disk and the cache are the same for
+    all."""
     assert broker.process is not None
     rates: dict[str, list[float]] = {name: [] for name in loops}
     for _ in range(ROUNDS):
@@ -107,7 +108,7 @@ def compare(
     share_min: float = 0,
     rate_min: float = 0,
 ) -> None:
-    """Ours beside theirs: at least so many times as fast, or so fast."""
+    """Compare ours with theirs: require a ratio, or a rate."""
     share = found["ours"] / found[peer]
     target = f"(>= {share_min})" if share_min else f"of it, >= {rate_min / 1e6:.0f} M"
     show(
@@ -135,12 +136,12 @@ def test_send_columns(broker: BrokerProcess, bootstrap: str) -> None:
 TEXT = [
     b"".join(b"%05d words and more " % (i * j * 7919 % 100_003) for j in range(1, 6))[:100] for i in range(1, 20_001)
 ]
-"""Of 100 bytes each; LZ4 and zstd make them half as large or less."""
+"""Records of 100 bytes; LZ4 and zstd halve them or better."""
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_send_columns_compressed(broker: BrokerProcess, bootstrap: str, codec: str) -> None:
-    """By column beside librdkafka with the same codec at its default level, acks=1."""
+    """By column, compared with librdkafka and the same codec at its default level, acks=1."""
     values = np.array(TEXT * (SENT // len(TEXT)), "S100")
 
     def theirs() -> float:
@@ -168,7 +169,7 @@ def test_send_columns_compressed(broker: BrokerProcess, bootstrap: str, codec: s
 
 def theirs_read(bootstrap: str) -> float:
     settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, "check.crcs": True}
-    fast = {"queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 1}  # else it sleeps a second when it is ahead
+    fast = {"queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 1}  # else it sleeps a second when ahead
     consumer = ck.Consumer({**settings, **fast})
     consumer.assign([ck.TopicPartition(TOPIC, 0, ck.OFFSET_BEGINNING)])
     count, size, start_s = 0, 0, time.perf_counter()
@@ -222,7 +223,7 @@ def objects(consumer: Consumer) -> int:
 
 
 def test_poll(broker: BrokerProcess, bootstrap: str) -> None:
-    """Each record an object whose value is looked at."""
+    """Each record becomes an object, whose value is read."""
     ours_by_column(bootstrap)
     loops: dict[str, Callable[[], float]] = {
         "confluent-kafka": lambda: theirs_read(bootstrap),

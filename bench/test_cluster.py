@@ -1,7 +1,7 @@
-"""Three brokers and a ZooKeeper on this machine: what acks=all costs, and how long a death is felt.
+"""Three brokers and a ZooKeeper on this machine: the cost of acks=all, and the outage after a broker's death.
 
 Replication factor 3, min.insync.replicas 2, a session of two seconds. All processes share the machine's cores with the
-generator. Three brokers of Kafka 3.9.1 take turns with ours where PYBROKER_BENCH_KAFKA=yes; each is judged by its best
+generator. Three brokers of Kafka 3.9.1 take turns with ours with PYBROKER_BENCH_KAFKA=yes; each is judged by its best
 round.
 """
 
@@ -22,8 +22,8 @@ from confluent_kafka.admin import AdminClient
 
 from bench.figures import show, warm_memory
 from bench.peers import KAFKA, OURS, THREADS, with_kafka
-from pybroker.client.load import Outcome, Workload, prepare
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.cli.bench.load import Measurement, Workload, prepare
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import QUIET, Cluster
 from tests.harness import HOST, cpu_s, until
 from tests.java import peers
@@ -39,14 +39,14 @@ WITH_A_FROZEN_BROKER = {
     "socket.timeout.ms": 500, "request.timeout.ms": 500, "retry.backoff.ms": 50,
     "topic.metadata.refresh.interval.ms": 200,
 }  # fmt: skip
-"""Of the producer. What it has sent to a broker that falls silent it sends to nobody else before this time is over, and
-it asks nobody else who leads meanwhile: that is a minute by default, and two seconds make a gap of two or four."""
+"""Producer settings. After a broker falls silent, a producer waits this long before it sends those records, or asks for
+metadata, elsewhere: a minute by default, and two seconds make a gap of two or four."""
 WORKLOADS = (
     Workload("A1", "16 KiB batches, 4 connections, 5 deep", PARTITIONS, 4, 5, 150, acks=-1),
     Workload("A2", "one record a request, 16 connections", PARTITIONS, 16, 1, 1, acks=-1),
     Workload("A3", "500 requests/s of one record", PARTITIONS, 4, 5, 1, rate=500, acks=-1),
 )
-RECORDS_OF_KAFKA = {"A1": 8, "A2": 6}  # at least so many times as many
+RECORDS_OF_KAFKA = {"A1": 8, "A2": 6}  # at least this many times Kafka's records
 CPU_OF_KAFKA_MAX, P50_OF_KAFKA_MAX, P99_OF_KAFKA_MAX = 0.12, 0.4, 0.5
 GAP_S_MAX, SILENT_GAP_S_MAX, TOLD_GAP_S_MAX, STOP_GAP_S_MAX = 0.5, 2.6, 0.2, 0.5
 MANY = 1000
@@ -54,7 +54,7 @@ CREATED_S_MAX, BACK_S_MAX, TOLD_S_MAX = 3.0, 4.0, 1.0
 
 
 class FastKafkaMember(KafkaMember):
-    """As Kafka's scripts start it, with the heap of half a GiB that three of them have room for."""
+    """Kafka as its scripts start it, with a heap of half a GiB, so that three fit."""
 
     jvm = tuple(each.replace("1g", "512m") for each in peers.SERVER)
 
@@ -88,7 +88,7 @@ def clusters(shared_log_dir: Path) -> Iterator[Mapping[str, Cluster]]:
 
 
 def led_by(cluster: Cluster, name: str, leader: int = 1, partitions: int = PARTITIONS) -> str:
-    """A topic that one broker leads and all have."""
+    """Create a topic that one broker leads and all replicate."""
     others = [number for number in cluster.brokers if number != leader]
     cluster.create(name, replicas=[[leader, *others]] * partitions, segment_bytes=str(1 << 30))
     cluster.until_in_sync(name, partitions)
@@ -99,13 +99,13 @@ def pids(cluster: Cluster) -> list[int]:
     return [broker.process.pid for broker in cluster.brokers.values() if broker.process is not None]
 
 
-# -- what acks=all costs -----------------------------------------------------------------------------------------------
+# -- the cost of acks=all -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_acks_all(clusters: Mapping[str, Cluster], workload: Workload) -> None:
     """One broker leads all partitions, so that one generator drives one leader."""
-    rounds: dict[str, list[tuple[Outcome, float]]] = {name: [] for name in clusters}
+    rounds: dict[str, list[tuple[Measurement, float]]] = {name: [] for name in clusters}
     with ExitStack() as stack:
         ready = {}
         for name, cluster in clusters.items():
@@ -115,7 +115,7 @@ def test_acks_all(clusters: Mapping[str, Cluster], workload: Workload) -> None:
             ready[name].run(WARM_S if name == OURS else 3 * WARM_S, bytes_max=ROUND_BYTES_MAX)
         for _ in range(ROUNDS):
             for name, cluster in clusters.items():
-                os.sync()  # what others wrote is no part of the round, nor is memory that the host took away
+                os.sync()  # dirty pages of earlier rounds, and memory that the host took, are not part of the round
                 warm_memory(len(cluster.brokers) * ROUND_BYTES_MAX)
                 before = sum(map(cpu_s, pids(cluster)))
                 outcome = ready[name].run(ROUND_S, bytes_max=ROUND_BYTES_MAX)
@@ -126,8 +126,8 @@ def test_acks_all(clusters: Mapping[str, Cluster], workload: Workload) -> None:
     show(f"{workload.name}, acks=all", workload.shows, texts.pop(OURS), "; ".join(texts.values()) or "-", share, met)
 
 
-def figures(rounds: list[tuple[Outcome, float]]) -> tuple[float, float, float, float]:
-    """The best of records a second, cpu-s a GB, p50 and p99 in us."""
+def figures(rounds: list[tuple[Measurement, float]]) -> tuple[float, float, float, float]:
+    """Return the best records a second, cpu-s a GB, p50 and p99 in us."""
     assert not any(outcome.errors for outcome, _ in rounds), rounds
     return (
         max(outcome.records_s for outcome, _ in rounds),
@@ -155,18 +155,19 @@ def against(workload: Workload, told: Mapping[str, tuple[float, float, float, fl
     return share, rate >= least and (workload.name != "A1" or cpu <= CPU_OF_KAFKA_MAX)
 
 
-# -- how long a death is felt ------------------------------------------------------------------------------------------
+# -- the outage after a broker's death ----------------------------------------------------------------------------
 
 
 class Sender:
-    """One record after the other from an idempotent producer with acks=all, and when each was acknowledged."""
+    """Sends one record after the other from an idempotent producer with acks=all, and notes each acknowledgement's
+    time."""
 
     def __init__(self) -> None:
         self.acked_s: list[float] = []
         self.failed: list[str] = []
 
     def send(self, topic: str) -> None:
-        """One record, and a pause of five milliseconds or less."""
+        """Send one record, and pause for at most five milliseconds."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -181,7 +182,7 @@ class Sender:
 
 
 class Librdkafka(Sender):
-    """It knows KIP-951: an answer that it asked the wrong broker says which one is right."""
+    """A client with KIP-951: NOT_LEADER_OR_FOLLOWER comes with the current leader."""
 
     def __init__(self, bootstrap: str, **config: object) -> None:
         super().__init__()
@@ -203,7 +204,7 @@ class Librdkafka(Sender):
 
 
 class KafkaPython(Sender):
-    """It does not know KIP-951: it asks for metadata when it was told that it asked the wrong broker."""
+    """A client without KIP-951: after NOT_LEADER_OR_FOLLOWER it asks for metadata."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__()
@@ -221,7 +222,7 @@ class KafkaPython(Sender):
 
 
 def longest_gap_s(cluster: Cluster, topic: str, strike: signal.Signals, sender: Sender) -> float:
-    """The longest time without an acknowledgement that a producer sees while its leader dies, falls silent or stops."""
+    """Return the longest time without an acknowledgement while the leader dies, falls silent or stops."""
     leader = cluster.leader(topic)
     killed = strike == signal.SIGKILL
     timer = threading.Timer(2, lambda: cluster.kill(leader) if killed else cluster.signal(leader, strike))
@@ -243,7 +244,7 @@ def longest_gap_s(cluster: Cluster, topic: str, strike: signal.Signals, sender: 
 
 @pytest.mark.parametrize("strike", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_a_leader_dies(clusters: Mapping[str, Cluster], strike: signal.Signals) -> None:
-    """The median of several deaths. Kafka is judged once: it waits for the session either way."""
+    """The median of several deaths. Kafka is measured once: it waits for the session either way."""
     killed = strike == signal.SIGKILL
     config = {} if killed else WITH_A_FROZEN_BROKER
     most_s, times = (GAP_S_MAX, KILLS) if killed else (SILENT_GAP_S_MAX, FREEZES)
@@ -297,11 +298,11 @@ def test_many_partitions(log_dir: Path) -> None:
         began = time.monotonic()
         cluster.kill(controller)
         until_led(cluster, ["first", "second"], 2 * MANY, 2)
-        judge("the controller of 2,000 killed", "until all brokers say who leads", time.monotonic() - began, TOLD_S_MAX)
+        judge("the controller of 2,000 killed", "until all know the leaders", time.monotonic() - began, TOLD_S_MAX)
 
 
 def until_led(cluster: Cluster, topics: list[str], partitions: int, replicas: int) -> None:
-    """Every live broker says that all partitions have so many in-sync replicas, and a leader among them."""
+    """Return once every live broker reports a leader and this many in-sync replicas for all partitions."""
     live = [broker for broker in cluster.brokers.values() if broker.running]
 
     def all_say() -> bool:

@@ -1,6 +1,6 @@
-"""Columns beside what bounds them: 100 B values decoded and encoded on one core, and read from files in the page cache.
+"""Columns: 100 B values decoded and encoded on one core, and read from files in the page cache.
 
-Figures are records a second of processor time. A read through one mapping, without Arrow, stands beside read_log.
+Figures are records a second of processor time. read_log is compared with a read through one mapping, without Arrow.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ M = 1e6
 
 
 def values(n: int) -> list[bytes]:
-    """Half noise, half the same, so that a codec has something to do."""
+    """Return values that are half noise, half constant, so that they compress."""
     random = Random(1)
     return [random.randbytes(VALUE_BYTES // 2) + b"x" * (VALUE_BYTES // 2) for _ in range(n)]
 
 
 def log_of(count: int, codec: int, records: int) -> bytearray:
-    """Batches of so many records with a codec, one after another, as many records in all as were asked for or more."""
+    """Return batches of `records` records with a codec, until they have at least `count` records."""
     made = [(NOW_MS + i // 8, None, value, ()) for i, value in enumerate(values(count))]
     squeeze = (lambda data: compress(codec, data)) if codec else None
     batch = build_batch(made, attributes=codec, compress=squeeze)
@@ -75,7 +75,7 @@ def report(what: str, payload: str, found: float, beside: str, target: int | Non
 
 @pytest.mark.parametrize(("codec", "name", "target"), [(0, "uncompressed", 60), (3, "lz4", 15), (4, "zstd", None)])
 def test_decode(benchmark: Any, codec: int, name: str, target: int | None) -> None:
-    """A Fetch answer of 1 MiB batches into all columns, its CRCs checked; beside it the values alone."""
+    """A Fetch answer of 1 MiB batches into all columns, its CRCs checked; compared with the values alone."""
     data = log_of(8000, codec, 64_000)
 
     def decode(columns: Columns) -> None:
@@ -92,7 +92,7 @@ def test_decode(benchmark: Any, codec: int, name: str, target: int | None) -> No
 
 
 def test_encode(benchmark: Any) -> None:
-    """Arrow's layout into 1 MiB batches with their CRCs; beside it by key to 16 partitions, and one append a record."""
+    """Arrow's layout into 1 MiB batches with CRCs; compared with keys to 16 partitions, and one append a record."""
     n = 200_000
     listed = values(n)
     column = ByteColumn.of_offsets(b"".join(listed), np.arange(0, n * VALUE_BYTES + 1, VALUE_BYTES, dtype=np.int32))
@@ -133,7 +133,7 @@ def test_encode(benchmark: Any) -> None:
 
 @pytest.mark.parametrize(("codec", "name", "target"), [(0, "uncompressed", 45), (3, "lz4", 30), (4, "zstd", 12)])
 def test_read_log(benchmark: Any, log_dir: Path, codec: int, name: str, target: int | None) -> None:
-    """A segment in the page cache into Arrow batches of all columns; beside it the same columns from a mapping."""
+    """A segment in the page cache into Arrow batches of all columns; compared with the same columns from a mapping."""
     records = 2_000_000
     directory = log_dir / "t-0"
     directory.mkdir()

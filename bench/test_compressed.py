@@ -1,8 +1,8 @@
-"""W1 with compressed batches: what it costs to decompress each and to read its records before it is stored.
+"""W1 with compressed batches: the cost of decompressing each and reading its records before it is stored.
 
-Ours runs twice, with `record.validation` full, its default, and envelope, which looks at headers and CRC alone; Kafka
-3.9.1, which always looks inside, joins with PYBROKER_BENCH_KAFKA=yes. All take turns on the first core; the text is one
-that gzip and zstd make half as large, snappy and LZ4 two thirds.
+Ours runs twice, with `record.validation` full, its default, and envelope, which checks headers and CRC only; Kafka
+3.9.1, which always decompresses, takes part with PYBROKER_BENCH_KAFKA=yes. All take turns on the first core. gzip and
+zstd halve the text; snappy and LZ4 leave two thirds.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 from bench.figures import show
 from bench.payloads import drop_cache
 from bench.peers import KAFKA, OURS, Peer, brokers
-from pybroker.client.load import WORKLOADS, Prepared
-from pybroker.protocol.compression import CODECS
+from pybroker.cli.bench.load import WORKLOADS, Prepared
+from pybroker.model import CODECS
 
 ROUNDS, ROUND_S = 4, 0.5
 WARM_S = {KAFKA: 3.0, OURS: 0.5}
@@ -35,7 +35,7 @@ def servers(shared_log_dir: Path) -> Iterator[list[Peer]]:
 
 @pytest.mark.parametrize("codec", OF_KAFKA)
 def test_compressed(benchmark: Any, servers: list[Peer], codec: str) -> None:
-    """Batches that are decompressed and read to the last record, at so many times the rate of Kafka."""
+    """Batches that are decompressed and read to the last record, at a multiple of Kafka's rate."""
     workload = WORKLOADS["W1"]._replace(name=f"w1-{codec}", codec=CODECS.index(codec))
     with ExitStack() as stack:
         ready: dict[str, Prepared] = {}

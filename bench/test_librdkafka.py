@@ -1,4 +1,4 @@
-"""librdkafka end to end (confluent-kafka): one producer on one core, the broker on the other, beside Apache Kafka."""
+"""librdkafka end to end (confluent-kafka): one producer on one core, the broker on the other, and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def servers(shared_log_dir: Path) -> Iterator[list[Peer]]:
 
 @pytest.mark.parametrize("acks", ["1", "all"])
 def test_one_producer(servers: list[Peer], acks: str) -> None:
-    """100 B a record, from the first produce() to the last delivery; and what the broker's process took for it."""
+    """100 B a record, from the first produce() to the last delivery; and the broker's processor time."""
     rounds: dict[str, list[tuple[float, float]]] = {peer.name: [] for peer in servers}
     for number in range(ROUNDS + 1):
         for peer in servers:
             cost = sent(peer, acks, f"rdkafka-{acks}-{number}")
-            if number:  # the first warms up
+            if number:  # the first one warms up
                 rounds[peer.name].append(cost)
     told = {
         name: f"{RECORDS / min(wall_s for wall_s, _ in costs) / 1e6:.2f} M rec/s, "
@@ -46,13 +46,13 @@ def test_one_producer(servers: list[Peer], acks: str) -> None:
 
 
 def sent(peer: Peer, acks: str, topic: str) -> tuple[float, float]:
-    """Seconds of the clock, and of the broker's processor, for all records into a new topic."""
+    """Return wall seconds, and processor seconds of the broker, for all records into a new topic."""
     bootstrap = "{}:{}".format(*peer.address)
     with Admin(bootstrap) as admin:
         admin.create_topic(topic, partitions=PARTITIONS, replication_factor=1)
         producer = ck.Producer({"bootstrap.servers": bootstrap, "acks": acks, **SETTINGS})
         producer.produce(topic, VALUE)
-        assert producer.flush(60) == 0  # connected, and each partition known
+        assert producer.flush(60) == 0  # connected, and every partition known
         before_s, start_s = peer.cpu_s(), time.perf_counter()
         for _ in range(RECORDS):
             producer.produce(topic, VALUE)

@@ -1,8 +1,8 @@
-"""The workloads of `pybroker bench` on a broker of one core, beside what one core can do, and Apache Kafka on it.
+"""The workloads of `pybroker bench` on a broker of one core, compared with the limit of one core, and Apache Kafka.
 
-The broker is pinned to the first core and the generator to the second. All take turns, half a second each (a second
-where latency is judged), and each is judged by its best round: noise only takes away. Kafka 3.9.1 joins with
-PYBROKER_BENCH_KAFKA=yes where Java and Maven are.
+The broker is pinned to the first core and the generator to the second. All take turns, half a second each (a second for
+latencies), and each is judged by its best round: noise only takes away. Kafka 3.9.1 takes part with
+PYBROKER_BENCH_KAFKA=yes if Java and Maven are installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.chart import REACHED, Reached
 from bench.figures import show
 from bench.payloads import disk, drop_cache
 from bench.peers import LIMIT, OURS, Peer, brokers, limit
-from pybroker.client.load import WORKLOADS, Outcome, Workload
+from pybroker.cli.bench.load import WORKLOADS, Measurement, Workload
 
 ROUNDS = 4
 ROUND_S, FIXED_RATE_ROUND_S = 0.5, 1.0
@@ -40,7 +40,7 @@ def servers(shared_log_dir: Path) -> Iterator[list[Peer]]:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_workload(benchmark: Any, servers: list[Peer], name: str) -> None:
-    """What the broker reaches is at least so much of what one core can do."""
+    """The broker reaches the required share of what one core can do."""
     workload = WORKLOADS[name]
     with ExitStack() as stack:
         turns = list(servers)
@@ -51,7 +51,7 @@ def test_workload(benchmark: Any, servers: list[Peer], name: str) -> None:
         round_s = FIXED_RATE_ROUND_S if workload.rate else ROUND_S
         for _, prepared in ready.values():
             prepared.run(ROUND_S, bytes_max=WARM_BYTES_MAX)
-        rounds: dict[str, list[tuple[Outcome, float]]] = {peer: [] for peer in ready}
+        rounds: dict[str, list[tuple[Measurement, float]]] = {peer: [] for peer in ready}
 
         def clear() -> None:
             drop_cache(*(peer.pid for peer in turns if not workload.fetch_bytes))
@@ -73,8 +73,8 @@ def test_workload(benchmark: Any, servers: list[Peer], name: str) -> None:
     report(workload, {peer: best(workload, peer, each) for peer, each in rounds.items()})
 
 
-def best(workload: Workload, broker: str, rounds: list[tuple[Outcome, float]]) -> Reached:
-    """The best of each figure over the rounds."""
+def best(workload: Workload, broker: str, rounds: list[tuple[Measurement, float]]) -> Reached:
+    """Return the best of each figure over the rounds."""
     assert not any(o.errors for o, _ in rounds), [o for o, _ in rounds]
     rate = max(o.requests_s for o, _ in rounds)
     fastest = next(o for o, _ in rounds if o.requests_s == rate)
@@ -102,7 +102,7 @@ def told(workload: Workload, r: Reached) -> str:
 
 
 def against(workload: Workload, ours: Reached, other: Reached | None) -> tuple[str, bool | None]:
-    """What the figure stands against, and whether it is reached."""
+    """Return the comparison with the target, and whether it is reached."""
     if workload.rate and other:
         p99, p999 = ours.p99_us / other.p99_us, ours.p999_us / other.p999_us
         met = p99 <= P99_OF_THE_LIMIT_MAX and p999 <= P999_OF_THE_LIMIT_MAX

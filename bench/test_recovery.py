@@ -1,7 +1,7 @@
-"""The scan of a log that was not stopped cleanly, from the page cache, beside pread and CRC of the same files.
+"""The scan of a log after a crash, from the page cache, compared with pread and CRC of the same files.
 
-Opening such a log reads every byte past the recovery point, checks each batch and builds the indexes anew. The loop
-beside it only reads and sums. Both run on one core; bytes per second of processor time is what one core can do.
+Opening such a log reads every byte past the recovery point, checks each batch and rebuilds the indexes. The compared
+loop only reads and sums. Both run on one core; the figure is bytes per second of processor time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from bench.build import native
 from bench.figures import Body, Rounds, show
 from bench.payloads import KIB, MIB, NOW_MS, open_log, payload
-from pybroker.core import Broker
+from pybroker.core import LogManager
 
 LOG_BYTES = 512 * MIB
 SEGMENT_BYTES = 256 * MIB
@@ -35,14 +35,14 @@ def test_recovery_scan(benchmark: Any, log_dir: Path, batch_bytes: int) -> None:
     total = times * len(what.batch)
     config = {"segment.bytes": SEGMENT_BYTES}
 
-    broker = Broker()
+    broker = LogManager()
     native().append(open_log(broker, log_dir, "scan", config), what.batch, times, NOW_MS)
     broker.close(clean=False)
     files = sorted((log_dir / "scan-0").glob("*.log"))
 
     @contextmanager
     def scan() -> Iterator[Body]:
-        broker = Broker()
+        broker = LogManager()
 
         def body() -> None:
             broker.open(str(log_dir), "scan", 0, topic_id=bytes(16), config=config)

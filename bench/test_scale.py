@@ -1,4 +1,5 @@
-"""A broker with much in it: idle connections, waiting requests, partitions, readers beside writers; and one at rest."""
+"""A loaded broker: idle connections, waiting requests, partitions, readers and writers at once; and a broker at
+rest."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import pytest
 
 from bench.figures import show
 from bench.peers import Peer
-from pybroker.client.load import WORKLOADS, Bench, Outcome, Prepared
+from pybroker.cli.bench.load import WORKLOADS, Bench, Measurement, Prepared
 from tests.core.stage import Client, Stage, batch
 from tests.harness import HOST, BrokerProcess, free_port, until
 from tests.wire import FETCH, Wire, array, string
@@ -26,9 +27,9 @@ CONNECTIONS = 10_000
 CONNECTION_BYTES_MAX = 8 << 10
 P99_GROWS_MAX = 1.5
 COLD_BYTES = 4 << 30
-COLD_ROUNDS = 10  # a second each: it is the machine's own pauses that most of them differ by
+COLD_ROUNDS = 10  # a second each: most of them differ by the machine's own pauses
 COLD_BATCH_BYTES = 1_000_000
-COLD_PIECE_BYTES = 64 << 10  # that its reader drops in one system call, which the kernel may not interrupt
+COLD_PIECE_BYTES = 64 << 10  # dropped by its reader in one system call, which the kernel may not interrupt
 PARTITIONS = 10_000
 START_S_MAX = 10.0
 SPREAD_SHARE_MIN = 0.6
@@ -45,7 +46,7 @@ SESSION_US_MAX = 40
 
 @pytest.fixture
 def broker(log_dir: Path) -> Iterator[BrokerProcess]:
-    """A broker, and as many open files for it and for this process as there may be."""
+    """A broker; it and this process may open as many files as the hard limit allows."""
     cores = os.sched_getaffinity(0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, hard), hard))
@@ -57,22 +58,22 @@ def broker(log_dir: Path) -> Iterator[BrokerProcess]:
 
 
 def peer(broker: BrokerProcess) -> Peer:
-    """On the first core, while the generator, which this thread is, is on the last."""
+    """Pin the broker to the first core, and the generator, which is this thread, to the last."""
     assert broker.process is not None
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     return Peer("pybroker", broker.process.pid, (HOST, broker.port))
 
 
 def own_bytes(broker: BrokerProcess) -> int:
-    """What the process itself holds: RssAnon of proc(5), without the page cache that it has mapped."""
+    """Return the process's own memory: RssAnon of proc(5), without the mapped page cache."""
     assert broker.process is not None
     status = Path(f"/proc/{broker.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon"))
 
 
-def in_turns(runs: dict[str, Callable[[], Outcome]]) -> dict[str, list[Outcome]]:
-    """One after the other, after one round that does not count."""
-    found: dict[str, list[Outcome]] = {name: [] for name in runs}
+def in_turns(runs: dict[str, Callable[[], Measurement]]) -> dict[str, list[Measurement]]:
+    """Run one after the other, after one round that does not count."""
+    found: dict[str, list[Measurement]] = {name: [] for name in runs}
     for number in range(ROUNDS + 1):
         os.sync()
         for name, run in runs.items():
@@ -92,7 +93,7 @@ def connected(broker: BrokerProcess, stack: ExitStack) -> list[socket.socket]:
 
 
 def test_connections(broker: BrokerProcess) -> None:
-    """10,000 that say nothing, then 10,000 with a fetch that waits: what each holds, and what others notice of them."""
+    """10,000 idle connections, then 10,000 with a waiting fetch: bytes of each, and the effect on others."""
     fixed = WORKLOADS["W6"]
     peer(broker)
     with ExitStack() as stack, Wire(broker.port) as wire:
@@ -126,7 +127,7 @@ def test_connections(broker: BrokerProcess) -> None:
 
 
 def test_partitions(broker: BrokerProcess) -> None:
-    """10,000 with data: what each holds, W1 spread over all of them, and the start after a clean stop."""
+    """10,000 with data: bytes of each, W1 spread over all of them, and the start after a clean stop."""
     four = WORKLOADS["W1"]
     empty_bytes = own_bytes(broker)
     peer(broker)
@@ -153,33 +154,33 @@ def test_partitions(broker: BrokerProcess) -> None:
     )
 
 
-def bounded(prepared: Prepared) -> Callable[[], Outcome]:
+def bounded(prepared: Prepared) -> Callable[[], Measurement]:
     return lambda: prepared.run(ROUND_S, bytes_max=ROUND_BYTES_MAX)
 
 
 def test_readers_beside_writers(broker: BrokerProcess) -> None:
-    """W1 and F1 at once, on two reactors and wherever the kernel puts them, beside each alone."""
+    """W1 and F1 at once, on two reactors and wherever the kernel puts them, compared with each alone."""
     with ExitStack() as stack, ThreadPoolExecutor(1) as aside:
         bench = stack.enter_context(Bench(broker.bootstrap))
         write, read = (bounded(stack.enter_context(bench.prepared(WORKLOADS[name]))) for name in ("W1", "F1"))
         alone = in_turns({"W1": write, "F1": read})
-        both: dict[str, list[Outcome]] = {"W1": [], "F1": []}
+        both: dict[str, list[Measurement]] = {"W1": [], "F1": []}
         for _ in range(ROUNDS):
             os.sync()
             reading = aside.submit(read)
             both["W1"].append(write())
             both["F1"].append(reading.result())
 
-    def told(found: dict[str, list[Outcome]]) -> str:
+    def told(found: dict[str, list[Measurement]]) -> str:
         return "; ".join(f"{name} {max(o.mb_s for o in outcomes):,.0f} MB/s" for name, outcomes in found.items())
 
     show("W1 and F1 at once", f"unpinned, {os.cpu_count()} cores", told(both), f"{told(alone)} alone")
 
 
 class ColdReader:
-    """A consumer that reads a topic of COLD_BYTES, none of which is in the page cache, from its start, all the time.
+    """A consumer that reads a topic of COLD_BYTES, none of which is in the page cache, from its start, again and again.
 
-    It drops what it reads (MSG_TRUNC): to copy it would take the broker's core, of two, for milliseconds."""
+    It drops the data (MSG_TRUNC): copying would take the broker's core, one of two, for milliseconds."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         value = os.urandom(COLD_BATCH_BYTES)
@@ -190,7 +191,7 @@ class ColdReader:
                 assert wire.produce("cold", self.batch).error == 0
         self.files = sorted(broker.partition_dir("cold").glob("*.log"))
         self.wire = Wire(broker.port)
-        self.wire.socket.settimeout(None)  # else a call does not wait for all
+        self.wire.socket.settimeout(None)  # otherwise a call does not wait for all data
         self.bytes = 0
         self.ended = threading.Event()
 
@@ -201,7 +202,7 @@ class ColdReader:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read(self) -> None:
-        # This thread has what the broker leaves of its core: the generator does not sleep, and would keep it waiting.
+        # This thread uses the rest of the broker's core: the generator never sleeps, and would block it.
         os.sched_setaffinity(0, {0})
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         offset, view = 0, memoryview(bytearray(2 * COLD_BATCH_BYTES))
@@ -218,10 +219,10 @@ class ColdReader:
 
 
 def test_a_cold_read_beside_writers(broker: BrokerProcess) -> None:
-    """W6 while another client reads 4 GB from the disk: who waits for the disk holds up nobody else."""
+    """W6 while another client reads 4 GB from the disk: waiting for the disk delays no other client."""
     fixed = WORKLOADS["W6"]
-    quiet: list[Outcome] = []
-    beside: list[Outcome] = []
+    quiet: list[Measurement] = []
+    beside: list[Measurement] = []
     peer(broker)
     with ExitStack() as stack, ThreadPoolExecutor(1) as aside:
         bench = stack.enter_context(Bench(broker.bootstrap))
@@ -252,7 +253,7 @@ def test_a_cold_read_beside_writers(broker: BrokerProcess) -> None:
 
 
 def test_at_rest(broker: BrokerProcess) -> None:
-    """What a broker with a topic and a client uses of a core while nobody asks for anything."""
+    """The share of a core that a broker with a topic and a client uses while there are no requests."""
     measured = peer(broker)
     with Wire(broker.port) as wire:
         assert wire.create_topic("quiet", 100) == 0
@@ -265,8 +266,8 @@ def test_at_rest(broker: BrokerProcess) -> None:
 
 
 def test_a_fetch_of_many_partitions(log_dir: Path) -> None:
-    """A Fetch that waits on 2,000 partitions, as a follower's does: an append to one of them wakes it, it is answered,
-    and the next one waits again. What the network thread takes for that, socket calls included."""
+    """The network thread's time, socket calls included, for a Fetch that waits on 2,000 partitions, as a follower's
+    does: an append to one partition wakes it, it is answered, and the next one waits."""
     stage = Stage(log_dir, partitions=SESSION_PARTITIONS)
     client, value = Client(stage), batch(b"x")
     client.fetch_in((0, 0), dict.fromkeys(range(SESSION_PARTITIONS), 0))

@@ -1,6 +1,7 @@
-"""What it costs to know who somebody is, and what it may do: logins by SCRAM, 1,000 ACLs and a quota that never bites.
+"""The cost of authentication and authorization: SCRAM logins, 1,000 ACLs and a quota that is never exceeded.
 
-Beside a broker that has none of that, both on the first core, in turns, best rounds; the generator is on the second.
+Compared with a broker without any of them, both on the first core, in turns, best rounds; the generator is on the
+second.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import pytest
 
 from bench.figures import show
 from bench.peers import OURS, READ_BYTES
+from pybroker.cli.bench.load import WORKLOADS, Bench, Measurement, Prepared
 from pybroker.client.admin import Admin
-from pybroker.client.load import WORKLOADS, Bench, Outcome, Prepared
 from pybroker.security.acls import Acl, AclBinding, Operation, PatternType, Permission, ResourcePattern, ResourceType
 from tests.harness import HOST, BrokerProcess, free_port
 from tests.wire import Wire, batch
@@ -40,7 +41,7 @@ def rule(kind: ResourceType, name: str, pattern: PatternType, *operations: Opera
 
 
 def rules() -> list[AclBinding]:
-    """What the user needs, among those of others."""
+    """Return the user's ACLs, among those of others."""
     own = [Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.DESCRIBE]
     made = rule(ResourceType.TOPIC, "pybroker-bench", PatternType.PREFIXED, *own, user=USER)
     for number in range(ACLS - len(made)):
@@ -57,7 +58,7 @@ def free(shared_log_dir: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def servers(shared_log_dir: Path, free: BrokerProcess) -> Iterator[dict[str, tuple[str, dict[str, Any]]]]:
-    """Addresses, and what clients are told, by name."""
+    """Yield addresses and client settings, by name."""
     cores = os.sched_getaffinity(0)
     if len(cores) > 1:
         os.sched_setaffinity(0, {max(cores)})
@@ -93,7 +94,7 @@ def test_workload(benchmark: Any, servers: dict[str, tuple[str, dict[str, Any]]]
         for peer, (address, told) in servers.items():
             bench = stack.enter_context(Bench(address, read_bytes=READ_BYTES, **told))
             ready[peer] = stack.enter_context(bench.prepared(workload))
-        rounds: dict[str, list[Outcome]] = {peer: [] for peer in ready}
+        rounds: dict[str, list[Measurement]] = {peer: [] for peer in ready}
 
         def turn(peer: str) -> None:
             rounds[peer].append(ready[peer].run(ROUND_S, bytes_max=ROUND_BYTES_MAX))
@@ -112,7 +113,7 @@ def test_workload(benchmark: Any, servers: dict[str, tuple[str, dict[str, Any]]]
 
 
 class Greedy:
-    """A producer on connections of its own that sends as much as it may, or as much as `rate` says."""
+    """A producer on its own connections that sends as much as allowed, or at `rate`."""
 
     def __init__(self, server: BrokerProcess) -> None:
         self.wires = [Wire(server.port) for _ in range(GREEDY_CONNECTIONS)]
@@ -122,7 +123,7 @@ class Greedy:
         self.sent = 0
 
     def send(self, wire: Wire, frame: bytes, rate: float) -> None:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # this thread: the generator goes before it
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # this thread: the generator has priority
         began, sent = time.monotonic(), 0
         while not self.ended.wait(max(0.0, began + sent / rate - time.monotonic()) if rate else 0):
             wire.send(frame)
@@ -143,14 +144,14 @@ class Greedy:
 
 
 def test_others_beside_a_throttled_client(servers: dict[str, tuple[str, dict[str, Any]]], free: BrokerProcess) -> None:
-    """The p99 of W6 beside a client that a quota holds, and beside one that sends as much by itself."""
+    """The p99 of W6 beside a client throttled by a quota, and beside one that sends as much by itself."""
     fixed = WORKLOADS["W6"]
-    found: dict[str, list[Outcome]] = {"throttled": [], "paced": [], "alone": []}
+    found: dict[str, list[Measurement]] = {"throttled": [], "paced": [], "alone": []}
     greedy = Greedy(free)
     with Admin(free.bootstrap) as admin:
         admin.alter_quotas((("client-id", "wire"),), {"producer_byte_rate": float(GREEDY_RATE)})
     with greedy.at_work(0):
-        while greedy.sent < 11 * GREEDY_RATE:  # what is free for whoever did nothing before
+        while greedy.sent < 11 * GREEDY_RATE:  # the initial burst that the quota allows
             time.sleep(0.1)
     before, began = greedy.sent, time.monotonic()
     with ExitStack() as stack:

@@ -1,8 +1,8 @@
 """Appends and reads at random offsets, in logs of the same records cut into more and more segments.
 
-An append touches the active segment alone; a read is one look-up among segments and one search in an index. So neither
+An append touches the active segment only; a read is one look-up among segments and one search in an index. So neither
 cost may grow with the number of segments. Every read is at an offset of its own, so that all segments are open at once.
-Cost is processor time of all threads, because that is what the machine's other work does not change.
+Cost is processor time of all threads, which the machine's other work does not change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 from bench.build import native
 from bench.figures import Body, Loop, Rounds, show
 from bench.payloads import KIB, MIB, NOW_MS, Payload, open_log, payload, stamp_into
-from pybroker.core import Broker, Partition
+from pybroker.core import LogManager, Partition
 from pybroker.protocol.records import HEADER_BYTES
 
 SEGMENTS = (1, 100, 10_000)
@@ -30,10 +30,10 @@ BATCHES = 8 * max(SEGMENTS)
 APPENDS = 4_000
 READS = 40_000
 READ_BYTES_MAX = 64 * KIB
-LARGE_BYTES = 64 * MIB  # of a segment
+LARGE_BYTES = 64 * MIB  # bytes of a segment
 FILES_SPARE = 100
 ROUNDS = 6
-SETTLE_S = 0.05  # how long the flusher may go on after the appends
+SETTLE_S = 0.05  # seconds that the flusher may run after the appends
 GROWTH_MAX = 1.5
 
 
@@ -44,9 +44,10 @@ def what() -> Payload:
 
 @pytest.fixture(scope="module")
 def logs(shared_log_dir: Path, what: Payload) -> Iterator[dict[int, Partition]]:
-    """A log for each number of segments, all with the same records; the last segment of each takes what comes next."""
+    """Yield a log for each number of segments, all with the same records; the last segment of each takes the
+    appends."""
     allow_files(sum(SEGMENTS) + FILES_SPARE)
-    broker = Broker()
+    broker = LogManager()
     found = {}
     for n in SEGMENTS:
         fill(shared_log_dir / f"in-{n}-0", what, n, BATCHES // n)
@@ -61,11 +62,11 @@ def allow_files(n: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard < n:
-        pytest.skip(f"{n:,} files are to be open at once, and the hard limit of this process is {hard:,}")
+        pytest.skip(f"{n:,} open files are needed, but the hard limit of this process is {hard:,}")
 
 
 def fill(directory: Path, what: Payload, segments: int, batches: int) -> None:
-    """Write the data files of a log with so many segments of so many batches; opening it makes the indexes."""
+    """Write the data files of a log with this many segments and batches; opening it makes the indexes."""
     directory.mkdir()
     data = bytearray(what.batch * batches)
     for base in range(0, segments * batches, batches):
@@ -130,8 +131,8 @@ def test_read_among_segments(benchmark: Any, logs: dict[int, Partition], what: P
 
 
 def test_read_in_large_segments(benchmark: Any, log_dir: Path, what: Payload) -> None:
-    """By offset and by time in segments whose indexes are too large to be read whole: they are searched in maps."""
-    broker = Broker()
+    """Look-ups by offset and time in segments whose indexes are too large to read whole: mapped searches."""
+    broker = LogManager()
     config = {"segment.bytes": LARGE_BYTES, "index.interval.bytes": 4 * KIB, "message.timestamp.type": 1}
     log = open_log(broker, log_dir, "large", config)
     count = 4 * LARGE_BYTES // len(what.batch)

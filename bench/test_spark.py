@@ -1,9 +1,9 @@
-"""Topics in Spark beside what a Python source can reach at all, and beside Spark's own connector.
+"""Topics in Spark, compared with the limit of a Python source, and with Spark's own connector.
 
-The limit is a source that makes its rows once and hands them over again and again (spark_memory.py), for files one that
-also maps as many bytes and makes their CRC; the peer is format "kafka" with the settings that make it fastest, with
-PYBROKER_BENCH_KAFKA=yes where Maven has its jar. All read the same number of rows in one session on two cores, in
-turns, and the broker runs on the same two: each is judged by its best round.
+The limit is a source that makes its rows once and returns them again and again (spark_memory.py); for files, one that
+also maps as many bytes and computes their CRC. The peer is format "kafka" with its fastest settings, with
+PYBROKER_BENCH_KAFKA=yes if Maven has its jar. All read the same number of rows in one session on two cores, in turns,
+and the broker runs on the same two: each is judged by its best round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.payloads import drop_cache
 from bench.peers import with_kafka
 from bench.spark_memory import BATCH_ROWS, KEY_BYTES, TASKS, VALUE_BYTES
 from bench.spark_topic import fill
-from pybroker.client.connection import Connection
+from pybroker.client.net.connection import BrokerConnection
 from pybroker.errors import KafkaError
 from pybroker.spark.java import find_java
 from pybroker.testing import records
@@ -40,12 +40,12 @@ FEW_ROWS = 2_000
 ROUNDS = 3
 PAYLOAD = f"{VALUE_BYTES} B values, {TASKS} cores"
 TOPIC = "a-topic-by-a-name"
-STREAMS = False  # the connector of Spark 4.1, the last that Maven has whole, finds no checkpoint classes in Spark 4.3
+STREAMS = False  # the connector of Spark 4.1, the last complete one at Maven, finds no checkpoint classes in Spark 4.3
 TUNED = {"kafka.max.poll.records": "5000", "kafka.linger.ms": "20", "kafka.batch.size": str(1 << 20)}
 
 
 def connector() -> list[Path]:
-    """The jars of format "kafka", if it joins."""
+    """Return the jars of format "kafka", if it takes part."""
     return connector_jars() if with_kafka() else []
 
 
@@ -71,14 +71,14 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def broker(shared_log_dir: Path) -> Iterator[BrokerProcess]:
-    """With a topic of ROWS records."""
+    """A broker with a topic of ROWS records."""
     with BrokerProcess(shared_log_dir / "data") as made:
         fill(made, TOPIC, TASKS, ROWS, b"k" * KEY_BYTES, b"v" * VALUE_BYTES)
         yield made
 
 
 def best(loops: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, float]:
-    """The best rate of each loop, in rows a second; they run in turns, once before anything counts."""
+    """Return the best rate of each loop, in rows a second; they run in turns, after a round that does not count."""
     for loop in loops.values():
         loop()
     found = dict.fromkeys(loops, 0.0)
@@ -89,7 +89,7 @@ def best(loops: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[st
 
 
 def sources(broker: BrokerProcess, reader: Any, *, beside_connector: bool) -> dict[str, DataFrame]:
-    """The frames to compare, from spark.read or spark.readStream."""
+    """Return the frames to compare, from spark.read or spark.readStream."""
     topic = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
     limit = {"maxOffsetsPerTrigger": str(STEP)}
     found = {
@@ -107,7 +107,7 @@ def mega(rate: float) -> str:
 
 
 def compare(what: str, found: dict[str, float], name: str, share_min: float, peer_min: float | None) -> None:
-    """One source beside the limit, and beside the connector where it is there."""
+    """Compare one source with the limit, and with the connector if available."""
     share = found[name] / found["limit"]
     show(what, PAYLOAD, mega(found[name]), f"in memory {mega(found['limit'])}", f"{share:.0%}", share >= share_min)
     if peer_min is not None and "kafka" in found:
@@ -168,7 +168,7 @@ def test_stream_read(spark: SparkSession, broker: BrokerProcess, tmp_path: Path)
 
 
 def test_small_batches(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
-    """What a micro-batch costs by itself: one of 2,000 rows takes 75 ms or less."""
+    """The fixed cost of a micro-batch: one of 2,000 rows takes 75 ms or less."""
     topic = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": TOPIC}
     end = {"startingOffsets": json.dumps({TOPIC: {str(p): ROWS // TASKS - FEW_ROWS * 40 for p in range(TASKS)}})}
     frame = spark.readStream.format("pybroker").options(**topic, **end, maxOffsetsPerTrigger=str(FEW_ROWS)).load()
@@ -181,8 +181,8 @@ def test_small_batches(spark: SparkSession, broker: BrokerProcess, tmp_path: Pat
 
 
 def test_write(spark: SparkSession, broker: BrokerProcess) -> None:
-    """Rows that lie in Spark's memory, into a topic: >= 1.5 M rows/s, >= 2x the connector."""
-    count = WRITTEN if connector() else WRITTEN // 4  # beside it, what a job costs by itself should not count
+    """Rows in Spark's memory, into a topic: >= 1.5 M rows/s, >= 2x the connector."""
+    count = WRITTEN if connector() else WRITTEN // 4  # compared with it, a job's fixed cost should not count
     rows = spark.range(count).selectExpr("encode(lpad(id, 100, 'v'), 'UTF-8') as value").repartition(TASKS).cache()
     rows.count()
 
@@ -196,7 +196,7 @@ def test_write(spark: SparkSession, broker: BrokerProcess) -> None:
             writer.option("topic", target).options(**options).mode("append").save()
             return count / (time.perf_counter() - started)
 
-        with Connection(HOST, broker.port) as connection:
+        with BrokerConnection(HOST, broker.port) as connection:
             records.create_topic(connection, f"written-{format_}", TASKS, {"retention.bytes": str(512 << 20)})
         return loop
 

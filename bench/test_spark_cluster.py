@@ -1,8 +1,8 @@
-"""The pipeline and the source on a standalone cluster: two executors of one core each, the driver and the broker on the
-same two cores.
+"""The pipeline and the source on a standalone cluster: two executors of one core each; driver and broker use the same
+two cores.
 
-Each session is a driver process of its own; those that are compared run in turns. Beside them are the same read with
-local[2], rows that lie in memory (spark_memory.py), and a job of plain Spark that does a pipeline's work on text files.
+Each session is a driver process of its own; compared ones run in turns. They are compared with the same read in
+local[2], rows in memory (spark_memory.py), and a plain Spark job that does a pipeline's work on text files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEMA = "id bigint, kind string"
 FIRST_BATCH_S = 12.0
 BATCHES = int(os.environ.get("PYBROKER_BENCH_SPARK_BATCHES", "1000"))
 EARLY = BATCHES // 5
-"""After so many of a thousand Spark keeps as much as it ever will: the last hundred, and progress of a hundred more."""
+"""Batches after which Spark's retained state no longer grows: the last hundred, and progress of a hundred more."""
 ROWS_A_BATCH = 100
 HEAP_MIB_MORE = 16
 
@@ -93,7 +93,7 @@ spark.stop()
 MANY = """
 import gc, json, sys, time
 from pybroker.spark.pipeline import Job
-from pybroker.spark.pipeline.progress import Progress
+from pybroker.spark.pipeline.progress import PipelineProgress
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.spark.session import session
 
@@ -114,7 +114,7 @@ def memory():
         return [(heap.totalMemory() - heap.freeMemory()) / (1 << 20), int(file.read().split()[1]) / 256]
 
 
-class Counted(Progress):
+class Counted(PipelineProgress):
     def batch(self, *given):
         super().batch(*given)
         if self.batches in (early, batches):
@@ -126,7 +126,7 @@ query = pipeline.start()
 query.awaitTermination()
 query.stop()
 begun = time.perf_counter()
-pipeline = Pipeline(spark, job, Progress())
+pipeline = Pipeline(spark, job, PipelineProgress())
 query = pipeline.start()
 query.awaitTermination()
 print("start", time.perf_counter() - begun, flush=True)
@@ -157,7 +157,8 @@ def broker(shared_log_dir: Path) -> Iterator[BrokerProcess]:
 
 
 def settings(cluster: SparkCluster) -> dict[str, str]:
-    """Those of a cluster's driver, with the JVM's own compilers. Executors find the benchmarks' own source."""
+    """Return the settings of a cluster's driver, with the JVM's own compilers. Executors find the benchmarks' own
+    source."""
     given = cluster.settings() | {"spark.executorEnv.PYTHONPATH": str(ROOT)}
     return {name: value for name, value in given.items() if not name.endswith("extraJavaOptions")}
 
@@ -218,8 +219,8 @@ def test_first_batch(cluster: SparkCluster, broker: BrokerProcess, tmp_path: Pat
 
 
 def test_many_batches(cluster: SparkCluster, broker: BrokerProcess, tmp_path: Path) -> None:
-    """After a thousand batches the driver has as much memory in use as after two hundred; and a start with the state of
-    a million batches takes as long as one with that of ten."""
+    """After a thousand batches the driver uses as much memory as after two hundred; and a start with the state of a
+    million batches takes as long as one with that of ten."""
     table, small, million = (tmp_path / name for name in ("table", "small", "million"))
 
     def run(table: Path, batches: int, early: int, rows: int) -> Process:
@@ -250,7 +251,7 @@ def test_many_batches(cluster: SparkCluster, broker: BrokerProcess, tmp_path: Pa
 
 
 def renumber(state: Path, last: int) -> None:
-    """Make the state of a table one of many more batches, of which this one was the last."""
+    """Renumber the state of a table, as if this were the last of many more batches."""
     offsets = state / "checkpoint/offsets"
     shift = last - max(int(path.name) for path in offsets.iterdir() if path.name.isdigit())
     for directory in (offsets, state / "checkpoint/commits"):
@@ -258,7 +259,7 @@ def renumber(state: Path, last: int) -> None:
             if path.name.isdigit():
                 path.rename(directory / f"{int(path.name) + shift}")
             else:
-                path.unlink()  # checksums, which go by the name
+                path.unlink()  # checksums, which depend on the name
     for path in list((state / "done").glob("[!.]*.json")):
         query, number, *more = path.stem.split("-")
         path.rename(state / "done" / ("-".join([query, f"{int(number) + shift:09}", *more]) + path.suffix))

@@ -1,7 +1,7 @@
-"""From the start of a broker's process to the first record it acknowledges; and what it holds while it is idle.
+"""The time from a broker's start to its first acknowledged record; and the memory of an idle broker.
 
-A topic is created where there is none, one record is produced with acks=all, and the answer is waited for, over a bare
-socket. Beside it stands a Python interpreter that starts and does nothing.
+A topic is created if there is none, and one record is produced with acks=all and acknowledged, over a bare
+socket. It is compared with a Python interpreter that starts and does nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECORD = batch([b"x" * 100])
 
 
 def start(broker: BrokerProcess, topic: str, *, create: bool) -> None:
-    """Start a broker and have it acknowledge one record."""
+    """Start a broker and wait until one record is acknowledged."""
     broker.start()
     with Wire(broker.port) as wire:
         if create:
@@ -106,7 +106,7 @@ def test_idle_memory(benchmark: Any, log_dir: Path, filled: BrokerProcess) -> No
 
 
 def resident(pid: int) -> int:
-    """VmRSS in bytes (proc(5))."""
+    """Return VmRSS in bytes (proc(5))."""
     status = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
 

@@ -1,8 +1,8 @@
-"""TLS on a broker of one core, beside the same broker without, and Apache Kafka with TLS.
+"""TLS on a broker of one core, compared with the same broker without TLS, and Apache Kafka with TLS.
 
 As in test_plane.py: the broker on the first core, the generator (which decrypts and encrypts, too) on the second, in
-turns, best rounds. TLS 1.3 with AES-128-GCM on both. Kafka 3.9.1 joins with PYBROKER_BENCH_KAFKA=yes. Beside W1 and F1
-stands what OpenSSL encrypts alone, and what a core has that does that besides what it does without TLS.
+turns, best rounds. TLS 1.3 with AES-128-GCM on both. Kafka 3.9.1 takes part with PYBROKER_BENCH_KAFKA=yes. W1 and F1
+are also compared with OpenSSL's encryption alone, and with a core that does that besides its work without TLS.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 
 from bench.figures import show
 from bench.peers import KAFKA, OURS, READ_BYTES, THREADS, with_kafka
-from pybroker.client.load import WORKLOADS, Bench, Outcome, Prepared
+from pybroker.cli.bench.load import WORKLOADS, Bench, Measurement, Prepared
 from pybroker.testing.certificates import Authority
 from tests.harness import HOST, BrokerProcess, cpu_s, free_port
 from tests.java import peers
@@ -57,7 +57,7 @@ Servers = tuple[dict[str, Served], dict[str, Any]]
 
 
 class Kafka(peers.Kafka391):
-    """With a listener of SSL beside its own."""
+    """Kafka with an SSL listener besides its own."""
 
     jvm = peers.SERVER
 
@@ -72,7 +72,7 @@ class Kafka(peers.Kafka391):
 
 @pytest.fixture(scope="module", params=["RSA"])
 def servers(shared_log_dir: Path, request: pytest.FixtureRequest) -> Iterator[Servers]:
-    """The brokers by name, and what clients are told of TLS."""
+    """The brokers by name, and the clients' TLS settings."""
     authority = Authority()
     own = authority.sign("localhost", kind=request.param)
     (shared_log_dir / "broker.pem").write_bytes(own.key + own.chain)
@@ -103,7 +103,7 @@ def servers(shared_log_dir: Path, request: pytest.FixtureRequest) -> Iterator[Se
 
 
 def openssl_mb_s() -> float:
-    """What the OpenSSL that Python has encrypts with AES-128-GCM, a record of TLS at a time."""
+    """Return the rate at which Python's OpenSSL encrypts with AES-128-GCM, one TLS record at a time."""
     openssl = ctypes.CDLL(_ssl.__file__)
     openssl.EVP_CIPHER_CTX_new.restype = openssl.EVP_aes_128_gcm.restype = ctypes.c_void_p
     context = ctypes.c_void_p(openssl.EVP_CIPHER_CTX_new())
@@ -132,14 +132,14 @@ def test_workload(benchmark: Any, servers: Servers, name: str) -> None:
         for peer, address, told in ways:
             bench = stack.enter_context(Bench(address, read_bytes=READ_BYTES, **told))
             ready[peer] = stack.enter_context(bench.prepared(workload))
-        rounds: dict[str, list[Outcome]] = {peer: [] for peer in ready}
+        rounds: dict[str, list[Measurement]] = {peer: [] for peer in ready}
 
         def turn(peer: str) -> None:
             seconds = FIXED_RATE_ROUND_S if workload.rate else ROUND_S
             rounds[peer].append(ready[peer].run(seconds, bytes_max=ROUND_BYTES_MAX))
 
         for peer in ready:
-            turn(peer)           # to warm them up; a JVM needs more
+            turn(peer)  # to warm them up; a JVM needs more
         for _ in range(6 if KAFKA in ready else 0):
             turn(KAFKA)
         rounds = {peer: [] for peer in ready}
@@ -177,7 +177,7 @@ def test_workload(benchmark: Any, servers: Servers, name: str) -> None:
 
 
 class Client:
-    """Python's ssl, one ApiVersions a connection; `resumed`: each goes on with the session of the one before."""
+    """Python's ssl, one ApiVersions a connection; `resumed`: each resumes the session of the one before."""
 
     def __init__(self, address: str, told: dict[str, Any], *, resumed: bool = False) -> None:
         host, _, port = address.rpartition(":")
@@ -189,7 +189,7 @@ class Client:
         self.reused = 0
 
     def connect(self) -> ssl.SSLSocket:
-        """A connection that was used once: what a session goes on with comes behind the handshake."""
+        """Return a connection that was used once: session tickets come after the handshake."""
         raw = socket.create_connection(self.at)
         sock = self.context.wrap_socket(raw, server_hostname=self.at[0], session=self.session)
         self.reused += bool(sock.session_reused)
@@ -203,7 +203,7 @@ class Client:
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["full", "resumed"])
 def test_handshakes(servers: Servers, resumed: bool) -> None:
-    """A new connection each, by the seconds of its core that a broker takes for one."""
+    """A new connection each, by the broker's processor seconds for one."""
     found, told = servers
     rate = {}
     for peer, served in found.items():
@@ -215,7 +215,7 @@ def test_handshakes(servers: Servers, resumed: bool) -> None:
             best = max(best, HANDSHAKES / max(cpu_s(served.pid) - before, 1e-9))
             assert time.monotonic() - began < 60
         assert peer != OURS or client.reused == (4 * HANDSHAKES - 1 if resumed else 0)
-        if client.reused or not resumed:  # else it resumes none
+        if client.reused or not resumed:  # otherwise it resumes none
             rate[peer] = best
     others = "; ".join(f"{peer} {r:,.0f}" for peer, r in rate.items() if peer != OURS) or "-"
     times = rate[OURS] / rate[KAFKA] if KAFKA in rate else None
@@ -226,7 +226,7 @@ def test_handshakes(servers: Servers, resumed: bool) -> None:
 
 
 def test_idle_connections(servers: Servers) -> None:
-    """What a broker holds in memory of each connection that says nothing."""
+    """The broker's memory for each idle connection."""
     found, told = servers
     client, pid = Client(found[OURS].tls, told), found[OURS].pid
     with ExitStack() as stack:

@@ -1,6 +1,6 @@
-"""The compiled data plane: bytes, files and watermarks, without the GIL and without opinions.
+"""The compiled data plane: logs, records and connections, executed without the GIL.
 
-It is imported as ``pybroker.core`` only: under another name every module would exist twice.
+Import it only as ``pybroker.core``: under another name every module would be loaded twice.
 """
 
 if __name__ != "pybroker.core":
@@ -17,26 +17,29 @@ from pybroker.core.client.load_generator import LoadGenerator
 from pybroker.core.codecs import undo
 from pybroker.core.compaction import Cleaned, clean
 from pybroker.core.data_plane import Plane
-from pybroker.core.plane.fetch_find import WITHHELD_MS_MIN
+from pybroker.core.plane.requests.fetch_find import WITHHELD_MS_MIN
 from pybroker.core.scrub import SegmentScan, bad_spots, mark_damaged
 from pybroker.core.slices import Slice
-from pybroker.core.storage.index import read_index, read_timeindex
-from pybroker.core.storage.producer_state import read_snapshot
+from pybroker.core.storage.producers.producer_state import read_snapshot
+from pybroker.core.storage.segment.index import read_index, read_timeindex
 
 from pybroker.core.base.counters import BOUNDS_US
 from pybroker.core.base.mapping import FileMap
 from pybroker.core.base.tls_socket import TlsSocket, set_ciphersuites, tls_available
 from pybroker.core.batch.block import Block
 from pybroker.core.batch.builder import BatchBuilder, SealedBatch, build_batch
-from pybroker.core.broker import Broker
 from pybroker.core.client.appender import NO_CHOICE, NO_MEMORY, NO_TOPIC, Appender, OpenQueue
 from pybroker.core.client.producer_batch import Delivery, PendingBatch, RecordMetadata, log_callback
+from pybroker.core.columns.avro_columns import AvroBatch, AvroDecoder
 from pybroker.core.columns.columns import COLUMNS, Binary, ColumnBatch, Columns, Headers
 from pybroker.core.columns.encode import Encoder, partitions_of
-from pybroker.core.columns.objects import Record, read_records
+from pybroker.core.columns.json_columns import JsonBatch, JsonDecoder
+from pybroker.core.columns.objects import Record, RecordSteps, read_records
 from pybroker.core.columns.partition_batches import PartitionBatches
 from pybroker.core.columns.source import ByteColumn, HeaderColumn
-from pybroker.core.fetcher import Fetcher, FetcherEvent
+from pybroker.core.columns.value_columns import ValueColumn
+from pybroker.core.leader_connection import FetcherEvent, LeaderConnection
+from pybroker.core.log_manager import LogManager
 from pybroker.core.partition_handle import Appended, Follower, Partition, Read, Role
 from pybroker.core.quota_bucket import QuotaBucket
 
@@ -50,25 +53,29 @@ __all__ = [
     "WITHHELD_MS_MIN",
     "Appended",
     "Appender",
+    "AvroBatch",
+    "AvroDecoder",
     "BatchBuilder",
     "BatchHeader",
     "Binary",
     "Block",
-    "Broker",
     "ByteColumn",
     "Cleaned",
     "ColumnBatch",
     "Columns",
     "Delivery",
     "Encoder",
-    "Fetcher",
     "FetcherEvent",
     "FileMap",
     "Follower",
     "HeaderColumn",
     "Headers",
+    "JsonBatch",
+    "JsonDecoder",
+    "LeaderConnection",
     "LoadGenerator",
     "LogError",
+    "LogManager",
     "Lz4Compressor",
     "MissingFiles",
     "OpenQueue",
@@ -80,11 +87,13 @@ __all__ = [
     "Read",
     "Record",
     "RecordMetadata",
+    "RecordSteps",
     "Role",
     "SealedBatch",
     "SegmentScan",
     "Slice",
     "TlsSocket",
+    "ValueColumn",
     "bad_spots",
     "build_batch",
     "check_batch",

@@ -1,4 +1,4 @@
-"""Answers of Python as a reactor sends them: bytes are copied, ranges of log files are held."""
+"""Responses from Python in the form a reactor sends: bytes are copied, ranges of log files are held open."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -6,14 +6,14 @@ from libc.stdint cimport int32_t, uint8_t
 from libc.string cimport memcpy
 
 from pybroker.core.base.cursor cimport store_be32
-from pybroker.core.plane.conn cimport chunk_drop, chunk_new, chunk_t, note_t
+from pybroker.core.plane.connection.conn cimport chunk_drop, chunk_new, chunk_t, note_t
 from pybroker.core.slices cimport Slice
-from pybroker.core.storage.log cimport log_hold
-from pybroker.core.storage.open_files cimport files_hold
+from pybroker.core.storage.log.log cimport log_hold
+from pybroker.core.storage.segment.open_files cimport files_hold
 
 
 cdef int add_part(note_t* n, object part) except -1:
-    """Append one part of an answer: bytes are copied, a slice is held."""
+    """Append one part of a response: bytes are copied, a slice is held open."""
     cdef Py_buffer view
     cdef chunk_t* k
     cdef Slice piece
@@ -48,11 +48,10 @@ cdef int add_part(note_t* n, object part) except -1:
 
 
 cdef int add_answer(note_t* n, object parts) except -1:
-    """Append the parts of an answer, behind its size. One that cannot be sent whole is not sent at all: its connection
-    ends."""
+    """Append the parts of a response after its size. On failure nothing is sent, and the connection is closed."""
     cdef uint8_t size[4]
     try:
-        store_be32(size, <int32_t>sum(map(len, parts)))  # OverflowError: no frame is so long
+        store_be32(size, <int32_t>sum(map(len, parts)))  # OverflowError: too long for a frame
         add_part(n, PyBytes_FromStringAndSize(<char*>size, 4))
         for part in parts:
             add_part(n, part)

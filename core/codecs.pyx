@@ -1,4 +1,4 @@
-"""Codecs that are undone here, as Python sees them."""
+"""Decompression for Python."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport ENOMEM
@@ -12,11 +12,11 @@ from pybroker.core.batch.zstd cimport zstd_frames, zstd_library
 
 cdef enum:
     UNDONE_BYTES_MAX = 0x7FFFFFFF
-    GUESS_RATIO = 3  # a block that is too small grows, which is to copy
+    GUESS_RATIO = 3  # a block that is too small has to grow, which copies it
 
 
 def undo(int codec, data, int64_t bytes_max, bint strict=True) -> Block:
-    """What lz4 (3) or zstd (4) made; see the wall."""
+    """Decompress lz4 (3) or zstd (4); see core/__init__.pyi."""
     cdef Py_buffer view
     cdef Block made = Block.__new__(Block)
     cdef int status
@@ -36,7 +36,7 @@ def undo(int codec, data, int64_t bytes_max, bint strict=True) -> Block:
                 status = zstd_frames(<const uint8_t*>view.buf, <size_t>view.len, bytes_max, &made.b)
         if status == -ENOMEM:
             raise MemoryError
-        raise_status(status, "the data is cut, damaged, or followed by something else")
+        raise_status(status, "the compressed data is truncated, damaged, or followed by other bytes")
         return made
     finally:
         PyBuffer_Release(&view)

@@ -1,4 +1,4 @@
-"""The log cleaner as Python sees it."""
+"""The log cleaner for Python."""
 
 from libc.stdint cimport int64_t
 from libc.string cimport memset
@@ -13,14 +13,14 @@ from pybroker.core.base.status import LogError
 
 
 class Cleaned:
-    """What a round of compaction did."""
+    """The result of a round of compaction."""
 
     __slots__ = ("bytes_after", "bytes_before", "bytes_moved", "first_dirty", "records_dropped")
 
 
 def clean(Partition partition, *, int64_t first_dirty, int64_t end, int64_t now_ms, int64_t delete_retention_ms,
           int64_t map_bytes, decompress, compress, int64_t bytes_per_s=0) -> Cleaned | None:
-    """One round of compaction; see the wall."""
+    """Run one round of compaction; see core/__init__.pyi."""
     cdef round_t c
     cdef Codec codec = Codec(decompress, compress)
     cdef int status
@@ -40,7 +40,7 @@ def clean(Partition partition, *, int64_t first_dirty, int64_t end, int64_t now_
     if status == CORRUPT_MESSAGE:
         raise LogError(
             status, f"clean {partition.name}: the segment that begins at offset {c.source.base_offset} holds a batch "
-            "whose CRC or records are not sound")
+            "with a wrong CRC or invalid records")
     partition.check(status, "clean")
     out = Cleaned()
     out.first_dirty = c.filter.keys_end

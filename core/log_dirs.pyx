@@ -1,7 +1,6 @@
-"""A broker's log dirs as Python sees them: the thread that flushes each, what failed in them, the files that are open
-there, and failpoints.
+"""A broker's log dirs for Python: the thread that flushes each, disk errors, open files, and failpoints.
 
-No state is shared between two brokers: ten of them live in one process.
+Brokers share no state: ten of them may live in one process.
 """
 
 from libc.errno cimport EIO
@@ -15,10 +14,10 @@ from pybroker.core.base.vfs cimport (
     ACT_ERRNO, ACT_KILL, ACT_SHORT, ACT_SLEEP, P_CHECKPOINT_WRITE, P_DISK_RESERVE, P_NONE, vfs_arm, vfs_close,
     vfs_disarm, vfs_open, vfs_replace, vfs_reserve, vfs_t, vfs_unlink,
 )
-from pybroker.core.storage.context cimport context_free, context_log_dir, context_new, context_stop
-from pybroker.core.storage.flusher cimport flusher_run
-from pybroker.core.storage.idle_files cimport log_dir_close_idle
-from pybroker.core.storage.log_dir cimport log_dir_t, log_dir_trust
+from pybroker.core.storage.background.flusher cimport flusher_run
+from pybroker.core.storage.background.idle_files cimport log_dir_close_idle
+from pybroker.core.storage.log.context cimport context_free, context_log_dir, context_new, context_stop
+from pybroker.core.storage.log.log_dir cimport log_dir_t, log_dir_trust
 
 import os
 import threading
@@ -29,7 +28,7 @@ ACTIONS = {"errno": ACT_ERRNO, "short": ACT_SHORT, "kill": ACT_KILL, "sleep": AC
 
 
 cdef class LogDirs:
-    """The log dirs of one broker; `Broker` is what opens partitions in them."""
+    """The log dirs of one broker; `LogManager` opens partitions in them."""
 
     def __cinit__(self, *, int64_t write_behind_bytes=8 << 20, int64_t flush_idle_ms=200, int32_t open_files_max=0):
         self.context = context_new(write_behind_bytes, flush_idle_ms, log_dir_close_idle)
@@ -46,7 +45,7 @@ cdef class LogDirs:
             flusher_run(self.context, found)
 
     cdef log_dir_t* log_dir(self, str path) except NULL:
-        """What belongs to a log dir. Its flusher begins with the first asking."""
+        """The state of a log dir. The first call starts its flusher."""
         cdef bytes name = os.fsencode(path)
         cdef log_dir_t* found = context_log_dir(self.context, name)
         if found == NULL:
@@ -61,7 +60,7 @@ cdef class LogDirs:
         return found
 
     cdef void stop(self) except *:
-        """Stop the flushers; none begins from here on."""
+        """Stop the flushers; no new one starts."""
         with nogil:
             context_stop(self.context)
         with self.lock:
@@ -70,13 +69,13 @@ cdef class LogDirs:
             thread.join()
 
     def __dealloc__(self):
-        # Every handle holds the broker, so that the last log is gone before the context goes.
+        # Every handle holds the broker, so the context outlives the last log.
         if self.context != NULL and self.closed:
             with nogil:
                 context_free(self.context)
 
     def log_dir_error(self, str log_dir) -> int:
-        """The errno for which a log dir is offline; 0 while it is in use."""
+        """The errno that took a log dir offline; 0 while it is in use."""
         return load_i32(&self.log_dir(log_dir).failed)
 
     def fail_log_dir(self, str log_dir) -> None:
@@ -84,7 +83,7 @@ cdef class LogDirs:
         log_dir_trust(self.log_dir(log_dir), -EIO)
 
     def take_lack(self, str log_dir) -> int:
-        """Return and clear the errno of the last lack of space or rights."""
+        """Return and clear the errno of the last lack of space or permission."""
         cdef log_dir_t* found = self.log_dir(log_dir)
         cdef int32_t lack = load_i32(&found.lack)
         cas_i32(&found.lack, lack, 0)
@@ -95,7 +94,7 @@ cdef class LogDirs:
         store_i32(&self.log_dir(log_dir).refusing, error)
 
     def set_aside(self, str path, int64_t n) -> None:
-        """Reserve `n` bytes of the disk in a file of a log dir; passes the failpoint disk.reserve."""
+        """Reserve `n` bytes of disk space in a file of a log dir; passes the failpoint disk.reserve."""
         cdef bytes name = os.fsencode(path)
         cdef const char* c_path = name
         cdef vfs_t* fs = self.context.fs
@@ -110,7 +109,7 @@ cdef class LogDirs:
         raise_status(min(status, 0), path)
 
     def read_errors(self, str log_dir) -> int:
-        """How many reads of a log dir failed."""
+        """The number of reads and sends from a log dir that the disk failed."""
         return load_i64(&self.log_dir(log_dir).unread)
 
     def write_atomic(self, str path, bytes data) -> None:
@@ -134,21 +133,21 @@ cdef class LogDirs:
         return self.context.fs.budget.most
 
     def sync_times(self) -> dict:
-        """How long each flush of a file took."""
+        """The durations of fsyncs."""
         return histogram_dict(&self.context.fs.syncs)
 
     def stop_cleaning(self) -> None:
-        """Rounds of compaction end where they are, and no new one begins."""
+        """Abort running rounds of compaction, and start no new one."""
         store_i32(&self.context.no_cleaning, 1)
 
     def arm(self, str point, str action, int64_t value=0, *, int64_t after=0, int32_t times=1, str under="") -> None:
-        """Make a failpoint of FAILPOINTS fire: errno, short, kill or sleep; see the wall."""
+        """Arm a failpoint of FAILPOINTS: errno, short, kill or sleep; see log_dirs.pyi."""
         if point not in FAILPOINTS or action not in ACTIONS:
             raise ValueError(f"no failpoint {point!r} with action {action!r}: points are {', '.join(FAILPOINTS[1:])}")
         vfs_arm(self.context.fs, FAILPOINTS.index(point), ACTIONS[action], value, after, times, under.encode())
 
     def disarm(self) -> None:
-        """No failpoint fires any more, and who sleeps in one wakes."""
+        """Disarm all failpoints, and wake calls that sleep in one."""
         vfs_disarm(self.context.fs)
 
     @property

@@ -1,12 +1,12 @@
-"""A log as Python holds it."""
+"""Handles to logs for Python."""
 
 from collections.abc import Mapping
 
 from pybroker.core.base.counters import Traffic
 
 class Log:
-    """A handle to one log: its watermarks, what is kept of it, and what is on disk. Every call releases the GIL while
-    it touches files."""
+    """A handle to one log: its watermarks, its retention, and its files. Every call releases the GIL while it touches
+    files."""
 
     directory: str
     log_start_offset: int
@@ -14,24 +14,26 @@ class Log:
     last_stable_offset: int
     log_end_offset: int
     recovery_point: int
-    durable_offset: int  # every record below is on disk, its indexes perhaps not
+    durable_offset: int  # all records below are on disk, but maybe not their indexes
     size: int  # bytes in all segments
     segment_count: int
-    highest_producer_id: int  # -1 if none was ever seen
+    highest_producer_id: int  # -1: none yet
     traffic: Traffic  # since it was opened
     offline: bool
-    slow_appends: bool  # an append waited long for the disk, not long ago: no thread that serves others is to append
-    slow_reads: bool  # the same of a read
-    recovery: str  # one line on what start-up repaired; empty if nothing was amiss
+    slow_appends: bool  # an append recently waited long for the disk: threads that serve other clients must not append
+    slow_reads: bool  # the same for reads
+    recovery: str  # what start-up repaired, in one line; empty if nothing
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset): the largest known epoch <= epoch and where it ends; (-1, -1) if unknown (KIP-101)."""
     def set_log_start(self, offset: int) -> int:
-        """DeleteRecords: raise the log start (-1: to the high watermark). Returns the new low watermark. LogError 1."""
+        """Raise the log start offset for DeleteRecords (-1: to the high watermark); the new low watermark.
+        LogError(OFFSET_OUT_OF_RANGE)."""
     def truncate(self, offset: int) -> None: ...
     def configure(self, config: Mapping[str, int]) -> None: ...
     def enforce_retention(self, now_ms: int) -> int:
-        """Roll by age and delete whole segments by retention.ms, retention.bytes and log start; segments deleted."""
+        """Roll by age, and delete whole segments by retention.ms, retention.bytes and log start offset; the number
+        deleted."""
     def expire_producers(self, now_ms: int) -> int: ...
     def producers(self) -> list[tuple[int, int, int, int, int]]:
         """(producer_id, epoch, last_sequence, last_timestamp_ms, current_txn_first_offset) of each active producer."""
@@ -41,6 +43,6 @@ class Log:
         """(base offset, bytes, largest timestamp) of each segment, oldest first."""
     def roll(self) -> None: ...
     def flush(self) -> int:
-        """fdatasync what is not flushed, and the indexes; the new recovery point. LogError 56."""
+        """fdatasync unflushed segments and indexes; the new recovery point. LogError(KAFKA_STORAGE_ERROR)."""
     def write_checkpoints(self) -> None:
         """Make leader-epoch-checkpoint durable if it changed. Call before the recovery point is recorded."""

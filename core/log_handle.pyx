@@ -1,5 +1,5 @@
-"""Python's handle to a log: what is in it, how much of it is on disk, and what takes records out of it. Every call lets
-go of the GIL while it touches files or locks."""
+"""Python's handle to a log: its watermarks, its files, and what removes records. Every call releases the GIL while it
+touches files or locks."""
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t
@@ -13,18 +13,20 @@ from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.settings cimport read_settings
-from pybroker.core.storage.flusher cimport log_flush, log_write_epochs
-from pybroker.core.storage.leader_epochs cimport epoch_t, epochs_at, epochs_copy, epochs_end
-from pybroker.core.storage.log cimport (
+from pybroker.core.storage.background.flusher cimport log_flush, log_write_epochs
+from pybroker.core.storage.log.leader_epochs cimport epoch_t, epochs_at, epochs_copy, epochs_end
+from pybroker.core.storage.log.log cimport (
     log_active, log_drop, log_durable, log_lock_files, log_offline, log_t, log_view, segments_t, view_t,
 )
-from pybroker.core.storage.offsets_for_times cimport segment_learn
-from pybroker.core.storage.producer_state cimport producer_t, sequence_copy, sequence_expire, sequence_free, sequence_t
-from pybroker.core.storage.retention cimport log_retain, log_set_start
-from pybroker.core.storage.roll cimport log_roll
-from pybroker.core.storage.segment cimport segment_t
-from pybroker.core.storage.slow_disk cimport slow_is
-from pybroker.core.storage.truncation cimport log_truncate
+from pybroker.core.storage.log.offsets_for_times cimport segment_learn
+from pybroker.core.storage.log.roll cimport log_roll
+from pybroker.core.storage.log.slow_disk cimport slow_is
+from pybroker.core.storage.producers.producer_state cimport (
+    producer_t, sequence_copy, sequence_expire, sequence_free, sequence_t,
+)
+from pybroker.core.storage.removal.retention cimport log_retain, log_set_start
+from pybroker.core.storage.removal.truncation cimport log_truncate
+from pybroker.core.storage.segment.segment cimport segment_t
 
 import os
 
@@ -33,14 +35,14 @@ from pybroker.core.base.status import LogError
 
 @cython.no_gc_clear
 cdef class Log:
-    """A handle to one log, its watermarks and what is kept of it; `Partition` is what appends to it and reads it."""
+    """A handle to one log; `Partition` adds appends and reads."""
 
     def __dealloc__(self):
         if self.log != NULL:
             log_drop(self.log)
 
     cdef int check(self, int status, str doing) except -1:
-        """Raise what a status means, with this partition's name in the sentence."""
+        """Raise the error of a status, with this partition's name."""
         if status == 0:
             return 0
         if status == KAFKA_STORAGE_ERROR:
@@ -52,7 +54,7 @@ cdef class Log:
         raise LogError(status, f"{doing} {self.name}: error {status}")
 
     cdef bint waited(self) noexcept nogil:
-        """Wait for a descriptor, where an attempt found none; False if there is none in time."""
+        """Wait for a descriptor after an attempt found none; False on timeout."""
         return budget_wait(&self.log.context.fs.budget)
 
     cdef view_t view(self) noexcept:
@@ -155,7 +157,7 @@ cdef class Log:
         return out
 
     def expire_producers(self, int64_t now_ms) -> int:
-        """Forget producers silent for producer.id.expiration.ms; how many."""
+        """Remove producers idle for producer.id.expiration.ms; their number."""
         cdef log_t* l = self.log
         cdef int gone
         with nogil:
@@ -184,7 +186,7 @@ cdef class Log:
         return out
 
     def set_log_start(self, int64_t offset) -> int:
-        """DeleteRecords: raise the log start (-1: to the high watermark); the new low watermark."""
+        """Raise the log start offset for DeleteRecords (-1: to the high watermark); the new low watermark."""
         cdef int status
         with nogil:
             status = log_set_start(self.log, offset)
@@ -195,18 +197,19 @@ cdef class Log:
         return self.log_start_offset
 
     def truncate(self, int64_t offset) -> None:
-        """Cut the log's end back to `offset`."""
+        """Truncate the log to `offset`."""
         cdef int status
         with nogil:
             status = log_truncate(self.log, offset, NULL, NULL)
         self.check(status, "truncate")
 
     def configure(self, config) -> None:
-        """Take new topic configs; the next append goes by them."""
+        """Set new topic configs; the next append follows them."""
         read_settings(self.log, config)
 
     def enforce_retention(self, int64_t now_ms) -> int:
-        """Delete whole segments by log start, retention.ms and retention.bytes; how many."""
+        """Roll by age, and delete whole segments by retention.ms, retention.bytes and log start offset; the number
+        deleted."""
         cdef int64_t deleted = 0
         cdef int status
         with nogil:
@@ -215,7 +218,7 @@ cdef class Log:
         return deleted
 
     def roll(self) -> None:
-        """Begin a new segment, unless the active one is empty."""
+        """Start a new segment, unless the active one is empty."""
         cdef log_t* l = self.log
         cdef int status = 0
         with nogil:
@@ -228,7 +231,7 @@ cdef class Log:
         self.check(status, "roll")
 
     def flush(self) -> int:
-        """Make the log durable; the new recovery point."""
+        """Make the log durable; return the new recovery point."""
         cdef int status
         with nogil:
             status = log_flush(self.log)

@@ -1,6 +1,6 @@
-"""How the directory of a partition is opened, or made, and what a crash left there is put right.
+"""Opens or creates the directory of a partition, and repairs what a crash left there.
 
-    partition.metadata   text: "version: 0", "topic_id: <22 characters>"; written before the first record is
+    partition.metadata   text: "version: 0", "topic_id: <22 characters>"; written before the first record
 """
 
 from libc.stdint cimport int64_t
@@ -18,14 +18,14 @@ from pybroker.core.log_dirs cimport LogDirs
 from pybroker.core.partition.partition cimport TOPIC_BYTES_MAX, partition_new, partition_t
 from pybroker.core.partition_handle cimport Partition
 from pybroker.core.settings cimport read_settings
-from pybroker.core.storage.context cimport context_t
-from pybroker.core.storage.idle_files cimport IDLE_NOW, idle_add, log_close_idle
-from pybroker.core.storage.leader_epochs cimport epochs_init, epochs_load
-from pybroker.core.storage.log cimport CLEANUP_COMPACT, log_drop, log_hold, log_t, log_wake_flusher
-from pybroker.core.storage.log_dir cimport log_dir_t
-from pybroker.core.storage.producer_state cimport sequence_init
-from pybroker.core.storage.recovery cimport log_recover
-from pybroker.core.storage.recovery_state cimport FAULT_GAP, FAULT_HEAD, FAULT_TAIL, recovery_t
+from pybroker.core.storage.background.idle_files cimport IDLE_NOW, idle_add, log_close_idle
+from pybroker.core.storage.log.context cimport context_t
+from pybroker.core.storage.log.leader_epochs cimport epochs_init, epochs_load
+from pybroker.core.storage.log.log cimport CLEANUP_COMPACT, log_drop, log_hold, log_t, log_wake_flusher
+from pybroker.core.storage.log.log_dir cimport log_dir_t
+from pybroker.core.storage.producers.producer_state cimport sequence_init
+from pybroker.core.storage.recovery.recovery cimport log_recover
+from pybroker.core.storage.recovery.recovery_state cimport FAULT_GAP, FAULT_HEAD, FAULT_TAIL, recovery_t
 
 import array
 import base64
@@ -35,15 +35,15 @@ import os
 from pybroker.core.base.status import LogError, MissingFiles
 
 cdef enum:
-    DIRECTORY_BYTES_MAX = 2000   # what log_t.directory holds, with room for the names of files
+    DIRECTORY_BYTES_MAX = 2000   # the size of log_t.directory, less room for the names of files
 
-OFFSET_MAX = (1 << 63) - 1 - ((1 << 31) - 1)  # a segment holds as many offsets more
+OFFSET_MAX = (1 << 63) - 1 - ((1 << 31) - 1)  # the largest base offset: a segment may have 2^31 - 1 offsets more
 LEFTOVERS = (".deleted", ".cleaned", ".tmp")
 SWAP = ".swap"
 
 
 cdef log_t* new_log(context_t* context, log_dir_t* log_dir, bytes directory) except NULL:
-    """An empty log; its only reference is the caller's."""
+    """An empty log with one reference, the caller's."""
     cdef log_t* l
     if len(directory) > DIRECTORY_BYTES_MAX:
         raise ValueError(f"the directory name has {len(directory)} bytes, at most {DIRECTORY_BYTES_MAX} are supported")
@@ -64,9 +64,9 @@ cdef log_t* new_log(context_t* context, log_dir_t* log_dir, bytes directory) exc
 
 
 def list_segments(str directory) -> tuple:
-    """The base offsets of the segments in a partition's directory, and of those that are still to be put in place
-    (.swap), both ascending; what a crash left half done is removed. Where a .cleaned was being written, Kafka may not
-    have decided on a .swap after it (one segment that became several): it goes as well."""
+    """The base offsets of the segments in a partition's directory, and of those still to be swapped in (.swap), both
+    ascending. Unfinished files of a crash are removed. If a .cleaned was being written, a .swap with a higher base may
+    be part of the same undecided replacement (one segment split into several), as in Kafka: it is removed as well."""
     bases, swaps, others, cleaned = [], [], [], None
     for name in os.listdir(directory):
         stem, suffix = os.path.splitext(name)
@@ -91,7 +91,7 @@ def list_segments(str directory) -> tuple:
 
 
 def read_metadata(str directory) -> bytes:
-    """The topic id in partition.metadata; empty if the file is missing or says none."""
+    """The topic id in partition.metadata; empty if the file is missing or has none."""
     try:
         with open(os.path.join(directory, "partition.metadata")) as f:
             for line in f:
@@ -104,7 +104,7 @@ def read_metadata(str directory) -> bytes:
 
 
 cdef str recovered(const recovery_t* r, int64_t end):
-    """What start-up did to a log that ends at offset `end`, in a line; empty if nothing."""
+    """Describe what start-up repaired in a log that now ends at offset `end`, in one line; empty if nothing."""
     told = []
     if r.high_watermark > end and not r.cut_bytes:
         told.append(f"offsets {end} to {r.high_watermark - 1} are lost: they were not on disk yet")
@@ -123,7 +123,7 @@ cdef str recovered(const recovery_t* r, int64_t end):
 
 
 cdef refuse(Partition p, const recovery_t* r):
-    """Say why a log cannot be used as it is."""
+    """Raise the error that makes a log unusable."""
     if r.fault == FAULT_HEAD:
         raise MissingFiles(KAFKA_STORAGE_ERROR, f"the first segment is missing from {p.directory}: the log began at "
                            f"offset {r.fault_end}, its first file begins at {r.fault_base}")
@@ -136,7 +136,7 @@ cdef refuse(Partition p, const recovery_t* r):
 
 
 cdef partition_t* new_state(str topic, int partition, bytes topic_id, log_t* log) except NULL:
-    """The partition's state, which takes over the hold on the log."""
+    """Create the partition's state, which takes over the reference to the log."""
     cdef bytes name = topic.encode()
     cdef partition_t* state
     if len(name) > TOPIC_BYTES_MAX or len(topic_id) != 16:
@@ -154,9 +154,9 @@ cdef partition_t* new_state(str topic, int partition, bytes topic_id, log_t* log
 
 
 cdef bytes claim(context_t* context, str directory, bytes topic_id):
-    """Make the directory and its metadata, or check that an existing one belongs to this topic id.
+    """Create the directory and its metadata, or check that an existing one has this topic id.
 
-    Neither is made durable here: who opens the partition after a power cut makes them again."""
+    Neither is made durable here: opening the partition after a power cut creates them again."""
     cdef bytes name = os.fsencode(directory)
     cdef const char* c_name = name
     cdef const char* c_path
@@ -185,7 +185,7 @@ cdef bytes claim(context_t* context, str directory, bytes topic_id):
 
 
 cdef finish_swap(Partition p, int64_t base, list bases):
-    """Do what a crash left of the replacement of segments by a cleaned one."""
+    """Finish replacing segments by a cleaned one, which a crash had interrupted."""
     cdef int64_t[::1] listed = array.array("q", [*bases, base])
     cdef int64_t n = len(bases)
     cdef int status
@@ -215,7 +215,7 @@ cdef recover(Partition p, recovery_t* r):
         c_bases[i] = bases[i]
     with nogil:
         status = epochs_load(&l.epochs, l.context.fs, c_epochs)
-        if status == 0 or status == CORRUPT_MESSAGE:  # a torn file is made anew from the batches that are scanned
+        if status == 0 or status == CORRUPT_MESSAGE:  # a torn file is rebuilt from the scanned batches
             status = log_recover(l, c_bases, n, r)
     free(c_bases)
     if r.fault:
@@ -229,7 +229,7 @@ cdef recover(Partition p, recovery_t* r):
 
 cdef Partition open_partition(
     LogDirs broker, str directory, str topic, int partition, bytes topic_id, object config, recovery_t* r):
-    """Open or create the directory of a partition; LogError, MissingFiles, OSError say why it cannot be used."""
+    """Open or create the directory of a partition. Raises LogError, MissingFiles or OSError if it cannot be used."""
     cdef Partition p = Partition()
     cdef log_t* l
     p.topic = topic
@@ -248,6 +248,6 @@ cdef Partition open_partition(
     recover(p, r)
     if budget_is_scarce(&broker.context.fs.budget):
         with nogil:
-            log_close_idle(l, IDLE_NOW)  # the first who needs it opens it again
+            log_close_idle(l, IDLE_NOW)  # the first use opens it again
     idle_add(l)
     return p

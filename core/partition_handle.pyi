@@ -1,4 +1,4 @@
-"""A partition as Python holds it, and what its calls give."""
+"""Handles to partitions for Python, and the results of their calls."""
 
 from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
@@ -7,7 +7,7 @@ from pybroker.core import Bytes, Slice
 from pybroker.core.log_handle import Log
 
 class Read:
-    """What a read found: a slice that begins with the batch holding the offset and ends at a batch boundary."""
+    """The result of a read: a slice that begins with the batch that holds the offset and ends at a batch boundary."""
 
     slice: Slice | None
     high_watermark: int
@@ -20,51 +20,50 @@ class Appended:
     last_offset: int
     log_append_time_ms: int  # -1 unless LogAppendTime
     log_start_offset: int
-    duplicate: bool  # the batch was in the producer's window; nothing was appended
+    duplicate: bool  # the producer had written this batch already; nothing was appended
 
 class Role(NamedTuple):
-    """What this broker believes of a partition."""
+    """The role of this broker for a partition."""
 
     kind: Literal["offline", "follower", "leader"]
-    leader: int  # the broker that leads where this one does not; -1 unknown
-    leader_epoch: int  # -1 none was ever known
+    leader: int  # the leader's broker id if this broker is not it; -1 unknown
+    leader_epoch: int  # -1: none was ever known
     partition_epoch: int
 
 class Follower(NamedTuple):
-    """Another replica, as the leader knows it; -1 where it did not fetch yet in this leader epoch."""
+    """Another replica, as the leader knows it; -1 if it has not fetched yet in this leader epoch."""
 
     broker: int
-    in_isr: bool  # of the maximal ISR: with those that are about to join it
+    in_isr: bool  # in the maximal ISR, which includes replicas that are about to join
     broker_epoch: int
-    log_end_offset: int  # where it last fetched from
-    caught_up_ms: int  # when it last had all that there was
-    log_start_offset: int  # where its log began then
+    log_end_offset: int  # its last fetch offset
+    caught_up_ms: int  # when it last had all records
+    log_start_offset: int  # its log start offset at that fetch
 
 class Partition(Log):
-    """A handle to one partition: its log, and who may write to it. Every call releases the GIL while it touches
-    files."""
+    """A handle to one partition: its log, and its role. Every call releases the GIL while it touches files."""
 
     topic: str
     partition: int
     topic_id: bytes
     leader_epoch: int
-    role: Role  # offline until somebody says otherwise
-    followers: list[Follower]  # of a leader
-    proven_ms: int  # of a leader: no other broker led at this time (monotonic) in a later epoch; -1: unknown
+    role: Role  # offline until one of the become_ methods is called
+    followers: list[Follower]  # known to the leader
+    proven_ms: int  # on a leader: a monotonic time at which no other broker led in a later epoch; -1: unknown
     leader_throttled: bool
     follower_throttled: bool
     def throttle(self, *, leader: bool, follower: bool) -> None:
-        """Count what others fetch of it, and what is copied of it here, against the plane's limits of replication."""
+        """Set whether fetches by followers, and our own fetches, of this partition count as throttled replication."""
     def append(
         self, records: Bytes, *, now_ms: int, leader_epoch: int = -1, internal: bool = False, acks: int = -2
     ) -> Appended:
-        """Check, stamp and append exactly one batch from a client, as the leader; the high watermark follows at once
-        where there are no followers.
+        """Check, stamp and append exactly one batch from a client, as the leader; without followers the high watermark
+        advances at once.
 
-        `leader_epoch` -1 means the current one. `internal` skips the checks meant for clients (control batches).
-        `acks` of the request: -1 requires enough replicas in sync, 0 and 1 a lease that has not lapsed, -2 neither.
-        A batch that follows one that was refused for a temporary reason is refused with the same error.
-        Raises LogError: 2, 6, 10, 18, 19, 32, 43, 45, 47, 48, 56, 74, 75, 76, 87; OSError."""
+        `leader_epoch` -1 means the current one. `internal` skips the checks meant for clients (control batches). `acks`
+        of the request: -1 requires enough replicas in sync, 0 and 1 a lease that has not lapsed, -2 neither. After a
+        batch was refused for a temporary reason, the producer's next batches get the same error. Raises OSError, and
+        LogError with the error code for the client."""
     def append_replica(
         self,
         records: Bytes,
@@ -75,11 +74,10 @@ class Partition(Log):
         log_end: int = -1,
     ) -> int:
         """Append batches as the leader of this epoch (-1: ours) stamped them, as a follower (offsets must continue);
-        the new log end offset. They are committed up to the leader's high watermark; all of them without one. Nothing
-        is appended where the log does not end at `log_end` (-1: wherever it ends): it was cut since they were asked
-        for.
+        the new log end offset. The high watermark advances up to the leader's; without one, to the log end. Nothing is
+        appended if the log does not end at `log_end` (-1: wherever it ends): it was truncated after the fetch.
 
-        `now_ms` tells the age of a segment whose records carry no timestamps, of which 0 rolls none."""
+        `now_ms` gives the age of a segment whose records have no timestamps; 0 does not roll it."""
     def read(
         self,
         offset: int,
@@ -89,17 +87,18 @@ class Partition(Log):
         to_log_end: bool = False,
         minimum_one: bool = True,
     ) -> Read:
-        """The batches from `offset` up to max_bytes, within the high watermark (0), the last stable offset (1) or, for
-        replicas, the log end. minimum_one: the first batch is returned even if larger. Raises LogError 1 (with the
-        range in the message), 56."""
+        """The batches from `offset` up to max_bytes, below the high watermark (0), the last stable offset (1) or, for
+        replicas, the log end offset. minimum_one: return the first batch even if it is larger. Raises
+        LogError(OFFSET_OUT_OF_RANGE), with the range in the message, and LogError(KAFKA_STORAGE_ERROR)."""
     def offset_for_timestamp(self, timestamp_ms: int, *, bound: int) -> tuple[int, int, int] | None:
-        """(offset, timestamp_ms, leader_epoch) of the first batch below `bound` whose max timestamp >= timestamp_ms and
-        its base offset; the caller walks the batch for the exact record."""
+        """(base offset, max timestamp, leader_epoch) of the first batch below `bound` whose max timestamp >=
+        timestamp_ms; the caller searches the batch for the exact record."""
     def max_timestamp(self) -> tuple[int, int, int] | None:
         """(offset, timestamp_ms, leader_epoch) of the record batch with the largest timestamp; None if empty."""
     def truncate(self, offset: int, *, leader_epoch: int = -1) -> None:
-        """Cut the log's end back to `offset`. With a leader epoch only as a follower in it: whoever decided that a log
-        is to be cut may come late. Raises LogError 1, 6, 74, 75."""
+        """Truncate the log to `offset`. With a leader epoch only if this replica still follows in it, as the decision
+        to truncate may be outdated. Raises LogError(OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH,
+        UNKNOWN_LEADER_EPOCH)."""
     def become_leader(
         self,
         leader_epoch: int,
@@ -109,36 +108,42 @@ class Partition(Log):
         isr: Collection[int] | None = None,
         wait: bool = True,
     ) -> None:
-        """Lead under this leader epoch, which begins at the log's end.
+        """Become leader in this leader epoch, which begins at the log end offset.
 
-        followers: the brokers of the other replicas; isr: which of them the high watermark waits for (None: all). What
-        is known of a follower is forgotten with the leader epoch that it was known in. Raises LogError 74 if ours is
-        newer, 95 if it is the same and our partition epoch is newer; so do the three below. Without `wait` it raises
-        BlockingIOError where an append is under way, which may be at the disk; nothing has changed then."""
+        followers: the brokers of the other replicas; isr: the followers that the high watermark waits for (None: all).
+        State of followers from an earlier leader epoch is dropped. Raises LogError(FENCED_LEADER_EPOCH) if our leader
+        epoch is newer, LogError(INVALID_UPDATE_VERSION) if it is the same and our partition epoch is newer; so do the
+        three methods below. Without `wait` it raises BlockingIOError if an append is running, which may be waiting for
+        the disk; then nothing has changed."""
     def become_follower(self, leader: int, leader_epoch: int, partition_epoch: int, *, wait: bool = True) -> None:
-        """Follow this broker (-1: it is not known who). What is committed stays so. `wait` as above."""
+        """Follow this broker (-1: the leader is unknown). The high watermark stays. `wait` as above."""
     def become_offline(self, leader_epoch: int, partition_epoch: int, *, leader: int = -1) -> None:
-        """Neither lead nor follow; clients that ask are told of this leader (-1: of none)."""
+        """Neither lead nor follow; clients get this leader in errors (-1: none)."""
     def set_isr(
         self, isr: Collection[int], leader_epoch: int, partition_epoch: int, *, in_sync: int = -1
     ) -> None:
-        """The maximal ISR of a leader is another one. `in_sync`: how many are in the one that the controller knows,
-        ourselves among them; -1: all of these. Raises LogError 6 too, and 75 in a newer epoch than ours."""
+        """Set the maximal ISR of a leader. `in_sync`: the size of the ISR that the controller has, this broker
+        included; -1: that of the maximal ISR. Raises LogError(NOT_LEADER_OR_FOLLOWER) too, and
+        LogError(UNKNOWN_LEADER_EPOCH) in a newer epoch than ours."""
     @property
     def min_isr(self) -> int:
-        """min.insync.replicas of its topic; with fewer in sync the high watermark of a leader stays."""
+        """min.insync.replicas of the topic; with fewer replicas in sync the leader's high watermark does not
+        advance."""
     @min_isr.setter
     def min_isr(self, replicas: int) -> None: ...
     @property
     def under_min_isr(self) -> bool:
-        """Are fewer replicas in sync than acks=all needs? Of all the replicas there are, where that is fewer."""
+        """True if fewer replicas are in sync than acks=all needs: min.insync.replicas, or all replicas if they are
+        fewer."""
     def tell_all(self) -> None:
         """Wake every request that waits for this partition, so that it checks again."""
     def note_fetch(
         self, broker: int, offset: int, *, leader_epoch: int = -1, broker_epoch: int = -1, log_start: int = -1,
         session: int = 0, session_epoch: int = 0, now_ms: int,
     ) -> None:
-        """A follower fetches from `offset`: all before it, it has. -1 where it names no epoch, or does not say where
-        its log begins. session, session_epoch: its fetch session, and which request in it; 0: none. now_ms: monotonic.
+        """Record a follower's fetch from `offset`: it has all records before it. leader_epoch and log_start: -1 if the
+        request has none. session, session_epoch: its fetch session, and the request's number in it; 0: none. now_ms:
+        monotonic.
 
-        Raises LogError 1, 6, 74, 75 (the broker is no follower too), 77 (that of an earlier life)."""
+        Raises LogError(OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH),
+        LogError(UNKNOWN_LEADER_EPOCH), also if the broker is not a replica, and LogError(STALE_BROKER_EPOCH)."""

@@ -1,5 +1,5 @@
-"""Python's handle to a partition: what is appended to it, read from it and looked up in it, and who leads it. Every
-call lets go of the GIL while it touches files or locks."""
+"""Python's handle to a partition: appends, reads, look-ups and roles. Every call releases the GIL while it touches
+files or locks."""
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -29,9 +29,9 @@ from pybroker.core.partition.watermark cimport (
     is_under_min_isr, watermark_followers, watermark_note_fetch, watermark_proven_ms,
 )
 from pybroker.core.slices cimport Slice
-from pybroker.core.storage.log cimport log_hold, log_t
-from pybroker.core.storage.producer_state cimport DUPLICATE
-from pybroker.core.storage.segment_search cimport NOT_FOUND
+from pybroker.core.storage.log.log cimport log_hold, log_t
+from pybroker.core.storage.producers.producer_state cimport DUPLICATE
+from pybroker.core.storage.segment.segment_search cimport NOT_FOUND
 
 import array
 from collections import namedtuple
@@ -44,20 +44,20 @@ Follower = namedtuple("Follower", "broker in_isr broker_epoch log_end_offset cau
 
 
 class Read:
-    """What a read found: a slice that begins with the batch holding the offset and ends at a batch boundary."""
+    """The result of a read: a slice that begins with the batch that holds the offset and ends at a batch boundary."""
 
     __slots__ = ("high_watermark", "last_stable_offset", "log_end_offset", "log_start_offset", "slice")
 
 
 class Appended:
-    """Where an append went."""
+    """The result of an append."""
 
     __slots__ = ("base_offset", "duplicate", "last_offset", "log_append_time_ms", "log_start_offset")
 
 
 @cython.no_gc_clear
 cdef class Partition(Log):
-    """A handle to one partition: its log, and who may write to it."""
+    """A handle to one partition: its log, and its role."""
 
     def __dealloc__(self):
         if self.state != NULL:
@@ -75,7 +75,7 @@ cdef class Partition(Log):
 
     def append(self, records, *, int64_t now_ms, int32_t leader_epoch=-1, bint internal=False,
                int32_t acks=-2) -> Appended:
-        """Check, stamp and append exactly one batch; LogError says why it was refused."""
+        """Check, stamp and append exactly one batch; LogError has the reason of a refusal."""
         cdef Py_buffer buffer
         cdef appended_t done
         cdef int status
@@ -102,7 +102,7 @@ cdef class Partition(Log):
         return out
 
     cdef int refuse(self, int status, const uint8_t* data, size_t n, int32_t leader_epoch, bint internal) except -1:
-        """Say what an append was refused for, with its numbers."""
+        """Raise the error of a refused append, with its numbers."""
         cdef batch_t b
         cdef log_t* l = self.log
         if status == INVALID_PRODUCER_EPOCH or status == OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -130,7 +130,7 @@ cdef class Partition(Log):
         return self.check(status, "append to")
 
     cdef int settle(self, int status, str doing, int32_t leader_epoch, int32_t partition_epoch) except -1:
-        """Raise what a status means, where it may be that of another role or epoch."""
+        """Raise the error of a status that may be about another role or epoch."""
         if status == FENCED_LEADER_EPOCH or status == UNKNOWN_LEADER_EPOCH:
             raise LogError(status, f"{doing} {self.name}: leader epoch {leader_epoch}, ours is {self.leader_epoch}")
         if status == INVALID_UPDATE_VERSION:
@@ -163,7 +163,7 @@ cdef class Partition(Log):
 
     def read(self, int64_t offset, int64_t max_bytes, *, int isolation_level=0, bint to_log_end=False,
              bint minimum_one=True) -> Read:
-        """The batches from `offset` up to max_bytes; see the wall."""
+        """The batches from `offset` up to max_bytes; see partition_handle.pyi."""
         cdef read_t r
         cdef int bound = BOUND_LOG_END if to_log_end else BOUND_HIGH_WATERMARK + (1 if isolation_level else 0)
         cdef int status
@@ -219,7 +219,7 @@ cdef class Partition(Log):
         return b.base_offset, b.max_timestamp, b.leader_epoch
 
     def truncate(self, int64_t offset, *, int32_t leader_epoch=-1) -> None:
-        """Cut the log's end back to `offset`, and tell who waits for more than is left; see the wall."""
+        """Truncate the log to `offset`, and wake requests that wait for later offsets; see partition_handle.pyi."""
         cdef int status
         with nogil:
             status = partition_truncate(self.state, offset, leader_epoch)
@@ -230,7 +230,7 @@ cdef class Partition(Log):
 
     def become_leader(
             self, int32_t leader_epoch, int32_t partition_epoch, *, followers=(), isr=None, bint wait=True) -> None:
-        """Lead under this epoch from the log's end on; see the wall."""
+        """Become leader in this epoch, from the log end offset; see partition_handle.pyi."""
         cdef int32_t n = len(followers), i
         cdef follower_t* items = <follower_t*>malloc(sizeof(follower_t) * (n + 1))
         cdef int status
@@ -247,21 +247,21 @@ cdef class Partition(Log):
         self.settle(status, "lead", leader_epoch, partition_epoch)
 
     def become_follower(self, int32_t leader, int32_t leader_epoch, int32_t partition_epoch, *, bint wait=True) -> None:
-        """Follow this broker from now on; see the wall."""
+        """Follow this broker from now on; see partition_handle.pyi."""
         cdef int status
         with nogil:
             status = partition_follow(self.state, leader, leader_epoch, partition_epoch, wait)
         self.settle(status, "follow in", leader_epoch, partition_epoch)
 
     def become_offline(self, int32_t leader_epoch, int32_t partition_epoch, *, int32_t leader=-1) -> None:
-        """Neither lead nor follow from now on; see the wall."""
+        """Neither lead nor follow from now on; see partition_handle.pyi."""
         cdef int status
         with nogil:
             status = partition_offline(self.state, leader, leader_epoch, partition_epoch)
         self.settle(status, "take offline", leader_epoch, partition_epoch)
 
     def set_isr(self, isr, int32_t leader_epoch, int32_t partition_epoch, *, int32_t in_sync=-1) -> None:
-        """The maximal ISR is another one; see the wall."""
+        """Set the maximal ISR; see partition_handle.pyi."""
         cdef int32_t[::1] ids = array.array("i", [*isr, -1])
         cdef int32_t n = <int32_t>len(ids) - 1
         cdef int status
@@ -280,11 +280,11 @@ cdef class Partition(Log):
 
     @property
     def under_min_isr(self) -> bool:
-        """Are fewer replicas in sync than acks=all needs?"""
+        """True if fewer replicas are in sync than acks=all needs."""
         return is_under_min_isr(self.state)
 
     def throttle(self, *, bint leader, bint follower) -> None:
-        """Count what is copied of it here as throttled replication, or not; see the wall."""
+        """Set whether its replication is throttled; see partition_handle.pyi."""
         store_i32(&self.state.leader_throttled, leader)
         store_i32(&self.state.follower_throttled, follower)
 
@@ -298,13 +298,13 @@ cdef class Partition(Log):
 
     def note_fetch(self, int32_t broker, int64_t offset, *, int32_t leader_epoch=-1, int64_t broker_epoch=-1,
                    int64_t log_start=-1, int32_t session=0, int32_t session_epoch=0, int64_t now_ms) -> None:
-        """A follower fetches from `offset`: it has all that is before; see the wall."""
+        """Record a follower's fetch from `offset`; see partition_handle.pyi."""
         cdef int status
         with nogil:
             status = watermark_note_fetch(
                 self.state, broker, broker_epoch, leader_epoch, offset, log_start, session, session_epoch, now_ms)
         if status == OFFSET_OUT_OF_RANGE:
-            raise LogError(status, f"broker {broker} fetches {self.name} from {offset}, where it has none")
+            raise LogError(status, f"broker {broker} fetches {self.name} from {offset}, which is outside the log")
         self.settle(status, f"note a fetch of broker {broker} from", leader_epoch, -1)
 
     @property
@@ -318,7 +318,7 @@ cdef class Partition(Log):
 
     @property
     def followers(self) -> list:
-        """What a leader knows of the others."""
+        """The other replicas, as the leader knows them."""
         cdef follower_t* items = NULL
         cdef int32_t n = watermark_followers(self.state, &items)
         if n < 0:

@@ -1,32 +1,34 @@
-"""Buckets of client quotas: counted in by Python and by the plane."""
+"""Buckets of client quotas: Python and the plane both record usage in them."""
 
 class QuotaBucket:
-    """What somebody has done lately of what a limit a second allows, by Kafka's window: ten seconds' worth is free.
+    """The recent usage of a quota with a limit per second; by Kafka's window, ten seconds' worth is free.
 
-    limit: a second, in bytes, or in nanoseconds of threads. throttle_ms_max: the longest wait. `now_ms` is of
-    time.monotonic(). From any thread. ValueError for a limit or a wait that is negative or no number."""
+    limit: a second, in bytes, in nanoseconds of threads, or in connections. throttle_ms_max: the longest wait. paced: a
+    throttled client pays for each event until it has been quiet; otherwise only the window counts. `now_ms` is always
+    of one clock, such as time.monotonic(). Thread-safe. ValueError for a limit or a wait that is negative or NaN.
+    """
 
-    def __init__(self, limit: float, *, throttle_ms_max: int = 2147483647) -> None: ...
+    def __init__(self, limit: float, *, throttle_ms_max: int = 2147483647, paced: bool = True) -> None: ...
     def set_limit(self, limit: float) -> None:
-        """What was done stays done."""
+        """Change the limit; usage recorded so far is kept."""
     def record(self, n: int, now_ms: int) -> int:
-        """Count n; how long who did it has to wait, in ms, 0: not at all."""
+        """Record n; the ms that the client has to wait, 0 for no wait."""
     def take(self, n: int, now_ms: int) -> tuple[int, bool]:
-        """(the same, whether n was not counted and must not be done): that is so where others were counted before."""
+        """Record n unless earlier usage forbids it: (ms to wait, True if n was not recorded and must not be done)."""
     def wait(self, now_ms: int) -> int:
-        """How long somebody who has not begun has to wait before more is done, in ms, 0: not at all."""
+        """The ms that a client has to wait before it may begin, 0 for no wait."""
     def throttle(self, now_ms: int) -> int:
-        """How long somebody has to wait for what was counted."""
+        """The ms that the client has to wait for recorded usage."""
     def retire(self) -> None:
-        """Connections of the plane that count here are Python's to look at again."""
+        """Have Python look up the buckets of the connections that use this one again."""
     @property
     def retired(self) -> bool: ...
     @property
     def last_ms(self) -> int:
-        """When something was counted last, or it was made."""
+        """When usage was last recorded, or the bucket was created."""
     def most(self, now_ms: int) -> int:
-        """The most that is to be done at once: what the limit allows in ten seconds or, for who is held, in a quarter
-        of one."""
+        """The most to do at once: what the limit allows in ten seconds or, for a throttled client, in a quarter of
+        one."""
     @property
     def throttled(self) -> tuple[int, int]:
-        """How often somebody had to wait, and how many ms in all."""
+        """(number of throttles, their ms in all)."""

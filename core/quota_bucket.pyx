@@ -1,24 +1,24 @@
-"""Buckets of quotas as Python has them: it decides who shares one, and the plane counts in it, too."""
+"""Quota buckets for Python, which decides what clients share one; the plane records usage in them, too."""
 
 from libc.stdint cimport INT32_MAX, int64_t
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
 from pybroker.core.base.atomic cimport load_i32, load_i64, store_i32
-from pybroker.core.plane.quota_bucket cimport (
+from pybroker.core.plane.limits.quota_bucket cimport (
     bucket_drop, bucket_hold, bucket_most, bucket_new, bucket_record, bucket_set_limit, bucket_take, bucket_throttle,
     bucket_wait, quota_bucket_t,
 )
-from pybroker.core.plane.quotas cimport QUOTA_ID_MAX, quotas_t
+from pybroker.core.plane.limits.quotas cimport QUOTA_ID_MAX, quotas_t
 
 
 cdef class QuotaBucket:
-    """What somebody has done lately of what a limit a second allows."""
+    """The recent usage of a quota; see quota_bucket.pyi."""
 
-    def __cinit__(self, double limit, *, int64_t throttle_ms_max=INT32_MAX):
+    def __cinit__(self, double limit, *, int64_t throttle_ms_max=INT32_MAX, bint paced=True):
         if not limit >= 0 or not 0 <= throttle_ms_max <= INT32_MAX:
-            raise ValueError(f"a limit of {limit}, throttles of up to {throttle_ms_max} ms")
-        self.state = bucket_new(limit, throttle_ms_max)
+            raise ValueError(f"limit={limit} and throttle_ms_max={throttle_ms_max} must be 0 or more")
+        self.state = bucket_new(limit, throttle_ms_max, paced)
         if self.state == NULL:
             raise MemoryError()
 
@@ -75,7 +75,7 @@ cdef quotas_t* quotas_told(object told) except? NULL:
         return NULL
     number, client_id, produce, fetch, request = told
     if len(client_id) > QUOTA_ID_MAX:
-        raise ValueError(f"a client id that is known has {QUOTA_ID_MAX} bytes at most, and not {len(client_id)}")
+        raise ValueError(f"a client id with quotas has at most {QUOTA_ID_MAX} bytes, not {len(client_id)}")
     q = <quotas_t*>calloc(1, sizeof(quotas_t))
     if q == NULL:
         raise MemoryError()

@@ -1,4 +1,4 @@
-"""Damage in a log as Python sees it: what is known of it, and the scan of a segment that scrubbing makes.
+"""Damage in a log for Python: the known damaged ranges, and the scan of a segment by scrubbing.
 
 See damage.pyx for what a bad spot is.
 """
@@ -15,21 +15,21 @@ from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_close, vfs_no_readahead, vfs_open, vfs_size
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.partition_handle cimport Partition
-from pybroker.core.storage.damage cimport damage_mark
-from pybroker.core.storage.log cimport log_lock_files, log_t, segments_floor, segments_t
-from pybroker.core.storage.segment cimport PATH_BYTES, segment_path, segment_t
-from pybroker.core.storage.segment_scan cimport (
+from pybroker.core.storage.log.log cimport log_lock_files, log_t, segments_floor, segments_t
+from pybroker.core.storage.recovery.damage cimport damage_mark
+from pybroker.core.storage.segment.segment cimport INDEX_BAD, PATH_BYTES, segment_path, segment_t
+from pybroker.core.storage.segment.segment_scan cimport (
     scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_leave, scan_t,
 )
-from pybroker.core.storage.segment_search cimport NOT_FOUND
-from pybroker.core.storage.spots cimport spot_t, spots_t
+from pybroker.core.storage.segment.segment_search cimport NOT_FOUND
+from pybroker.core.storage.segment.spots cimport spot_t, spots_t
 
 import os
 
 cdef extern from *:
     """
     #include <sys/stat.h>
-    // Do a path and a descriptor name the same file?
+    // True if a path and a descriptor name the same file.
     static int same_file(const char* path, int fd) {
       struct stat a, b;
       return stat(path, &a) == 0 && fstat(fd, &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
@@ -39,7 +39,7 @@ cdef extern from *:
 
 
 def bad_spots(Partition partition not None) -> list:
-    """(segment's base offset, position, end, first offset, next offset) of each bad spot that is known, ascending."""
+    """(base offset of the segment, position, end, first offset, next offset) of each known bad spot, ascending."""
     cdef log_t* l = partition.log
     cdef segments_t* list_
     cdef const spots_t* spots
@@ -60,7 +60,7 @@ def bad_spots(Partition partition not None) -> list:
 
 
 cdef int mark_listed(log_t* l, int64_t base, const spot_t* spot, int fd) noexcept nogil:
-    """Mark a spot in the segment with this base, if it still is the file that `fd` names (-1: whichever it is)."""
+    """Mark a spot in the segment with this base, if it still is the file that `fd` names (-1: any file)."""
     cdef char path[PATH_BYTES]
     cdef segment_t* s = NULL
     cdef segments_t* list
@@ -77,7 +77,7 @@ cdef int mark_listed(log_t* l, int64_t base, const spot_t* spot, int fd) noexcep
         pthread_mutex_lock(&l.append_mutex)
         status = damage_mark(l, s, spot)
         pthread_mutex_unlock(&l.append_mutex)
-        store_i32(&s.index_bad, 1)
+        store_i32(&s.index_bad, INDEX_BAD)
         store_i32(&l.repair, 1)
     unpin(&l.context.reclaim, slot)
     pthread_mutex_unlock(&l.flush_mutex)
@@ -87,8 +87,8 @@ cdef int mark_listed(log_t* l, int64_t base, const spot_t* spot, int fd) noexcep
 def mark_damaged(
     Partition partition not None, int64_t base_offset, int64_t position, int64_t end, int64_t first, int64_t next
 ) -> bool:
-    """Let readers of a partition pass a bad spot by, as an earlier life of the broker found it; False if the segment is
-    gone. Raises OSError."""
+    """Make reads skip a bad spot that was found before a restart of the broker; False if the segment is gone. Raises
+    OSError."""
     cdef spot_t spot
     cdef int status
     spot.position, spot.end, spot.first, spot.next = position, end, first, next
@@ -101,8 +101,8 @@ def mark_damaged(
 
 
 cdef int64_t listed_size(log_t* l, int64_t base) noexcept nogil:
-    """How many bytes readers see of the segment with this base: what is appended just now is not among them, and what
-    was cut off its file is. -1 if there is no such segment."""
+    """The bytes that readers see of the segment with this base: without an append in progress, and with what was cut
+    off its file. -1 if there is no such segment."""
     cdef int64_t size = -1
     cdef int slot = pin(&l.context.reclaim)
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
@@ -114,14 +114,14 @@ cdef int64_t listed_size(log_t* l, int64_t base) noexcept nogil:
 
 
 cdef class SegmentScan:
-    """A check of a segment's file, step by step: every batch's header, CRC and offset. See the wall."""
+    """A check of a segment's file, step by step: every batch's header, CRC and offset. See core/__init__.pyi."""
 
     cdef scan_t c
-    cdef Partition partition         # that the segment is of; None: a file alone
+    cdef Partition partition         # the segment's partition; None: a file alone
     cdef readonly str path
     cdef readonly int64_t base_offset
-    cdef readonly int64_t position   # all before it is checked
-    cdef int64_t end                 # the offset behind damage that nothing sound follows
+    cdef readonly int64_t position   # everything before is checked
+    cdef int64_t end                 # the next offset after damage up to the end of the file
 
     def __init__(
         self, str path, *, Partition partition=None, bint strict=False, int64_t next_base=-1, int64_t log_end=-1,
@@ -176,7 +176,7 @@ cdef class SegmentScan:
         return self.position >= self.c.size
 
     cdef int find(self, int64_t until, spot_t* spot) noexcept nogil:
-        """Go on to position `until`, or to the first bad spot: CORRUPT_MESSAGE then, and the spot."""
+        """Go on to position `until`, or to the first bad spot: then CORRUPT_MESSAGE, and the spot."""
         cdef batch_t b
         cdef int status
         while self.position < min(until, self.c.size):
@@ -200,9 +200,9 @@ cdef class SegmentScan:
         return 0
 
     def step(self, int64_t most=INT64_MAX) -> list:
-        """Check about `most` bytes more; (position, end, first offset, next offset) of each bad spot in them. The
-        partition, where there is one, passes them by from now on; a segment that was replaced meanwhile has none.
-        Raises OSError."""
+        """Check about `most` bytes more; (position, end, first offset, next offset) of each bad spot in them. Reads of
+        the partition, if there is one, skip them from now on; a segment that was replaced meanwhile has none. Raises
+        OSError."""
         cdef int64_t until = self.position + min(most, self.c.size - self.position)
         cdef spot_t spot
         cdef int status = CORRUPT_MESSAGE

@@ -1,9 +1,9 @@
-"""The topic configs that core acts on: their defaults, and how a log takes them."""
+"""The topic configs that core acts on: their defaults, and setting them on a log."""
 
 from libc.stdint cimport int64_t
 
 from pybroker.core.base.atomic cimport poke_i64
-from pybroker.core.storage.log cimport log_t
+from pybroker.core.storage.log.log cimport log_t
 
 DEFAULTS = {
     "segment.bytes": 1 << 30, "segment.ms": 604800000, "segment.jitter.ms": 0, "segment.index.bytes": 10 << 20,
@@ -19,7 +19,7 @@ cdef int64_t setting(object config, str name) except? -3:
 
 
 cdef int read_settings(log_t* l, object config) except -1:
-    """Take the topic configs that core acts on. Each counts from now on, by itself: everybody peeks at them without a
+    """Set the topic configs that core acts on. Each takes effect at once and by itself, as threads read them without a
     lock."""
     poke_i64(&l.settings.segment_bytes, setting(config, "segment.bytes"))
     poke_i64(&l.settings.segment_ms, setting(config, "segment.ms"))

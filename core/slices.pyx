@@ -1,4 +1,4 @@
-"""Slices: ranges of log files that reads found, which Python sends or copies."""
+"""Slices: ranges of log files that Python sends or copies."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -10,8 +10,8 @@ from pybroker.core.base.atomic cimport add_i64, load_i64
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, P_SEGMENT_SEND, vfs_pread, vfs_sendfile
-from pybroker.core.storage.log cimport log_drop, log_lend, log_note_unread, log_take_back
-from pybroker.core.storage.open_files cimport files_drop
+from pybroker.core.storage.log.log cimport log_drop, log_lend, log_note_unread, log_take_back
+from pybroker.core.storage.segment.open_files cimport files_drop
 
 from pybroker.core.base.status import LogError
 
@@ -21,7 +21,7 @@ cdef enum:
 
 @cython.no_gc_clear
 cdef class Slice:
-    """A range of a log file, pinned: the bytes stay readable until close() even if the segment is deleted."""
+    """A range of a log file, held open: the bytes stay readable until close() even if the segment is deleted."""
 
     def __dealloc__(self):
         if self.found.files != NULL:
@@ -40,16 +40,16 @@ cdef class Slice:
         return 0
 
     cdef int borrow(self) except -1:
-        """Begin to use the bytes; log_take_back ends it."""
+        """Start using the bytes, until log_take_back."""
         self.check()
         return 0 if log_lend(self.log, self.generation) else self.refuse()
 
     cdef int refuse(self) except -1:
         raise LogError(
-            KAFKA_STORAGE_ERROR, "the log was truncated since this slice was read: its bytes may be others now")
+            KAFKA_STORAGE_ERROR, "the log was truncated since this slice was read: its bytes may have changed")
 
     cdef int check_read(self, int status, bint short) except -1:
-        """Raise what a read of the bytes came to; `short`: the file has fewer than that."""
+        """Record and raise the error of a read; `short`: the file ended before the slice."""
         log_note_unread(self.log, -ENODATA if status == 0 and short else status)
         raise_status(status, "reading a log segment")
         if short:
@@ -57,7 +57,7 @@ cdef class Slice:
         return 0
 
     def send(self, int fd, int64_t start=0) -> int:
-        """Send from byte `start` to a non-blocking socket; bytes sent, 0 if it would block."""
+        """Send from byte `start` to a non-blocking socket; the bytes sent, 0 if it would block."""
         cdef ssize_t sent
         self.check()
         if start < 0 or start >= self.found.length:
@@ -93,7 +93,7 @@ cdef class Slice:
         return out
 
     def warm(self) -> None:
-        """Bring the bytes into the page cache; OSError, LogError where they cannot be read."""
+        """Bring the bytes into the page cache; OSError or LogError if they cannot be read."""
         cdef char* scratch
         cdef int64_t at = 0
         cdef size_t got = 1
@@ -112,7 +112,7 @@ cdef class Slice:
         self.check_read(status, at < self.found.length)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         if self.found.files != NULL:
             files_drop(self.found.files)
             self.found.files = NULL

@@ -1,12 +1,12 @@
-"""What pybroker promises, shown on this machine: a million records through a real Kafka client, kill -9, all read back.
+"""Check pybroker's durability on this machine: write a million records, kill -9 the broker, read all of them back.
 
     python examples/demo.py [--records N]
 
-It starts `pybroker serve` on a data directory of its own, creates a topic of 6 partitions, produces records of 100
-bytes with confluent-kafka over TCP (idempotent, acks=all), kills the broker with SIGKILL once all are acknowledged,
-starts it again on the same directory, reads everything back, and checks the count, the order in each partition, the
-offsets and a checksum. Where Spark and Java are, the pipeline then writes all of it into a table. It ends with 0 if all
-of that holds, and else with 1 and a sentence that says what does not.
+The demo starts `pybroker serve` on its own data directory, creates a topic of 6 partitions, and produces records of 100
+bytes with confluent-kafka over TCP (idempotent, acks=all). Once all are acknowledged it kills the broker with SIGKILL
+and starts it again. Then it reads everything back, and checks the count, the order in each partition, the offsets and a
+checksum. With Spark and Java installed, the pipeline also writes all records into a table. The exit code is 0 if
+everything agrees; otherwise 1, with a sentence that names the difference.
 """
 
 import argparse
@@ -38,15 +38,15 @@ PADDING: Final = hashlib.shake_256(b"pybroker").digest(1 << 16)  # not compressi
 READY_S_MAX: Final = 30.0
 STOP_S_MAX: Final = 30.0
 SILENCE_S_MAX: Final = 20.0
-"""How long nothing may be acknowledged or read before the demo gives up."""
+"""Seconds without an acknowledgement or a record before the demo gives up."""
 
 
 class DemoFailed(Exception):
-    """A promise that does not hold, in one sentence."""
+    """A check that failed, in one sentence."""
 
 
 class Broker:
-    """`pybroker serve` on one data directory, which outlives the process."""
+    """`pybroker serve` on one data directory, which survives the process."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -69,13 +69,13 @@ class Broker:
         say(f"  {time.monotonic() - started:.2f} s from the start of the process to that line")
 
     def kill(self) -> None:
-        """SIGKILL: the process gets no chance to write anything more."""
+        """Send SIGKILL: the process can write nothing more."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """SIGTERM, which must end it with code 0."""
+        """Send SIGTERM; the process must exit with code 0."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -88,7 +88,7 @@ class Broker:
 
 @contextmanager
 def alarm(seconds: float, process: subprocess.Popen[str]) -> Iterator[None]:
-    """Kill a process that is waited for in vain, so that its pipe ends."""
+    """Kill a process that exceeds the time limit, so that its pipe closes."""
     previous = signal.signal(signal.SIGALRM, lambda *_: process.kill())
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -119,7 +119,7 @@ class Meter:
             )
 
     def finish(self) -> float:
-        """Records a second over the whole stage, which is said too."""
+        """Print and return the records a second of the whole stage."""
         seconds = time.monotonic() - self.started
         rate = self.total / seconds
         clear = "\r\x1b[K" if sys.stdout.isatty() else ""
@@ -133,7 +133,7 @@ def say(text: str) -> None:
 
 
 def value_of(number: int) -> bytes:
-    """The record of this number: the number itself, and padding that depends on it."""
+    """Return the record of this number: the number itself, and padding that depends on it."""
     at = number * 61 % (len(PADDING) - RECORD_BYTES)
     return number.to_bytes(NUMBER_BYTES, "big") + PADDING[at : at + RECORD_BYTES - NUMBER_BYTES]
 
@@ -148,7 +148,7 @@ def create_topic(broker: Broker) -> None:
 
 
 def produce(broker: Broker, records: int) -> list[str]:
-    """Produce record n to partition n mod 6, and wait until all are acknowledged; the checksum of each partition."""
+    """Produce record n to partition n mod 6, and wait until all are acknowledged; return each partition's checksum."""
     failures: list[Any] = []
     producer = Producer(
         {
@@ -193,13 +193,13 @@ def _produce_one(producer: Any, value: bytes, partition: int) -> None:
 
 
 def read_back(broker: Broker, records: int) -> list[str]:
-    """Read every partition from its start to its end; the checksum of each, in the order in which it was read."""
+    """Read every partition from start to end; return each partition's checksum, in the order read."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
             "group.id": "demo",
             "enable.auto.commit": False,
-            "fetch.queue.backoff.ms": 10,  # by default it rests a second whenever its queue is full
+            "fetch.queue.backoff.ms": 10,  # by default the consumer pauses a second when its queue is full
         }
     )
     consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
@@ -231,7 +231,7 @@ def read_back(broker: Broker, records: int) -> list[str]:
 
 
 def _check(message: Any, counts: list[int]) -> None:
-    """The record is the next one of its partition, by its offset and by the number in it."""
+    """Check that the record is the next of its partition, by its offset and its number."""
     if message.error():
         raise DemoFailed(f"reading failed: {message.error()}")
     partition, offset = message.partition(), message.offset()
@@ -246,14 +246,14 @@ def _check(message: Any, counts: list[int]) -> None:
 
 
 def ingest(broker: Broker, records: int) -> None:
-    """Spark writes the topic into a table of Parquet files, each record once; where Spark and Java are."""
+    """Write the topic into a table of Parquet files with Spark, each record once, if Spark and Java are installed."""
     missing = "" if find_spec("pyspark") else "PySpark is not installed"
     try:
         find_java()
     except KafkaError as error:
         missing = missing or error.message
     if missing:
-        say(f"The pipeline on Spark is left out: {missing}")
+        say(f"The pipeline on Spark is skipped: {missing}")
         return
     table = broker.data_dir.parent / "table"
     source = ["--bootstrap-server", broker.address, "--topics", TOPIC, "--format", "raw"]
@@ -273,7 +273,7 @@ def ingest(broker: Broker, records: int) -> None:
 
 
 def demo(broker: Broker, records: int) -> None:
-    """The story, from an empty directory to a clean stop."""
+    """Run the demo, from an empty directory to a clean stop."""
     started = time.monotonic()
     broker.start()
     create_topic(broker)
@@ -285,7 +285,7 @@ def demo(broker: Broker, records: int) -> None:
     say("confluent-kafka reads every partition from offset 0")
     read = read_back(broker, records)
     if read != written:
-        raise DemoFailed("the checksums of what was read are not those of what was written")
+        raise DemoFailed("the checksums read differ from those written")
     say(f"  count, offsets, order per partition and SHA-256 agree: {read[0][:16]} {read[1][:16]} ...")
     ingest(broker, records)
     broker.stop()

@@ -1,11 +1,11 @@
-"""Logs of many services in one place: parsed, routed by level, and searched by time.
+"""Collect the logs of many services: parse them, route them by level, and search them by time.
 
     python examples/log_aggregation.py --bootstrap localhost:9092                       # routes until it is stopped
-    python examples/log_aggregation.py --search timeout --since 1763712000000           # of logs-error, by record time
+    python examples/log_aggregation.py --search timeout --since 1763712000000           # in logs-error, by record time
 
 Services write lines like `2026-11-21T08:00:12Z ERROR billing card declined` to the topic `logs`. Errors go to
-`logs-error` and all else to `logs-other`, keyed by service, so that the lines of one stay in order; what is no such
-line goes to `logs-unparsed` as it is. The search reads only the offsets of its time.
+`logs-error`, other levels to `logs-other`, keyed by service, so that the lines of a service stay in order. Other text
+goes to `logs-unparsed` unchanged. The search reads only the offsets of its time range.
 """
 
 import argparse
@@ -20,7 +20,7 @@ LINE = r"^(\S+) (DEBUG|INFO|WARN|ERROR) (\S+) (.*)$"
 
 
 def routed(records: DataFrame, prefix: str = "logs") -> DataFrame:
-    """Each line with the topic that it goes to."""
+    """Return each line with its target topic."""
     line = F.col("value").cast("string")
     level, service = F.regexp_extract(line, LINE, 2), F.regexp_extract(line, LINE, 3)
     kind = F.when(level == "", "unparsed").when(level == "ERROR", "error").otherwise("other")
@@ -32,7 +32,7 @@ def routed(records: DataFrame, prefix: str = "logs") -> DataFrame:
 
 
 def start(spark: SparkSession, bootstrap: str, checkpoint: str, source: str = "logs") -> Any:
-    """The query that routes, not yet started: give it a trigger."""
+    """Return the routing query, not yet started: add a trigger."""
     broker = {"kafka.bootstrap.servers": bootstrap}
     options = {**broker, "subscribe": source, "startingOffsets": "earliest"}
     records = spark.readStream.format("pybroker").options(**options).load()
@@ -41,7 +41,7 @@ def start(spark: SparkSession, bootstrap: str, checkpoint: str, source: str = "l
 
 
 def search(spark: SparkSession, bootstrap: str, topic: str, text: str, since_ms: int, until_ms: int) -> DataFrame:
-    """The lines with a text among the records of a time, oldest first."""
+    """Return the lines that contain a text, from the records of a time range, oldest first."""
     options = {
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": topic,

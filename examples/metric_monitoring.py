@@ -1,10 +1,10 @@
-"""Metrics watched as they come: averages a minute and host, and an alert to a topic for each that is too high.
+"""Monitor metrics: compute averages per minute and host, and write an alert to a topic for each that is too high.
 
     python examples/metric_monitoring.py --bootstrap localhost:9092 --above 90
 
 reads the topic `metrics`, records like {"host": "a", "value": 71.5, "at": "2026-11-21T08:00:12Z"}, and writes to
-`alerts`, keyed by host. A minute is judged once no record of it is expected any more: when one came that is a minute
-younger than its end (the watermark). Stop it and start it again: windows that were open go on from the checkpoint.
+`alerts`, keyed by host. A minute is complete once a record arrives that is a minute
+younger than its end (the watermark). After a restart, open windows continue from the checkpoint.
 """
 
 import argparse
@@ -19,7 +19,7 @@ METRIC = "host string, value double, at timestamp"
 
 
 def alerts(records: DataFrame, above: float) -> DataFrame:
-    """A record for `alerts` for each host and minute whose average is above a value."""
+    """Return a record for `alerts` for each host and minute whose average is above a value."""
     metrics = records.select(F.from_json(F.col("value").cast("string"), METRIC).alias("m")).select("m.*")
     minutes = metrics.withWatermark("at", "1 minute").groupBy(F.window("at", "1 minute"), "host")
     high = minutes.agg(F.avg("value").alias("average"), F.count("*").alias("samples")).where(F.col("average") > above)
@@ -28,7 +28,7 @@ def alerts(records: DataFrame, above: float) -> DataFrame:
 
 
 def start(spark: SparkSession, bootstrap: str, above: float, checkpoint: str, **names: str) -> Any:
-    """The query from `source` (metrics) to `target` (alerts), not yet started: give it a trigger."""
+    """Return the query from `source` (metrics) to `target` (alerts), not yet started: add a trigger."""
     broker = {"kafka.bootstrap.servers": bootstrap}
     options = {**broker, "subscribe": names.get("source", "metrics"), "startingOffsets": "earliest"}
     records = spark.readStream.format("pybroker").options(**options).load()

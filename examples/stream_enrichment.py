@@ -1,11 +1,11 @@
-"""Two topics joined and a third looked up: orders with their payments and their customers, written back.
+"""Join two topics and look up a third: orders with their payments and customers, written to a topic.
 
     python examples/stream_enrichment.py --bootstrap localhost:9092
 
 `orders` has {"order": 1, "customer": "c", "amount": 9.5, "at": "..."}, `payments` {"order": 1, "at": "..."}, and
-`customers` {"name": "..."} keyed by customer, of which the last record counts. An order and a payment that comes within
-ten minutes of it become one record of `paid`, keyed by customer, with the customer's name. Spark keeps an order for as
-long as its payment may still come, and no longer.
+`customers` {"name": "..."} keyed by customer, where the last record counts. An order and a payment that comes within
+ten minutes of it become one record of `paid`, keyed by customer, with the customer's name. Spark keeps an order only
+while its payment may still arrive.
 """
 
 import argparse
@@ -21,7 +21,7 @@ PAYMENT = "order bigint, at timestamp"
 
 
 def parsed(records: DataFrame, schema: str, prefix: str) -> DataFrame:
-    """The fields of a topic's JSON, with the time by which they are joined as a watermark."""
+    """Return the fields of a topic's JSON, with the join's time as a watermark."""
     row = F.from_json(F.col("value").cast("string"), schema).alias("row")
     rows = records.select(row).select("row.*")
     return rows.select(*(F.col(name).alias(f"{prefix}_{name}") for name in rows.columns)).withWatermark(
@@ -30,14 +30,14 @@ def parsed(records: DataFrame, schema: str, prefix: str) -> DataFrame:
 
 
 def names_of(customers: DataFrame) -> DataFrame:
-    """The last name of each customer: what a compacted topic says."""
+    """Return the last name of each customer, as in a compacted topic."""
     last = customers.groupBy("key").agg(F.max_by("value", "offset").alias("value"))
     name = F.get_json_object(F.col("value").cast("string"), "$.name").alias("name")
     return last.select(F.col("key").cast("string").alias("customer"), name)
 
 
 def paid(orders: DataFrame, payments: DataFrame, customers: DataFrame) -> DataFrame:
-    """A record for `paid` for each order that was paid in time."""
+    """Return a record for `paid` for each order that was paid in time."""
     order, payment = parsed(orders, ORDER, "order"), parsed(payments, PAYMENT, "payment")
     same = F.col("order_order") == F.col("payment_order")
     in_time = F.expr("payment_at BETWEEN order_at AND order_at + INTERVAL 10 MINUTES")
@@ -49,7 +49,7 @@ def paid(orders: DataFrame, payments: DataFrame, customers: DataFrame) -> DataFr
 
 
 def start(spark: SparkSession, bootstrap: str, checkpoint: str, prefix: str = "") -> Any:
-    """The query from orders, payments and customers to paid, not yet started: give it a trigger."""
+    """Return the query from orders, payments and customers to paid, not yet started: add a trigger."""
     broker = {"kafka.bootstrap.servers": bootstrap}
 
     def topic(reader: Any, name: str) -> DataFrame:

@@ -1,4 +1,4 @@
-"""`pybroker`, and `python -m pybroker`: what has to be so before the first import that takes its time."""
+"""The entry point of `pybroker` and `python -m pybroker`: prepares streams and signals before slow imports."""
 
 import gc
 import os
@@ -16,23 +16,23 @@ def main() -> None:
         command()
     finally:
         _end_streams()
-        gc.freeze()  # a tenth of a second that Python would look for cycles before it ends
+        gc.freeze()  # saves a tenth of a second of garbage collection at exit
 
 
 def _open_streams() -> None:
-    """Let standard streams that were closed (`>&-`) lead nowhere: else the next files that are opened, logs of
-    partitions perhaps, would stand at their numbers, and be written to as if they were them."""
+    """Open closed standard streams (`>&-`) on /dev/null: otherwise the next opened files, perhaps logs of partitions,
+    would get their descriptor numbers, and output would be written to them."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number that is free: this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number, which is this one
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 def _end_streams() -> None:
-    """Drop what cannot be written, which the command has reported: Python would try once more as it ends, report that
-    too, and exit with 120."""
+    """Discard output that cannot be written, which the command has reported: at its exit Python would try again, report
+    the error too, and exit with 120."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()

@@ -1,4 +1,4 @@
-"""One structured line an event: a name, then key=value pairs (logfmt), through the standard library's logging."""
+"""Structured logging: one line for each event, with a name and key=value pairs (logfmt), through `logging`."""
 
 import logging
 import re
@@ -17,38 +17,39 @@ SAID_CHARS_MAX = 200
 SAID_BY_CLIENTS = frozenset({
     "cause", "client_id", "group", "mechanism", "of", "own", "owner", "principal", "resource", "token", "user", "users",
 })  # fmt: skip
-"""Fields whose text a client can choose, at any length: SAID_CHARS_MAX of it are written. Other fields may quote such a
-text, so they are cut, too, but leave room for a path and a sentence."""
+"""Fields whose text a client can choose, at any length: they are cut to SAID_CHARS_MAX. Other fields may quote such a
+text, so they are cut to FIELD_CHARS_MAX, which leaves room for a path and a sentence."""
 
 _PLAIN = re.compile(r"[^\s\"=\\]+")
 
 
 def printable(text: str) -> str:
-    """The text with what a terminal would obey instead of showing (line ends, escapes) written as Python writes it."""
+    """Escape line ends and other control characters of a text, as Python does, so that a terminal shows them."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _quote(value: Any, most: int) -> str:
-    """The value as one logfmt word: quoted where it holds a space, a quote, an equals sign or nothing; cut where it has
-    more than `most` characters."""
+def _quote(value: object, most: int) -> str:
+    """Format a value as one logfmt word: quoted if it is empty or has a space, quote or equals sign; cut to `most`
+    characters."""
     if isinstance(value, float):
         value = f"{value:.3f}".rstrip("0").rstrip(".")
     text = str(value)
-    if not text and isinstance(value, BaseException):  # some say nothing, TimeoutError as a rule
+    if not text and isinstance(value, BaseException):  # some errors have no text, TimeoutError usually
         text = "timed out" if isinstance(value, TimeoutError) else type(value).__name__
     if len(text) <= most and _PLAIN.fullmatch(text) and text.isprintable():
         return text
     escaped = printable(text[: most + 1].replace("\\", "\\\\").replace('"', '\\"'))
-    if len(text) > most or len(escaped) > 2 * most:  # escaping makes up to ten characters of one
+    if len(text) > most or len(escaped) > 2 * most:  # escaping turns one character into up to ten
         escaped = f"{escaped[:most]}..."
     return f'"{escaped}"'
 
 
-def event(logger: logging.Logger, level: int, name: str, **fields: Any) -> None:
-    """Log one event; a field that is None is left out, `exc_info` adds the traceback that is being handled."""
+def event(
+    logger: logging.Logger, level: int, name: str, *, exc_info: BaseException | bool | None = None, **fields: object
+) -> None:
+    """Log one event. Fields that are None are left out; `exc_info` adds a traceback."""
     if not logger.isEnabledFor(level):
         return
-    exc_info = fields.pop("exc_info", None)
     words = [name]
     for key, value in fields.items():
         if value is not None:
@@ -57,8 +58,8 @@ def event(logger: logging.Logger, level: int, name: str, **fields: Any) -> None:
 
 
 class Unfailing(logging.LoggerAdapter[logging.Logger]):
-    """The logger of a client, whose calls never raise: log handlers are the program's own code, and one that fails, or
-    calls sys.exit(), must not stop the thread that sends and fetches. Ctrl-C in the main thread still does."""
+    """A logger for clients whose calls never raise: a log handler of the program that fails, or calls sys.exit(), must
+    not stop the thread that sends and fetches. Ctrl-C in the main thread is still raised."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         try:
@@ -74,14 +75,14 @@ def unfailing(name: str) -> Unfailing:
     return Unfailing(logging.getLogger(name), {})
 
 
-def tell_late(task: "asyncio.Task[Any]") -> None:
-    """A callback of a task: what nobody waits for any more is told in the log, if it failed."""
+def log_late_failure(task: "asyncio.Task[object]") -> None:
+    """Log the failure of a task that no caller waits for any more; a callback for `add_done_callback`."""
     if not task.cancelled() and (problem := task.exception()) is not None:
         event(_log, logging.WARNING, "request failed after it timed out", reason=problem)
 
 
 class Logfmt(logging.Formatter):
-    """`time level logger event key=value ...`, times in UTC with milliseconds; a traceback follows on its own lines."""
+    """Formats lines as `time level logger event key=value ...`, with UTC times in milliseconds; tracebacks follow."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -91,7 +92,7 @@ class Logfmt(logging.Formatter):
 
 
 def to_stderr(level: int = logging.INFO) -> None:
-    """Send the records of every pybroker logger to standard error; calling it again only sets the level."""
+    """Send the records of every pybroker logger to standard error. Again only sets the level."""
     root = logging.getLogger("pybroker")
     root.setLevel(level)
     if not any(isinstance(handler.formatter, Logfmt) for handler in root.handlers):

@@ -1,39 +1,42 @@
-"""Small values that several rooms share."""
+"""Small value types that several packages share."""
 
 import contextlib
 import re
 from socket import AF_INET6, inet_aton, inet_ntoa, inet_ntop, inet_pton
-from typing import NamedTuple, SupportsIndex
+from typing import Final, NamedTuple, SupportsIndex
 
 _ENDPOINT = re.compile(
     r"(?P<listener>[A-Za-z][A-Za-z0-9_.-]*)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]*):(?P<port>[0-9]{1,5})"
 )
 PORT_MAX = 65535
 TEXT_BYTES_MAX = 255
-"""Of a host's name, and of a rack's, in UTF-8: the plane has so much room for them."""
+"""The longest host name or rack in UTF-8 bytes, as the plane's buffers have this size."""
 PLAINTEXT = "PLAINTEXT"
-"""The security protocol of a listener without any, and the name of the listener that there is by default."""
+"""The security protocol without TLS and SASL, and the name of the default listener."""
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+"""The names of codecs in settings; their indexes are the codec numbers in attribute bits 0 to 2 of a batch."""
 
 CONSUMER, DEBUGGING = -1, -2
-"""Replica ids of requests from no broker: a consumer, and a tool that compares replicas. That one reads any replica, to
-the end of its log, with the rights of a consumer."""
+"""Replica ids of requests that are not from a broker: a consumer, and a tool that compares replicas. The tool reads any
+replica, to the end of its log, with the rights of a consumer."""
 
 
 def check_told(text: str) -> None:
-    """ValueError for the name of a host or of a rack that is too long to be told to clients."""
+    """Raise ValueError if the name of a host or rack is longer than TEXT_BYTES_MAX."""
     if len(text.encode()) > TEXT_BYTES_MAX:
         raise ValueError(f"{text[:50]!r}... is longer than {TEXT_BYTES_MAX} bytes")
 
 
 def check_port(port: int) -> None:
-    """ValueError for what is no port to connect to: the C library takes its lower 16 bits, and another's is reached."""
+    """Raise ValueError for an invalid port: the C library would use its lower 16 bits and connect to another port."""
     if not 0 < port <= PORT_MAX:
         raise ValueError(f"port {port} is not from 1 to {PORT_MAX}")
 
 
 def usual(host: str) -> str:
-    """An address as the system writes it: 0.0.0.0 for 0, 127.0.0.1 for 127.1, :: for 0::0. A name as it is."""
-    with contextlib.suppress(OSError):  # it is no such address
+    """Normalize an address: 0.0.0.0 for 0, 127.0.0.1 for 127.1, :: for 0::0. Return a name unchanged."""
+    with contextlib.suppress(OSError):  # not an address
         return inet_ntop(AF_INET6, inet_pton(AF_INET6, host)) if ":" in host else inet_ntoa(inet_aton(host))
     return host
 
@@ -46,7 +49,7 @@ class TopicPartition(NamedTuple):
 
     @classmethod
     def of(cls, pair: object) -> "TopicPartition":
-        """A topic's name and a number as the one of them; TypeError if they are none."""
+        """Convert a pair of a topic's name and a number. Raises TypeError for anything else."""
         match pair:
             case (str(topic), SupportsIndex() as partition) if not isinstance(partition, bool):
                 return cls(topic, partition.__index__())
@@ -57,14 +60,14 @@ class TopicPartition(NamedTuple):
 
 
 class HostPort(NamedTuple):
-    """An address without a listener's name; an empty host is every interface."""
+    """An address without a listener name; an empty host means every interface."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> "HostPort":
-        """The address of a text like 127.0.0.1:9404 or [::1]:9404; ValueError if it is none."""
+        """Parse a text like 127.0.0.1:9404 or [::1]:9404. Raises ValueError."""
         return cls(*Endpoint.parse(f"X://{text}")[1:])
 
     def __str__(self) -> str:
@@ -72,8 +75,8 @@ class HostPort(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where a listener is: its name in capitals, host (IPv6 without brackets, empty for every interface; an address as
-    the system writes it), port."""
+    """The address of a listener: its name in capitals, host (IPv6 without brackets, normalized, empty for every
+    interface) and port."""
 
     listener: str
     host: str
@@ -81,7 +84,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Endpoint":
-        """The endpoint of a text like PLAINTEXT://host:9092; ValueError if it is none."""
+        """Parse a text like PLAINTEXT://host:9092. Raises ValueError."""
         found = _ENDPOINT.fullmatch(text)
         if not found or int(found["port"]) > PORT_MAX:
             raise ValueError(f"{text!r} is not NAME://HOST:PORT with a port of at most {PORT_MAX}")
@@ -90,7 +93,7 @@ class Endpoint(NamedTuple):
         try:
             host.encode("idna")
         except UnicodeError:
-            raise ValueError(f"{text!r} has no name of a host: a label of it is empty, or too long") from None
+            raise ValueError(f"{text!r} has an invalid host name: a label is empty or too long") from None
         return cls(found["listener"].upper(), usual(host), int(found["port"]))
 
     def __str__(self) -> str:

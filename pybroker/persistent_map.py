@@ -1,7 +1,7 @@
-"""A map that never changes: a changed copy shares with it all but the buckets of the keys that changed.
+"""An immutable map: a changed copy shares all buckets without changed keys.
 
-There are about as many buckets as keys in each, so that a change touches about the square root of all keys. With 10,000
-a change takes 2 us, where a copied dict takes 31; a look-up takes 0.1 us, a dict's 0.02 (measured).
+The number of buckets is about the number of keys in each, so that a change copies about the square root of all keys.
+With 10,000 keys a change takes 2 us, copying a dict 31 us; a lookup takes 0.1 us, in a dict 0.02 us (measured).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,12 +12,12 @@ V = TypeVar("V")
 
 
 class PersistentMap(Generic[K, V]):
-    """Its keys come in no particular order."""
+    """An immutable map; keys are in no particular order."""
 
     __slots__ = ("_buckets", "_count", "_mask")
 
     def __init__(self, buckets: Sequence[dict[K, V]] = ({},), count: int = 0) -> None:
-        """`changed` makes all but empty ones. The number of buckets is a power of two."""
+        """Create an empty map; `changed` creates the others. The number of buckets is a power of two."""
         self._buckets = buckets
         self._count = count
         self._mask = len(buckets) - 1
@@ -43,7 +43,7 @@ class PersistentMap(Generic[K, V]):
         return self._count
 
     def changed(self, put: Mapping[K, V], removed: Iterable[K] = ()) -> "PersistentMap[K, V]":
-        """The map without the keys `removed`, which may be missing, and then with `put`."""
+        """Return a copy without the keys `removed`, which may be missing, and then with `put`."""
         buckets, count, mask = list(self._buckets), self._count, self._mask
         copied: set[int] = set()
 
@@ -66,7 +66,7 @@ class PersistentMap(Generic[K, V]):
 
 
 def _spread(buckets: Sequence[dict[K, V]], count: int) -> list[dict[K, V]]:
-    """The same in so many more buckets that it is not done again before there are several times as many keys."""
+    """Distribute the items to so many buckets that the next time is due only with several times as many keys."""
     number = len(buckets)
     while number**2 < count:
         number *= 2

@@ -1,37 +1,47 @@
-"""Ends tasks: cancels, awaits and forgets them. Runs long work in shares, so that the event loop has its turn."""
+"""Helpers for asyncio: cancel tasks, wait for one of two events, and split long work so that the loop keeps running."""
 
 import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Literal, TypeVar
 
 SHARE = 200
 WORK_S = 0.002
-"""Seconds of work of a kind whose parts take very different times, between which the event loop has its turn."""
+"""Seconds of work after which the event loop runs, for work whose parts take very different times."""
 
 T = TypeVar("T")
 
 
-async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait until each has ended, in whatever way.
+async def cancel_and_wait(*tasks: asyncio.Task[object]) -> None:
+    """Cancel tasks and wait until each has ended, with or without an error.
 
-    A task keeps the error that it was cancelled with, that error its frames, and these what they were at: a partition,
-    a plane, and their descriptors. Where they lead back to whoever has the task, only the garbage collector would end
-    that. So the error is taken away from the task."""
+    A cancelled task refers to its CancelledError, the error to its frames, and these to partitions, planes and their
+    descriptors. If these refer back to the owner of the task, only the garbage collector would free them. So the error
+    is removed from the task."""
     for task in tasks:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)
     for task in tasks:
         with contextlib.suppress(asyncio.CancelledError):
-            task.exception()  # raises that error, which nobody has afterwards
+            task.exception()  # raises the error and drops the task's reference to it
+
+
+async def wait_for_either(event: asyncio.Event, ended: asyncio.Future[T]) -> None:
+    """Wait until an event is set or a future is done; the future's result is left to the caller."""
+    waiting = asyncio.get_running_loop().create_task(event.wait())
+    either: list[asyncio.Future[Literal[True]] | asyncio.Future[T]] = [waiting, ended]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
 
 
 async def in_shares(items: Iterable[T], size: int = SHARE) -> AsyncIterator[list[T]]:
-    """Yield items in shares of at most `size`, between which the event loop has its turn. Each is taken from `items`
-    when its share is due."""
+    """Yield items in lists of at most `size`, letting the event loop run in between. Items are taken from the iterable
+    one list at a time."""
     remaining = iter(items)
     while share := list(islice(remaining, size)):
         yield share

@@ -1,7 +1,7 @@
-"""Where Spark looks for data sources by itself: packages named pyspark_*, and in them the class DefaultSource.
+"""The package that Spark finds by its prefix pyspark_; Spark looks for data sources in its class DefaultSource.
 
-Spark imports this in every session of an environment that has pybroker, also where nobody installed what the source
-needs: then there is none, and nothing to complain about.
+Spark imports this in every session of an environment with pybroker, even without the source's dependencies: then there
+is no source, and no error.
 """
 
 import contextlib

@@ -28,7 +28,7 @@ class Asker:
         self._there.close()
 
     def ask(self, name: str, version: int, **fields: Any) -> Any:
-        """The answer."""
+        """Send one request, and return the answer."""
         frame = codec.encode_request(KEYS[name], version, 1, "test", m.message(f"{name}Request")(**fields))
         self._there.sendall(struct.pack(">i", len(frame)) + frame)
         (size,) = struct.unpack(">i", self._there.recv(4, socket.MSG_WAITALL))
@@ -36,13 +36,13 @@ class Asker:
 
 
 def ask(port: int, name: str, version: int, **fields: Any) -> Any:
-    """The answer, on a connection of its own."""
+    """Send one request on a new connection, and return the answer."""
     with Asker(port) as asker:
         return asker.ask(name, version, **fields)
 
 
 def latest(port: int, topic: str) -> tuple[int, int]:
-    """ListOffsets of the latest offset of partition 0 of a topic: the error code and the offset."""
+    """The error code and the latest offset of partition 0 of a topic, from ListOffsets."""
     kind = m.ListOffsetsRequest.Topics
     asked = kind.Partitions(partition_index=0, current_leader_epoch=-1, timestamp=-1)
     topics = [kind(name=topic, partitions=[asked])]

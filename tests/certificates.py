@@ -1,4 +1,4 @@
-"""Certificates of a test's own: an authority, and whom it vouches for, in files of every form."""
+"""Certificates for a test: an authority and the certificates that it signs, in files of every form."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _CA_USAGE = x509.KeyUsage(
 
 
 class Identity:
-    """A key, its certificate, and those of who stands behind it."""
+    """A key, its certificate, and the certificates of the authorities above it."""
 
     def __init__(
         self, name: str, issuer: Identity | None = None, *, hosts: Sequence[str] = (), days: tuple[int, int] = (-1, 30),
         named_usage: bool = True,
     ) -> None:  # fmt: skip
-        """Without hosts it is an authority, which names the usage of its key unless it is one as old tools make them.
-        `days`: from when to when it is valid, counted from now."""
+        """Make an authority if there are no hosts; it names its key usage unless it imitates old tools. `days`: the
+        validity, counted from now."""
         self.key = ec.generate_private_key(ec.SECP256R1())
         now, authority = datetime.now(UTC), not hosts
         by = issuer or self
@@ -96,7 +96,8 @@ class Identity:
         return str(path)
 
     def trust_p12(self, path: Path, password: str) -> str:
-        """As keytool -importcert makes one, but for the attribute by which Java knows that it is trusted."""
+        """Write a trust store as keytool -importcert does, but for the attribute that marks a trusted certificate in
+        Java."""
         cipher = BestAvailableEncryption(password.encode())
         held = [pkcs12.PKCS12Certificate(self.certificate, b"ca")]
         path.write_bytes(pkcs12.serialize_java_truststore(held, cipher))
@@ -111,7 +112,7 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 def server_context(identity: Identity, path: Path) -> ssl.SSLContext:
-    """What a server of a test shows itself by."""
+    """The TLS context of a test's server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity.pem(path))
     return context

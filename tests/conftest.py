@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a broker of a test's own, one that a session shares, topics that no other test has."""
+"""Fixtures of all tests: a test's own broker, a session's shared broker, topics with unique names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests import harness
 from tests.brokers.kit import Cluster
 from tests.brokers.server import ThreeBrokers
@@ -33,23 +33,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the broker that the client stories run against: ours, three of ours, or Apache Kafka, which shows what "
         "they should expect (repeatable)",
     )
+    parser.addoption("--rewrite", action="store_true", help="write golden files anew from what tests find")
 
 
 def pytest_configure() -> None:
-    """In the background of a shell SIGINT is ignored, and what the tests start would inherit that: Ctrl-C for all."""
+    """Restore SIGINT, which is ignored in the background of a shell and would stay so in child processes: tests send
+    Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """A worker holds thousands of tests: the collector need not look at them again and again."""
+    """Freeze the thousands of collected tests, so that the garbage collector does not traverse them again."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Show what the test's brokers said beside a failure."""
+    """Show the output of the test's brokers beside a failure."""
     report = (yield).get_result()
     used = list(getattr(item, "funcargs", {}).values())
     clusters = [each for each in used if isinstance(each, Cluster)]
@@ -62,7 +64,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """A command that a test runs in this process says where records of pybroker go, and from which level on."""
+    """Restore the logging configuration, which a command that a test runs in this process changes."""
     logger = logging.getLogger("pybroker")
     level, propagate, handlers = logger.level, logger.propagate, logger.handlers[:]
     yield
@@ -72,7 +74,7 @@ def logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """The garbage collector does not run: what goes, goes with its last reference."""
+    """Disable the garbage collector: objects go with their last reference."""
     gc.collect()
     gc.disable()
     yield
@@ -81,7 +83,7 @@ def uncollected() -> Iterator[None]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic name that no other test uses, and that tells which test it is of."""
+    """A unique topic name that contains the test's name."""
     return new_name(request.node.name)
 
 
@@ -91,25 +93,25 @@ def new_name(hint: str) -> str:
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[ZooKeeper]:
-    """One for all clusters of a worker, each in a corner of its own."""
+    """A ZooKeeper for all clusters of a worker, each under its own chroot."""
     with ZooKeeper() as running:
         yield running
 
 
 def on_cluster(config: pytest.Config) -> bool:
-    """By --target cluster three brokers stand where a test expects one."""
+    """True if --target cluster gives three brokers to a test that expects one."""
     return "cluster" in (config.getoption("target") or ())
 
 
 @pytest.fixture
 def alone(request: pytest.FixtureRequest) -> bool:
-    """The brokers that `start_broker` starts are one each, and not three."""
+    """True if `start_broker` starts single brokers, and not three."""
     return not on_cluster(request.config)
 
 
 @pytest.fixture
 def start_broker(request: pytest.FixtureRequest, alone: bool, tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
-    """Start brokers of this test's own: `start_broker(sets={...}, data_dir=..., failpoints=...)`."""
+    """Start brokers for this test alone: `start_broker(sets={...}, data_dir=..., failpoints=...)`."""
     started: list[BrokerProcess | ThreeBrokers] = []
 
     def start_three(sets: Mapping[str, object] | None = None) -> ThreeBrokers:
@@ -134,12 +136,12 @@ def start_broker(request: pytest.FixtureRequest, alone: bool, tmp_path: Path) ->
 
 @pytest.fixture
 def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    """A broker of this test's own, to kill, stop and restart."""
+    """A broker for this test alone, to kill, stop and restart."""
     return start_broker()
 
 
 PATIENT = {"log.retention.check.interval.ms": 86_400_000}
-"""The first look at retention would take the records of tests that write them with times of years ago."""
+"""Delays retention, which would delete the records that tests write with timestamps of years ago."""
 
 
 @pytest.fixture(scope="session")
@@ -154,14 +156,14 @@ def shared_cluster(zookeeper: ZooKeeper, tmp_path_factory: pytest.TempPathFactor
 def shared_broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerProcess | ThreeBrokers]:
-    """One broker for all tests of a session that only need one: never killed, topics by `topic`."""
+    """A broker for all tests of a session that need only one: never killed, topics by `topic`."""
     if on_cluster(request.config):
         yield request.getfixturevalue("shared_cluster")
         return
     broker = BrokerProcess(tmp_path_factory.mktemp("shared") / "data", sets=PATIENT)
     with broker:
         yield broker
-        broker.stop()  # whatever the session did to it, SIGTERM ends it cleanly
+        broker.stop()  # SIGTERM must end it cleanly after any session
 
 
 def _peer(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -194,7 +196,7 @@ def target(request: pytest.FixtureRequest) -> Server:
 
 @pytest.fixture
 def descriptors() -> Iterator[int]:
-    """How many this process and its children may have, which is as many as they may allow themselves."""
+    """The maximum number of descriptors of this process and its children, raised to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield hard

@@ -1,12 +1,12 @@
-"""A broker as a test meets it: a real process on a real socket, that can be killed and started again.
+"""A broker in a test: a real process on a real socket, that can be killed and started again.
 
     started --kill (SIGKILL)--> down --restart--> started
        |                          ^
        +--stop (SIGTERM, exit 0)--+
 
-A `Server` keeps its data dir and its port for life, so that a client which was told one address finds the broker there
-after each restart. Whatever happens to the test run, the process ends: fixtures close it, `atexit` kills what they
-missed, and the kernel (PR_SET_PDEATHSIG) what a killed test run leaves.
+A `Server` keeps its data dir and its port over restarts, so that a client finds the broker at the same address. However
+the test run ends, the process ends too: fixtures close it, `atexit` kills processes that they missed, and the kernel
+(PR_SET_PDEATHSIG) kills those of a killed test run.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 LIVE: list[Server] = []
-"""The servers of this test process that are not closed, in the order of their start."""
+"""The open servers of this test process, in the order of their start."""
 _given: set[int] = set()
-"""The ports that this test process was given."""
+"""The ports that this test process has got from `free_port`."""
 
 
 def free_port() -> int:
-    """A port that is free, that no other worker of these tests is given, and that the kernel never picks by itself.
+    """A port that is free, that no other worker of these tests gets, and that the kernel never picks by itself.
 
     A port may be taken between its choice and its use, or while a broker that was killed is down.
-    Ports that it picks for `bind(0)` it also picks for a client's own end; a client that retries while its broker is
-    down may then connect to itself, or keep the broker from binding again.
+    The kernel picks the ports of `bind(0)` for a client's own end, too: a client that retries while its broker is down
+    might connect to itself, or keep the broker from binding again.
     """
     picked_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     worker, workers = (os.environ.get(name, "0") for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"))
@@ -65,7 +65,7 @@ def free_port() -> int:
 
 
 def until(what: str, probe: Callable[[], object], timeout_s: float = 60.0, every_s: float = 0.01) -> None:
-    """Return when `probe` is true; fail with `what` when it is not within the time."""
+    """Return when `probe` is true; fail with `what` after the timeout."""
     deadline = time.monotonic() + timeout_s
     while not probe():
         if time.monotonic() > deadline:
@@ -74,11 +74,12 @@ def until(what: str, probe: Callable[[], object], timeout_s: float = 60.0, every
 
 
 CLOCK_REALTIME_COARSE = 5
-"""The kernel dates files by it; Python has no name for it."""
+"""The clock of the kernel's file timestamps, which Python does not name."""
 
 
 def settle(path: Path) -> None:
-    """Wait until the next change of a file has a later date than its last one: one that has not is not mapped."""
+    """Wait until a further change of the file would get a later timestamp than its last one: a younger file is not
+    mapped."""
 
     def is_settled() -> bool:
         return path.stat().st_ctime_ns + 10_000_000 < time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
@@ -87,7 +88,7 @@ def settle(path: Path) -> None:
 
 
 async def eventually(what: str, probe: Callable[[], object], timeout_s: float = 30.0, every_s: float = 0.01) -> None:
-    """`until` on the event loop; what `probe` makes may be awaited."""
+    """Wait as `until` does, on the event loop; the result of `probe` may be awaitable."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = probe()
@@ -99,14 +100,14 @@ async def eventually(what: str, probe: Callable[[], object], timeout_s: float = 
 
 
 async def looked(times: int = 20) -> None:
-    """Let the event loop look at all its sockets so many times, and do what it finds there: what it did not do in these
-    it does not do at all. Not for what threads do."""
+    """Let the event loop poll all its sockets `times` times, and run their callbacks. Work that it has not done by then
+    it will not do; work of threads is not included."""
     for _ in range(times):
         await asyncio.sleep(0)
 
 
 def cpu_s(pid: int) -> float:
-    """What a process has used of the processor (proc(5), fields 14 and 15)."""
+    """The CPU time of a process, in seconds (proc(5), fields 14 and 15)."""
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(after_name[14 - 3]) + int(after_name[15 - 3])) / os.sysconf("SC_CLK_TCK")
 
@@ -117,11 +118,11 @@ def die_with_parent() -> None:
 
 
 class Ended(AssertionError):
-    """A process ended where it was waited for."""
+    """A process ended while a test waited for its output."""
 
 
 class Process:
-    """A child whose output is read as it comes, so that it never blocks on a full pipe and can be waited for."""
+    """A child whose output is read continuously, so that it never blocks on a full pipe and can be waited for."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> None:
         self.lines: list[str] = []
@@ -134,7 +135,7 @@ class Process:
             stderr=subprocess.STDOUT,
             env={**os.environ, **(env or {})},
             cwd=cwd,
-            start_new_session=True,  # Ctrl-C is for pytest; its fixtures then stop the child
+            start_new_session=True,  # pytest handles Ctrl-C; its fixtures then stop the child
             preexec_fn=die_with_parent,
         )
         self.pid = self._popen.pid
@@ -153,7 +154,8 @@ class Process:
             self._more.notify_all()
 
     def wait_line(self, pattern: str, timeout_s: float) -> re.Match[str]:
-        """The first line that the pattern is found in; fails with the output if the process ends before, or is late."""
+        """Return the first line that matches the pattern; fail with the output if the process ends first, or after the
+        timeout."""
         seen, deadline = 0, time.monotonic() + timeout_s
         with self._more:
             while True:
@@ -179,7 +181,7 @@ class Process:
         self._popen.send_signal(number)
 
     def wait(self, timeout_s: float) -> int:
-        """The exit code (negative: the signal); all output is in `lines` by then."""
+        """The exit code (negative: the signal); `lines` then has all output."""
         try:
             code = self._popen.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -194,7 +196,7 @@ class Process:
 
 
 class Server:
-    """What the tests ask of any broker; `BrokerProcess` is ours, tests/java has Apache Kafka's."""
+    """The interface of any broker in these tests; `BrokerProcess` is ours, and tests/java has Apache Kafka's."""
 
     name = "server"
     ready_line = ""
@@ -205,7 +207,7 @@ class Server:
         self.port = port
         self.process: Process | None = None
         self.log: list[str] = []
-        """The output of this server's earlier lives; `output` has all of it."""
+        """The output of this server's earlier runs; `output` includes the present one's."""
 
     def command(self) -> list[str]:
         raise NotImplementedError
@@ -214,10 +216,11 @@ class Server:
         return {}
 
     def on_ready(self, line: re.Match[str]) -> None:
-        """Learn from the line that said so."""
+        """Use the ready line, for example to learn the port."""
 
     def begin(self) -> None:
-        """Start the process; `wait_ready` says when it serves. On a thread that stays: the process dies with it."""
+        """Start the process; `wait_ready` waits until it serves. Call it on a thread that stays: the process dies with
+        the thread."""
         assert not self.running, f"{self.name} already runs"
         if self not in LIVE:
             LIVE.append(self)
@@ -245,19 +248,19 @@ class Server:
 
     @property
     def ports(self) -> list[int]:
-        """Those of all brokers that clients are told of."""
+        """The ports of all brokers in the cluster's metadata."""
         return [self.port]
 
     def port_of(self, topic: str, partition: int = 0) -> int:
-        """The port of who leads a partition."""
+        """The port of a partition's leader."""
         return self.port
 
     def coordinator_port(self, group: str) -> int:
-        """The port of who coordinates a group."""
+        """The port of a group's coordinator."""
         return self.port
 
     def count(self, words: str) -> int:
-        """How many lines of its output, of all its lives, have these words."""
+        """The number of output lines, over all its runs, that contain these words."""
         return sum(words in line for line in [*self.log, *(self.process.lines if self.process else ())])
 
     def output(self) -> str:
@@ -273,26 +276,26 @@ class Server:
         return code
 
     def kill(self) -> None:
-        """SIGKILL, as a power cut is to a process: nothing of it runs any more when this returns."""
+        """Send SIGKILL and wait until the process is gone."""
         assert self.process is not None and self.process.running, f"{self.name} is already down:\n{self.output()}"
         self.process.signal(signal.SIGKILL)
         self._bury()
 
     def stop(self) -> None:
-        """SIGTERM, and the clean end that it asks for."""
+        """Send SIGTERM, and check that the process ends cleanly."""
         assert self.process is not None and self.process.running, f"{self.name} is already down:\n{self.output()}"
         self.process.signal(signal.SIGTERM)
         code = self._bury()
         assert code in self.stop_codes, f"{self.name} ended with {code} on SIGTERM:\n{self.output()}"
 
     def wait_end(self, timeout_s: float = STOP_S_MAX) -> int:
-        """The exit code of a process that is expected to end by itself (negative: the signal)."""
+        """Wait for a process that is expected to end on its own, and return its exit code (negative: the signal)."""
         assert self.process is not None
         self.process.wait(timeout_s)
         return self._bury()
 
     def close(self) -> None:
-        """The end of its use: no process is left."""
+        """Kill the process if it still runs."""
         if self.process is not None:
             self.process.kill()
             self._bury()
@@ -300,8 +303,8 @@ class Server:
             LIVE.remove(self)
 
     def partition_dir(self, topic: str, partition: int = 0) -> Path:
-        """The one directory of this partition: in the data directory, or in a log dir of it. No deeper: what is looked
-        into may be gone by then, of a topic that is being deleted."""
+        """The only directory of this partition, in the data directory or in a log dir directly below. Deeper
+        directories may disappear during the search, when a topic is deleted."""
         name = f"{topic}-{partition}"
         found = [p for pattern in (name, f"*/{name}") for p in self.data_dir.glob(pattern) if p.is_dir()]
         assert len(found) == 1, f"{topic}-{partition} in {self.data_dir}: {found}"
@@ -315,7 +318,8 @@ class Server:
 
 
 class BrokerProcess(Server):
-    """`pybroker serve` on `data_dir`; `sets` are its `--set name=value`, `failpoints` arms faults in its file calls."""
+    """`pybroker serve` on `data_dir`; `sets` are its `--set name=value`, and `failpoints` arms faults in its file
+    calls."""
 
     name = "pybroker"
     ready_line = r"pybroker ready on (\S+):(\d+)"

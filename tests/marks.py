@@ -9,12 +9,12 @@ import pytest
 
 
 def long(*values: object, id: str | None = None, marks: Iterable[pytest.MarkDecorator] = ()) -> Any:
-    """`values` as one set of parameters, with which a test is long."""
+    """`values` as one set of parameters that makes a test long."""
     return pytest.param(*values, id=id, marks=[*marks, pytest.mark.long])
 
 
 def long_for(names: Iterable[object], *of_them: object) -> list[Any]:
-    """A parameter for each name; with `of_them` a test is long."""
+    """A parameter for each name; those in `of_them` make a test long."""
     names = list(names)
     assert set(of_them) <= set(names), f"none of {names}: {set(of_them) - set(names)}"
     return [long(name) if name in of_them else name for name in names]

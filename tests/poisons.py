@@ -1,6 +1,6 @@
-"""Batches whose header and CRC are right and whose records no client could read: each is one way to stop a consumer.
+"""Batches with a valid header and CRC whose records no client can read: each is one way to stop a consumer.
 
-`SOUND` are the batches that they were made of, which every client reads.
+`SOUND` has the original batches, which every client reads.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "snappy": _s
 
 
 def of_three(payload: bytes, attributes: int = 0) -> bytes:
-    """A batch that says it holds VALUES."""
+    """A batch that claims to hold VALUES."""
     return batch(VALUES, attributes=attributes, payload=payload)
 
 
@@ -59,7 +59,7 @@ def flipped(data: bytes, at: int, bits: int = 0xFF) -> bytes:
 
 
 def _body(*fields: bytes) -> bytes:
-    """A record of these fields, whatever they are, behind its right length."""
+    """A record of these fields, valid or not, with its right length."""
     body = b"".join(fields)
     return varint(len(body)) + body
 
@@ -106,7 +106,7 @@ FIRST_OF_ONE: dict[str, bytes] = {
 
 
 def _of_codec(name: str) -> Iterator[tuple[str, bytes]]:
-    """What is wrong with the compressed bytes themselves."""
+    """The compressed data, with a fault in itself."""
     packed = PACK[name](PLAIN)
     yield "never compressed", PLAIN
     yield "garbage", bytes(range(150, 210))
@@ -145,13 +145,13 @@ def _of_snappy() -> Iterator[tuple[str, bytes]]:
 
 
 def _with_header(packed: bytes, flags: int = 0, block_size: int = 0) -> bytes:
-    """A frame with more bits in its header, and the header's checksum that belongs to them."""
+    """A frame with more bits in its header, and with the right header checksum."""
     head = bytes([packed[4] | flags, packed[5] | block_size])
     return packed[:4] + head + bytes([xxhash32(head) >> 8 & 0xFF]) + packed[7:]
 
 
 def xxhash32(data: bytes) -> int:
-    """Of less than four bytes."""
+    """The xxhash32 of less than four bytes."""
     made = 374761393 + len(data)
     for byte in data:
         made = (made + byte * 374761393) & 0xFFFFFFFF
@@ -189,12 +189,12 @@ OF_CODEC = {"gzip": _of_gzip, "snappy": _of_snappy, "lz4": _of_lz4, "zstd": _of_
 
 
 def zstd_head(size: int, window_log: int) -> bytes:
-    """Of a frame that tells the size of its content."""
+    """A frame header that states the content's size."""
     return b"\x28\xb5\x2f\xfd\x80" + bytes([window_log - 10 << 3]) + struct.pack("<I", size)
 
 
 def zstd_block(kind: int, size: int, data: bytes, *, last: bool = True) -> bytes:
-    """`kind`: 0 raw, 1 a run of one byte, 2 compressed."""
+    """A zstd block of `kind` 0 raw, 1 a run of one byte, 2 compressed."""
     return (size << 3 | kind << 1 | last).to_bytes(3, "little") + data
 
 
@@ -203,8 +203,8 @@ def in_one_block(data: bytes, window_log: int) -> bytes:
 
 
 def zeros_in_one_block(size: int, *, compressed: bool) -> bytes:
-    """A record whose last `size` bytes are zeros, in a block of their own: a run, or one sequence that repeats one."""
-    blank = bytes(size - 1)  # there are no headers, a zero
+    """A record whose last `size` bytes are zeros, in a separate block: a run, or one sequence that repeats a byte."""
+    blank = bytes(size - 1)  # one zero more is the header count
     plain = record(blank, b"k")
     head = plain[: plain.index(blank)]
     sequence = b"\x08\0\x01\x54\x01\x00\x34" + struct.pack("<H", max(0, size - 1 - 65539)) + b"\x01"
@@ -213,7 +213,7 @@ def zeros_in_one_block(size: int, *, compressed: bool) -> bytes:
 
 
 def from_afar(size: int, window_log: int, back: int) -> bytes:
-    """A record of random bytes in raw blocks, and behind them 99 that are repeated from so far back."""
+    """A record of random bytes in raw blocks, followed by 99 bytes that are copied from this far back."""
     value = random.Random(2).randbytes(size)
     plain = record(value + value[-back:][:99], b"k")
     before, most = plain[:-100], 1 << window_log
@@ -249,9 +249,9 @@ def _all() -> Iterator[tuple[str, bytes]]:
 
 
 LONG = record(random.Random(1).randbytes(70_000), b"k")
-"""More than a block."""
+"""A record larger than a block."""
 BLOCK = 128 << 10
-"""The most that a block of zstd may make."""
+"""The largest content of a zstd block, in bytes."""
 
 
 def _of_one(payload: bytes, codec: int) -> bytes:

@@ -1,4 +1,4 @@
-"""A rule with many rows is one test: it goes through them all, and fails at its end with each row that broke, by name.
+"""A rule with many rows as one test: it checks every row, and fails at its end with each row that broke, by name.
 
     failures = Failures()                         @with_each("text", ["", "1.5", "ten"])
     for path in PATHS:                            def test_what_is_no_integer_is_refused(text: str) -> None:
@@ -6,9 +6,8 @@
             assert is_refused(path)
     failures.show()
 
-`with_each` takes what `pytest.mark.parametrize` takes, and makes no case of each row: its rows share the test's
-fixtures. Where a row leaves something behind that the next one would meet, it wants `parametrize`, or a loop that
-cleans up.
+`with_each` has the arguments of `pytest.mark.parametrize`, but makes one test of all rows, which share its fixtures. If
+a row leaves something that affects the next one, use `parametrize`, or a loop that cleans up.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ import pytest
 
 NAME_MAX = 80
 COLLECTED = (Exception, pytest.fail.Exception)
-"""What ends a row; whoever wants to end the run, or to skip the test, ends it at once."""
+"""The exceptions that end a row; those that end the run, or skip the test, end it at once."""
 
 
 class Failures:
-    """Collects the failures of rows; used as a context manager it shows them at its end."""
+    """A collector of the failures of rows; as a context manager it raises them at its end."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -36,7 +35,7 @@ class Failures:
 
     @contextlib.contextmanager
     def of(self, row: object) -> Iterator[None]:
-        """What fails in here fails the row, and the next one has its turn."""
+        """Record a failure inside the block as the row's, and go on with the next row."""
         self.rows += 1
         try:
             yield
@@ -45,7 +44,7 @@ class Failures:
             error.add_note(f"in the row {row}")
 
     def show(self) -> None:
-        """Fail if a row did, or if there was none: a rule without rows says nothing."""
+        """Fail if a row failed, or if there was none: a rule without rows checks nothing."""
         assert self.rows, "there are no rows"
         if self.failed:
             names = ", ".join(name for name, _ in self.failed)
@@ -57,19 +56,19 @@ class Failures:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Also where something else ended the test: what had failed by then is told with it."""
+        """Show the failures, also if another exception ended the test."""
         if kind is None or (self.failed and not issubclass(kind, KeyboardInterrupt)):
             self.show()
 
 
 def name_of(values: Iterable[Any], ids: Any = None) -> str:
-    """What a row is called: as `ids` says of each value, or as it is written."""
+    """The name of a row: by `ids` for each value, or the values' repr."""
     told = [(ids(value) if callable(ids) else None) or repr(value) for value in values]
     return "-".join(map(str, told))[:NAME_MAX]
 
 
 def rows_of(names: list[str], rows: Iterable[Any], ids: Any) -> list[tuple[str, dict[str, Any]]]:
-    """(name, arguments) of each row, as parametrize reads them. Rows that share a name get their place with it."""
+    """The (name, arguments) of each row, as parametrize reads them. Rows that share a name get their index appended."""
     found = []
     for at, row in enumerate(rows):
         of_row = row if isinstance(row, type(pytest.param())) else None
@@ -83,7 +82,7 @@ def rows_of(names: list[str], rows: Iterable[Any], ids: Any) -> list[tuple[str, 
 
 
 def with_each(argnames: str | tuple[str, ...], rows: Iterable[Any], ids: Any = None) -> Callable[[Any], Any]:
-    """Run a test with each of these rows, and fail with all that failed; above another one, with each pair of rows."""
+    """Run a test with each of these rows, and fail with all failures; stacked decorators make each pair of rows."""
     names = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
     own = rows_of(names, rows, ids)
 

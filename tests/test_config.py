@@ -1,4 +1,4 @@
-"""The settings: what is read, what is refused and in which words, and what topics take from their broker."""
+"""The settings: parsing, refusals and their words, and the topic settings that come from the broker."""
 
 import pickle
 import subprocess
@@ -147,7 +147,7 @@ def test_a_wrong_value_says_setting_value_what_is_allowed_and_where(given: str, 
 
 
 def test_a_wrong_value_in_a_file_is_found_by_its_line(tmp_path: Path) -> None:
-    """Comments, continued lines and Windows line ends count as lines too."""
+    """A wrong value in a file is reported with its line; comments, continued lines and Windows line ends count."""
     file = tmp_path / "server.properties"
     file.write_bytes(b"# a comment\r\n\r\nbroker.id=1\r\nlog.dirs=/a,\\\r\n  /b\r\nnum.partitions : three\r\n")
     with pytest.raises(ConfigError) as caught:
@@ -165,7 +165,8 @@ def test_a_refusal_is_the_error_invalid_config_and_survives_pickling() -> None:
 
 
 def test_an_unknown_name_warns_with_the_nearest_and_is_ignored() -> None:
-    """Such a name may be a setting of a plug-in of Kafka's, or of a later Kafka."""
+    """An unknown name warns with the nearest name and is ignored: it may belong to a Kafka plug-in, or to a later
+    Kafka."""
     broker = config("zookeeper.connecting=localhost", "confluent.support.metrics.enable=true")
     assert broker.warnings == [
         "zookeeper.connecting (--set) is not a setting of this broker; did you mean zookeeper.connect?",
@@ -184,7 +185,7 @@ def test_an_unknown_name_warns_with_the_nearest_and_is_ignored() -> None:
     ],
 )
 def test_a_misspelt_name_is_refused_by_name(wrong: str, meant: str) -> None:
-    """No setting that a user relies on is left out for a letter."""
+    """A misspelt name of an important setting is refused, so that none is ignored because of one letter."""
     assert refusal(f"{wrong}=3") == f"{wrong} (--set) is not a setting of this broker; did you mean {meant}?"
 
 
@@ -202,14 +203,14 @@ def test_a_file_that_is_no_properties_file_is_one_sentence(tmp_path: Path) -> No
 
 
 def test_network_threads_at_their_limit_and_beyond() -> None:
-    """Threads that the broker cannot start are refused in a sentence."""
+    """num.network.threads has a limit: a number of threads that the broker cannot start is refused in one sentence."""
     assert config("num.network.threads=1024")["num.network.threads"] == 1024
     for wrong in (0, 1025):
         with pytest.raises(ConfigError, match=f"num.network.threads = '{wrong}' .* it takes an integer from 1 to 1024"):
             config(f"num.network.threads={wrong}")
 
 
-# -- who wins ---------------------------------------------------------------------------------------------------------
+# -- precedence -------------------------------------------------------------------------------------------------------
 
 
 def test_set_wins_over_the_file_and_both_over_the_programs_defaults(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_set_wins_over_the_file_and_both_over_the_programs_defaults(tmp_path: Pa
     assert [broker[name] for name in names] == [3, 4, 1, 3]
     assert [broker.where(name) for name in names] == [f"{file}:3", "--set", "set by the program", "default"]
     assert [broker.is_set(name) for name in names] == [True, True, True, False]
-    assert broker.warnings == [f"num.partitions is set twice, at {file}:1 and {file}:3; the later one holds"]
+    assert broker.warnings == [f"num.partitions is set twice, at {file}:1 and {file}:3; the later one applies"]
 
 
 def test_log_dirs_wins_over_log_dir() -> None:
@@ -270,7 +271,7 @@ def test_rolling_and_flushing_have_their_alternatives_too() -> None:
 
 
 def test_a_topics_default_is_its_brokers_default_read_in_the_topics_unit() -> None:
-    """The two tables tell the same default, in their own units."""
+    """A topic's default is its broker's default, converted to the topic's unit: the two tables agree."""
     topic = TopicConfig(config(), {})
     for name, setting in TOPIC.items():
         assert as_text(topic[name]) == setting.default, name
@@ -335,7 +336,8 @@ def test_a_topic_is_refused_in_one_sentence(own: dict[str, str | None], sentence
 
 
 def test_a_refusal_fits_into_an_answer_whatever_a_client_sent() -> None:
-    """A name and a value of 30,000 characters come back cut, not in an error message that no answer can carry."""
+    """A refusal fits into an answer for any request: a name and a value of 30,000 characters are cut in the error
+    message."""
     long = "x" * 30_000
     for own in ({long: "1"}, {"retention.ms": long}):
         with pytest.raises(ConfigError) as caught:
@@ -382,7 +384,7 @@ def test_a_topics_entry_names_every_place_that_has_a_value() -> None:
 
 
 def test_the_page_of_settings_is_current() -> None:
-    """`python -m pybroker.config > docs/config.md` makes it anew."""
+    """The page of settings is current; `python -m pybroker.config > docs/config.md` writes it."""
     assert (ROOT / "docs/config.md").read_text() == document()
 
 
@@ -395,7 +397,8 @@ def test_every_choice_is_documented() -> None:
 
 
 def test_importing_the_settings_is_cheap() -> None:
-    """A broker without a config file never pays for the .properties reader, which takes longer than all the rest."""
+    """Importing the settings is cheap: a broker without a config file never imports the .properties reader, which takes
+    longer than the rest."""
     code = (
         "import pybroker.config, sys; pybroker.config.BrokerConfig.load(sets=['num.partitions=2']); print(*sys.modules)"
     )
@@ -404,7 +407,8 @@ def test_importing_the_settings_is_cheap() -> None:
 
 
 def test_a_compacted_topic_rolls_in_time_to_be_compacted() -> None:
-    """By max.compaction.lag.ms, if that is less than segment.ms: what is in the active segment has to wait."""
+    """A compacted topic rolls its active segment, which is not compacted, after max.compaction.lag.ms if that is less
+    than segment.ms."""
     broker = config()
     for policy, expected in (("compact", 5000), ("compact,delete", 5000), ("delete", 604800000)):
         compacted = TopicConfig(broker, {"cleanup.policy": policy, "max.compaction.lag.ms": "5000"})
@@ -412,8 +416,8 @@ def test_a_compacted_topic_rolls_in_time_to_be_compacted() -> None:
 
 
 def test_who_may_do_everything_is_hidden() -> None:
-    """Kafka hides settings that only its authorizer defines; a client that may describe a broker need not learn whose
-    password to guess."""
+    """super.users is hidden, as Kafka hides settings that only its authorizer defines: a client that may describe a
+    broker should not learn the super users."""
     given = config("super.users=User:boss;User:ann")
     (entry,) = [entry for entry in given.entries() if entry.name == "super.users"]
     assert (entry.value, entry.sensitive) == (None, True)

@@ -1,4 +1,5 @@
-"""The settings beside Apache Kafka 3.9's own answers to DescribeConfigs: names, types, defaults, sources, synonyms."""
+"""The settings compared with Apache Kafka 3.9's answers to DescribeConfigs: names, types, defaults, sources,
+synonyms."""
 
 import importlib
 import warnings
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.config import BrokerConfig, Entry, Source, TopicConfig
+from pybroker.config import BrokerConfig, DescribedConfig, Source, TopicConfig
 from pybroker.config.ssl_settings import OF_STORES
 from tests.harness import HOST, Server
 from tests.java import peers
@@ -39,7 +40,7 @@ OWN = {
     "sasl.oauthbearer.accept.any.audience",
     "sasl.oauthbearer.accept.any.issuer",
 }
-"""Settings that Kafka does not have, or not as settings of a broker."""
+"""Settings that Kafka lacks, or does not have for brokers."""
 INTERNAL = {
     "group.consumer.migration.policy", "group.coordinator.new.enable", "group.share.enable",
     "metadata.log.segment.min.bytes", "remote.log.manager.task.retry.backoff.max.ms",
@@ -47,7 +48,7 @@ INTERNAL = {
     "unclean.leader.election.interval.ms", "unstable.api.versions.enable", "unstable.feature.versions.enable",
     "zookeeper.metadata.migration.min.batch.size",
 }  # fmt: skip
-"""Kafka has them for its own tests."""
+"""Settings of Kafka's own tests."""
 HIDDEN = OWN | INTERNAL | {
     "producer.id.expiration.check.interval.ms", "super.users", "allow.everyone.if.no.acl.found",
     "leader.replication.throttled.rate", "follower.replication.throttled.rate",
@@ -61,7 +62,7 @@ SOURCES["DEFAULT_CONFIG"] = Source.DEFAULT
 
 @pytest.fixture
 def described(kafka391: Server, topic: str) -> Iterator[Any]:
-    """`described(kind, name)`: what Kafka says of a resource, setting by setting."""
+    """`described(kind, name)`: Kafka's description of a resource, by setting."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of its own import of importlib.resources
         kafka: Any = importlib.import_module("kafka.admin")
@@ -76,7 +77,7 @@ def described(kafka391: Server, topic: str) -> Iterator[Any]:
     client.close()
 
 
-def as_kafka(entry: Entry) -> dict[str, Any]:
+def as_kafka(entry: DescribedConfig) -> dict[str, Any]:
     return {
         "value": entry.value,
         "read_only": entry.read_only,
@@ -97,7 +98,8 @@ def plain(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_topics_settings_are_kafkas_every_one(described: Any, topic: str) -> None:
-    """The same names and answers, and our own; where several broker settings say one thing, ours names what holds."""
+    """A topic's settings are Kafka's, with the same names and answers, and our own; if several broker settings apply,
+    ours names the effective one."""
     theirs = {name: plain(answer) for name, answer in described("TOPIC", topic).items()}
     ours = {e.name: as_kafka(e) for e in TopicConfig(BrokerConfig.load(), {"retention.ms": "7"}).entries()}
     assert set(ours) - OWN == set(theirs)
@@ -111,8 +113,8 @@ def test_a_topics_settings_are_kafkas_every_one(described: Any, topic: str) -> N
 
 
 def test_a_brokers_settings_are_kafkas_every_one(described: Any) -> None:
-    """All of Kafka's names, each of its type, with its default; what can change later can there, too, and the other way
-    round, but for stores of keys, which change for one listener."""
+    """A broker's settings are all of Kafka's, with type and default. The same ones are dynamic, except key stores,
+    which change for one listener."""
     theirs = described("BROKER", "1")
     ours = {entry.name: entry for entry in BrokerConfig.load().entries()}
     assert set(ours) - HIDDEN == set(theirs)

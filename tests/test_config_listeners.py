@@ -1,4 +1,4 @@
-"""Where a broker listens and where it sends its clients: four settings, and Kafka's rules for them."""
+"""The addresses at which a broker listens and that it advertises: four settings, with Kafka's rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def test_by_default_there_is_one() -> None:
 
 
 def test_several_have_names_addresses_and_protocols() -> None:
-    """Names are the same in small letters; white space means nothing; each is advertised where it says."""
+    """Several listeners have names, addresses and protocols: case and white space do not matter, and each has its
+    advertised address."""
     found = listeners(
         "listeners=inside://:1, Out-side.2://[::1]:2",
         "listener.security.protocol.map=INSIDE:PLAINTEXT, out-side.2:plaintext,OTHER:SSL",
@@ -36,15 +37,16 @@ def test_several_have_names_addresses_and_protocols() -> None:
 
 
 def test_brokers_may_be_told_what_they_speak_instead_of_where() -> None:
-    """By security.inter.broker.protocol, and the listener has its name."""
+    """Brokers may be given a protocol instead of a listener: security.inter.broker.protocol, whose listener has the
+    same name."""
     found = listeners("listeners=PLAINTEXT://:1,SSL://:2", "security.inter.broker.protocol=SSL")
     assert found.inter_broker == "SSL"
-    with pytest.raises(ConfigError, match=r"only one of it and security\.inter\.broker\.protocol can be set"):
+    with pytest.raises(ConfigError, match=r"security\.inter\.broker\.protocol is set too: set only one of them"):
         listeners(TWO, MAP, "inter.broker.listener.name=B", "security.inter.broker.protocol=PLAINTEXT")
 
 
 def test_one_may_be_told_to_nobody() -> None:
-    """It has its protocol all the same: without it, its TLS and its logins were left out."""
+    """A listener may be left out of advertised.listeners; it still has its protocol, and so its TLS and its logins."""
     found = listeners(TWO, MAP, "advertised.listeners=B://b:0", "inter.broker.listener.name=B")
     assert [e.listener for e in found.endpoints] == ["A", "B"]
     assert found.protocols == {"A": "PLAINTEXT", "B": "PLAINTEXT"}
@@ -58,7 +60,7 @@ def test_one_may_be_told_to_nobody() -> None:
     ],
 )  # fmt: skip
 def test_an_address_is_the_same_however_it_is_written(written: str, host: str) -> None:
-    """As where it is bound: who listens at every interface is told from who does not."""
+    """An address is normalised as a bind does it, so that a listener on every interface is recognised."""
     found = listeners(f"listeners=A://{written}:1,B://127.0.0.2:2", MAP, "inter.broker.listener.name=A")
     assert found.endpoints[0] == ("A", host, 1)
 
@@ -88,8 +90,8 @@ NOT_ADVERTISED = "it must be a listener name defined in advertised.listeners. Th
         (["listeners=A://:1"], "listeners", "No security protocol defined for listener A: name it in listener.sec"),
         ([MAP + ",C:MAGIC"], MAP.split("=")[0], "it takes NAME:PROTOCOL separated by commas, with one of PLAINTEXT, "),
         (["listeners=A://:1,a://:2", MAP], "listeners", "Each listener must have a different name"),
-        (["listeners=A://:1,B://:1", MAP], "listeners", f"{PORTS}, and 1 is of 2"),
-        (["listeners=A://a:1,B://b:1", MAP], "listeners", f"{PORTS}, and 1 is of 2"),
+        (["listeners=A://:1,B://:1", MAP], "listeners", f"{PORTS}, but 2 have 1"),
+        (["listeners=A://a:1,B://b:1", MAP], "listeners", f"{PORTS}, but 2 have 1"),
         (["listeners=A://127.0.0.1:1,B://127.0.0.2:1", MAP], "listeners", f"{ONE_OF_EACH}, port: 1"),
         (["listeners=A://127.0.0.1:1,B://[::1]:1,PLAINTEXT://:1", MAP], "listeners", f"{ONE_OF_EACH}, port: 1"),
         (["advertised.listeners=PLAINTEXT://a:1,PLAINTEXT://b:1"], "advertised.listeners", "Each listener must have"),
@@ -109,7 +111,7 @@ NOT_ADVERTISED = "it must be a listener name defined in advertised.listeners. Th
     ],
 )
 def test_what_does_not_go_together_is_refused_in_kafkas_words(sets: list[str], setting: str, why: str) -> None:
-    """The sentence names the setting, its value and where it was set."""
+    """Settings that contradict each other are refused in Kafka's words, with the setting, its value and its source."""
     with pytest.raises(ConfigError) as refused:
         BrokerConfig.load(None, sets)
     message = refused.value.message
@@ -118,7 +120,8 @@ def test_what_does_not_go_together_is_refused_in_kafkas_words(sets: list[str], s
 
 
 def test_what_is_advertised_later_is_held_to_the_same_rules() -> None:
-    """A change while the broker runs that does not go with the rest is refused, and changes nothing."""
+    """A change of advertised.listeners while the broker runs has the same rules: an invalid one is refused, and changes
+    nothing."""
     config = BrokerConfig.load(None, [TWO, MAP, "inter.broker.listener.name=A"])
     for text in ("C://c:1", "B://b:1", "A://0.0.0.0:1", "A://0:1", "A://[0::0]:1"):
         with pytest.raises(ConfigError):
@@ -130,10 +133,10 @@ def test_what_is_advertised_later_is_held_to_the_same_rules() -> None:
 
 @pytest.mark.parametrize("name", ["A", "c"])
 def test_a_setting_of_no_listener_is_told(name: str) -> None:
-    """Names of listeners are in small letters there, as Kafka has them."""
+    """A setting of an unknown listener is reported; listener names are lower case there, as in Kafka."""
     sets = [TWO, MAP, "inter.broker.listener.name=A", f"listener.name.{name}.ssl.client.auth=required"]
     [told] = BrokerConfig.load(None, sets).warnings
     assert told == (
         f"listener.name.{name}.ssl.client.auth (--set) has no effect: there is no such listener; "
-        "theirs begin with listener.name.a. and listener.name.b."
+        "settings of the listeners begin with listener.name.a. and listener.name.b."
     )

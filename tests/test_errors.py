@@ -1,4 +1,4 @@
-"""The table of error codes: complete, and of one mind with a client's own table."""
+"""The table of error codes is complete, and agrees with a client's own table."""
 
 import importlib
 import inspect
@@ -24,7 +24,7 @@ PEER_RETRIABLE = {2: False}
 
 
 def peer_table() -> dict[int, tuple[str, bool]]:
-    """kafka-python's classes with a code: code -> (name, retriable)."""
+    """kafka-python's error classes by code: code -> (name, retriable)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of its own import of importlib.resources
         peer: Any = importlib.import_module("kafka.errors")

@@ -1,4 +1,4 @@
-"""The harness itself: it waits, it tells, and it leaves nothing behind."""
+"""The test harness: it waits, it reports, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.harness import Process, Server, free_port, until
 
 
 class Sleeper(Server):
-    """The smallest server: says that it is ready and sleeps; ends with 0 on SIGTERM."""
+    """The smallest server: it prints its ready line and sleeps; it ends with 0 on SIGTERM."""
 
     name = "sleeper"
     ready_line = r"ready (\d+)"
@@ -26,12 +26,14 @@ class Sleeper(Server):
 
 @pytest.mark.xdist_group("harness")
 def test_groups_stay_together(request: pytest.FixtureRequest) -> None:
-    """pytest-xdist has seen that this test is of a group; of a pytest too new for it, it drops the marks unsaid."""
+    """Groups stay together: pytest-xdist knows this test's group; with a pytest that is too new it drops the marks
+    silently."""
     assert not request.config.getoption("loadgroup", False) or request.node.nodeid.endswith("@harness")
 
 
 def test_a_server_is_stopped_killed_and_restarted(tmp_path: Path) -> None:
-    """stop() wants exit code 0, kill() is SIGKILL, and the output of each life is kept."""
+    """A server is stopped, killed and restarted: stop() requires exit code 0, kill() is SIGKILL, and the output of each
+    run is kept."""
     with Sleeper(tmp_path, 0) as server:
         server.stop()
         server.restart()
@@ -43,7 +45,8 @@ def test_a_server_is_stopped_killed_and_restarted(tmp_path: Path) -> None:
 
 
 def test_a_server_that_ends_badly_fails_its_stop(tmp_path: Path) -> None:
-    """An exit code other than 0 on SIGTERM is a failure that shows the output."""
+    """A server that ends badly fails its stop: another exit code than 0 on SIGTERM is a failure that shows the
+    output."""
 
     class Bad(Sleeper):
         script = Sleeper.script + "; raise SystemExit('lost my marbles')"
@@ -53,7 +56,8 @@ def test_a_server_that_ends_badly_fails_its_stop(tmp_path: Path) -> None:
 
 
 def test_a_server_that_never_gets_ready_says_why(tmp_path: Path) -> None:
-    """Start fails as soon as the process ends, with its output, not after the deadline."""
+    """A server that never gets ready fails its start with its output as soon as the process ends, not after the
+    deadline."""
 
     class Broken(Sleeper):
         script = "raise SystemExit('no such config')"
@@ -65,7 +69,7 @@ def test_a_server_that_never_gets_ready_says_why(tmp_path: Path) -> None:
 
 
 def test_no_process_outlives_a_killed_test_run(tmp_path: Path) -> None:
-    """Even a SIGKILL of pytest itself takes its brokers along."""
+    """No process outlives a killed test run: even SIGKILL of pytest ends its brokers."""
     code = (
         "from tests.test_harness import Path, Sleeper, signal\n"
         "print('child', Sleeper(Path('.'), 0).start().process.pid, flush=True)\n"
@@ -87,7 +91,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_ctrl_c_closes_the_servers(tmp_path: Path) -> None:
-    """SIGINT to pytest ends the run, and its fixtures end their brokers."""
+    """Ctrl-C closes the servers: SIGINT to pytest ends the run, and its fixtures end their brokers."""
     test = tmp_path / "test_it.py"
     test.write_text(
         "import time\n"
@@ -98,7 +102,7 @@ def test_ctrl_c_closes_the_servers(tmp_path: Path) -> None:
         "        while True:\n"
         "            time.sleep(0.01)\n"  # not pause(): a signal just before it would not end it
     )
-    # Of its own: at its end it would delete the directories of earlier runs, for as long as that takes.
+    # Without its own base it would delete the directories of earlier runs, which may take long.
     base = f"--basetemp={tmp_path / 'base'}"
     quiet = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-c", "/dev/null", base]
     run = Process([sys.executable, "-m", "pytest", "-s", *quiet, str(test)])
@@ -109,7 +113,7 @@ def test_ctrl_c_closes_the_servers(tmp_path: Path) -> None:
 
 
 def test_free_ports_are_below_the_range_that_the_kernel_picks_from() -> None:
-    """A retrying client can then never be given its broker's port as its own end."""
+    """Free ports are below the kernel's own range, so a retrying client never gets its broker's port as its own end."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         assert free_port() < s.getsockname()[1]

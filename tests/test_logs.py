@@ -1,4 +1,4 @@
-"""Log lines: an event is one line, whatever its values are."""
+"""Log lines: an event is one line, for any values."""
 
 import logging
 
@@ -30,7 +30,7 @@ def test_a_value_is_one_word(caplog: pytest.LogCaptureFixture, value: object, wr
 
 
 def field(caplog: pytest.LogCaptureFixture, **fields: str) -> str:
-    """The only field of an event that is logged, without its name."""
+    """The only field of a logged event, without its name."""
     caplog.clear()
     event(logging.getLogger("test"), logging.WARNING, "it", **fields)
     return caplog.messages[0].partition("=")[2]
@@ -38,7 +38,7 @@ def field(caplog: pytest.LogCaptureFixture, **fields: str) -> str:
 
 @with_each("name", [*sorted(SAID_BY_CLIENTS), "reason"])
 def test_a_value_of_any_length_makes_a_short_line(caplog: pytest.LogCaptureFixture, name: str) -> None:
-    """Also where each character is written as ten."""
+    """A value of any length makes a short line, even if each character is written as ten."""
     most = FIELD_CHARS_MAX if name == "reason" else SAID_CHARS_MAX
     assert field(caplog, **{name: "x" * most}) == "x" * most
     assert field(caplog, **{name: "x" * (most + 1)}) == f'"{"x" * most}..."'

@@ -1,4 +1,4 @@
-"""A map that never changes, beside a dict that does."""
+"""An immutable map, compared with a dict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = st.lists(st.tuples(st.dictionaries(KEYS, st.integers()), st.lists(KEYS))
 
 @given(STEPS)
 def test_it_is_as_a_dict_and_each_version_stays(steps: list[tuple[dict[object, int], list[object]]]) -> None:
-    """Whatever comes and goes, also in one change; what somebody holds is as it was when all is done."""
+    """The map equals a dict after any changes, also several in one, and each earlier version stays as it was."""
     found: PersistentMap[object, int] = PersistentMap()
     known: dict[object, int] = {}
     versions = [(found, known)]
@@ -29,7 +29,7 @@ def test_it_is_as_a_dict_and_each_version_stays(steps: list[tuple[dict[object, i
 
 
 def test_a_copy_shares_what_did_not_change() -> None:
-    """With many keys a change copies the buckets of the keys that it names, and no other."""
+    """A copy shares unchanged buckets: with many keys a change copies only the buckets of its keys."""
     many = PersistentMap[int, int]().changed({number: number for number in range(10_000)})
     one = many.changed({0: 1}, [1])
     shared = [mine is theirs for mine, theirs in zip(one._buckets, many._buckets, strict=True)]
@@ -37,7 +37,7 @@ def test_a_copy_shares_what_did_not_change() -> None:
 
 
 def test_its_buckets_grow_with_it() -> None:
-    """Whether its keys come one by one or at once: as many buckets as the largest of them has keys, about."""
+    """A map's buckets grow with it, for keys one by one or at once: about as many buckets as the largest has keys."""
     one_by_one: PersistentMap[int, int] = PersistentMap()
     for number in range(10_000):
         one_by_one = one_by_one.changed({number: number})

@@ -1,73 +1,36 @@
-"""The tour in README.md, as a reader would take it: every command in it runs, and shows what the text says."""
+"""README.md: its pictures have the figures of the pages, its first screen says in three sentences why one should care.
+
+Its commands and programs are run by tests/docs/system/test_pages.py.
+"""
 
 import re
-import shlex
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from html import unescape
 
-import pytest
-
-from tests.cli.conftest import Done, run
-from tests.harness import HOST, ROOT, BrokerProcess
+from tests.sources import ROOT
+from tools import glance
 
 README = (ROOT / "README.md").read_text()
-COMMANDS = re.findall(r"^    \$ (?:printf '(.*)' \| )?\.venv/bin/pybroker (.+)$", README, re.M)
-SERVE = "serve --data-dir /tmp/tour --port 9092"
-Take = Callable[[str | tuple[str, str]], Done]
-"""Run one of COMMANDS (what is typed into it, what it is), or the program."""
-(PROGRAM,) = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
 
 
-@pytest.fixture
-def take(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> Take:
-    """Run a command of the tour against a broker of the test's own, where the text has its directory and port."""
-    broker = start_broker(data_dir=tmp_path / "tour")
-
-    def command(typed: str, text: str) -> Done:
-        here = text.replace("/tmp/tour", str(broker.data_dir))
-        here += "" if here.startswith("dump ") else f" -b {broker.bootstrap}"
-        return run(*shlex.split(here), stdin=typed.replace("\\n", "\n"))
-
-    def program() -> Done:
-        source = PROGRAM.replace("localhost:9092", broker.bootstrap)
-        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
-        return Done(done.returncode, done.stdout, done.stderr)
-
-    def again() -> Done:
-        broker.kill()
-        broker.restart()
-        return program()
-
-    others = {"the program": program, "kill -9 and the program": again}
-    return lambda what: command(*what) if isinstance(what, tuple) else others[what]()
+def test_the_first_screen() -> None:
+    """The first screen is a title, three sentences and a picture; then the installation, within 25 lines."""
+    title, text, picture, *_ = README.split("\n\n")
+    assert title == "# pybroker" and picture.startswith("![")
+    assert len(re.findall(r"[.!?](?=\s|$)", text)) == 3
+    assert "## Install" in README.splitlines()[:25]
 
 
-def test_the_tour(take: Take) -> None:
-    """Create, write, read, look, a program, a group and its reset, dump, kill -9, and read again."""
-    assert COMMANDS[0] == ("", SERVE) and HOST == "127.0.0.1"
-    create, write, read, described, group, behind, reset, dump = COMMANDS[1:]
-    assert take(create).out == "Created topic hello: partitions 3, replicas 1.\n"
-    assert take(write).code == 0
-    assert sorted(r["value"] for r in take(read).json_lines) == ["one", "three", "two"]
-    assert take(described).out.startswith("Topic hello  id ")
-    assert take("the program").out == "0 b'greeting' b'world'\n"
-    assert sorted(take(group).out.split()) == ["one", "three", "two", "world"]
-    assert "Members 0  lag 0" in take(behind).out
-    assert take(reset).code == 0 and "Members 0  lag 4" in take(behind).out
-    assert "'greeting' = 'world'" in take(dump).out
-    assert take("kill -9 and the program").out == "".join(f"{n} b'greeting' b'world'\n" for n in (0, 1))
+def test_the_picture_at_the_top_is_of_the_figures() -> None:
+    """The picture at the top, docs/glance.svg, is drawn from the figures of docs/performance.md and docs/spark.md
+    (`make docs` draws it)."""
+    assert glance.PICTURE.read_text() == glance.draw(glance.panels())
+    shown = unescape(re.sub(r"<[^>]+>", " ", glance.PICTURE.read_text()))
+    assert all(panel.title in shown for panel in glance.panels())
 
 
-def test_every_make_target_named_is_there() -> None:
-    """The README names no target that the Makefile lacks."""
-    named = set(re.findall(r"make ([a-z]+)", README)) | {"lint", "bench", "wheel", "sanitize", "docs", "clean"}
-    assert named <= set(re.findall(r"^\.PHONY: (\w+)$", (ROOT / "Makefile").read_text(), re.M))
-
-
-def test_the_picture_is_of_the_figures() -> None:
-    """docs/performance.svg has the workloads and the numbers of docs/performance.md (`make docs` draws it)."""
+def test_the_picture_of_the_measurements_is_of_the_figures() -> None:
+    """The picture of the measurements, docs/performance.svg, has the workloads and figures of docs/performance.md
+    (`make docs` draws it)."""
     drawn = re.sub(r"<[^>]+>", "", (ROOT / "docs/performance.svg").read_text())
     page = (ROOT / "docs/performance.md").read_text()
     rows = re.findall(r"^\| ([WF]\d) \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|", page, re.M)

@@ -1,4 +1,4 @@
-"""A rule with many rows fails with each row that broke, and with nothing that did not."""
+"""A rule with many rows fails with each row that broke, and with no other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytest_plugins = ["pytester"]
 
 
 def broken(test: Any, **fixtures: Any) -> BaseExceptionGroup[BaseException]:
-    """What a test of rows fails with."""
+    """The exception with which a test of rows fails."""
     with pytest.raises(BaseExceptionGroup) as caught:
         made = test(**fixtures)
         if inspect.isawaitable(made):
@@ -40,7 +40,8 @@ def test_each_row_that_fails_is_named_with_its_error() -> None:
 
 
 def test_what_every_row_may_end_with_is_a_failure() -> None:
-    """An exception, pytest's own way of failing, and what did not raise; and a row that is fine hides none of them."""
+    """Each way in which a row may fail is collected: an exception, pytest.fail, and a missing exception; a row that
+    passes hides none."""
 
     @with_each("row", ["assert", "raises", "fail", "error", "fine"])
     def test(row: str) -> None:
@@ -78,7 +79,7 @@ def test_a_rule_without_rows_fails() -> None:
 
 
 def test_rows_are_called_as_parametrize_calls_them() -> None:
-    """By their ids, one for each row or made of each value, or as they are written."""
+    """Rows are named as parametrize names them: by their ids, by an id function of each value, or by their values."""
     rows = [(1, "a"), pytest.param(2, "b", id="second")]
     told = {None: "1-'a', second", ("x", "y"): "x, second", str: "1-a, second"}
     for ids, names in told.items():

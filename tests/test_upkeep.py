@@ -1,4 +1,4 @@
-"""Tasks that a broker needs for as long as it lives."""
+"""Tasks that a broker needs as long as it runs."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ import logging
 
 import pytest
 
-from pybroker import upkeep
+from pybroker import retries
+from pybroker.retries import PAUSE_S_MAX, SAID_AGAIN_S, Pauses, keep_up
 from pybroker.tasks import cancel_and_wait
-from pybroker.upkeep import PAUSE_S_MAX, SAID_AGAIN_S, Pauses, keep_up
-from tests.groups.virtual import Loop
+from tests.virtual import Loop
 
 
 async def test_work_that_fails_is_said_and_begins_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its traceback, at once; what ends by itself, or is cancelled, stays ended."""
-    monkeypatch.setattr(upkeep, "AGAIN_S", 0.01)
+    """Work that fails is logged with its traceback and begins again at once; work that returns, or is cancelled, does
+    not."""
+    monkeypatch.setattr(retries, "AGAIN_S", 0.01)
     begun = 0
 
     async def work() -> None:
         nonlocal begun
         begun += 1
         if begun < 3:
-            raise ValueError("nobody foresaw it")
+            raise ValueError("an unforeseen error")
 
     await asyncio.wait_for(keep_up(work, "the work"), 5)
     assert begun == 3
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [
-        (logging.ERROR, 'task failed task="the work" reason="nobody foresaw it"')
+        (logging.ERROR, 'task failed task="the work" reason="an unforeseen error"')
     ] * 2
     assert all(r.exc_info for r in caplog.records)
     kept = asyncio.create_task(keep_up(asyncio.Event().wait, "a wait"))
@@ -39,8 +40,8 @@ async def test_work_that_fails_is_said_and_begins_again(
 
 
 def test_what_fails_again_and_again_is_tried_less_often() -> None:
-    """Each pause is twice as long as the one before, up to the longest, and a change ends one at once; the same reason
-    is logged once a minute."""
+    """Work that fails repeatedly is retried less often: each pause doubles up to the longest, and a change ends it at
+    once. The same reason is logged once a minute."""
 
     async def fails() -> None:
         loop, pauses, never = asyncio.get_running_loop(), Pauses(), asyncio.Event()

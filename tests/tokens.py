@@ -1,4 +1,4 @@
-"""Tokens for tests: an issuer with keys made on the spot, and a web server that has them, or misbehaves."""
+"""Tokens for tests: an issuer with generated keys, and a web server that serves them, or misbehaves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Signer:
     def token(
         self, user: str = "alice", *, lives_s: float = 600, header: dict[str, Any] | None = None, **but: Any
     ) -> str:
-        """A good token, but for these claims; one that is None is left out."""
+        """A valid token except for these claims; one that is None is left out."""
         body = json.dumps(claims(user, lives_s, **but)).encode()
         headers = ({} if self.kid is None else {"kid": self.kid}) | (header or {})
         return jwt.PyJWS().encode(body, self.private, algorithm=self.algorithm, headers=headers)
@@ -56,7 +56,7 @@ def claims(user: str = "alice", lives_s: float = 600, **but: Any) -> dict[str, A
 
 
 def by_hand(header: Any, body: Any, signature: bytes = b"") -> str:
-    """A token of these parts, JSON or text, whatever they are."""
+    """A token of these parts, JSON or text, valid or not."""
 
     def part(value: Any) -> str:
         data = value if isinstance(value, bytes) else (value if isinstance(value, str) else json.dumps(value)).encode()
@@ -110,7 +110,7 @@ class Web:
 
 
 def say(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200, **headers: str) -> None:
-    """A whole answer."""
+    """Send a whole response."""
     handler.send_response(status)
     for name, value in {"Content-Length": str(len(body)), **headers}.items():
         handler.send_header(name.replace("_", "-"), value)

@@ -1,4 +1,4 @@
-"""Makes requests of any API in which one array is as long as a test likes."""
+"""Requests of any API with one array of any length."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def arrays(struct: Struct, version: int, path: Path = ()) -> Iterator[Path]:
 
 
 def wide(kind: Any, version: int, path: Path, counts: Sequence[int], number: int = 0) -> Any:
-    """A message whose arrays of `path` have so many elements each, all with other names; its other arrays are empty."""
+    """A message whose arrays of `path` have this many elements each, with different names; its other arrays are
+    empty."""
     fields: dict[str, Any] = {}
     for field in kind.STRUCT.untagged(version):
         if field.is_array and path[:1] == (field.name,):

@@ -1,7 +1,7 @@
-"""Kafka's wire by hand: one socket, a few requests and record batches written byte by byte.
+"""Kafka's wire format by hand: one socket, a few requests and record batches written byte by byte.
 
-It owes nothing to pybroker's codec, so a mistake there cannot hide here, and it can say what no client library would:
-wrong lengths, wrong checksums, sequences out of order. Layouts: Kafka protocol guide; batches: KIP-98.
+It does not use pybroker's codec, so that tests find mistakes there. It can send what no client library would: wrong
+lengths, wrong checksums, sequences out of order. Layouts: Kafka protocol guide; batches: KIP-98.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TAIL = struct.Struct(
 )  # attributes, last offset delta, base and max timestamp, producer id, epoch, sequence, count
 BATCH_OVERHEAD = ATTRIBUTES_AT + TAIL.size
 BASE_MS = int(time.time() * 1000)
-"""Of today, so that retention leaves it alone."""
+"""A timestamp of today, so that retention keeps the records."""
 
 _CRC_TABLE = []
 for _n in range(256):
@@ -44,7 +44,7 @@ def crc32c(data: bytes) -> int:
 
 
 def varint(n: int) -> bytes:
-    """Zigzag, as records have it."""
+    """Encode a zigzag varint, as records use it."""
     n = n << 1 if n >= 0 else (-n << 1) - 1
     out = bytearray()
     while n > 0x7F:
@@ -77,7 +77,7 @@ def batch(
     base_offset: int = 0,
     base_ms: int = BASE_MS,
 ) -> bytes:
-    """A batch with a right checksum; each part can be told otherwise than the values say."""
+    """A batch with a right checksum; each header field can be set to another value than the records imply."""
     payload = b"".join(record(v, key, i) for i, v in enumerate(values)) if payload is None else payload
     last = len(values) - 1 if last_offset_delta is None else last_offset_delta
     number = len(values) if count is None else count
@@ -87,7 +87,7 @@ def batch(
 
 
 class Batch(NamedTuple):
-    """A batch as it came back, with as much of it as the tests look at."""
+    """A batch from a response, with the fields that tests check."""
 
     base_offset: int
     attributes: int
@@ -132,7 +132,7 @@ def array(items: Iterable[bytes]) -> bytes:
 
 
 class Reader:
-    """Takes an answer apart from the front."""
+    """A reader of an answer, from front to back."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -168,7 +168,7 @@ class Fetched(NamedTuple):
 
 
 class Wire:
-    """One connection; what it sends is what it is told, what it returns is what came."""
+    """One connection that sends exactly its arguments and returns exactly the answers."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection((HOST, port), ANSWER_S_MAX)
@@ -191,7 +191,7 @@ class Wire:
         self.socket.sendall(data)
 
     def receive(self) -> bytes:
-        """The next answer, without its size; ConnectionError if the broker closed instead."""
+        """Receive the next answer, without its size; ConnectionError if the broker closed instead."""
         (length,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(length)
 
@@ -238,7 +238,7 @@ class Wire:
     def fetch(
         self, topic: str, offset: int, partition: int = 0, *, max_wait_ms: int = 500, partition_bytes: int = 1 << 20
     ) -> Fetched:
-        """Fetch version 10, without a session."""
+        """Send a Fetch version 10, without a session."""
         asked = struct.pack(">iiqqi", partition, -1, offset, -1, partition_bytes)
         limits = struct.pack(">iiiibii", -1, max_wait_ms, 1, 50 << 20, 0, 0, -1)
         answer = self.call(FETCH, 10, limits + array([string(topic) + array([asked])]) + array([]))
@@ -250,7 +250,7 @@ class Wire:
         return Fetched(error, high_watermark, log_start, answer.bytes(answer.int("i")))
 
     def fetch_all(self, topic: str, start: int = 0, partition: int = 0) -> list[Batch]:
-        """Every batch from an offset to the high watermark."""
+        """Fetch every batch from an offset to the high watermark."""
         found: list[Batch] = []
         while True:
             fetched = self.fetch(topic, start, partition, max_wait_ms=0)
@@ -261,7 +261,7 @@ class Wire:
             start = found[-1].end
 
     def list_offset(self, topic: str, timestamp: int, partition: int = 0) -> tuple[int, int, int]:
-        """(error, timestamp, offset); timestamp -1 asks for the end, -2 for the start. ListOffsets version 1."""
+        """The (error, timestamp, offset) of ListOffsets version 1; timestamp -1 asks for the end, -2 for the start."""
         asked = string(topic) + array([struct.pack(">iq", partition, timestamp)])
         answer = self.call(LIST_OFFSETS, 1, struct.pack(">i", -1) + array([asked]))
         answer.take("i")
@@ -270,12 +270,12 @@ class Wire:
         return error, found_ms, offset
 
     def init_producer_id(self) -> tuple[int, int, int]:
-        """(error, producer id, epoch). InitProducerId version 0."""
+        """The (error, producer id, epoch) of InitProducerId version 0."""
         _, error, producer_id, epoch = self.call(INIT_PRODUCER_ID, 0, string(None) + struct.pack(">i", 0)).take("ihqh")
         return error, producer_id, epoch
 
     def create_topic(self, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> int:
-        """The error code. CreateTopics version 2."""
+        """The error code of CreateTopics version 2."""
         settings = array(string(name) + string(value) for name, value in (config or {}).items())
         asked = string(topic) + struct.pack(">ih", partitions, 1) + array([]) + settings
         answer = self.call(CREATE_TOPICS, 2, array([asked]) + struct.pack(">i?", 30_000, False))
@@ -284,14 +284,14 @@ class Wire:
         return answer.int("h")
 
     def delete_topic(self, topic: str) -> int:
-        """The error code. DeleteTopics version 1."""
+        """The error code of DeleteTopics version 1."""
         answer = self.call(DELETE_TOPICS, 1, array([string(topic)]) + struct.pack(">i", 30_000))
         answer.take("ii")  # throttle, one topic
         answer.string()
         return answer.int("h")
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> tuple[int, int]:
-        """(error, new start). DeleteRecords version 0."""
+        """The (error, new start) of DeleteRecords version 0."""
         asked = string(topic) + array([struct.pack(">iq", partition, before)])
         answer = self.call(DELETE_RECORDS, 0, array([asked]) + struct.pack(">i", 30_000))
         answer.take("ii")
@@ -300,14 +300,14 @@ class Wire:
         return error, low
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
-        """{api key: (lowest, highest version)} that the broker offers. ApiVersions version 0."""
+        """The {api key: (lowest, highest version)} that the broker offers, by ApiVersions version 0."""
         answer = self.call(API_VERSIONS, 0, b"")
         assert answer.int("h") == 0
         listed = [answer.take("hhh") for _ in range(answer.int("i"))]
         return {key: (low, high) for key, low, high in listed}
 
     def metadata(self) -> tuple[list[int], dict[str, list[int]]]:
-        """(broker ids, {topic: leader of each partition}) of all topics. Metadata version 1."""
+        """The (broker ids, {topic: leader of each partition}) of all topics, by Metadata version 1."""
         answer = self.call(METADATA, 1, struct.pack(">i", -1))
         ids, leaders = [], {}
         for _ in range(answer.int("i")):

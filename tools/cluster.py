@@ -1,4 +1,4 @@
-"""Three brokers and a ZooKeeper ensemble on this machine, to try a cluster with: `make cluster`. Ctrl-C ends them."""
+"""Run three brokers and a ZooKeeper ensemble on this machine, to try a cluster: `make cluster`. Ctrl-C ends them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-from pybroker.replication.logdirs import StartError
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
+from pybroker.errors import StartError
 
 PORT = 9092
 METRICS_PORT = 9404
@@ -52,7 +52,7 @@ def main() -> int:
             for broker in brokers:
                 assert broker.stdout is not None
                 if "ready" not in broker.stdout.readline():
-                    return 1  # it has said why
+                    return 1  # it has printed why
             bootstrap = ",".join(f"127.0.0.1:{PORT + number}" for number in range(BROKERS))
             again = " ".join(serve(home, 1, zookeeper.connect))
             told = {"bootstrap": bootstrap, "connect": zookeeper.connect, "pid": brokers[0].pid, "again": again}

@@ -1,6 +1,6 @@
-"""Says in one sentence what this machine lacks to build pybroker; prints nothing where it lacks nothing.
+"""Print in one sentence what this machine lacks to build pybroker; nothing if it lacks nothing.
 
-Run by the Makefile with the Python that is to carry .venv, before anything is made or downloaded.
+The Makefile runs it with the Python that will create .venv, before anything is made or downloaded.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ MINIMUM = (3, 11)
 
 
 def lacking() -> str:
-    """The first thing that is missing, as a sentence (make puts its full stop), or an empty string."""
+    """Return the first missing thing as a sentence (make adds the full stop), or an empty string."""
     here = f"{sys.executable} is Python {sys.version_info[0]}.{sys.version_info[1]}"
     if sys.version_info[:2] < MINIMUM:
         return f"pybroker needs Python 3.11 or newer, and {here}: install one, or name it with PYTHON=/path/to/python3"

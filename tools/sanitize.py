@@ -1,16 +1,15 @@
-"""Builds core under the compiler's sanitizers, each in a tree of its own, and runs core's tests there.
+"""Build core under the compiler's sanitizers, each in its own tree, and run core's tests there.
 
     tools/sanitize.py [address | thread] [pytest arguments]
 
-`address` is AddressSanitizer with UBSan and a look for leaks, Python's own allocator put aside so that every object has
-its guards; `thread` is ThreadSanitizer. Without a name both run. Without arguments the tests are those of core and of
+`address` is AddressSanitizer with UBSan and leak detection, without Python's own allocator, so that every object has
+guards; `thread` is ThreadSanitizer. Without a name both run. Without arguments the tests are those of core and of
 forks, and the storms: a broker whose connections are reset, whose disks are slow and whose process forks, under real
 clients.
 
-A run counts only if it finds the faults that were put there for it: one in a test's own code, one in core that is seen
-in a storm only, and one of replication (core is built with them first, and again without). It fails if a test does, or
-if anything was reported that core has a part in: the reports of all processes, children that a test starts too, are
-collected in files.
+A run counts only if it finds the faults planted for it: one in a test's own code, one in core that only a storm shows,
+and one of replication (core is built with them first, and again without). It fails if a test fails, or if anything was
+reported that involves core: the reports of all processes, children of tests included, are collected in files.
 """
 
 import os
@@ -32,34 +31,34 @@ STORMS = [
     "tests/core/test_plane_life.py::test_a_connection_that_ends_while_it_is_adopted",
     "tests/core/test_fetcher.py::test_what_a_follower_says_that_it_has_is_on_disk",
 ]
-"""What the faults that are put into core have to be seen in: the second is a storm of adoptions on one processor."""
+"""The tests that must find the planted faults: the second is a storm of adoptions on one processor."""
 STORM_SECONDS = "20"
 PLANTED = [
     ("data_plane", "        return id\n", "        return c.id  # planted: its reactor may have freed it\n"),
     (
-        "plane/replica_fetcher",
+        "plane/replica/replica_fetcher",
         "    add_i32(&q.refs, 1)\n    add_i32(&f.refs, 1)\n",
         "    add_i32(&f.refs, 1)  # none\n",
     ),
 ]
-"""A module of core each, lines of it, and what makes them a use of what was freed: by another thread, and a partition
-that nothing holds while it is on its way to the disk."""
+"""A module of core each, lines of it, and their replacement, which uses freed memory: from another thread, and in a
+partition that nothing holds while it is written to the disk."""
 CANARIES = {"address": "step_too_far", "thread": "race"}
-# Exit codes say nothing here: a leak of somebody else's would change them, and so the reports are what counts.
+# Exit codes are ignored, because a leak outside core would change them; only the reports count.
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",
     "LSAN_OPTIONS": "exitcode=0",
     "UBSAN_OPTIONS": "halt_on_error=0:print_stacktrace=1",
-    # Modules that are not instrumented count, too: without them all that the main thread does is passed over.
+    # Modules without instrumentation count, too: otherwise everything on the main thread is ignored.
     "TSAN_OPTIONS": "halt_on_error=0:exitcode=0:ignore_noninstrumented_modules=0:die_after_fork=0",
 }
-COPIED = ("setup.py", "pyproject.toml", "README.md", "core", "pybroker", "tests")
+COPIED = ("setup.py", "pyproject.toml", "README.md", "core", "pybroker", "tests", "tools")
 NOT_COPIED = shutil.ignore_patterns("*.so", "*.c", "__pycache__")
 BUILT = {".so", ".c"}
 
 
 def copy(tree: Path) -> None:
-    """Bring the tree up to date; what was built there stays, unless its source is gone."""
+    """Bring the tree up to date; built files stay, unless their source is gone."""
     shutil.rmtree(tree / "tests", ignore_errors=True)
     shutil.rmtree(tree / "pybroker", ignore_errors=True)
     for path in list((tree / "core").rglob("*")):
@@ -85,7 +84,7 @@ def build(tree: Path, kind: str) -> None:
 
 
 def runtime(tree: Path, kind: str) -> str:
-    """The sanitizer's library, as the modules that were built with it find it; it must be the first one loaded."""
+    """Return the path of the sanitizer's library, as the built modules find it; it must be loaded first."""
     module = next((tree / "core/base").glob("status*.so"))
     listed = subprocess.run(["ldd", str(module)], capture_output=True, text=True).stdout
     found = re.search(rf"{RUNTIMES[kind]}\S* => (/\S+)", listed)
@@ -95,7 +94,8 @@ def runtime(tree: Path, kind: str) -> str:
 
 
 def same_addresses() -> list[str]:
-    """Older ThreadSanitizers do not know the address space of kernels that randomize much of it."""
+    """Return the prefix for fixed addresses: older ThreadSanitizers fail on kernels that randomize much of the address
+    space."""
     command = ["setarch", "-R"]
     works = shutil.which("setarch") and subprocess.run([*command, "true"], capture_output=True).returncode == 0
     return command if works else []
@@ -113,10 +113,11 @@ def run(tree: Path, kind: str, library: str, reports: Path, arguments: list[str]
 
 
 def findings(reports: Path) -> list[str]:
-    """What the sanitizers said: all of it, but of leaks only those that begin with an allocation by core.
+    """Return the sanitizers' findings: all of them, except leaks that do not begin with an allocation by core.
 
-    (An indirect leak hangs on another; on nothing of core's if that is not reported beside it. A forked child, which
-    lets go of its parent's planes, is told of the threads that it does not have, and that its leaks may be none.)"""
+    (An indirect leak belongs to a direct one; unless that is reported beside it, it is not core's. A forked child,
+    which drops its parent's planes, is reported for threads that it does not have, with a note that its leaks may be
+    false.)"""
     found = []
     for path in sorted(reports.parent.glob(f"{reports.name}.*")):
         text = path.read_text(errors="replace")
@@ -131,14 +132,14 @@ def findings(reports: Path) -> list[str]:
 
 
 def pytest(tree: Path, kind: str, library: str, reports: Path, tests: list[str]) -> tuple[int, list[str]]:
-    """Run tests; how that ended, and what was found."""
+    """Run tests; return the exit code and the findings."""
     command = ["-m", "pytest", "-n", JOBS, "--dist", "loadgroup", "--capture=sys", "--hypothesis-profile=ci"]
     code = run(tree, kind, library, reports, [*command, "-o", "timeout=900", *tests])
     return code, findings(reports)
 
 
 def rebuild(tree: Path, kind: str, *, planted: bool) -> None:
-    """Build core with the faults that are put into it, or without; what was built from the modules before goes."""
+    """Build core with or without the planted faults, after removing what was built from the modules."""
     for module, line, fault in PLANTED:
         source = tree / "core" / f"{module}.pyx"
         text = source.read_text()
@@ -147,28 +148,28 @@ def rebuild(tree: Path, kind: str, *, planted: bool) -> None:
             for path in [source.with_suffix(".c"), *source.parent.glob(f"{source.stem}.*.so")]:
                 path.unlink(missing_ok=True)
         elif planted:
-            sys.exit(f"There is not one line {line.strip()!r} in {source}: put the fault somewhere else.")
+            sys.exit(f"{source} does not have exactly one line {line.strip()!r}: plant the fault elsewhere.")
     build(tree, kind)
 
 
 def sees_faults(tree: Path, kind: str) -> str:
-    """See that the sanitizer finds what is put there for it; its library."""
+    """Check that the sanitizer finds the planted faults; return its library."""
     print(f"Building core with -fsanitize={FLAGS[kind]}, and with a fault", flush=True)
     rebuild(tree, kind, planted=True)
     library = runtime(tree, kind)
     canary = f"from tests.core import probes; probes.load().{CANARIES[kind]}()"
     run(tree, kind, library, tree / "report-canary", ["-c", canary])
     if not findings(tree / "report-canary"):
-        sys.exit(f"The {kind} sanitizer does not see a fault that is there: its silence would mean nothing.")
+        sys.exit(f"The {kind} sanitizer does not find a planted fault: its silence would mean nothing.")
     found = []
-    for number, storm in enumerate(STORMS):  # each in a process that may die of it: xdist may wait for a dead worker
+    for number, storm in enumerate(STORMS):  # each in a process, which may crash: xdist may wait for a dead worker
         command = ["-m", "pytest", "-p", "no:xdist", "-q", "-o", "timeout=900", storm]
         run(tree, kind, library, tree / f"report-planted-{number}", command)
         found += findings(tree / f"report-planted-{number}")
     for module, _, _ in PLANTED:
         if not any(f"core/{module}." in report for report in found):
-            sys.exit(f"The {kind} sanitizer does not see the fault that was put into core/{module}.pyx.")
-    print(f"{kind}: the faults that were put there are found", flush=True)
+            sys.exit(f"The {kind} sanitizer does not find the fault planted in core/{module}.pyx.")
+    print(f"{kind}: the planted faults are found", flush=True)
     return library
 
 

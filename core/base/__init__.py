@@ -1,1 +1,1 @@
-"""What all of core stands on: atomics, clocks, bounds-checked reading, statuses, threads, file calls, reclamation."""
+"""The foundations of core: atomics, clocks, bounds-checked reading, statuses, threads, file calls, reclamation."""

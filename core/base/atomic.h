@@ -29,8 +29,8 @@ static inline int cas_ptr(void **p, void *from, void *to) {
 static inline int64_t peek_i64(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 static inline void poke_i64(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 
-/* Writer: begin makes the sequence odd before any field changes, end makes it even after all have. The fields are
- * released one by one (free on x86): a reader that sees any new value also sees the odd sequence before it. */
+/* Writer: begin makes the sequence odd before any field changes, end makes it even after all have. Each field is stored
+ * with release (free on x86), so a reader that sees a new value also sees the odd sequence before it. */
 static inline void seq_begin(uint32_t *seq) { __atomic_store_n(seq, *seq + 1, __ATOMIC_RELAXED); }
 static inline void seq_set(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 static inline void seq_end(uint32_t *seq) { __atomic_store_n(seq, *seq + 1, __ATOMIC_RELEASE); }

@@ -1,4 +1,4 @@
-# Explicit atomics and the seqlock; the rules stand in atomic.h.
+# Explicit atomics and the seqlock; for the rules see atomic.h.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 cdef extern from "base/atomic.h" nogil:

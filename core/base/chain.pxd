@@ -1,7 +1,6 @@
-"""Doubly linked lists of what is there already: a link is a member of its owner, so that nothing is allocated, and
-whoever stands in the middle leaves at once.
+"""Doubly linked intrusive lists: the link is a member of its owner, so nothing is allocated and removal is O(1).
 
-A link of zeros is in no chain. Whoever guards a chain guards the links in it.
+A zeroed link is in no chain. The lock of a chain also guards the links in it.
 """
 
 from libc.stdint cimport int32_t
@@ -9,8 +8,8 @@ from libc.stdint cimport int32_t
 cdef struct link_t:
     link_t* next
     link_t* previous
-    chain_t* chain               # that it is in; NULL: none
-    void* owner                  # what it is a member of
+    chain_t* chain               # the chain it is in; NULL: none
+    void* owner                  # the object it is a member of
 
 cdef struct chain_t:
     link_t* first
@@ -19,7 +18,7 @@ cdef struct chain_t:
 
 
 cdef inline bint chain_append(chain_t* chain, link_t* link, void* owner) noexcept nogil:
-    """Put a link behind all others. One that is in a chain stays where it is: False."""
+    """Append a link; False, and nothing happens, if it already is in a chain."""
     if link.chain != NULL:
         return False
     link.chain = chain
@@ -36,7 +35,7 @@ cdef inline bint chain_append(chain_t* chain, link_t* link, void* owner) noexcep
 
 
 cdef inline void chain_insert(chain_t* chain, link_t* before, link_t* link, void* owner) noexcept nogil:
-    """Put a link that is in no chain in front of another; behind all others if that is NULL."""
+    """Insert a link, which is in no chain, before another; append it if `before` is NULL."""
     if before == NULL:
         chain_append(chain, link, owner)
         return
@@ -53,7 +52,7 @@ cdef inline void chain_insert(chain_t* chain, link_t* before, link_t* link, void
 
 
 cdef inline void chain_remove(link_t* link) noexcept nogil:
-    """Take a link out of its chain; one that is in none is no error."""
+    """Take a link out of its chain; a link in no chain is no error."""
     cdef chain_t* chain = link.chain
     if chain == NULL:
         return
@@ -70,7 +69,7 @@ cdef inline void chain_remove(link_t* link) noexcept nogil:
 
 
 cdef inline void* chain_take(chain_t* chain) noexcept nogil:
-    """Take the first out; its owner, or NULL if there is none."""
+    """Remove the first link; its owner, or NULL if the chain is empty."""
     cdef link_t* link = chain.first
     if link == NULL:
         return NULL

@@ -1,5 +1,5 @@
-# The clocks. The monotonic one for durations and deadlines, the wall's for timestamps only: it jumps. The one since
-# boot counts what a host slept, too: by it a lease lapses.
+# The clocks. Monotonic: for durations and deadlines. Wall: for timestamps only, as it may jump. Boot: it also counts
+# the time that the host was suspended; leases expire by it.
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 

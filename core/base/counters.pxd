@@ -1,10 +1,10 @@
-# What is counted as it passes, for whoever asks later: plain numbers, written by their owner, read by anybody.
+# Counters and histograms of core: plain numbers, each written by its owner and read by any thread.
 #
 # `tally` and `histogram_add` are for a counter with one writer (a reactor's own, or one under a log's append mutex): a
 # load and a store, no locked instruction. Counters that several threads write take `add_i64` or `histogram_share`.
 #
-# A histogram is log-linear: a value below 4 has a bucket of its own, and every doubling above has four of equal width,
-# so that a bucket is never wider than a quarter of its values. The last one has all that is larger.
+# A histogram is log-linear: each value below 4 has its own bucket, and every doubling above has four of equal width,
+# so a bucket is at most a quarter as wide as its values. The last one has all larger values.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from pybroker.core.base.atomic cimport add_i64, peek_i64, poke_i64
@@ -26,17 +26,17 @@ cdef struct traffic_t:           # of one log, since it was opened
     int64_t records_in
     int64_t bytes_in
     int64_t bytes_out            # sent to clients; by any thread
-    int64_t replication_bytes_in # appended as its leader had them; under the append mutex
+    int64_t replication_bytes_in # copied from the leader as stored; under the append mutex
     int64_t replication_bytes_out # sent to followers; by any thread
 
-cdef struct api_t:               # what a reactor executed of one API
+cdef struct api_t:               # requests of one API that a reactor saw
     int64_t requests
-    int64_t declined             # and went to Python
-    int64_t errors               # partitions whose answer told one
+    int64_t declined             # left to Python
+    int64_t errors               # partitions answered with an error
     int64_t bytes_in             # of the frames it executed
-    int64_t bytes_out            # of their answers
-    int64_t in_turn              # executed in this turn, and not yet in `times`
-    histogram_t times            # from the turn that read a request to the end of the one that answered it
+    int64_t bytes_out            # of their responses
+    int64_t in_turn              # executed in this turn, not yet in `times`
+    histogram_t times            # from the turn that read a request to the end of the turn that answered it
 
 
 cdef inline void tally(int64_t* counter, int64_t n) noexcept nogil:
@@ -53,14 +53,14 @@ cdef inline int32_t histogram_bucket(int64_t us) noexcept nogil:
 
 
 cdef inline void histogram_add(histogram_t* h, int64_t us, int64_t n) noexcept nogil:
-    """n times that long; one writer."""
+    """Record n durations of `us`; for one writer."""
     if n > 0:
         tally(&h.sum_us, us * n)
         tally(&h.counts[histogram_bucket(us)], n)
 
 
 cdef inline void histogram_share(histogram_t* h, int64_t us) noexcept nogil:
-    """Once that long; any number of writers."""
+    """Record one duration; for any number of writers."""
     add_i64(&h.sum_us, us)
     add_i64(&h.counts[histogram_bucket(us)], 1)
 

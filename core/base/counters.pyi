@@ -1,9 +1,9 @@
-"""What core counted: read at any time, by any thread."""
+"""The counters of core; any thread may read them at any time."""
 
 from typing import Final, TypedDict
 
 BOUNDS_US: Final[tuple[int, ...]]
-"""Where each bucket of a histogram ends, exclusive, in microseconds; one more bucket has all that is larger."""
+"""The exclusive upper end of each bucket of a histogram, in microseconds; one more bucket has all larger values."""
 
 class Histogram(TypedDict):
     sum_us: int
@@ -12,21 +12,21 @@ class Histogram(TypedDict):
 class Api(TypedDict):
     requests: int  # executed natively
     declined: int  # left to Python
-    errors: int  # partitions whose answer told one
+    errors: int  # partitions answered with an error
     bytes_in: int  # of requests executed natively
-    bytes_out: int  # of their answers
-    times: Histogram  # from the turn that read a request to the end of the one that answered it
+    bytes_out: int  # of their responses
+    times: Histogram  # from the turn that read a request to the end of the turn that answered it
 
 class Reactor(TypedDict):
     connections: int
     parked: int  # fetches that wait now
     busy_ns: int
-    bytes_in: int  # of all connections, whoever executes
+    bytes_in: int  # of all connections, including what Python executes
     bytes_out: int
     turns: Histogram
     Produce: Api
     Fetch: Api
-    others: int  # requests of other APIs, all Python's
+    others: int  # requests of other APIs, all executed in Python
 
 class Traffic(TypedDict):
     batches_in: int  # appended by clients and by the broker itself

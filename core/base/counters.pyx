@@ -1,10 +1,10 @@
-"""What core counted, as Python reads it: see counters.pxd for who writes it and how."""
+"""Counters of core as Python dicts; counters.pxd says which thread writes each."""
 
 from pybroker.core.base.atomic cimport peek_i64
 
 
 def _bound(int i):
-    """The first value that is too large for bucket i."""
+    """The first value above bucket i."""
     i += 1
     return i if i < LINEAR else (LINEAR + i % LINEAR) << (i // LINEAR - 1)
 

@@ -25,17 +25,17 @@ cdef uint32_t crc32c_join(uint32_t first, uint32_t second, uint32_t n) noexcept 
 
 
 def checksum(data, uint32_t initial=0):
-    """CRC-32C of data, continuing from `initial`; hardware where the processor has it (RFC 3720)."""
+    """Return the CRC-32C of data (RFC 3720), continuing from `initial`; in hardware if the processor has it."""
     return _checksum(crc32c_best, data, initial)
 
 
 def checksum_by(str form, data, uint32_t initial=0):
-    """The same by one of FORMS, so that tests can hold them against each other."""
+    """Return the same, computed by one of FORMS, so that tests can compare the forms."""
     return _checksum(FORMS.index(form), data, initial)
 
 
 def joined(uint32_t first, uint32_t second, uint32_t n) -> int:
-    """The CRC of two stretches from that of each, the second of n bytes."""
+    """Return the CRC of two stretches from the CRC of each; the second has n bytes."""
     return crc32c_joined(first, second, n)
 
 

@@ -1,16 +1,16 @@
-/* CRC-32C (Castagnoli, RFC 3720 B.4): one function, the fastest form of it that the processor at hand has.
+/* CRC-32C (Castagnoli, RFC 3720 B.4): one function, in the fastest form that this processor has.
  *
  * Registers here are the reflected CRC without its final inversion: bit 31 is x^0, and appending a zero byte multiplies
  * by x^8 modulo P. Four forms:
  *
  *   table   slicing-by-8; every machine
- *   lanes   the crc32 instruction: it answers after three cycles but starts one each cycle, so three stretches of the
- *           input run side by side and are joined by a carry-less multiplication; x86-64 with SSE4.2 and PCLMUL,
+ *   lanes   the crc32 instruction: it takes three cycles, but one can start in each cycle. So three stretches of the
+ *           input are processed side by side and joined by a carry-less multiplication; x86-64 with SSE4.2 and PCLMUL,
  *           aarch64 with CRC32 and PMULL
  *   wide    four registers of 64 bytes folded forward over the input, the last 256 bytes by lanes; x86-64 with
  *           AVX-512 and VPCLMULQDQ
  *
- * To join, a register is shifted over n zero bytes: times x^8n. A carry-less product of two reflected 32-bit values
+ * To join, a register is shifted by n zero bytes: times x^8n. A carry-less product of two reflected 32-bit values
  * comes out one bit short, and feeding it to the crc32 instruction multiplies by x^32: so the constant for n is
  * x^(8n - 33). For n = 8 that is x^31, which reflected is 1, and each further 8 bytes are one more crc32 of zero: the
  * whole table falls out of the instruction itself.
@@ -25,11 +25,11 @@
 #include <string.h>
 
 #define CRC32C_POLY 0x82F63B78u /* 0x1EDC6F41 reflected */
-#define CRC32C_LANE_WORDS 128   /* at most so many words of 8 bytes in a lane: 1 KiB */
-#define CRC32C_LANES_FROM 80    /* below so many bytes the join costs more than it saves */
-#define CRC32C_WIDE_FROM 1024   /* below so many bytes, or its last 256, folding saves nothing */
-#define CRC32C_SOON 1024        /* bytes until what is asked for has to be in the first cache; */
-#define CRC32C_LATER 4096       /* in the second: a page on, where the processor's own prefetch does not look */
+#define CRC32C_LANE_WORDS 128   /* of 8 bytes in a lane, at most: 1 KiB */
+#define CRC32C_LANES_FROM 80    /* bytes; for fewer the join costs more than it saves */
+#define CRC32C_WIDE_FROM 1024   /* bytes; for fewer, and for the last 256, folding saves nothing */
+#define CRC32C_SOON 1024        /* bytes ahead to prefetch into the first-level cache, */
+#define CRC32C_LATER 4096       /* and into the second: a page ahead, beyond the processor's own prefetch */
 
 enum { CRC32C_TABLE = 0, CRC32C_LANES = 1, CRC32C_WIDE = 2 };
 
@@ -77,7 +77,7 @@ static uint32_t crc32c_product(uint32_t a, uint32_t b)
     return c;
 }
 
-/* The CRC of two stretches, from that of each; the second has n bytes. The inversions of both cancel out. */
+/* The CRC of two stretches from the CRC of each; the second has n bytes. The inversions of both cancel out. */
 static uint32_t crc32c_joined(uint32_t first, uint32_t second, uint32_t n)
 {
     for (int k = 0; n; n >>= 1, k++)
@@ -202,7 +202,7 @@ CRC32C_TARGET_WIDE static inline __m512i crc32c_fold(__m512i x, __m512i k, const
     return _mm512_ternarylogic_epi64(h, l, _mm512_loadu_si512(p), 0x96); /* h ^ l ^ the next 64 bytes */
 }
 
-/* Ask for 256 bytes of what comes. It may lie behind the input: to ask for what is not there does nothing. */
+/* Prefetch 256 bytes. They may lie after the input: a prefetch of an invalid address does nothing. */
 static inline void crc32c_ask(const uint8_t *p)
 {
     for (int i = 0; i < 256; i += 64) {
@@ -253,7 +253,7 @@ static void crc32c_init(void)
 #endif
 }
 
-/* The CRC of n bytes by one of the forms up to crc32c_best, continuing from the CRC of what came before (0: nothing). */
+/* The CRC of n bytes by one of the forms up to crc32c_best, continuing from the CRC of the bytes before (0: none). */
 static inline uint32_t crc32c_by(int form, const uint8_t *p, size_t n, uint32_t initial)
 {
     uint32_t c = ~initial;

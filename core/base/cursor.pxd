@@ -1,9 +1,9 @@
-"""Bounds-checked reading and writing of bytes that others sent: the only way core touches them.
+"""Bounds-checked reading and writing of bytes from peers: the only way core accesses them.
 
-A cursor knows its end, so a length inside the bytes is never believed further than the bytes reach. Every read answers
-OK, SHORT (the bytes end first) or BAD (no valid value can follow, however many bytes come); on anything but OK neither
-the cursor nor the out-parameter has moved. Integers on the wire are big-endian two's complement. Varints are
-little-endian groups of seven bits: zigzag in records, unsigned in the flexible versions of the protocol.
+A cursor knows its end, and checks every length in the bytes against it. A read returns OK, SHORT (the bytes end before
+the value does) or BAD (invalid for any bytes that follow); after SHORT and BAD cursor and out-parameter are unchanged.
+Integers on the wire are big-endian two's complement. Varints are little-endian groups of seven bits: zigzag in records,
+unsigned in the flexible versions of the protocol.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -25,7 +25,7 @@ cdef extern from *:
     uint32_t pyb_be32(uint32_t x) noexcept nogil
     uint64_t pyb_be64(uint64_t x) noexcept nogil
 
-# Statuses beside those of status.pxd: below any errno with its sign turned, so that one int can carry all three.
+# Statuses in addition to those of status.pxd: below any negated errno, so one int can hold all of them.
 cdef enum:
     OK = 0
     SHORT = -10001
@@ -123,7 +123,7 @@ cdef inline int read_i64(cursor_t* r, int64_t* out) noexcept nogil:
 
 
 cdef inline int skip(cursor_t* r, int64_t n) noexcept nogil:
-    """Pass over n bytes; BAD if n is negative."""
+    """Skip n bytes; BAD if n is negative."""
     if n < 0:
         return BAD
     if <uint64_t>n > cursor_left(r):
@@ -133,7 +133,7 @@ cdef inline int skip(cursor_t* r, int64_t n) noexcept nogil:
 
 
 cdef inline int read_span(cursor_t* r, int64_t n, const uint8_t** out) noexcept nogil:
-    """Borrow the next n bytes and pass over them; BAD if n is negative."""
+    """Borrow the next n bytes and skip them; BAD if n is negative."""
     cdef const uint8_t* p = r.at
     cdef int status = skip(r, n)
     if status == OK:
@@ -142,7 +142,7 @@ cdef inline int read_span(cursor_t* r, int64_t n, const uint8_t** out) noexcept 
 
 
 cdef inline int read_uvarlong(cursor_t* r, uint64_t* out) noexcept nogil:
-    """At most ten bytes; BAD past 64 bits. Longer forms than needed are read as Kafka reads them."""
+    """Read at most ten bytes; BAD beyond 64 bits. Overlong forms are accepted, as in Kafka."""
     cdef const uint8_t* p = r.at
     cdef uint64_t value = 0
     cdef int shift = 0
@@ -162,7 +162,7 @@ cdef inline int read_uvarlong(cursor_t* r, uint64_t* out) noexcept nogil:
 
 
 cdef inline int read_uvarint(cursor_t* r, uint32_t* out) noexcept nogil:
-    """At most five bytes; BAD past 32 bits."""
+    """Read at most five bytes; BAD beyond 32 bits."""
     cdef const uint8_t* p = r.at
     cdef uint32_t value
     cdef int shift = 7
@@ -190,7 +190,7 @@ cdef inline int read_uvarint(cursor_t* r, uint32_t* out) noexcept nogil:
 
 
 cdef inline int read_varint(cursor_t* r, int32_t* out) noexcept nogil:
-    """Zigzag, 32 bits."""
+    """Read a zigzag varint of 32 bits."""
     cdef uint32_t raw = 0
     cdef int status = read_uvarint(r, &raw)
     if status == OK:
@@ -199,7 +199,7 @@ cdef inline int read_varint(cursor_t* r, int32_t* out) noexcept nogil:
 
 
 cdef inline int read_varlong(cursor_t* r, int64_t* out) noexcept nogil:
-    """Zigzag, 64 bits."""
+    """Read a zigzag varint of 64 bits."""
     cdef uint64_t raw = 0
     cdef int status = read_uvarlong(r, &raw)
     if status == OK:
@@ -301,7 +301,7 @@ cdef inline int write_uvarlong(writer_t* w, uint64_t value) noexcept nogil:
 
 
 cdef inline int write_varlong(writer_t* w, int64_t value) noexcept nogil:
-    """Zigzag; a 32-bit value takes the same bytes as a varint of 32 bits would."""
+    """Write a zigzag varint; a 32-bit value takes the same bytes as a 32-bit varint."""
     return write_uvarlong(w, (<uint64_t>value << 1) ^ <uint64_t>(value >> 63))
 
 

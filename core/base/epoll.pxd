@@ -1,4 +1,4 @@
-# epoll(7) and eventfd(2), as far as they are used here.
+# epoll(7) and eventfd(2): the part that is used here.
 from libc.stdint cimport uint32_t
 
 cdef extern from "<sys/epoll.h>" nogil:

@@ -1,4 +1,4 @@
-# The kernel's file calls, as far as they are used here. What may fail in a test is called by way of vfs.pyx.
+# The kernel's file calls that are used here. Calls that tests make fail go through vfs.pyx.
 from posix.types cimport off_t
 
 cdef extern from "<sys/uio.h>" nogil:

@@ -1,4 +1,4 @@
-"""Where a C library may be that a Python package brings along."""
+"""Find a C library that a Python package may have installed."""
 
 import glob
 import importlib.util
@@ -6,11 +6,11 @@ import os
 
 
 def library_paths(str package, str pattern, str system):
-    """The modules of a package that match, and what the system calls the library: the package's is the newer one, and
-    the same on every machine. It is not imported for that."""
+    """The matching modules of a package, then the system's name of the library. The package's copy is newer, and the
+    same on every machine. The package is not imported."""
     try:
         spec = importlib.util.find_spec(package)
-    except ValueError:  # something of that name is there that says nothing of itself
+    except ValueError:  # a module of that name without a spec is loaded
         spec = None
     for place in spec.submodule_search_locations or () if spec is not None else ():
         yield from glob.glob(os.path.join(glob.escape(place), pattern))

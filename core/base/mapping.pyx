@@ -1,11 +1,11 @@
 """Ranges of files, mapped for reading.
 
-A map saves the copy of a read, but its pages may go while somebody reads them: the file is cut, or the disk cannot read
+A map saves the copy of a read, but its pages may go while they are read: the file is truncated, or the disk cannot read
 a page. That would end the process (SIGBUS); here the page reads as zeros from then on, and the map is `lost`
-(mapping_impl.h). Where a file that was cut ends within a page the rest of that page has zeros, too, and does not fault;
-and what another process writes shows at once. So who reads asks afterwards whether the file is still what it was, and
-nothing that he reads may do harm before. The kernel dates each change of a file by a clock of some milliseconds: a file
-that was changed just now may change again without a trace, and is not mapped.
+(mapping_impl.h). If a file is cut within a page, the rest of that page reads as zeros without a fault; and writes of
+another process show at once. So a reader checks afterwards that the file has not changed, and does nothing
+irreversible with the bytes before. The kernel dates file changes by a clock with ticks of some milliseconds: a file
+changed within the last tick may change again without a new date, and is not mapped.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -40,7 +40,7 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef enum:
     SECOND_NS = 1_000_000_000
-    TICK_NS = 10_000_000         # the kernel's clock, at the slowest
+    TICK_NS = 10_000_000         # the longest tick of the kernel's clock
 
 page_bytes = <size_t>sysconf(_SC_PAGESIZE)
 
@@ -66,7 +66,7 @@ cdef int map_open(map_t* m, int fd, int64_t position, int64_t size) noexcept nog
 
 
 cdef void map_close(map_t* m) noexcept nogil:
-    """Nothing, if it is not open."""
+    """Unmap; nothing happens if it is not open."""
     if m.base == NULL:
         return
     guard_remove(m.slot)
@@ -112,15 +112,15 @@ cdef void map_guard() noexcept nogil:
 
 
 cdef bint is_settled(int64_t changed_ns) noexcept nogil:
-    """Will every change from now on have a later date? Some file systems date by whole seconds."""
+    """True if every later change gets a later date. Some file systems have dates of whole seconds."""
     return changed_ns + (TICK_NS if changed_ns % SECOND_NS else 2 * <int64_t>SECOND_NS) < now_ns()
 
 
 cdef class FileMap:
     """`size` bytes of an open file from `position` on, behind the buffer protocol, for one pass over them.
 
-    The descriptor may be closed afterwards. Raises OSError (EBUSY: it was changed a moment ago; ENOMEM: there are too
-    many maps)."""
+    The descriptor may be closed afterwards. Raises OSError (EBUSY: the file was changed a moment ago; ENOMEM: too many
+    maps)."""
 
     def __cinit__(self, int fd, int64_t position, int64_t size):
         cdef int64_t file_size
@@ -150,7 +150,7 @@ cdef class FileMap:
 
     @property
     def stale(self) -> bool:
-        """Whether bytes that were read may not be what was in the file."""
+        """True if bytes that were read may differ from the file's."""
         return self.is_stale()
 
     def __getbuffer__(self, Py_buffer* view, int flags):

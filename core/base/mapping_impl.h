@@ -1,8 +1,8 @@
-/* Maps whose pages may be gone: a file that was cut, or a disk that cannot read, raises SIGBUS at whoever touches such
- * a page. The handler here puts a page of zeros in its place and notes that the map has lost one; the reader goes on, and
- * asks before it believes what it read. (Wayland's compositors guard the memory of their clients so.)
+/* Maps that may lose pages: if a file was truncated, or the disk cannot read, touching such a page raises SIGBUS. The
+ * handler here replaces the page by zeros and marks the map as lost; the reader goes on, and checks the mark before it
+ * trusts what it read. (Wayland's compositors guard the memory of their clients so.)
  *
- * A fault in no map of ours is left to whoever had the signal before. */
+ * A fault outside our maps is passed to the handler that was installed before. */
 #ifndef PYBROKER_MAPPING_IMPL_H
 #define PYBROKER_MAPPING_IMPL_H
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #ifndef MAP_FIXED_NOREPLACE
-#define MAP_FIXED_NOREPLACE 0x100000 /* of Linux 4.17; an older one takes it for a hint */
+#define MAP_FIXED_NOREPLACE 0x100000 /* of Linux 4.17; an older kernel takes it as a hint */
 #endif
 #define GUARDED_MAX 16384 /* a quarter of what vm.max_map_count allows by default */
 
@@ -32,17 +32,17 @@ static int guarded_high;  /* no slot from here on was ever used */
 static int guarded_next;  /* where to look first */
 static int guarded_count;
 static size_t page_bytes;
-static struct sigaction before;  /* of whoever had the signal before us */
-static uintptr_t passing_frame;  /* where on its stack a thread is in their handler, */
-static long passing_thread;      /* and which */
+static struct sigaction before;  /* the handler installed before ours */
+static uintptr_t passing_frame;  /* the stack frame of the thread that is in that handler, */
+static long passing_thread;      /* and the thread's id */
 static pthread_mutex_t guarding = PTHREAD_MUTEX_INITIALIZER;
 
-/* Not by the library's name for it, which a sanitizer has its own for. */
+/* A raw system call: sanitizers replace mmap of the library. */
 static int put_zeros(void *at, size_t n, int how) {
   return (void *)syscall(SYS_mmap, at, n, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | how, -1, 0) == at;
 }
 
-/* Where no more maps are allowed one has to go first. */
+/* Where the limit of maps is reached, one has to be unmapped first. */
 static int put_zeros_instead(void *at, size_t n) {
   return syscall(SYS_munmap, at, n) == 0 && put_zeros(at, n, MAP_FIXED_NOREPLACE);
 }
@@ -53,7 +53,7 @@ static int mend(uintptr_t at) {
     uintptr_t base = __atomic_load_n(&guarded[i].base, __ATOMIC_ACQUIRE);
     size_t bytes = __atomic_load_n(&guarded[i].bytes, __ATOMIC_RELAXED);
     if (base <= 1 || at < base || at - base >= bytes) continue;
-    /* A page within splits the map in three; all of it is replaced where so many are not allowed. */
+    /* Replacing one page splits the map in three; if that exceeds the limit of maps, all of it is replaced. */
     if (!put_zeros((void *)(at & ~(uintptr_t)(page_bytes - 1)), page_bytes, MAP_FIXED) &&
         !put_zeros((void *)base, bytes, MAP_FIXED) && !put_zeros_instead((void *)base, bytes)) {
       return 0;
@@ -64,7 +64,7 @@ static int mend(uintptr_t at) {
   return 0;
 }
 
-/* Have the system's own action. A fault comes again by itself; a signal that was sent does not. */
+/* Take the system's default action. A fault repeats by itself; a sent signal does not. */
 static void give_up(int number, int kernels) {
   struct sigaction plain;
   memset(&plain, 0, sizeof plain);
@@ -73,7 +73,7 @@ static void give_up(int number, int kernels) {
   if (!kernels) raise(number);
 }
 
-/* Call the handler that was there before us as the kernel would have called it. */
+/* Call the previous handler as the kernel would have called it. */
 static void call_before(int number, siginfo_t *info, void *context) {
   struct sigaction theirs = before;
   sigset_t mask = theirs.sa_mask, saved;
@@ -88,9 +88,9 @@ static void call_before(int number, siginfo_t *info, void *context) {
   pthread_sigmask(SIG_SETMASK, &saved, NULL);
 }
 
-/* Leave it to whoever had the signal before. Some of them (faulthandler) put back what they found, which may be ours,
- * and send it again: that is the system's then. One that leaves its handler by a jump does not come back here, so it is
- * only taken for being in there if this frame lies beneath that one. */
+/* Pass the signal to the previous handler. Some handlers (faulthandler) restore the action they found, which may be
+ * ours, and raise the signal again: then take the default action. A handler may also leave by a jump without returning
+ * here, so the thread counts as inside it only if this frame lies below the noted one on the stack. */
 static void pass_on(int number, siginfo_t *info, void *context) {
   int kernels = info->si_code > 0;
   long thread = syscall(SYS_gettid);
@@ -99,7 +99,7 @@ static void pass_on(int number, siginfo_t *info, void *context) {
               frame < __atomic_load_n(&passing_frame, __ATOMIC_RELAXED);
   int has = (before.sa_flags & SA_SIGINFO) || (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN);
   if (again || !has) {
-    /* The kernel lets nobody ignore a fault. */
+    /* The kernel does not let a process ignore a fault. */
     if (again || kernels || before.sa_handler == SIG_DFL) give_up(number, kernels);
     return;
   }
@@ -115,7 +115,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context) {
   errno = saved;
 }
 
-/* See that ours is the handler that is asked first: another may have come since. */
+/* Make sure our handler is the first: another may have been installed since. */
 static int guard(void) {
   struct sigaction now, ours;
   if (sigaction(SIGBUS, NULL, &now) != 0) return -errno;
@@ -133,7 +133,7 @@ static int guard(void) {
   return status;
 }
 
-/* The slot of a map that is guarded from now on; -ENOMEM where there are too many. */
+/* Guard a map; its slot, or -ENOMEM if there are too many. */
 static int guard_add(void *base, size_t bytes, int32_t *lost) {
   int i, start = __atomic_load_n(&guarded_next, __ATOMIC_RELAXED);
   int status = guard();
@@ -155,7 +155,7 @@ static int guard_add(void *base, size_t bytes, int32_t *lost) {
     return slot;
   }
   __atomic_sub_fetch(&guarded_count, 1, __ATOMIC_ACQ_REL);
-  return -ENOMEM; /* slots that others gave back behind us */
+  return -ENOMEM; /* slots were freed behind us */
 }
 
 static int guard_count(void) { return __atomic_load_n(&guarded_count, __ATOMIC_RELAXED); }
@@ -166,7 +166,7 @@ static void guard_remove(int slot) {
   __atomic_sub_fetch(&guarded_count, 1, __ATOMIC_ACQ_REL);
 }
 
-/* How large a file is, and when it was last changed. */
+/* The size of a file, and when it was last changed. */
 static int file_state(int fd, int64_t *size, int64_t *changed_ns) {
   struct stat found;
   if (fstat(fd, &found) != 0) return -errno;
@@ -175,7 +175,7 @@ static int file_state(int fd, int64_t *size, int64_t *changed_ns) {
   return 0;
 }
 
-/* By the clock that the kernel dates changes of files with. */
+/* The clock by which the kernel dates file changes. */
 static int64_t now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_REALTIME_COARSE, &now);

@@ -1,11 +1,12 @@
-# The functions of OpenSSL 1.1.1 and 3.x that connections need, of the very library that Python's ssl module has loaded.
+# The functions of OpenSSL 1.1.1 and 3.x that connections need, from the same library that Python's ssl module has
+# loaded.
 from libc.stdint cimport uint8_t, uint64_t
 
 ctypedef int (*bio_read_t)(void* bio, char* into, int n) noexcept nogil
 ctypedef int (*bio_write_t)(void* bio, const char* data, int n) noexcept nogil
 ctypedef long (*bio_ctrl_t)(void* bio, int command, long number, void* value) noexcept nogil
 
-cdef enum:                       # of openssl/ssl.h and openssl/bio.h; they are part of its binary interface
+cdef enum:                       # of openssl/ssl.h and openssl/bio.h; they are part of the ABI
     SSL_ERROR_SSL = 1
     SSL_ERROR_WANT_READ = 2
     SSL_ERROR_WANT_WRITE = 3
@@ -67,8 +68,8 @@ cdef struct openssl_t:
     void (*BIO_set_flags)(void* bio, int flags) noexcept nogil
     void (*BIO_clear_flags)(void* bio, int flags) noexcept nogil
 
-# The functions; NULL where they cannot be had. With the GIL.
+# Return the functions; NULL if they are not available. With the GIL.
 cdef const openssl_t* openssl_functions()
 
-# The SSL_CTX of a ssl.SSLContext. TypeError, or ValueError if it cannot be had.
+# The SSL_CTX of an ssl.SSLContext. TypeError, or ValueError if it is not available.
 cdef void* openssl_context(object context) except NULL

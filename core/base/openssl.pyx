@@ -1,9 +1,9 @@
 """OpenSSL without its headers: the functions of the library that Python's own ssl module is linked to.
 
-Two copies of OpenSSL in a process would not know each other's contexts. So the names are looked up, at run time, by way
-of _ssl itself, whose contexts (certificates, ciphers, trust) are used: whoever configures TLS does that in Python. A
-Python that has OpenSSL without showing its names (some that are linked statically), or another layout of a context,
-gets none.
+Two copies of OpenSSL in a process would not know each other's contexts. So the symbols are looked up at run time
+through _ssl itself, whose contexts (certificates, ciphers, trust) are used: TLS is configured in Python. If a Python
+does not export the symbols (some statically linked ones), or lays out a context in another way, the functions are
+unavailable.
 """
 
 from cpython.object cimport PyObject
@@ -37,9 +37,9 @@ NAMES = (
     "ERR_reason_error_string", "BIO_get_new_index", "BIO_meth_new", "BIO_meth_set_read", "BIO_meth_set_write",
     "BIO_meth_set_ctrl", "BIO_new", "BIO_set_data", "BIO_get_data", "BIO_set_init", "BIO_set_flags", "BIO_clear_flags",
 )
-"""In the order of openssl_t, which has a pointer for each and nothing else."""
+"""The names in the order of openssl_t, which has a pointer for each and nothing else."""
 OLDER = {"SSL_get1_peer_certificate": "SSL_get_peer_certificate"}
-"""What 1.1.1 calls some of them."""
+"""The names that differ in 1.1.1."""
 
 
 cdef bint look_up_all() except -1:
@@ -49,7 +49,7 @@ cdef bint look_up_all() except -1:
     cdef bytes symbol
     cdef void* handle
     cdef int i = 0
-    import _ssl                  # here: few processes need it, and it takes long to load
+    import _ssl                  # here: few processes need it, and loading takes long
     path = (getattr(_ssl, "__file__", None) or "").encode()
     handle = dlopen(<const char*>path if path else NULL, RTLD_NOW | RTLD_NOLOAD)
     if handle == NULL or len(NAMES) * sizeof(void*) != sizeof(openssl_t):
@@ -67,12 +67,13 @@ cdef bint look_up_all() except -1:
 
 
 cdef inline void* first_field(object context):
-    """What stands behind the head of an object: the SSL_CTX of a context, in the versions of LAYOUT_KNOWN."""
+    """The field after the object head: the SSL_CTX of a context, in the versions of LAYOUT_KNOWN."""
     return (<void**>(<char*><PyObject*>context + sizeof(PyObject)))[0]
 
 
 cdef bint layout_is_known() except -1:
-    """Are contexts as they are expected? The library, asked by that pointer, has to say what Python says."""
+    """True if contexts have the expected layout: OpenSSL, called with that pointer, has to report the options Python
+    does."""
     if sys.implementation.name != "cpython" or not LAYOUT_KNOWN[0] <= sys.version_info[:2] <= LAYOUT_KNOWN[1]:
         return False
     import ssl
@@ -95,7 +96,7 @@ cdef const openssl_t* openssl_functions():
 cdef void* openssl_context(object context) except NULL:
     import ssl
     if not isinstance(context, ssl.SSLContext):
-        raise TypeError(f"a context is an ssl.SSLContext, not {type(context).__name__}")
+        raise TypeError(f"context must be an ssl.SSLContext, not {type(context).__name__}")
     if openssl_functions() == NULL:
-        raise ValueError("the OpenSSL of this Python cannot be used from outside of its ssl module")
+        raise ValueError("this Python's OpenSSL cannot be used from outside its ssl module")
     return first_field(context)

@@ -1,19 +1,20 @@
-"""What the kernel has of a file in its page cache, and what it need not keep.
+"""The ranges of a file that are in the kernel's page cache, and dropping those that are not needed again.
 
-Whether it has a range says cachestat of Linux 6.5; before it, one byte of every 32 KiB is read with RWF_NOWAIT. Pages
-that are being read count, too: a byte of every 128 KiB says whether they are. In a virtual machine the first touch of a
-page whose memory the host has taken back before takes 10 us: where somebody waited for the range no byte is read.
+Whether a range is cached comes from cachestat (Linux 6.5); on older kernels one byte of every 32 KiB is read with
+RWF_NOWAIT. cachestat also counts pages that are still being read: reading a byte of every 128 KiB finds those. In a
+virtual machine the first touch of a page whose memory the host had taken back takes 10 us, so no byte is read where a
+thread has just waited for the range.
 
-Who reads much of what nobody else reads (a scan, a consumer that catches up) would push out of the cache what all
-others read: the kernel takes pages that were read twice for important, and each of these is read once to bring it in,
-and once to send it. So what was not in the cache before is forgotten behind the reader, in pieces of many pages: of a
-large folio that lies in a piece only in part the kernel lets go nothing.
+A thread that reads much of what no other reader needs (a scan, a consumer that catches up) would push out the pages
+that all others read: the kernel takes pages that were read twice for important, and each of these is read once to bring
+it in, and once to send it. So what was not cached before is dropped behind the reader. It is dropped in pieces of many
+pages, as the kernel keeps a large folio that lies only partly in a piece.
 
-How it is brought in decides what that costs. Asked by fadvise, or by reads of a descriptor without read-ahead, the
-kernel takes a page of 4 KiB at a time: 0.25 ms of a core for a MiB, and 0.04 ms to let go of it. A fault in a map that
-wants huge pages has it take folios of 2 MiB, where the file system can have them (ext4 since Linux 6.16, XFS since
-5.18): 0.01 ms, and nearly nothing. It goes on then by its own read-ahead, in the thread that first touches what it
-marked, by whatever read: that is to be the thread that brings in, and nobody who may not wait.
+The cost depends on how a range is brought in. With fadvise, or reads of a descriptor without read-ahead, the kernel
+takes one page of 4 KiB at a time: 0.25 ms of a core for a MiB, and 0.04 ms to drop it. A fault in a map that wants huge
+pages has it take folios of 2 MiB, if the file system supports them (ext4 since Linux 6.16, XFS since 5.18): 0.01 ms,
+and nearly nothing. The kernel then continues with its own read-ahead, in the thread that first touches a page it
+marked, by any kind of read: this must be the thread that brings in, never one that may not wait.
 """
 
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
@@ -39,13 +40,13 @@ cdef extern from *:
     #define __NR_cachestat 451  // the same on every architecture
     #endif
     struct pyb_cachestat { uint64_t cached, dirty, writeback, evicted, recently_evicted; };
-    // How many pages of a range are in the cache; -errno.
+    // The number of pages of a range that are in the cache; -errno.
     static int64_t pyb_cached(int fd, uint64_t position, uint64_t n) {
       uint64_t range[2] = {position, n};
       struct pyb_cachestat found = {0, 0, 0, 0, 0};
       return syscall(__NR_cachestat, fd, range, &found, 0) ? -errno : (int64_t)found.cached;
     }
-    // 1: the byte can be had without waiting, 0: it cannot, -1: the file system does not say.
+    // 1: the byte can be read without waiting, 0: it cannot, -1: the file system does not report it.
     static int pyb_at_hand(int fd, int64_t position) {
       char byte;
       struct iovec v = {&byte, 1};
@@ -59,18 +60,18 @@ cdef extern from *:
 
 cdef enum:
     PAGE = 4096
-    LOOK = 128 << 10             # between bytes that are tried: cachestat counts pages that are being read
-    SAMPLE = 32 << 10            # where the kernel has no cachestat
+    LOOK = 128 << 10             # between bytes that are tried, as cachestat counts pages that are still being read
+    SAMPLE = 32 << 10            # the same where the kernel has no cachestat
     FORGET_BYTES = 16 << 20
     FOLIO_BYTES = 2 << 20
-    GAP_BYTES = 1 << 20          # that may lie between what was brought and what comes next
-    UNASKED_BYTES = 16 << 20     # beyond what it was asked for, that the kernel may read ahead
-    STRAY = 16                   # one page of so many may be there, and nobody reads them: one is mapped, or was left
-    ALIGNED = 64 << 10           # a page is not larger anywhere
+    GAP_BYTES = 1 << 20          # allowed between what was brought in and what comes next
+    UNASKED_BYTES = 16 << 20     # that the kernel may read ahead beyond the range asked for
+    STRAY = 16  # one page of so many may be cached although it was not read: one is mapped, or was left
+    ALIGNED = 64 << 10           # no machine has larger pages
 
 
 cdef int64_t missing_pages(int fd, int64_t position, int64_t n, int64_t* pages) noexcept nogil:
-    """How many pages of a range are not in the cache, those that are read at this moment aside; -1: nobody knows."""
+    """The number of pages of a range that are neither cached nor being read; -1 if the kernel cannot report it."""
     cdef int64_t first = position // PAGE, cached
     pages[0] = (position + n + PAGE - 1) // PAGE - first
     cached = pyb_cached(fd, first * PAGE, pages[0] * PAGE)
@@ -95,20 +96,20 @@ cdef bint is_cached(int fd, int64_t position, int64_t n, bint was_read) noexcept
 
 
 cdef bint was_cached(int fd, int64_t position, int64_t n) noexcept nogil:
-    """Is most of a range in the cache, or can that not be known?"""
+    """True if most of a range is cached, or the kernel cannot report it."""
     cdef int64_t pages = 0
     return 2 * missing_pages(fd, position, n, &pages) <= pages
 
 
 cdef bint bring_in(int fd, int64_t position, int64_t n) noexcept nogil:
-    """Have the kernel read a range, and more behind it if it likes, and wait for the range. False if it could not: it
-    is too old, there are too many maps, the file ends before or the disk cannot read it."""
+    """Have the kernel read a range, and maybe more after it, and wait for the range. False on failure: the kernel is
+    too old, there are too many maps, the file ends before, or the disk cannot read."""
     cdef int64_t from_ = position // FOLIO_BYTES * FOLIO_BYTES, size = position + n - from_
     cdef int64_t first = position // ALIGNED * ALIGNED - from_
     cdef size_t room = <size_t>(size + FOLIO_BYTES)
     cdef void* area = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
     cdef char* at = <char*>((<uintptr_t>area + FOLIO_BYTES - 1) // FOLIO_BYTES * FOLIO_BYTES)
-    cdef bint done           # aligned so, one entry of the page table maps a folio
+    cdef bint done           # with this alignment one entry of the page table maps a folio
     if area == MAP_FAILED:
         return False
     done = (
@@ -121,7 +122,7 @@ cdef bint bring_in(int fd, int64_t position, int64_t n) noexcept nogil:
 
 
 cdef int64_t absent(int fd, int64_t position) noexcept nogil:
-    """How many bytes from here on are not in the cache, as far as the kernel may read ahead."""
+    """The number of bytes from `position` on that are not cached, as far as the kernel may read ahead."""
     cdef int64_t n = 0, pages = 0
     while n < UNASKED_BYTES and missing_pages(fd, position + n, FOLIO_BYTES, &pages) >= pages - pages // STRAY:
         n += FOLIO_BYTES
@@ -129,7 +130,7 @@ cdef int64_t absent(int fd, int64_t position) noexcept nogil:
 
 
 cdef bint passed_bring(passed_t* p, int fd, int64_t position, int64_t end) noexcept nogil:
-    """Bring in a range, and note what came into the cache by that; see bring_in."""
+    """Bring in a range, and note what this added to the cache; see bring_in."""
     cdef bint goes_on = p.start <= position <= p.end
     cdef int64_t start = p.end if goes_on else position, edge = max(start, end), pages = 0
     cdef bint cold = start < end and not was_cached(fd, start, end - start)
@@ -151,8 +152,8 @@ cdef void passed_add(passed_t* p, int64_t position, int64_t n) noexcept nogil:
 
 
 cdef void forget(int fd, int64_t position, int64_t n) noexcept nogil:
-    """In pieces, each with the folio that the one before may have cut in two: while the kernel lets go of one, nobody
-    else has the processor."""
+    """Drop it in pieces, as the kernel does not yield the processor within one. Each piece includes the folio that the
+    end of the piece before may have cut."""
     cdef int64_t end = position + n, from_
     while position < end:
         from_ = max(<int64_t>0, position - FOLIO_BYTES)

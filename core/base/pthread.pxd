@@ -1,4 +1,4 @@
-# Threads, mutexes and conditions of POSIX, as far as they are used here.
+# POSIX threads, mutexes and conditions: the part that is used here.
 from libc.stdint cimport int64_t, uintptr_t
 
 cdef extern from "<pthread.h>" nogil:

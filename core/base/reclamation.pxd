@@ -1,4 +1,4 @@
-# Publish, pin, quiesce, free: memory that a reader may still hold is freed only after it left.
+# Publish, pin, quiesce, free: memory that a reader may hold is freed only after the reader has left.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.types cimport pid_t
 
@@ -8,10 +8,10 @@ ctypedef void (*free_fn)(void*) noexcept nogil
 
 cdef enum:
     PINS = 64            # slots of a block
-    PIN_BLOCKS = 128     # at most: one more pin than fit into so many waits for a slot
+    PIN_BLOCKS = 128     # the maximum; once all slots are taken, the next pin waits for one
 
 cdef struct pin_t:
-    int64_t era         # the era that its reader entered in; 0 free
+    int64_t era         # the era in which its reader entered; 0 free
     uint8_t padding[56]  # a cache line each
 
 cdef struct pins_t:
@@ -25,10 +25,10 @@ cdef struct retired_t:
 
 cdef struct reclaim_t:
     int64_t era         # grows with every retirement
-    pins_t first         # a block
-    pins_t* blocks[<int>PIN_BLOCKS]  # the first, and those that were added because all slots were taken
-    int32_t count        # of blocks; none ever goes
-    pthread_mutex_t lock # guards the list alone
+    pins_t first         # the first block
+    pins_t* blocks[<int>PIN_BLOCKS]  # the first one, and those added when all slots were taken
+    int32_t count        # of blocks; blocks are never removed
+    pthread_mutex_t lock # guards the list only
     retired_t* retired
 
 cdef void reclaim_init(reclaim_t* q) noexcept nogil

@@ -1,12 +1,11 @@
 """Publish, pin, quiesce, free.
 
-A reader takes a pin, follows published pointers and lets go; it never waits for a writer. A writer first unpublishes an
-object and then retires it; `collect` frees what was retired before every reader that is still inside came in. (Epoch
-based reclamation, K. Fraser, "Practical lock-freedom", 2004; "epoch" is Kafka's word for something else, so it is an
-era here.)
+A reader takes a pin, follows published pointers and unpins; it never waits for a writer. A writer first unpublishes an
+object and then retires it; `collect` frees what was retired before the oldest pinned reader entered. (Epoch based
+reclamation, K. Fraser, "Practical lock-freedom", 2004; "epoch" means something else in Kafka, so it is an era here.)
 
-A pin never waits for another one: a thread that holds one takes more, and as many reactors as there are slots, each of
-which waited for its second, would wait for ever. Where all slots are taken, one more block of them is added.
+A pin never waits for another pin: a thread that holds one takes more, so if every reactor held one and waited for its
+second, all would wait for ever. When all slots are taken, another block is added.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -33,7 +32,7 @@ cdef void reclaim_init(reclaim_t* q) noexcept nogil:
 
 
 cdef void reclaim_destroy(reclaim_t* q) noexcept nogil:
-    """Free everything that waits. The caller knows that no reader is left."""
+    """Free everything that was retired. The caller knows that no reader is left."""
     cdef retired_t* r = q.retired
     cdef retired_t* after
     cdef int i
@@ -53,7 +52,7 @@ cdef inline int64_t* era_at(reclaim_t* q, int slot) noexcept nogil:
 
 
 cdef bint grow(reclaim_t* q, int32_t count) noexcept nogil:
-    """See that there are more than so many blocks; False if that cannot be."""
+    """Make sure there are more than `count` blocks; False at the maximum or without memory."""
     cdef pins_t* block
     if count == PIN_BLOCKS:
         return False
@@ -63,18 +62,18 @@ cdef bint grow(reclaim_t* q, int32_t count) noexcept nogil:
             return False
         if not cas_ptr(<void**>&q.blocks[count], NULL, block):
             free(block)          # another thread was faster
-    # The exchange puts whoever counted fewer before in front of us, with all that it had retired (see pin).
+    # The exchange orders threads that saw the smaller count before us, with all that they had retired (see pin).
     cas_i32(&q.count, count, count + 1)
     return True
 
 
 cdef int pin(reclaim_t* q) noexcept nogil:
-    """Enter; the slot to leave by. What is loaded between the two stays allocated."""
+    """Enter, and return the slot for unpin. What is loaded before unpin stays allocated."""
     cdef int32_t count = load_i32(&q.count)
     cdef int slots = count * PINS, i = <int>((pthread_self() >> 12) % slots), looked = 0
     cdef int64_t* era
     while True:
-        # A stale era is harmless: it only makes the collector wait. The exchange is a full barrier, so that whoever
+        # A stale era is harmless: it only makes the collector wait. The exchange is a full barrier: a collector that
         # looked at this slot before it had retired, and therefore unpublished, what we are about to load.
         era = era_at(q, i)
         if load_i64(era) == 0 and cas_i64(era, 0, load_i64(&q.era)):
@@ -96,7 +95,7 @@ cdef void unpin(reclaim_t* q, int slot) noexcept nogil:
 
 
 cdef void retire(reclaim_t* q, void* object, free_fn free_object) noexcept nogil:
-    """Free `object`, already unpublished, once every reader of now has left."""
+    """Free `object`, already unpublished, once every reader that entered before now has left."""
     cdef retired_t* r
     if object == NULL:
         return
@@ -113,7 +112,7 @@ cdef void retire(reclaim_t* q, void* object, free_fn free_object) noexcept nogil
 
 
 cdef int collect(reclaim_t* q) noexcept nogil:
-    """Free what no reader can hold any more; how many objects still wait."""
+    """Free what no reader can hold any more; the number of objects that still wait."""
     cdef int64_t oldest, era
     cdef int i, slots, waiting = 0
     cdef retired_t* r

@@ -1,5 +1,5 @@
-/* How a thread shares the processor with others. All of it is a wish: where the kernel does not grant it, nothing else
- * depends on it. */
+/* How a thread shares the processor with others. Each call is best effort: nothing depends on the kernel granting
+ * it. */
 #ifndef PYBROKER_SCHEDULING_IMPL_H
 #define PYBROKER_SCHEDULING_IMPL_H
 #include <sched.h>
@@ -21,22 +21,22 @@ static void schedule(int policy, int nice, uint64_t turn_ns) {
   asked.size = sizeof asked;
   asked.policy = policy;
   asked.nice = nice;
-  asked.runtime = turn_ns; /* 0: as long as those of others */
+  asked.runtime = turn_ns; /* 0: the default time slice */
   syscall(SYS_sched_setattr, 0, &asked, 0);
 }
 
-/* Threads inherit from who made them. `nice` above 0: it leaves the processor to others who need it. */
+/* Undo what the thread inherited from its creator. `nice` above 0: it yields the processor to others who need it. */
 static void schedule_as_others(int nice) {
   int now = getpriority(PRIO_PROCESS, 0), policy = sched_getscheduler(0);
   if (policy == SCHED_OTHER || policy == SCHED_BATCH) schedule(SCHED_OTHER, nice > now ? nice : now, 0);
 }
 
-/* It has little to do at a time, and that at once: it is let in before those who have much (Linux 6.12). */
+/* For a thread with little work at a time, which is urgent: it runs before threads with much work (Linux 6.12). */
 static void ask_for_short_turns(void) {
   if (sched_getscheduler(0) == SCHED_OTHER) schedule(SCHED_OTHER, getpriority(PRIO_PROCESS, 0), 100000);
 }
 
-/* It takes the processor from nobody in the middle of a turn. */
+/* For a thread that never preempts another one. */
 static void wait_for_others(void) {
   if (sched_getscheduler(0) == SCHED_OTHER) schedule(SCHED_BATCH, getpriority(PRIO_PROCESS, 0), 0);
 }

@@ -1,4 +1,4 @@
-# socket(7), as far as it is used here.
+# socket(7): the part that is used here.
 from pybroker.core.base.files cimport iovec
 
 cdef extern from "<sys/socket.h>" nogil:

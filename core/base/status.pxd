@@ -1,2 +1,2 @@
-# What a nogil function answers: 0 done, > 0 a Kafka error code, < 0 an errno with its sign turned.
+# The status of a nogil function: 0 done, > 0 a Kafka error code, < 0 a negated errno.
 cdef int raise_status(int status, object what) except -1

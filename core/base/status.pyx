@@ -1,7 +1,7 @@
-"""Statuses, and the one place in core that raises them.
+"""Statuses of nogil functions, and raising them as Python exceptions.
 
-A nogil function answers 0 when it did its work, a positive Kafka error code when it refused, and a negative errno when
-the operating system did. Python sees `LogError` and `OSError`.
+A nogil function returns 0 on success, a positive Kafka error code if it refused, and a negated errno if a system call
+failed. Python sees `LogError` and `OSError`.
 """
 
 import os
@@ -20,11 +20,11 @@ class LogError(Exception):
 
 
 class MissingFiles(LogError):
-    """A log does not begin or end where it did: files of it are missing, and it is not used without them."""
+    """A log does not begin or end at the expected offset: files are missing, and it is not used without them."""
 
 
 cdef int raise_status(int status, object what) except -1:
-    """Raise what a status means, `what` saying on which object; 0 passes."""
+    """Raise the error of a status, with `what` naming the object; 0 passes."""
     if status == 0:
         return 0
     if status > 0:

@@ -1,17 +1,17 @@
-# TLS over one connected, non-blocking socket: what both ends of it do with bytes. No GIL.
+# TLS over one connected, non-blocking socket, for both ends of the connection. No GIL.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.base.openssl cimport openssl_t
 
 cdef enum:
-    RECORD_BYTES = 16384                                   # of plain bytes that a record has at most
-    PIECE_BYTES = 4 * RECORD_BYTES                         # that are encrypted and sent in one go
-    RECORD_BYTES_MIN = 512                                 # that a peer may ask records to have (RFC 6066)
+    RECORD_BYTES = 16384                                   # plain bytes in a record, at most
+    PIECE_BYTES = 4 * RECORD_BYTES                         # plain bytes encrypted and sent in one go
+    RECORD_BYTES_MIN = 512                                 # the smallest record size that a peer may ask for (RFC 6066)
     SEALED_MORE = 96                                       # bytes that any cipher adds to a record
-    SEALED_BYTES = PIECE_BYTES + PIECE_BYTES // RECORD_BYTES_MIN * SEALED_MORE + 4096  # what they become, and an alert
-    AHEAD_BYTES = 256 << 10                                # encrypted, that are read from the socket in one go
+    SEALED_BYTES = PIECE_BYTES + PIECE_BYTES // RECORD_BYTES_MIN * SEALED_MORE + 4096  # a piece encrypted, and an alert
+    AHEAD_BYTES = 256 << 10                                # encrypted bytes read from the socket in one go
 
-cdef struct tls_scratch_t:       # of a thread: what is under way within one call
+cdef struct tls_scratch_t:       # of a thread: data in progress within one call
     uint8_t plain[<int>PIECE_BYTES]
     uint8_t sealed[<int>SEALED_BYTES]
     uint8_t ahead[<int>AHEAD_BYTES]
@@ -21,22 +21,22 @@ cdef struct tls_t:
     void* ssl
     int fd
     int32_t is_open              # the handshake is over
-    int32_t ended                # the socket, or TLS on it: nothing more is to be read
-    int32_t broken               # nothing more can be said, too
-    int32_t quiet                # within a call: the socket has no more
-    int64_t room                 # within a call: so many bytes may be read ahead
-    int32_t reads_left           # within a call: so often OpenSSL may ask for bytes, of records that say nothing, too
-    int32_t is_spent             # the last call ended as it might not, with more to be had
-    uint8_t* ahead               # encrypted bytes that were read ahead: in the scratch, or after such a call in `kept`
+    int32_t ended                # the socket, or TLS on it, ended: there is nothing more to read
+    int32_t broken               # nothing more can be sent, too
+    int32_t quiet                # within a call: the socket has no more bytes
+    int64_t room                 # within a call: bytes that may be read ahead
+    int32_t reads_left           # within a call: reads that OpenSSL may still make, including those of empty records
+    int32_t is_spent             # the last call ended because of reads_left; there may be more to read
+    uint8_t* ahead  # encrypted bytes read ahead: in the scratch, or in `kept` after a call that ended with some left
     int64_t ahead_left
     uint8_t* kept
     int64_t kept_bytes
-    uint8_t* out                 # encrypted, and not sent yet
+    uint8_t* out                 # encrypted, not sent yet
     int64_t out_at
     int64_t out_used
     int64_t out_capacity
-    int32_t is_lent              # within a call: `out` is the scratch's
-    tls_scratch_t* scratch       # of the thread that has it; NULL: there is none
+    int32_t is_lent              # within a call: `out` points into the scratch
+    tls_scratch_t* scratch       # of the thread that uses it; NULL: none
 
 cdef tls_t* tls_new(const openssl_t* lib, void* context, int fd, bint is_server) noexcept nogil
 cdef void tls_free(tls_t* t) noexcept nogil
@@ -49,10 +49,10 @@ cdef void tls_end(tls_t* t) noexcept nogil
 
 
 cdef inline int64_t tls_unsent(const tls_t* t) noexcept nogil:
-    """Bytes that are encrypted, and not sent yet."""
+    """The number of bytes that are encrypted, but not sent yet."""
     return t.out_used - t.out_at
 
 
 cdef inline int64_t tls_holds(const tls_t* t) noexcept nogil:
-    """Bytes of memory, beside what OpenSSL has."""
+    """The bytes of memory held, beside OpenSSL's own."""
     return t.out_capacity + t.kept_bytes

@@ -1,14 +1,14 @@
-"""TLS over one connected, non-blocking socket (RFC 8446, RFC 5246): OpenSSL encrypts, the socket's bytes are ours.
+"""TLS over one connected, non-blocking socket (RFC 8446, RFC 5246): OpenSSL encrypts, this module does socket I/O.
 
-OpenSSL asks for encrypted bytes, and leaves some, by two callbacks. So a receiving call reads the socket in large
-pieces, and a sending one sends the records of a large piece at once, where OpenSSL alone would make two system calls
-for each record of 16 KiB. As many are read ahead as the caller has room for what they say, but for the begin of a
-record, which OpenSSL keeps. What a socket does not take stays, encrypted: it is sent before anything else.
+OpenSSL reads and writes encrypted bytes through two callbacks. So a receiving call reads the socket in large pieces,
+and a sending call sends all records of a large piece at once, where OpenSSL alone would make two system calls for
+each record of 16 KiB. A call reads ahead only as many bytes as its caller has room for, except for the start of a
+record, which OpenSSL keeps. Bytes that a socket does not take stay, encrypted, and are sent before any others.
 
-Records may be tiny, or say nothing at all (RFC 8446, 4.6.3), and cost the same: a call ends after some of them, so that
-whoever sends them has no more of a thread than others. What was read ahead by then is kept for the next call.
+Records may be tiny, or empty (RFC 8446, 4.6.3), and cost as much as full ones. So a call ends after a fixed number of
+records, and no peer gets more of a thread's time than others. Bytes read ahead by then are kept for the next call.
 
-One thread at a time has a tls_t. Its descriptor is its owner's.
+One thread at a time uses a tls_t. The owner of the descriptor closes it.
 """
 
 from libc.errno cimport EAGAIN, EINTR, ENOMEM, EPROTO, errno
@@ -17,26 +17,26 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
 from pybroker.core.base.openssl cimport (
-    BIO_CTRL_EOF, BIO_CTRL_FLUSH, BIO_FLAGS_READ, BIO_FLAGS_RWS, BIO_FLAGS_SHOULD_RETRY,
-    BIO_TYPE_SOURCE_SINK, SSL_CTRL_MODE, SSL_ERROR_WANT_READ, SSL_ERROR_ZERO_RETURN,
-    SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, SSL_MODE_AUTO_RETRY, SSL_MODE_RELEASE_BUFFERS, openssl_t,
+    BIO_CTRL_EOF, BIO_CTRL_FLUSH, BIO_FLAGS_READ, BIO_FLAGS_RWS, BIO_FLAGS_SHOULD_RETRY, BIO_TYPE_SOURCE_SINK,
+    SSL_CTRL_MODE, SSL_ERROR_WANT_READ, SSL_ERROR_ZERO_RETURN, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, SSL_MODE_AUTO_RETRY,
+    SSL_MODE_RELEASE_BUFFERS, openssl_t,
 )
 from pybroker.core.base.socket cimport MSG_NOSIGNAL, recv, send
 
 cdef enum:
     AHEAD_LEAST = 4 * RECORD_BYTES       # with less room, records are read one by one
     RECORD_WIRE_BYTES = RECORD_BYTES + 2048
-    READS_MAX = 256                      # of OpenSSL in one call: two for each record
-    OUT_MAX = 1 << 20                    # of answers to what the peer's TLS says, which it does not read
+    READS_MAX = 256                      # reads by OpenSSL in one call: two for each record
+    OUT_MAX = 1 << 20                    # replies to TLS messages of a peer that does not read them
     OUT_MIN = 4096
 
-cdef void* method = NULL                 # BIO_METHOD: of all connections
+cdef void* method = NULL                 # BIO_METHOD, shared by all connections
 
 
-# -- what OpenSSL calls ------------------------------------------------------------------------------------------------
+# -- callbacks of OpenSSL ----------------------------------------------------------------------------------------------
 
 cdef ssize_t read_socket(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
-    """Bytes; 0 at the end or where a read failed for good, -1 if there are none now."""
+    """Read bytes from the socket; their number, 0 at the end or after a fatal error, -1 if there are none now."""
     cdef ssize_t got
     if t.quiet:
         return -1
@@ -116,11 +116,11 @@ cdef long bio_ctrl(void* bio, int command, long number, void* value) noexcept no
 
 # -- life --------------------------------------------------------------------------------------------------------------
 
-cdef const openssl_t* functions = NULL   # of the one library that there is
+cdef const openssl_t* functions = NULL   # of the one library
 
 
 cdef bint prepare(const openssl_t* lib) noexcept nogil:
-    """Make the method of all connections. With the GIL held by the caller: once."""
+    """Create the method shared by all connections, once. The caller holds the GIL."""
     global functions, method
     if method == NULL:
         functions = lib
@@ -133,7 +133,8 @@ cdef bint prepare(const openssl_t* lib) noexcept nogil:
 
 
 cdef tls_t* tls_new(const openssl_t* lib, void* context, int fd, bint is_server) noexcept nogil:
-    """TLS by an SSL_CTX on a connected socket, before its handshake. The GIL is held. NULL without memory."""
+    """TLS with an SSL_CTX on a connected socket, before the handshake. The caller holds the GIL. NULL without
+    memory."""
     cdef tls_t* t = <tls_t*>calloc(1, sizeof(tls_t))
     cdef void* bio = NULL
     if t != NULL and prepare(lib):
@@ -146,7 +147,7 @@ cdef tls_t* tls_new(const openssl_t* lib, void* context, int fd, bint is_server)
         return NULL
     lib.BIO_set_data(bio, t)
     lib.BIO_set_init(bio, 1)
-    lib.SSL_set_bio(t.ssl, bio, bio)     # its reference is the SSL's
+    lib.SSL_set_bio(t.ssl, bio, bio)     # the SSL takes over the reference to the bio
     lib.SSL_ctrl(
         t.ssl, SSL_CTRL_MODE,
         SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_AUTO_RETRY | SSL_MODE_RELEASE_BUFFERS, NULL)
@@ -168,7 +169,7 @@ cdef void tls_free(tls_t* t) noexcept nogil:
 
 
 cdef int fail(tls_t* t) noexcept nogil:
-    """What the last call of OpenSSL failed with is fatal: an alert may be on its way, and nothing follows it."""
+    """Mark the connection broken after a fatal error of OpenSSL, and send the alert that may be queued."""
     t.broken = t.ended = 1
     t.ahead_left = 0
     tls_flush(t)
@@ -176,15 +177,15 @@ cdef int fail(tls_t* t) noexcept nogil:
 
 
 cdef void begin(tls_t* t) noexcept nogil:
-    """A call that receives."""
+    """Begin a receiving call."""
     t.room = 0
     t.quiet = t.is_spent = 0
     t.reads_left = READS_MAX
 
 
 cdef int tls_handshake(tls_t* t) noexcept nogil:
-    """Go on with the handshake. 0: it is over; -EAGAIN: more has to come, or `tls_unsent` has to go, first; -EPROTO: it
-    failed, for a reason that OpenSSL's queue of errors has unless the peer just went."""
+    """Continue the handshake. 0: it is over; -EAGAIN: the socket must first deliver more, or take `tls_unsent`;
+    -EPROTO: it failed. The reason is in OpenSSL's error queue, except if the peer just closed."""
     cdef int status, code
     begin(t)
     status = tls_flush(t)
@@ -203,7 +204,7 @@ cdef int tls_handshake(tls_t* t) noexcept nogil:
 
 
 cdef void tls_end(tls_t* t) noexcept nogil:
-    """Tell the peer that nothing follows, as far as the socket takes it."""
+    """Send the peer a close_notify, as far as the socket takes it."""
     if t.is_open and not t.broken and tls_unsent(t) == 0:
         t.lib.ERR_clear_error()
         t.lib.SSL_shutdown(t.ssl)
@@ -213,7 +214,7 @@ cdef void tls_end(tls_t* t) noexcept nogil:
 # -- in ----------------------------------------------------------------------------------------------------------------
 
 cdef ssize_t outcome(tls_t* t, int status) noexcept nogil:
-    """What a call that brought no bytes came to: 0 at the end, or -errno."""
+    """The result of a call that returned no bytes: 0 at the end, or -errno."""
     cdef int code = t.lib.SSL_get_error(t.ssl, status)
     if code == SSL_ERROR_WANT_READ:
         return -EINTR if t.is_spent else -EAGAIN
@@ -224,7 +225,7 @@ cdef ssize_t outcome(tls_t* t, int status) noexcept nogil:
 
 
 cdef int keep_ahead(tls_t* t) noexcept nogil:
-    """What was read ahead stays for the next call; 0 or -ENOMEM."""
+    """Keep bytes that were read ahead for the next call; 0 or -ENOMEM."""
     cdef uint8_t* own
     if t.ahead_left == 0 or t.broken:
         free(t.kept)
@@ -244,8 +245,8 @@ cdef int keep_ahead(tls_t* t) noexcept nogil:
 
 
 cdef ssize_t tls_recv(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
-    """Receive up to n bytes: fewer if there are no more now, or if that took enough records, and `is_spent`. Bytes, 0
-    at the end, -EAGAIN, -EINTR if there may be more at once, -EPROTO, -ENOMEM."""
+    """Receive up to n bytes: fewer if no more are there now, or if the call read enough records (`is_spent`). Return
+    the number of bytes, 0 at the end, -EAGAIN, -EINTR if there may be more at once, -EPROTO, -ENOMEM."""
     cdef int64_t total = 0
     cdef int got = 0, wanted
     cdef ssize_t status = 0
@@ -253,7 +254,7 @@ cdef ssize_t tls_recv(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
         return -EPROTO
     begin(t)
     while total < n and not t.is_spent:
-        # Even with the record that has begun, what is read ahead says no more than there is room for.
+        # With the record that has begun, the bytes read ahead decrypt to no more than the caller has room for.
         t.room = n - total - RECORD_WIRE_BYTES if t.scratch != NULL else 0
         t.lib.ERR_clear_error()
         wanted = <int>min(n - total, <int64_t>INT32_MAX)
@@ -263,9 +264,9 @@ cdef ssize_t tls_recv(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
             break
         total += got
         if got < wanted and t.quiet and t.ahead_left == 0:
-            break                # its record is used up, and nothing came behind it: to ask again costs as much
+            break                # the record is used up and nothing follows; asking again would be a system call
     if t.out_used > 0 and status != -EPROTO:
-        tls_flush(t)             # what TLS itself had to say: a new key
+        tls_flush(t)             # TLS's own messages: a new key
     if keep_ahead(t) < 0:
         t.broken = t.ended = 1
         return -ENOMEM
@@ -273,7 +274,7 @@ cdef ssize_t tls_recv(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
 
 
 cdef ssize_t tls_peek(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
-    """Bytes that tls_recv would receive: those of one record at most; as it."""
+    """Copy what tls_recv would receive, at most one record; the same results."""
     cdef int got
     if t.broken:
         return -EPROTO
@@ -286,7 +287,7 @@ cdef ssize_t tls_peek(tls_t* t, uint8_t* into, int64_t n) noexcept nogil:
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 cdef int tls_flush(tls_t* t) noexcept nogil:
-    """Send what is encrypted. 0: all of it; -errno, -EAGAIN among them, otherwise."""
+    """Send the encrypted bytes. 0: all are sent; otherwise -errno, -EAGAIN included."""
     cdef ssize_t sent
     while t.out_at < t.out_used:
         sent = send(t.fd, t.out + t.out_at, t.out_used - t.out_at, MSG_NOSIGNAL)
@@ -303,7 +304,7 @@ cdef int tls_flush(tls_t* t) noexcept nogil:
 
 
 cdef int keep(tls_t* t) noexcept nogil:
-    """Take what was not sent out of the scratch."""
+    """Copy unsent bytes out of the scratch."""
     cdef int64_t n = tls_unsent(t)
     cdef uint8_t* own = NULL
     if n > 0:
@@ -318,8 +319,8 @@ cdef int keep(tls_t* t) noexcept nogil:
 
 
 cdef int tls_send(tls_t* t, const uint8_t* data, int64_t n) noexcept nogil:
-    """Encrypt up to PIECE_BYTES, and send what the socket takes. 0: they are taken, and `tls_unsent` says what has to
-    follow; -EAGAIN: nothing is, as there is something unsent; or another -errno."""
+    """Encrypt up to PIECE_BYTES, and send what the socket takes. 0: the bytes are accepted, and `tls_unsent` of them
+    are still to send; -EAGAIN: not accepted, as there are unsent bytes from before; or another -errno."""
     cdef int status = tls_flush(t)
     cdef int done
     if status < 0:

@@ -1,4 +1,4 @@
-# A socket with TLS as the rest of the wall sees it.
+# A socket with TLS, as Python code sees it.
 from libc.stdint cimport int64_t
 
 from pybroker.core.base.tls cimport tls_t
@@ -6,8 +6,8 @@ from pybroker.core.base.tls cimport tls_t
 
 cdef class TlsSocket:
     cdef tls_t* state
-    cdef object context          # whose SSL_CTX it has
-    cdef int64_t owed            # plain bytes that are encrypted, and told of once they are sent
+    cdef object context          # keeps its SSL_CTX alive
+    cdef int64_t owed            # plain bytes that are encrypted; send returns their number once they are sent
     cdef int check(self) except -1
     cdef int expect(self, str host) except -1
     cdef Py_ssize_t outcome(self, ssize_t status) except -1

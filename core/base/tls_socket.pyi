@@ -5,35 +5,36 @@ from ssl import SSLContext
 from typing import Literal
 
 def tls_available() -> bool:
-    """Can connections have TLS in core? Otherwise Python's ssl module has to do it all."""
+    """True if core can do TLS; otherwise use Python's ssl module."""
 
 def set_ciphersuites(context: SSLContext, names: Sequence[str]) -> None:
-    """Have a context speak TLS 1.3 by these cipher suites, which Python's ssl module cannot be told. ValueError."""
+    """Set the cipher suites of a context for TLS 1.3, which Python's ssl module cannot do. Raises ValueError."""
 
 class TlsSocket:
-    """TLS by a context over a connected, non-blocking socket, whose descriptor stays its owner's.
+    """TLS with an ssl.SSLContext over a connected, non-blocking socket; its owner keeps the descriptor.
 
-    Not for two threads at a time. ValueError where tls_available() is False, for a socket that blocks, or for a host
-    that is no name; once it was given to a plane, from everything."""
+    Only one thread at a time may use it. Raises ValueError if tls_available() is False, for a blocking socket, for an
+    invalid host name, and in every method after the socket was handed to a data plane."""
 
-    pending: bool  # recv may have something though the socket has not
+    pending: bool  # recv may return something although the socket is not readable
     version: str  # like TLSv1.3
     cipher: str  # like TLS_AES_128_GCM_SHA256; empty before the handshake
-    resumed: bool  # it goes on with a session of before
+    resumed: bool  # it resumed an earlier session
     def __init__(self, fd: int, context: SSLContext, *, server: bool, host: str | None = None) -> None:
-        """`host`: of a client, the name or address that it connects to: told to the server, and looked for in its
-        certificate if the context says check_hostname."""
+        """`host`: for a client, the name or address that it connects to. It is sent to the server, and checked against
+        the server's certificate if the context has check_hostname."""
     def handshake(self) -> Literal["read", "write"] | None:
-        """Go on with the handshake; what the socket has to be ready for first, None at its end. Raises OSError, which
-        says why it failed."""
+        """Continue the handshake; return what the socket must be ready for first, None at the end. Raises OSError with
+        the reason of the failure."""
     def recv(self, n: int) -> bytes:
-        """Receive up to n bytes; none at the end. As recv_into."""
+        """Receive up to n bytes; empty at the end. Raises as recv_into does."""
     def recv_into(self, buffer: bytearray | memoryview) -> int:
-        """Receive into a buffer; bytes, 0 at the end. BlockingIOError if there are none now, OSError."""
+        """Receive into a buffer; return the number of bytes, 0 at the end. Raises BlockingIOError if there are none
+        now, OSError."""
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Send; how many of the bytes were. BlockingIOError: none, or not all that they have become: call it again with
-        the same bytes once the socket takes more. OSError."""
+        """Send; return how many of the bytes were sent. Raises OSError, and BlockingIOError if none or only a part of
+        their encrypted form were: then call again with the same bytes once the socket is writable."""
     def end(self) -> None:
-        """Say that nothing follows, as far as the socket takes it."""
+        """Send a close_notify, as far as the socket takes it."""
     def peer_certificate(self) -> bytes | None:
-        """The other end's certificate (DER), None if it showed none."""
+        """The peer's certificate (DER); None if it sent none."""

@@ -1,6 +1,6 @@
-"""TLS on a connected socket, as Python speaks it: the handshake, a login, a client's requests. The GIL is not held.
+"""TLS on a connected socket for Python code: the handshake, a login, a client's requests. The GIL is not held.
 
-    TlsSocket(fd, context) ──handshake() until None──> recv, send ──> closed with its socket, or given to a plane
+    TlsSocket(fd, context) ──handshake() until None──> recv, send ──> closed with its socket, or handed to a plane
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -8,9 +8,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EINTR, EPROTO
 from libc.stdint cimport int64_t, uint8_t
 
-from pybroker.core.base.openssl cimport (
-    SSL_CTRL_SET_TLSEXT_HOSTNAME, openssl_context, openssl_functions, openssl_t,
-)
+from pybroker.core.base.openssl cimport SSL_CTRL_SET_TLSEXT_HOSTNAME, openssl_context, openssl_functions, openssl_t
 from pybroker.core.base.tls cimport (
     PIECE_BYTES, tls_end, tls_flush, tls_free, tls_handshake, tls_new, tls_recv, tls_send, tls_t, tls_unsent,
 )
@@ -19,12 +17,12 @@ import os
 
 
 def tls_available() -> bool:
-    """Can connections have TLS in core? Otherwise Python's ssl module has to do it all."""
+    """True if core can do TLS; otherwise use Python's ssl module."""
     return openssl_functions() != NULL
 
 
 def set_ciphersuites(context not None, names) -> None:
-    """Have a context speak TLS 1.3 by these cipher suites, which Python's ssl module cannot be told. ValueError."""
+    """Set the cipher suites of a context for TLS 1.3, which Python's ssl module cannot do. Raises ValueError."""
     cdef bytes text = ":".join(names).encode()
     cdef void* found = openssl_context(context)
     if openssl_functions().SSL_CTX_set_ciphersuites(found, <const char*>text) != 1:
@@ -33,7 +31,7 @@ def set_ciphersuites(context not None, names) -> None:
 
 
 def is_address(str host) -> bool:
-    import ipaddress             # here: it takes as long to load as the rest of core
+    import ipaddress             # here: loading it takes as long as the rest of core
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -42,16 +40,17 @@ def is_address(str host) -> bool:
 
 
 cdef class TlsSocket:
-    """TLS by an ssl.SSLContext over a connected, non-blocking socket, whose descriptor stays its owner's.
+    """TLS with an ssl.SSLContext over a connected, non-blocking socket; its owner keeps the descriptor.
 
-    `host`: of a client, the name or address that it connects to; told to the server, and looked for in its certificate
-    if the context says check_hostname. Not for two threads at a time. ValueError where `core.tls_available()` is False.
+    `host`: for a client, the name or address that it connects to. It is sent to the server, and checked against the
+    server's certificate if the context has check_hostname. Only one thread at a time may use it. Raises ValueError if
+    `core.tls_available()` is False.
     """
 
     def __cinit__(self, int fd, context not None, *, bint server, str host=None):
         cdef void* found = openssl_context(context)
         if os.get_blocking(fd):
-            raise ValueError("the socket blocks: TLS has something to send before what it waits for can come")
+            raise ValueError("the socket must be non-blocking: TLS may have to send before it can receive")
         self.context = context
         self.state = tls_new(openssl_functions(), found, fd, server)
         if self.state == NULL:
@@ -63,7 +62,7 @@ cdef class TlsSocket:
         tls_free(self.state)
 
     cdef int expect(self, str host) except -1:
-        """Who the other end has to be."""
+        """Set the name that the server's certificate has to have."""
         cdef const openssl_t* lib = self.state.lib
         cdef void* ssl = self.state.ssl
         cdef bint is_ip = is_address(host)
@@ -77,15 +76,15 @@ cdef class TlsSocket:
             else:
                 done = lib.SSL_set1_host(ssl, <char*>name)
         if done != 1:
-            raise ValueError(f"{host!r} is no name that a certificate could have")
+            raise ValueError(f"{host!r} is not a valid host name for a certificate")
 
     cdef int check(self) except -1:
         if self.state == NULL:
-            raise ValueError("the socket was given away")
+            raise ValueError("the socket was handed to a data plane")
         return 0
 
     cdef str words(self):
-        """Why the last call failed, as OpenSSL says it."""
+        """The reason why the last call failed, from OpenSSL."""
         cdef const openssl_t* lib = self.state.lib
         cdef unsigned long code = lib.ERR_get_error()
         cdef const char* reason = lib.ERR_reason_error_string(code) if code else NULL
@@ -104,9 +103,9 @@ cdef class TlsSocket:
         raise ConnectionAbortedError(f"{doing}: {said}")
 
     def handshake(self) -> str | None:
-        """Go on with the handshake: "read" or "write" is what the socket has to be ready for first, None the end.
+        """Continue the handshake; return what the socket must be ready for first, "read" or "write", None at the end.
 
-        ConnectionAbortedError: it failed, and why; OSError."""
+        Raises ConnectionAbortedError with the reason of a failure, and OSError."""
         cdef int status
         self.check()
         with nogil:
@@ -120,7 +119,8 @@ cdef class TlsSocket:
         raise OSError(-status, os.strerror(-status))
 
     def recv_into(self, buffer) -> int:
-        """Receive into a buffer; bytes, 0 at the end. BlockingIOError if there are none now, OSError."""
+        """Receive into a buffer; return the number of bytes, 0 at the end. Raises BlockingIOError if there are none
+        now, OSError."""
         cdef Py_buffer view
         cdef ssize_t got
         self.check()
@@ -131,28 +131,28 @@ cdef class TlsSocket:
         return self.outcome(got)
 
     def recv(self, int64_t n) -> bytes:
-        """Receive up to n bytes; none at the end. As recv_into."""
+        """Receive up to n bytes; empty at the end. Raises as recv_into does."""
         cdef bytearray into = bytearray(n)
         return bytes(memoryview(into)[:self.recv_into(into)])
 
     cdef Py_ssize_t outcome(self, ssize_t status) except -1:
         if status >= 0:
             return status
-        if status == -EAGAIN or status == -EINTR:  # who waits for the socket is told again at once, if there is more
-            raise BlockingIOError(EAGAIN, "nothing is there to be done now")
+        if status == -EAGAIN or status == -EINTR:  # after EINTR the socket is still readable, so a waiter wakes at once
+            raise BlockingIOError(EAGAIN, "the TLS socket is not ready")
         if status == -EPROTO:
             self.fail("TLS failed")
         raise OSError(-status, os.strerror(-status))
 
     @property
     def pending(self) -> bool:
-        """May recv have something though the socket has not?"""
+        """True if recv may return something although the socket is not readable."""
         self.check()
         return self.state.lib.SSL_pending(self.state.ssl) > 0
 
     def send(self, data) -> int:
-        """Send; how many of the bytes were. BlockingIOError: none, or not all that they have become: call it again with
-        the same bytes once the socket takes more. OSError."""
+        """Send; return how many of the bytes were sent. Raises OSError, and BlockingIOError if none or only a part of
+        their encrypted form were: then call again with the same bytes once the socket is writable."""
         cdef Py_buffer view
         cdef int64_t n
         cdef int status
@@ -177,21 +177,22 @@ cdef class TlsSocket:
         return n
 
     def end(self) -> None:
-        """Say that nothing follows."""
+        """Send a close_notify, as far as the socket takes it."""
         self.check()
         tls_end(self.state)
 
     cdef tls_t* give(self) except NULL:
-        """To whom it belongs from now on."""
+        """Hand the state over to the caller, which has to free it."""
         cdef tls_t* state = self.state
         self.check()
         self.state = NULL
         return state
 
-    # -- who it is -----------------------------------------------------------------------------------------------------
+    # -- identity
+    # ----------------------------------------------------------------------------------------------------------
 
     def peer_certificate(self) -> bytes | None:
-        """The other end's certificate (DER), None if it showed none."""
+        """The peer's certificate (DER); None if it sent none."""
         cdef const openssl_t* lib
         cdef void* certificate
         cdef uint8_t* at = NULL
@@ -212,7 +213,7 @@ cdef class TlsSocket:
 
     @property
     def version(self) -> str:
-        """The protocol, like TLSv1.3."""
+        """The protocol version, like TLSv1.3."""
         self.check()
         return self.state.lib.SSL_get_version(self.state.ssl).decode()
 
@@ -226,6 +227,6 @@ cdef class TlsSocket:
 
     @property
     def resumed(self) -> bool:
-        """Does it go on with a session of before?"""
+        """True if it resumed an earlier session."""
         self.check()
         return self.state.lib.SSL_session_reused(self.state.ssl) == 1

@@ -7,22 +7,22 @@ from pybroker.core.base.counters cimport histogram_t
 from pybroker.core.base.files cimport iovec
 from pybroker.core.base.worker cimport task_t, worker_t
 
-# The names stand in vfs.pyx, in this order.
+# The names of the points are in vfs.pyx, in this order.
 cdef enum point_t:
     P_NONE
     P_APPEND_BEFORE       # a batch is checked, nothing is written yet
-    P_APPEND_AFTER        # a batch is written, nobody was told yet
+    P_APPEND_AFTER        # a batch is written, not acknowledged yet
     P_SEGMENT_CREATE
     P_SEGMENT_RESERVE
     P_SEGMENT_WRITE
     P_SEGMENT_SYNC
     P_SEGMENT_READ
-    P_SEGMENT_SEND        # a range of a segment goes out to a client
+    P_SEGMENT_SEND        # a range of a segment is sent to a client
     P_SEGMENT_TRUNCATE
     P_SEGMENT_RENAME
     P_SEGMENT_UNLINK
-    P_SEGMENT_CLOSE       # the last hold on a large file without a name is let go of
-    P_CLEAN_WRITE         # compaction writes what stays
+    P_SEGMENT_CLOSE       # the last descriptor of a large unlinked file is closed
+    P_CLEAN_WRITE         # compaction writes retained records
     P_CLEAN_SYNC
     P_ROLL_BEFORE         # the old segment is full, the new one does not exist
     P_ROLL_AFTER          # the new segment exists, the log does not list it
@@ -55,18 +55,18 @@ cdef enum:
 
 cdef struct failpoint_t:
     int32_t action
-    int32_t times        # passes still to be caught once `after` is used up
-    int64_t after        # passes still let through
+    int32_t times        # calls still to fail after `after` is used up
+    int64_t after        # calls still to let through
     int64_t value
-    char under[<int>UNDER_BYTES]  # only calls on a path with this in it; empty: all calls
+    char under[<int>UNDER_BYTES]  # only calls on a path that contains this; empty: all calls
 
 cdef struct vfs_t:
-    int32_t armed        # points that may still fire; 0 costs one load a call
+    int32_t armed        # points that may still fire; 0 costs one load per call
     failpoint_t points[<int>POINTS]
-    int32_t dozing       # calls that sleep in a failpoint just now
-    histogram_t syncs    # how long flushes took
-    budget_t budget      # of descriptors of segments
-    worker_t closer      # lets go of large files that have no name any more
+    int32_t dozing       # calls now sleeping in a failpoint
+    histogram_t syncs    # durations of fsyncs
+    budget_t budget      # of segment descriptors
+    worker_t closer      # closes large unlinked files
 
 cdef vfs_t* vfs_new() noexcept nogil
 cdef void vfs_stop(vfs_t* fs) noexcept nogil
@@ -75,14 +75,14 @@ cdef void vfs_arm(
     vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times, const char* under) noexcept nogil
 cdef void vfs_disarm(vfs_t* fs) noexcept nogil
 cdef int vfs_pass(vfs_t* fs, int point, const char* path) noexcept nogil   # 0, or the -errno to fail with
-cdef int vfs_pass_file(vfs_t* fs, int point, int fd) noexcept nogil            # the same, of an open file
+cdef int vfs_pass_file(vfs_t* fs, int point, int fd) noexcept nogil            # the same for an open file
 cdef int vfs_open(vfs_t* fs, int point, const char* path, int flags) noexcept nogil       # fd or -errno
 cdef void vfs_close(int fd) noexcept nogil
 cdef bint vfs_close_elsewhere(vfs_t* fs, int fd, task_t* t) noexcept nogil
 cdef int vfs_pwritev(vfs_t* fs, int point, int fd, iovec* v, int n, int64_t position) noexcept nogil
 cdef int vfs_pwrite(vfs_t* fs, int point, int fd, const void* data, size_t n, int64_t position) noexcept nogil
 cdef int vfs_pread(vfs_t* fs, int point, int fd, void* into, size_t n, int64_t position, size_t* got) noexcept nogil
-# How many bytes went out, or -errno.
+# The number of bytes sent, or -errno.
 cdef ssize_t vfs_sendfile(vfs_t* fs, int point, int to, int fd, int64_t position, int64_t n) noexcept nogil
 cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil
 cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil

@@ -1,8 +1,8 @@
 """Every file call of core, with named failpoints, so that a test can make any of them fail.
 
-A call answers 0 (or what it counts) and a negative errno; EINTR and short writes are finished here. A failpoint is
-armed with an action: fail with an errno, write a few bytes and then fail, die by SIGKILL after a few bytes, or sleep.
-What is not armed costs one load.
+A call returns 0 (or a count), or a negated errno; EINTR and short writes are handled here. A failpoint is armed with an
+action: fail with an errno, write a few bytes and then fail, die by SIGKILL after a few bytes, or sleep. An unarmed one
+costs one load.
 """
 
 from libc.errno cimport EINTR, EIO, ENOENT, ENOSYS, EOPNOTSUPP, errno
@@ -18,8 +18,8 @@ from pybroker.core.base.atomic cimport add_i32, add_i64, load_i32, load_i64, sto
 from pybroker.core.base.clock cimport monotonic_ns
 from pybroker.core.base.counters cimport histogram_share
 from pybroker.core.base.files cimport (
-    FALLOC_FL_KEEP_SIZE, POSIX_FADV_RANDOM, POSIX_FADV_WILLNEED, SYNC_FILE_RANGE_WRITE, fallocate,
-    iovec, posix_fadvise, pread, pwritev, sync_file_range,
+    FALLOC_FL_KEEP_SIZE, POSIX_FADV_RANDOM, POSIX_FADV_WILLNEED, SYNC_FILE_RANGE_WRITE, fallocate, iovec, posix_fadvise,
+    pread, pwritev, sync_file_range,
 )
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.worker cimport task_t, worker_destroy, worker_init, worker_put, worker_stop
@@ -41,7 +41,7 @@ cdef extern from *:
     #include <sys/stat.h>
     #include <sys/vfs.h>
     #include <unistd.h>
-    // overlayfs has no pages of its own, and sync_file_range asks no other file system than the first
+    // overlayfs has no pages of its own, and sync_file_range does not reach the file system below it
     static int write_out(int fd) {
       struct statfs s;
       int all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
@@ -61,7 +61,7 @@ cdef extern from *:
       struct timespec t[2] = {{.tv_nsec = UTIME_OMIT}, {ms / 1000, ms % 1000 * 1000000}};
       return futimens(fd, t);
     }
-    // The bytes that go with the last descriptor of a file: none while it has a name.
+    // The bytes freed by closing the last descriptor of a file: none while it has a name.
     static int64_t freed_by_close(int fd) {
       struct stat s;
       return fstat(fd, &s) == 0 && s.st_nlink == 0 ? (int64_t)s.st_size : 0;
@@ -75,10 +75,10 @@ cdef extern from *:
 
 cdef enum:
     WRITE_VECTORS_MAX = 64
-    # Records may be secrets: what is made here is its owner's alone, whatever the umask lets through.
+    # Records may be secrets: files and directories are the owner's alone, however lax the umask.
     FILE_MODE = 0o600
     DIRECTORY_MODE = 0o700
-    CLOSE_BYTES = 1 << 20        # of a file without a name that no reactor closes
+    CLOSE_BYTES = 1 << 20        # unlinked files of this size and more are not closed by reactors
     ASK_BYTES = 256 << 10
 
 FAILPOINTS = (
@@ -102,7 +102,7 @@ cdef vfs_t* vfs_new() noexcept nogil:
 
 
 cdef void vfs_stop(vfs_t* fs) noexcept nogil:
-    """Wait for the files that are being let go of; who lets go of others later does it himself."""
+    """Wait for the files being closed; callers close later ones themselves."""
     worker_stop(&fs.closer)
 
 
@@ -115,7 +115,7 @@ cdef void vfs_free(vfs_t* fs) noexcept nogil:
 cdef void vfs_arm(
     vfs_t* fs, int point, int action, int64_t value, int64_t after, int32_t times, const char* under) noexcept nogil:
     cdef failpoint_t* f = &fs.points[point]
-    if strcmp(f.under, under) != 0:  # somebody may still be caught by the point as it was
+    if strcmp(f.under, under) != 0:  # another thread may still be reading the old value
         snprintf(f.under, UNDER_BYTES, "%s", under)
     store_i64(&f.value, value)
     store_i64(&f.after, after)
@@ -133,7 +133,7 @@ cdef void vfs_disarm(vfs_t* fs) noexcept nogil:
 
 
 cdef bint is_under(const failpoint_t* f, const char* path, int fd) noexcept nogil:
-    """Is the failpoint meant for this path or, where there is none, for what is open here?"""
+    """True if the failpoint is meant for this path or, if `path` is NULL, for the file open at `fd`."""
     cdef char name[64]
     cdef char target[4096]
     cdef ssize_t n
@@ -148,14 +148,14 @@ cdef bint is_under(const failpoint_t* f, const char* path, int fd) noexcept nogi
 
 
 cdef failpoint_t* fire(vfs_t* fs, int point, const char* path, int fd) noexcept nogil:
-    """The failpoint, if this pass is one that it catches."""
+    """The failpoint, if it catches this call; or NULL."""
     cdef failpoint_t* f
     if fs == NULL or load_i32(&fs.armed) == 0:
         return NULL
     f = &fs.points[point]
     if load_i32(&f.action) == ACT_NONE or not is_under(f, path, fd):
         return NULL
-    # Several threads may pass at once: whoever takes the last of what is counted down is the one that is caught.
+    # Several threads may pass at once: the one that takes the last of a count is the one that is caught.
     if load_i64(&f.after) > 0 and add_i64(&f.after, -1) >= 0:
         return NULL
     if add_i32(&f.times, -1) < 0:
@@ -165,7 +165,7 @@ cdef failpoint_t* fire(vfs_t* fs, int point, const char* path, int fd) noexcept 
 
 
 cdef void doze(vfs_t* fs, failpoint_t* f) noexcept nogil:
-    """Sleep for as long as it says, or until it is disarmed: a test then says when the disk is done."""
+    """Sleep for the failpoint's milliseconds, or until a test disarms it, to say that the disk is done."""
     cdef int64_t until_ns = monotonic_ns() + load_i64(&f.value) * 1000000
     add_i32(&fs.dozing, 1)
     while load_i64(&f.value) > 0 and monotonic_ns() < until_ns:
@@ -174,7 +174,7 @@ cdef void doze(vfs_t* fs, failpoint_t* f) noexcept nogil:
 
 
 cdef int act(vfs_t* fs, failpoint_t* f) noexcept nogil:
-    """What a failpoint does where no bytes are written: the -errno to fail with, or 0 to go on."""
+    """Do what the failpoint does when no bytes are written; return the -errno to fail with, or 0 to go on."""
     cdef int32_t action
     if f == NULL:
         return 0
@@ -188,12 +188,12 @@ cdef int act(vfs_t* fs, failpoint_t* f) noexcept nogil:
 
 
 cdef int vfs_pass_file(vfs_t* fs, int point, int fd) noexcept nogil:
-    """A call on an open file comes by."""
+    """Pass the failpoint of a call on an open file."""
     return act(fs, fire(fs, point, NULL, fd))
 
 
 cdef int vfs_pass(vfs_t* fs, int point, const char* path) noexcept nogil:
-    """A call on a path, or what happens in it, comes by."""
+    """Pass the failpoint of a call on a path, or on something in it."""
     return act(fs, fire(fs, point, path, -1))
 
 
@@ -215,13 +215,13 @@ cdef void vfs_close(int fd) noexcept nogil:
 
 
 cdef bint vfs_close_elsewhere(vfs_t* fs, int fd, task_t* t) noexcept nogil:
-    """Have a thread do `t`, which closes a file, where that takes a disk its time: a large one that has no name any
-    more gives back all its blocks with its last hold. False: the caller does it, at once."""
+    """Have the closer thread run `t`, which closes a file, if that may take the disk long: the last close of a large
+    unlinked file frees all its blocks. False: the caller has to close it now."""
     return freed_by_close(fd) >= CLOSE_BYTES and worker_put(&fs.closer, t)
 
 
 cdef int write_all(int fd, iovec* v, int n, int64_t position) noexcept nogil:
-    """Write every vector; a short write goes on where it stopped. The vectors are used up."""
+    """Write every vector; a short write is continued. The vectors are used up."""
     cdef ssize_t k
     cdef int chunk
     while n > 0:
@@ -245,7 +245,7 @@ cdef int write_all(int fd, iovec* v, int n, int64_t position) noexcept nogil:
 
 
 cdef int write_part(int fd, iovec* v, int n, int64_t position, int64_t most) noexcept nogil:
-    """Write only the first `most` bytes: what a crash or a failing disk leaves behind."""
+    """Write only the first `most` bytes, as a crash or a failing disk would."""
     cdef int i
     cdef int status
     cdef iovec part
@@ -312,7 +312,7 @@ cdef ssize_t vfs_sendfile(vfs_t* fs, int point, int to, int fd, int64_t position
 
 
 cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil:
-    """Reserve disk space past the end without moving the end. A file system that cannot is no error."""
+    """Reserve disk space past the end without moving the end. No error if the file system cannot."""
     cdef int status = vfs_pass_file(fs, point, fd)
     if status < 0:
         return status
@@ -326,7 +326,7 @@ cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) 
 
 
 cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil:
-    """Cut or, at the present size, give back the space reserved past the end."""
+    """Truncate a file or, at its present size, free the space reserved past the end."""
     cdef int status = vfs_pass_file(fs, point, fd)
     if status < 0:
         return status
@@ -347,31 +347,31 @@ cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil:
 
 
 cdef int vfs_write_out(vfs_t* fs, int point, int fd) noexcept nogil:
-    """Have the kernel write what the page cache has of a file, and wait for it: -errno if it could not. That is cheaper
-    than to make it durable."""
+    """Have the kernel write a file's dirty pages, and wait for it; -errno if it could not. Cheaper than fdatasync, and
+    less durable."""
     cdef int status = vfs_pass_file(fs, point, fd)
     return status if status < 0 else write_out(fd)
 
 
 cdef int vfs_look(vfs_t* fs, int point, const char* path, int64_t* size, int64_t* modified_ms) noexcept nogil:
-    """The size of a file, and when it was written last, without opening it."""
+    """Get the size of a file, and when it was last modified, without opening it."""
     cdef int status = vfs_pass(fs, point, path)
     return status if status < 0 else look(path, size, modified_ms)
 
 
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil:
-    """Ask the kernel to begin writing a range. A hint: its failure says nothing about the data."""
+    """Ask the kernel to start writing a range. A hint: a failure says nothing about the data."""
     return 0 if sync_file_range(fd, position, n, SYNC_FILE_RANGE_WRITE) == 0 else -errno
 
 
 cdef void vfs_no_readahead(int fd) noexcept nogil:
-    """Only what is asked for comes into the page cache by reads of this descriptor. A hint."""
+    """Turn off read-ahead for this descriptor. A hint."""
     posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM)
 
 
 cdef void vfs_ask_for(int fd, int64_t position, int64_t n) noexcept nogil:
-    """Have the kernel begin to read a range into the page cache. A hint. In pieces: while it finds pages for one,
-    nobody else has the processor."""
+    """Have the kernel start to read a range into the page cache. A hint. In pieces, as the kernel does not yield the
+    processor while it allocates the pages of one."""
     cdef int64_t end = position + n
     while position < end:
         posix_fadvise(fd, position, min(<int64_t>ASK_BYTES, end - position), POSIX_FADV_WILLNEED)
@@ -379,7 +379,7 @@ cdef void vfs_ask_for(int fd, int64_t position, int64_t n) noexcept nogil:
 
 
 cdef int vfs_set_modified(int fd, int64_t ms) noexcept nogil:
-    """Say when a file was written last, in ms since the epoch."""
+    """Set when a file was last modified, in ms since the epoch."""
     return 0 if set_modified(fd, ms) == 0 else -errno
 
 
@@ -391,7 +391,7 @@ cdef int vfs_rename(vfs_t* fs, int point, const char* path, const char* to) noex
 
 
 cdef int vfs_unlink(vfs_t* fs, int point, const char* path) noexcept nogil:
-    """Remove a file; one that is not there is removed already."""
+    """Remove a file; a missing file is no error."""
     cdef int status = vfs_pass(fs, point, path)
     if status < 0:
         return status
@@ -406,8 +406,8 @@ cdef int vfs_mkdir(vfs_t* fs, int point, const char* path) noexcept nogil:
 
 
 cdef int vfs_sync_dir(vfs_t* fs, const char* path) noexcept nogil:
-    """Make the names in a directory durable. -EIO if the sync itself fails, for whatever reason: it is not to be
-    trusted if it is tried again."""
+    """Make the names in a directory durable. -EIO if the sync itself fails, for any reason: a retry that succeeds
+    proves nothing."""
     cdef int status
     cdef int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
     if fd < 0:
@@ -426,11 +426,11 @@ cdef int64_t vfs_size(int fd) noexcept nogil:
 
 cdef int vfs_replace(
     vfs_t* fs, int write_point, const char* path, const void* data, size_t n, bint durable) noexcept nogil:
-    """Put a whole file in place of `path`, or leave it as it was: temporary file, sync, rename, sync of the directory.
+    """Replace the whole file `path`, or leave it as it was: temporary file, sync, rename, sync of the directory.
 
-    What can be made again after a power cut need not be durable; a process that dies leaves it whole all the same.
+    A file that can be rebuilt after a power cut need not be durable; it is still whole if only the process dies.
 
-    The points after `write_point` in the table are passed for the sync and the rename."""
+    The sync and the rename pass the points that follow `write_point` in the table."""
     cdef char temporary[4096]
     cdef char directory[4096]
     cdef char* slash
@@ -460,7 +460,7 @@ cdef int vfs_replace(
 
 
 def write_atomic(str path, bytes data) -> None:
-    """Write path.tmp, fsync, rename over path, fsync the directory; OSError, and path as it was, on failure."""
+    """Write path.tmp, fsync, rename over path, fsync the directory; on failure OSError, and path is as it was."""
     cdef bytes name = path.encode()
     cdef const char* c_path = name
     cdef const char* c_data = data

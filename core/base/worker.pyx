@@ -1,4 +1,4 @@
-"""Threads for those who may not wait for the disk: a queue of tasks, done one after the other in their order."""
+"""Threads for callers that must not wait for the disk: a queue of tasks, run one after the other in order."""
 
 from pybroker.core.base.pthread cimport (
     pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait, pthread_create, pthread_join,
@@ -8,13 +8,13 @@ from pybroker.core.base.scheduling cimport schedule_as_others
 
 
 cdef void worker_init(worker_t* w) noexcept nogil:
-    """All other fields are zero."""
+    """Initialize; all other fields are already zero."""
     pthread_mutex_init(&w.lock, NULL)
     pthread_cond_init(&w.wake, NULL)
 
 
 cdef bint worker_put(worker_t* w, task_t* t) noexcept nogil:
-    """Have a task done; False if there is no thread for it (any more), and nothing happens."""
+    """Queue a task; False, and nothing happens, if the thread is stopped or could not be started."""
     cdef bint taken
     pthread_mutex_lock(&w.lock)
     if not w.started and not w.stopping:
@@ -33,7 +33,7 @@ cdef bint worker_put(worker_t* w, task_t* t) noexcept nogil:
 
 
 cdef void worker_stop(worker_t* w) noexcept nogil:
-    """End the thread once all tasks are done; no more are taken."""
+    """Take no more tasks, and end the thread once all queued ones have run."""
     pthread_mutex_lock(&w.lock)
     w.stopping = 1
     pthread_cond_signal(&w.wake)
@@ -49,11 +49,11 @@ cdef void worker_destroy(worker_t* w) noexcept nogil:
 
 
 cdef void* work(void* worker) noexcept nogil:
-    """The thread: all that waits, again and again."""
+    """Run all queued tasks, again and again: the thread's function."""
     cdef worker_t* w = <worker_t*>worker
     cdef task_t* t
     cdef task_t* after
-    schedule_as_others(w.nice)  # who copies, and may be the first to need this one, is of SCHED_BATCH
+    schedule_as_others(w.nice)  # a fetcher thread may start it, whose SCHED_BATCH it inherits
     while True:
         pthread_mutex_lock(&w.lock)
         while w.first == NULL and not w.stopping:

@@ -1,1 +1,1 @@
-"""The record batch, magic 2: checked, stamped, walked, built; its codecs and hashes."""
+"""The record batch, magic 2: checks, stamps, iterators and builders; codecs and hashes."""

@@ -1,4 +1,4 @@
-"""Record batches: parse, check, stamp, iterate, rebuild; the format stands in batch.pxd."""
+"""Record batches: parse, check, stamp, iterate, rebuild; the format is in batch.pxd."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -16,9 +16,9 @@ cdef enum:
     RECORD_BYTES_MIN = 7  # length, attributes, timestamp delta, offset delta, two null lengths, no headers
 
 cdef enum:
-    RELEASE_GIL_FROM = 64 * 1024  # below so many bytes the CRC is done before another thread could take the GIL
+    RELEASE_GIL_FROM = 64 * 1024  # the CRC of fewer bytes is done before another thread could take the GIL
 
-# Why a batch was refused. One value a sentence in FAULTS, in the same order.
+# The reasons to refuse a batch: one for each sentence in FAULTS, in the same order.
 cdef enum:
     FAULT_NONE
     FAULT_EMPTY
@@ -74,7 +74,7 @@ cdef int _refuse(batch_t* b, int fault, int code) noexcept nogil:
 
 
 cdef int _frame(const uint8_t* p, size_t n, batch_t* out) noexcept nogil:
-    """Length and magic; fills the header if it answers OK."""
+    """Check length and magic; fill the header if OK."""
     cdef int magic
     memset(out, 0, sizeof(batch_t))
     out.at = p
@@ -83,7 +83,7 @@ cdef int _frame(const uint8_t* p, size_t n, batch_t* out) noexcept nogil:
     out.size = <int64_t>LENGTH_BYTES + load_be32(p + AT_BATCH_LENGTH)
     magic = <int8_t>p[AT_MAGIC]
     if magic != MAGIC:
-        # Message sets 0 and 1 carry their magic at the same place; Kafka no longer writes them either (KIP-724).
+        # Message sets 0 and 1 have their magic at the same position; Kafka no longer writes them either (KIP-724).
         return _refuse(out, FAULT_MAGIC, UNSUPPORTED_FOR_MESSAGE_FORMAT if magic in (0, 1) else CORRUPT_MESSAGE)
     if out.size < HEADER_BYTES:
         return _refuse(out, FAULT_LENGTH, CORRUPT_MESSAGE)
@@ -104,7 +104,7 @@ cdef int _frame(const uint8_t* p, size_t n, batch_t* out) noexcept nogil:
 
 
 cdef int _counts(batch_t* b) noexcept nogil:
-    """What holds for every batch, compacted ones too: offsets that exist, no more records than offsets."""
+    """Check every batch, also a compacted one: valid offsets, and no more records than offsets."""
     if b.base_offset < 0 or b.base_offset > INT64_MAX - INT32_MAX:
         return _refuse(b, FAULT_OFFSET, INVALID_RECORD)
     if b.last_offset_delta < 0 or b.count < 0 or b.count - 1 > b.last_offset_delta:
@@ -113,7 +113,7 @@ cdef int _counts(batch_t* b) noexcept nogil:
 
 
 cdef int64_t _expansion(int codec) noexcept nogil:
-    """How many bytes one compressed byte can stand for at most: what the formats allow, not what data gives."""
+    """The most bytes that one compressed byte can expand to in this format."""
     if codec == CODEC_GZIP:
         return 1032  # a match of 258 bytes in two bits
     if codec == CODEC_SNAPPY:
@@ -126,7 +126,7 @@ cdef int64_t _expansion(int codec) noexcept nogil:
 
 
 cdef int _client(batch_t* b) noexcept nogil:
-    """What Kafka asks of a produced batch once its CRC is right, and no claims that its bytes cannot hold."""
+    """Check what Kafka requires of a produced batch with a right CRC, and that its bytes can hold its record count."""
     if b.count - 1 != b.last_offset_delta:  # so the count is at least 1
         return _refuse(b, FAULT_COUNT_CLIENT, INVALID_RECORD)
     if b.attributes & CONTROL:
@@ -213,7 +213,7 @@ cdef str batch_fault(const batch_t* b):
     )
 
 
-# -- what Python sees -------------------------------------------------------------------------------------------------
+# -- for Python -------------------------------------------------------------------------------------------------------
 
 cdef class BatchHeader:
     """The 61-byte header of a record batch, magic 2 (KIP-98)."""
@@ -313,7 +313,7 @@ cdef BatchHeader batch_header(const batch_t* b):
 
 
 cdef int _look(const uint8_t* p, size_t n, bint check_crc, batch_t* out):
-    """batch_check, or batch_parse without the CRC; lets other threads run while a large batch is summed."""
+    """Call batch_check, or batch_parse without the CRC; release the GIL for the CRC of a large batch."""
     cdef int status
     if not check_crc:
         return batch_parse(p, n, out)
@@ -331,7 +331,9 @@ cdef int _raise_fault(int status, const batch_t* b, object position, object leng
 
 
 def check_batch(data, Py_ssize_t position=0):
-    """Parse and check the batch at `position`: length, magic, CRC, counts. Raises LogError (2, 43, 87)."""
+    """Parse and check the batch at `position`: length, magic, CRC, counts.
+
+    Raises LogError: CORRUPT_MESSAGE, UNSUPPORTED_FOR_MESSAGE_FORMAT, INVALID_RECORD."""
     cdef Py_buffer view
     cdef batch_t b
     cdef int status
@@ -348,7 +350,7 @@ def check_batch(data, Py_ssize_t position=0):
 
 
 cdef class _Batches:
-    """The iterator of iter_batches; it holds the buffer until it goes."""
+    """The iterator of iter_batches; it holds the buffer until it is freed."""
 
     cdef Py_buffer view
     cdef Py_ssize_t position
@@ -379,12 +381,12 @@ cdef class _Batches:
 
 
 def iter_batches(data, *, bint check_crc=True):
-    """Yield (position, header) of each whole batch in data; a partial last batch ends the walk. Raises LogError."""
+    """Yield (position, header) of each whole batch in data; a partial last batch ends it. Raises LogError."""
     return _Batches(data, check_crc)
 
 
 cdef bytes _batch_from(const uint8_t* header, const uint8_t* payload, size_t payload_size):
-    """The bytes of a batch from a header, whose length and CRC are made right, and its records."""
+    """Return the bytes of a batch from a header and its records; length and CRC are recomputed."""
     cdef int64_t size = <int64_t>HEADER_BYTES + <int64_t>payload_size
     cdef bytes batch
     cdef uint8_t* p
@@ -401,9 +403,10 @@ cdef bytes _batch_from(const uint8_t* header, const uint8_t* payload, size_t pay
 
 
 def rebuild_batch(batch, payload, int16_t attributes, int64_t max_timestamp=-1):
-    """The batch with its header kept and its records section replaced by payload, length and CRC made right.
+    """Return the batch with its records section replaced by payload; length and CRC are recomputed.
 
-    `attributes` replace the old ones; a `max_timestamp` of -1 keeps the old one. Raises LogError (2, 10, 43, 87)."""
+    `attributes` replace the old ones; a `max_timestamp` of -1 keeps the old one. Raises LogError as check_batch, and
+    MESSAGE_TOO_LARGE."""
     cdef Py_buffer old, new
     cdef batch_t b
     cdef int status

@@ -6,9 +6,9 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
 cdef enum:
-    # Beyond what was asked for: a copy in whole words may step over the end of what it copies.
+    # Allocated beyond the capacity: a copy in whole words may write past its end.
     BLOCK_SLACK = 64
-    SPARE_BYTES_MIN = 64 << 10  # smaller blocks the allocator keeps by itself
+    SPARE_BYTES_MIN = 64 << 10  # smaller blocks are cached by the allocator
 
 cdef extern from *:
     """
@@ -25,9 +25,9 @@ cdef extern from *:
 
 cdef struct block_t:
     uint8_t* data  # NULL while capacity is 0
-    int64_t size  # bytes that count
+    int64_t size  # bytes in use
     int64_t capacity
-    int64_t hint  # the first allocation holds as much, if more was not asked for
+    int64_t hint  # the least size of the first allocation
 
 cdef bint spare_take(block_t* b, int64_t least) noexcept nogil
 cdef bint spare_give(block_t* b) noexcept nogil
@@ -41,7 +41,7 @@ cdef inline void block_init(block_t* b, int64_t hint) noexcept nogil:
 
 
 cdef inline int block_room(block_t* b, int64_t more) noexcept nogil:
-    """Make room for `more` bytes after `size`, and BLOCK_SLACK; 0 or -ENOMEM. Pages are taken as they are written."""
+    """Make room for `more` bytes after `size`, and BLOCK_SLACK; 0 or -ENOMEM. Pages use memory only once written."""
     cdef int64_t capacity
     cdef void* data
     if more <= b.capacity - b.size:
@@ -64,7 +64,7 @@ cdef inline void block_free(block_t* b) noexcept nogil:
 
 
 cdef inline void block_fit(block_t* b) noexcept nogil:
-    """Nothing more will be written: whoever keeps a little does not keep a large block for it."""
+    """Shrink a finished block, so that little data does not keep a large block alive."""
     cdef uint8_t* data
     if b.capacity < SPARE_BYTES_MIN or b.size > b.capacity // 2:
         return
@@ -79,8 +79,8 @@ cdef inline void block_fit(block_t* b) noexcept nogil:
 
 
 cdef inline void block_trim(block_t* b) noexcept nogil:
-    """The same for who asked for the most that it could be: a small block is cut in place, of a large one up to three
-    quarters stay, for who takes it next."""
+    """Shrink a finished block that was allocated for the worst case: a small one in place; a large one only if more
+    than three quarters are unused, as it will be reused as a spare."""
     cdef void* data
     if b.capacity >= SPARE_BYTES_MIN:
         if b.size < b.capacity // 4:
@@ -95,5 +95,5 @@ cdef inline void block_trim(block_t* b) noexcept nogil:
 cdef class Block:
     cdef block_t b
 
-# Python's from here on: `b` is empty, and will begin as large as it was.
+# Pass the block to Python: `b` is empty then, and its next allocation will be as large.
 cdef Block block_take(block_t* b)

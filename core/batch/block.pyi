@@ -1,7 +1,7 @@
-"""Blocks: what core made and Python reads in place."""
+"""Blocks: memory that core filled and Python reads in place."""
 
 class Block:
-    """Bytes that core made, behind the buffer protocol: read-only, freed with the last view of them."""
+    """Bytes from core, behind the buffer protocol: read-only, freed with the last view of them."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -1,8 +1,8 @@
-"""Blocks that Python borrows: NumPy and Arrow read them in place, and they live as long as anybody does.
+"""Blocks that Python borrows: NumPy and Arrow read them in place, and they live as long as a view of them does.
 
-Fresh memory costs more than encoding or decoding into it: the system clears each page at its first touch, 0.2 us and
-more for 4 KiB, and an allocator gives large pieces back at once. So large blocks that nobody reads any more wait here
-for whoever needs one next, in any thread.
+Fresh memory costs more than encoding or decoding into it: the system clears each page at its first touch, which takes
+0.2 us and more for 4 KiB, and an allocator returns large blocks to the system at once. So large unused blocks are kept
+here as spares, for any thread.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -14,7 +14,7 @@ from pybroker.core.base.pthread cimport pthread_mutex_init, pthread_mutex_t, pth
 cdef extern from *:
     """
     #if defined(__SANITIZE_ADDRESS__)
-    #define KEEPS_BLOCKS 0 /* a block that is used again hides a use after its end */
+    #define KEEPS_BLOCKS 0 /* a reused block would hide a use after free */
     #else
     #define KEEPS_BLOCKS 1
     #endif
@@ -23,24 +23,24 @@ cdef extern from *:
 
 cdef enum:
     SPARES = 64
-    SPARE_BYTES_MAX = 64 << 20  # of a process
+    SPARE_BYTES_MAX = 64 << 20  # of the process
 
-cdef char NOTHING = 0  # what an empty block points to: some readers refuse NULL
+cdef char NOTHING = 0  # an empty block points here, as some readers refuse NULL
 cdef pthread_mutex_t lock
 cdef block_t spares[<int>SPARES]
 cdef int64_t spare_bytes = 0
-cdef int oldest = 0  # the next to be given back to the allocator
+cdef int oldest = 0  # the next to give back to the allocator
 
 pthread_mutex_init(&lock, NULL)
 
 
 cdef bint spare_take(block_t* b, int64_t least) noexcept nogil:
-    """Give an empty block a spare's memory, the smallest that has so many bytes, and not four times as many."""
+    """Give an empty block a spare's memory: the smallest with at least `least` bytes, but fewer than 4 * least."""
     global spare_bytes
     cdef block_t* best = NULL
     cdef int i
     if not KEEPS_BLOCKS or pthread_mutex_trylock(&lock) != 0:
-        return False  # another thread is at it, or was when this process was forked
+        return False  # another thread has the lock, or had it when this process was forked
     for i in range(SPARES):
         if least <= spares[i].capacity < 4 * least and (best == NULL or spares[i].capacity < best.capacity):
             best = &spares[i]
@@ -54,7 +54,7 @@ cdef bint spare_take(block_t* b, int64_t least) noexcept nogil:
 
 
 cdef bint spare_give(block_t* b) noexcept nogil:
-    """Keep the memory of a block for whoever needs it next; the oldest spares make room for it."""
+    """Keep the memory of a block as a spare; the oldest spares are freed to make room for it."""
     global spare_bytes, oldest
     if not KEEPS_BLOCKS or b.capacity > SPARE_BYTES_MAX or pthread_mutex_trylock(&lock) != 0:
         return False
@@ -74,7 +74,7 @@ cdef bint spare_give(block_t* b) noexcept nogil:
 
 @cython.no_gc
 cdef class Block:
-    """Bytes that core made, behind the buffer protocol: read-only, freed with the last view of them."""
+    """Bytes from core, behind the buffer protocol: read-only, freed with the last view of them."""
 
     def __init__(self) -> None:
         raise TypeError("a Block comes out of core")

@@ -1,5 +1,4 @@
-"""A batch being built: room for its header, and the records that were added so far; formats in batch.pxd,
-record.pxd."""
+"""A batch being built: room for its header, and the records added so far; formats in batch.pxd, record.pxd."""
 
 from libc.errno cimport ENOMEM
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -26,20 +25,20 @@ cdef extern from *:
     uint8_t* put_zigzag "pyb_put_zigzag" (uint8_t* p, int64_t x) noexcept nogil
 
 cdef struct builder_t:
-    block_t block  # HEADER_BYTES to be filled in, then the records
+    block_t block  # HEADER_BYTES, filled in at the end, then the records
     int64_t base_timestamp  # the first record's
     int64_t max_timestamp
     int32_t count
 
 cdef struct new_record_t:
-    # A record to be added.
+    # A record to add.
     int64_t timestamp
     const uint8_t* key
     int64_t key_size  # NULL_LENGTH: null
     const uint8_t* value
     int64_t value_size
     int64_t header_count
-    int64_t header_bytes  # what the headers take, written by whoever adds them
+    int64_t header_bytes  # the size of the headers, which the caller writes
 
 
 cdef inline void builder_init(builder_t* b, int64_t bytes_hint) noexcept nogil:
@@ -50,7 +49,7 @@ cdef inline void builder_init(builder_t* b, int64_t bytes_hint) noexcept nogil:
 
 
 cdef inline int64_t field_bytes(int64_t size) noexcept nogil:
-    """What a key, a value or a part of a header takes, its length before it."""
+    """The encoded size of a key, a value or a part of a header, including its length field."""
     return zigzag_size(size) + (size if size > 0 else 0)
 
 
@@ -63,7 +62,7 @@ cdef inline uint8_t* put_field(uint8_t* p, const uint8_t* data, int64_t size) no
 
 
 cdef inline int64_t entry_body(const builder_t* b, const new_record_t* e) noexcept nogil:
-    """The bytes of the record after its length, if it is added next."""
+    """The size of the record after its length field, if it is added next."""
     cdef int64_t delta = 0 if b.count == 0 else <int64_t>(<uint64_t>e.timestamp - <uint64_t>b.base_timestamp)
     return (
         1 + zigzag_size(delta) + zigzag_size(b.count) + field_bytes(e.key_size) + field_bytes(e.value_size)
@@ -72,12 +71,12 @@ cdef inline int64_t entry_body(const builder_t* b, const new_record_t* e) noexce
 
 
 cdef inline int64_t builder_size(const builder_t* b) noexcept nogil:
-    """The bytes of the batch so far, uncompressed."""
+    """The uncompressed size of the batch so far."""
     return b.block.size if b.count else HEADER_BYTES
 
 
 cdef inline int builder_add(builder_t* b, const new_record_t* e, int64_t body, uint8_t** headers) noexcept nogil:
-    """Add a record of so many bytes, as entry_body counts them; `headers` is where its headers are to be written.
+    """Add a record of `body` bytes (see entry_body). The caller writes its headers at `headers`.
 
     0, -ENOMEM or MESSAGE_TOO_LARGE."""
     cdef int64_t total = zigzag_size(body) + body
@@ -106,7 +105,7 @@ cdef inline int builder_add(builder_t* b, const new_record_t* e, int64_t body, u
 
 
 cdef inline void builder_undo(builder_t* b, int64_t body) noexcept nogil:
-    """Take back the record that was added last."""
+    """Remove the record that was added last."""
     b.block.size -= zigzag_size(body) + body
     b.count -= 1
 
@@ -116,5 +115,6 @@ cdef class SealedBatch(Block):
     cdef readonly int32_t count
     cdef uint32_t records_crc
 
-# The batch as Python sends it; the builder is empty then. Raises what `compress` does, LogError 10, MemoryError.
+# Finish the batch for Python; the builder is empty then. Raises LogError(MESSAGE_TOO_LARGE), MemoryError, and as
+# `compress`.
 cdef SealedBatch builder_seal(builder_t* b, int16_t attributes, object compress, object tag)

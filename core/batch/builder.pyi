@@ -8,20 +8,20 @@ from pybroker.core.batch.block import Block
 Bytes = bytes | bytearray | memoryview
 
 class SealedBatch(Block):
-    """A batch ready to be sent; `tag` is whose it is, say its partition."""
+    """A batch ready to be sent; `tag` is the caller's, such as its partition."""
 
     tag: Final[Any]
     count: Final[int]
     def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Give the batch its producer and sequence (-1: none), as often as it is sent; its CRC is made right."""
+        """Set the producer and the sequence (-1: none), before each send; the CRC is recomputed."""
 
 class BatchBuilder:
-    """A batch that grows record by record, up to batch_size bytes uncompressed; the first record fits always.
+    """A batch that grows record by record, up to batch_size bytes uncompressed; the first record always fits.
 
-    bytes_hint: what it allocates with the first record."""
+    `bytes_hint`: bytes to allocate with the first record."""
 
     count: Final[int]
-    size: Final[int]  # bytes so far, the header too, uncompressed
+    size: Final[int]  # uncompressed bytes so far, including the header
     def __init__(self, *, batch_size: int = (1 << 31) - 1, bytes_hint: int = 0) -> None: ...
     def append(
         self,
@@ -30,11 +30,12 @@ class BatchBuilder:
         value: bytes | None,
         headers: Iterable[tuple[str, bytes | None]] | None = None,
     ) -> bool:
-        """Add a record; False, and nothing added, if the batch is too full. LogError 10 if no batch could hold it."""
+        """Add a record; False, without adding it, if the batch is too full. Raises LogError(MESSAGE_TOO_LARGE) if no
+        batch can hold it."""
     def seal(
         self, *, attributes: int = 0, compress: Callable[[memoryview], Bytes] | None = None, tag: object = None
     ) -> SealedBatch:
-        """The batch of what was added; the builder is empty then, and may be used again.
+        """Return the batch of the added records; the builder is empty then, and may be used again.
 
         `attributes` name the codec that `compress` applies to the records. Raises ValueError without records."""
 
@@ -49,4 +50,4 @@ def build_batch(
     partition_leader_epoch: int = -1,
     compress: Callable[[bytes], bytes] | None = None,
 ) -> bytes:
-    """One batch of (timestamp_ms, key, value, headers); `attributes` names the codec that `compress` applies."""
+    """Return one batch of (timestamp_ms, key, value, headers); `attributes` name the codec that `compress` applies."""

@@ -1,5 +1,4 @@
-"""Batches built from records: one by one for a producer's send, or all at once; sealed, and stamped by who sends
-them."""
+"""Batches built from records, one by one or all at once; then sealed, and stamped by the sender before each send."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -28,13 +27,13 @@ cdef extern from "Python.h":
 # -- sealing ----------------------------------------------------------------------------------------------------------
 
 cdef void _seal_crc(block_t* batch, uint32_t records) noexcept nogil:
-    """Make the batch's CRC right, whose records have this one."""
+    """Set the batch's CRC; `records` is the CRC of its records."""
     cdef uint32_t header = crc32c(batch.data + AT_ATTRIBUTES, HEADER_BYTES - AT_ATTRIBUTES, 0)
     store_be32(batch.data + AT_CRC, <int32_t>crc32c_join(header, records, <uint32_t>(batch.size - HEADER_BYTES)))
 
 
 cdef void _write_header(const builder_t* b, block_t* batch, int16_t attributes, uint32_t records) noexcept nogil:
-    """A producer's header: offset 0, no leader epoch, no producer; `records` is the CRC of what follows it."""
+    """Write a producer's header: offset 0, no leader epoch, no producer; `records` is the CRC of the records."""
     cdef uint8_t* p = batch.data
     store_be64(p + AT_BASE_OFFSET, 0)
     store_be32(p + AT_BATCH_LENGTH, <int32_t>(batch.size - LENGTH_BYTES))
@@ -66,7 +65,7 @@ cdef int _check_size(int64_t packed) except -1:
 
 
 cdef int _compressed(builder_t* b, object compress, block_t* out) except -1:
-    """A block of a header's room and what `compress` makes of the records."""
+    """Fill a block with room for the header, and the compressed records."""
     cdef const uint8_t* records = b.block.data + HEADER_BYTES
     cdef int64_t size = b.block.size - HEADER_BYTES
     cdef Py_buffer packed
@@ -118,12 +117,12 @@ cdef SealedBatch builder_seal(builder_t* b, int16_t attributes, object compress,
 
 
 cdef class SealedBatch(Block):
-    """A batch ready to be sent; `tag` is whose it is, say its partition."""
+    """A batch ready to be sent; `tag` is the caller's, such as its partition."""
 
     def stamp(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence) -> None:
-        """Give the batch its producer and sequence (-1: none), as often as it is sent; its CRC is made right.
+        """Set the producer and the sequence (-1: none), before each send; the CRC is recomputed.
 
-        Whoever reads the batch meanwhile reads both."""
+        A concurrent reader of the batch may see a mixture of old and new values."""
         cdef uint8_t* p = self.b.data
         store_be64(p + AT_PRODUCER_ID, producer_id)
         store_be16(p + AT_PRODUCER_EPOCH, producer_epoch)
@@ -145,9 +144,9 @@ cdef inline const uint8_t* _data(object data) noexcept:
 
 
 cdef list _normal(object headers, int64_t* header_bytes):
-    """Headers as (utf-8 key, value) pairs of bytes, and what they take.
+    """Return headers as (utf-8 key, value) pairs of bytes, and their encoded size.
 
-    Keys that were no UTF-8 when they were read survive: surrogateescape here and there."""
+    Keys that were not UTF-8 when they were read are restored (surrogateescape)."""
     cdef list pairs = []
     cdef bytes key, value
     header_bytes[0] = 0
@@ -159,7 +158,7 @@ cdef list _normal(object headers, int64_t* header_bytes):
 
 
 cdef class BatchBuilder:
-    """A batch that grows record by record, up to batch_size bytes uncompressed; the first record fits always."""
+    """A batch that grows record by record, up to batch_size bytes uncompressed; the first record always fits."""
 
     cdef builder_t builder
     cdef int64_t batch_size
@@ -173,18 +172,18 @@ cdef class BatchBuilder:
 
     @property
     def count(self) -> int:
-        """Records so far."""
+        """The number of records so far."""
         return self.builder.count
 
     @property
     def size(self) -> int:
-        """Bytes of the batch so far, its header too, uncompressed."""
+        """The uncompressed size of the batch so far, including the header, in bytes."""
         return builder_size(&self.builder)
 
     def append(self, int64_t timestamp_ms, bytes key, bytes value, headers=None) -> bool:
-        """Add a record of (str, bytes or None) headers; False, and nothing added, if the batch is too full for it.
+        """Add a record with (str, bytes or None) headers; False, without adding it, if the batch is too full.
 
-        Raises LogError 10 if no batch could hold it."""
+        Raises LogError(MESSAGE_TOO_LARGE) if no batch can hold it."""
         cdef new_record_t e
         cdef int64_t body
         cdef uint8_t* at = NULL
@@ -212,7 +211,7 @@ cdef class BatchBuilder:
         return True
 
     def seal(self, *, int16_t attributes=0, compress=None, tag=None) -> SealedBatch:
-        """The batch of what was added, ready to be sent; the builder is empty then, and may be used again.
+        """Return the batch of the added records, ready to be sent; the builder is empty then, and may be used again.
 
         `attributes` name the codec that `compress` applies to the records. Raises ValueError without records."""
         if self.builder.count == 0:
@@ -231,9 +230,10 @@ def build_batch(
     int32_t partition_leader_epoch=-1,
     compress=None,
 ):
-    """One batch of (timestamp_ms, key, value, headers); `attributes` names the codec that `compress` applies.
+    """Return one batch of (timestamp_ms, key, value, headers); `attributes` name the codec that `compress` applies.
 
-    The first record's timestamp is the base. Raises LogError 10 past 2 GiB, ValueError without records."""
+    The first record's timestamp is the base. Raises LogError(MESSAGE_TOO_LARGE) past 2 GiB, ValueError without
+    records."""
     cdef BatchBuilder builder = BatchBuilder()
     cdef SealedBatch batch
     for timestamp, key, value, headers in records:

@@ -1,15 +1,14 @@
-"""Compressed records undone on the thread that received them, as long as that takes no longer than a short turn.
+"""Decompression of records on the thread that received them, if it takes little time.
 
-Gzip, snappy and LZ4 have decoders here (inflate_impl.h, snappy_impl.h, lz4.pyx); zstd is libzstd's (zstd.pyx). They
-are stricter than the libraries that Python decompresses with: what is refused here may still be taken there, what is
-taken here is not refused there. (Of zstd a library before 1.5.6 still takes some damaged sequences: what zstd_frame.pyx
-checks are headers.) Its library is given a frame block by block: only so does it hold each block to the size that is
-its most.
-Nothing is allocated for a batch, and what comes out is bounded: a batch that becomes more than PLAIN_BYTES is left to
-Python's threads. So is one of many blocks that make little: a block's tables take some microseconds each.
+Gzip, snappy and LZ4 have decoders here (inflate_impl.h, snappy_impl.h, lz4.pyx); zstd is decoded by libzstd (zstd.pyx).
+They are stricter than the libraries that Python decompresses with: input refused here may be accepted there, but not
+the reverse. (A libzstd before 1.5.6 still accepts some damaged sequences, as zstd_frame.pyx checks only headers.)
+libzstd gets a frame block by block: only then does it enforce the maximum size of a block.
+No memory is allocated for a batch, and the output is limited: a batch that expands to more than PLAIN_BYTES is left to
+Python's threads. So is one with many blocks that expand to little, as building a block's tables takes microseconds.
 
 Measured on 16 KB of text (gzip and zstd half its size, one core of an EPYC): LZ4 8 us, snappy 8 us, zstd 17 us, gzip 34
-us. A hand-over to a thread and back costs 40 us and more on one core, a request that goes to Python 200 us: so up to
+us. A hand-over to a thread and back costs 40 us and more on one core, a request that goes to Python 200 us. So up to
 about 200 us of work are done in place.
 """
 
@@ -22,7 +21,7 @@ from pybroker.core.batch.lz4 cimport lz4_undo
 from pybroker.core.batch.zstd cimport zstd_library, zstd_t
 from pybroker.core.batch.zstd_frame cimport CONTENT_UNKNOWN, zstd_is_strict
 
-cdef extern from "gzip_crc_impl.h":  # which inflate_impl.h includes: a change of it builds this anew
+cdef extern from "gzip_crc_impl.h":  # included by inflate_impl.h; listed here so that its changes trigger a rebuild
     pass
 
 cdef extern from "inflate_impl.h" nogil:
@@ -38,13 +37,13 @@ cdef enum:
     PLAIN_BYTES = 256 << 10
     PLAIN_BYTES_GZIP = 96 << 10
     PLAIN_BYTES_ZSTD = 192 << 10
-    SLACK = 64                  # that decoders may write behind what they made
-    ZSTD_STEP_WORTH = 256       # bytes that a step of the library makes: a block takes two
+    SLACK = 64                  # bytes that decoders may write past their output
+    ZSTD_STEP_WORTH = 256       # bytes that a step of the library must produce on average; a block takes two steps
     ZSTD_STEPS_FREE = 64
 
-cdef const zstd_t* zstd = zstd_library()  # NULL: there is none
+cdef const zstd_t* zstd = zstd_library()  # NULL: libzstd was not found
 cdef pthread_mutex_t lock
-cdef decompressor_t* unused = NULL  # as many as there were threads at it at once
+cdef decompressor_t* unused = NULL  # a list; there are as many decompressors as threads that used one at the same time
 
 
 gzip_init()
@@ -92,7 +91,7 @@ cdef void decompressor_give(decompressor_t* d) noexcept nogil:
 
 
 cdef int64_t undo_zstd(decompressor_t* d, const uint8_t* p, size_t n) noexcept nogil:
-    """One frame of today's format: the library may read others, that clients do not."""
+    """Decompress one frame of the current format; the library also reads older ones, which clients do not."""
     cdef const uint8_t* end = p + n
     cdef size_t wanted, got, made = 0, steps = 0
     cdef uint64_t window = 0, content = 0
@@ -109,7 +108,7 @@ cdef int64_t undo_zstd(decompressor_t* d, const uint8_t* p, size_t n) noexcept n
         made += got
         p += wanted
         wanted = zstd.wanted(d.zstd)
-    # With all of it at hand the library does not see what reaches beyond the window; one that reads a stream does.
+    # With the whole output at hand, libzstd accepts matches beyond the window; streaming readers refuse them.
     if p != end or made > window or (content != CONTENT_UNKNOWN and content != made):
         return -1
     return <int64_t>made

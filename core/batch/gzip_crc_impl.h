@@ -1,4 +1,4 @@
-/* CRC-32 (IEEE), which gzip has behind each member. */
+/* CRC-32 (IEEE), which follows each gzip member. */
 #ifndef PYBROKER_GZIP_CRC_IMPL_H
 #define PYBROKER_GZIP_CRC_IMPL_H
 
@@ -10,9 +10,9 @@
 #endif
 
 static uint32_t gzip_table[8][256];
-static int gzip_folds; /* the processor multiplies without carry */
+static int gzip_folds; /* the processor has carry-less multiplication */
 
-/* Once, before any other call. */
+/* Call this once, before any other call. */
 static void gzip_crc_init(void)
 {
     for (uint32_t i = 0; i < 256; i++) {
@@ -49,9 +49,9 @@ static uint32_t gzip_crc_table(uint32_t c, const uint8_t *p, size_t n)
 }
 
 #if defined(__x86_64__)
-/* Four registers of 16 bytes, each folded forward over 64 bytes at a time; the constants are x^n modulo P, reflected, for
- * the distances of 512 and 128 bits (Gopal and others, Fast CRC Computation Using PCLMULQDQ, 2009). What is left of 64
- * bytes is itself a message with the same remainder. n is at least 64. */
+/* Four registers of 16 bytes, each folded forward over 64 bytes at a time; the constants are x^n modulo P, reflected,
+ * for the distances of 512 and 128 bits (Gopal and others, Fast CRC Computation Using PCLMULQDQ, 2009). The folded
+ * bytes are again a message with the same remainder. n is at least 64. */
 __attribute__((target("pclmul,sse4.1"))) static uint32_t gzip_crc_fold(uint32_t c, const uint8_t *p, size_t n)
 {
     const __m128i by512 = _mm_set_epi64x(0x00000001c6e41596, 0x0000000154442bd4);

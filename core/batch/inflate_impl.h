@@ -1,21 +1,20 @@
-/* Gzip (RFC 1952) and its deflate (RFC 1951) undone, in one piece: all of the input is there, and so is the room.
+/* Decoder of gzip (RFC 1952) and its deflate (RFC 1951), in one piece: with all of the input, and room for the output.
  *
- * A symbol is looked up by the next bits of the input in a table of 2^primary entries; a longer code's entry leads to a
- * second table behind the first. An entry, u32:
+ * A symbol is looked up by the next bits of the input in a table of 2^primary entries; the entry of a longer code
+ * refers to a second table after the first. An entry, u32:
  *
- *     bits 0-7    how many bits the code takes, or of a second table what the first lookup took
- *     bits 8-11   how many bits of the input are added to the value (of a second table: its size, as a power of two)
- *     bits 12-15  what it is: a literal, the way to a second table, the end of the block, no code at all; 0: a length or
- *                 a distance
- *     bits 16-31  the literal, the smallest length or distance, or where the second table begins
+ *     bits 0-7    the code's length in bits; for a second table the bits that the first look-up takes
+ *     bits 8-11   the number of extra input bits, added to the value (for a second table: log2 of its size)
+ *     bits 12-15  the kind: a literal, a second table, the end of the block, an invalid code; 0: a length or a distance
+ *     bits 16-31  the literal, the smallest length or distance, or the start of the second table
  *
- * The input is taken by eight bytes into a register of 64 bits, of which at least 56 count after each refill: enough for
- * a length and a distance with all of their bits (48). Near the end of the input zeros are put in and counted; whoever
- * consumed one of them read a stream that is cut. The output is held against its end before each symbol; copies are of
- * whole words and may write INFLATE_SLACK bytes past the end, which has room for them.
+ * The input is read eight bytes at a time into a register of 64 bits, of which at least 56 are valid after each refill:
+ * enough for a length and a distance with all of their bits (48). After the end of the input zeros are added and
+ * counted; a stream that consumes one of them is truncated. The room for the output is checked before each symbol;
+ * copies are of whole words and may write INFLATE_SLACK bytes past the end, which has room for them.
  *
- * To build the tables of a block takes as long as some thousand symbols, and a block may be a few bits long and make
- * nothing. So the fixed tables are built once, and a stream with more tables than what it makes is worth is left to others.
+ * Building the tables of a block takes as long as some thousand symbols, and a block may be a few bits long and produce
+ * no output. So the fixed tables are built once, and a stream with many tables and little output is left to Python.
  */
 #ifndef PYBROKER_INFLATE_IMPL_H
 #define PYBROKER_INFLATE_IMPL_H
@@ -29,9 +28,9 @@
 #define INFLATE_SLACK 32
 #define INFLATE_LITERAL_BITS 11
 #define INFLATE_DISTANCE_BITS 8
-#define INFLATE_LITERALS 2400  /* at most 2,342 entries with 288 symbols of up to 15 bits behind 11 */
-#define INFLATE_DISTANCES 512  /* at most 402 with 32 of up to 15 behind 8 */
-#define INFLATE_TABLE_WORTH 96 /* bytes that a block with tables of its own makes: zlib's smallest have 127 symbols */
+#define INFLATE_LITERALS 2400  /* at most 2,342 entries: 288 symbols of up to 15 bits, a first table of 11 bits */
+#define INFLATE_DISTANCES 512  /* at most 402 entries: 32 symbols of up to 15 bits, a first table of 8 bits */
+#define INFLATE_TABLE_WORTH 96 /* output bytes required per table: zlib's smallest blocks have 127 symbols */
 #define INFLATE_TABLES_FREE 32
 
 enum { INFLATE_DAMAGED = -1, INFLATE_FULL = -2 };
@@ -40,10 +39,10 @@ enum { IS_LITERAL = 0x8000, IS_TABLE = 0x4000, IS_END = 0x2000, IS_NONE = 0x1000
 typedef struct {
     const uint8_t *in, *stop;
     uint64_t bits;
-    unsigned count; /* of the bits that may be looked at */
-    unsigned zeros; /* bytes that were put in behind the end of the input */
+    unsigned count; /* of valid bits */
+    unsigned zeros; /* bytes added after the end of the input */
     size_t built;   /* tables, of all members */
-    const uint8_t *first; /* of what they made */
+    const uint8_t *first; /* start of the output */
     uint32_t literals[INFLATE_LITERALS];
     uint32_t distances[INFLATE_DISTANCES];
     uint32_t lengths[128];
@@ -85,7 +84,7 @@ static inline unsigned inflate_take(inflate_t *s, unsigned n)
     return value;
 }
 
-/* Give back the whole bytes that were not consumed; -1 if some were consumed that are none. */
+/* Give back the whole bytes that were not consumed; -1 if bytes after the input's end were consumed. */
 static inline int inflate_align(inflate_t *s)
 {
     unsigned whole = s->count >> 3;
@@ -119,8 +118,8 @@ static inline uint32_t inflate_distance_entry(unsigned symbol)
     return (((2u + (symbol & 1)) << extra) + 1) << 16 | extra << 8;
 }
 
-/* Build the table of n symbols whose codes have these sizes; `kind`: 0 sizes of codes, 1 literals, 2 distances. 0 or -1.
- * Only distances may be incomplete, and only if there is one code or none: others cannot come from a compressor. */
+/* Build the table of n symbols whose codes have these sizes; `kind`: 0 sizes of codes, 1 literals, 2 distances. 0 or
+ * -1. Only distances may be incomplete, and only with at most one code: compressors produce no others. */
 static int inflate_build(uint32_t *table, unsigned primary, const uint8_t *sizes, unsigned n, int kind)
 {
     unsigned counts[16] = {0}, starts[16], used = 0, most = 0, at = 0;
@@ -158,7 +157,7 @@ static int inflate_build(uint32_t *table, unsigned primary, const uint8_t *sizes
                 for (unsigned i = code; i < 1u << primary; i += 1u << size)
                     table[i] = entry | size;
             } else {
-                if ((code & ((1u << primary) - 1)) != prefix) { /* a new second table, as large as it will be filled */
+                if ((code & ((1u << primary) - 1)) != prefix) { /* a new second table, of the size that it needs */
                     prefix = code & ((1u << primary) - 1);
                     start = next;
                     second = size - primary;
@@ -182,7 +181,7 @@ static int inflate_build(uint32_t *table, unsigned primary, const uint8_t *sizes
     return 0;
 }
 
-/* The tables of a block whose codes come with it. */
+/* Build the tables of a block with dynamic codes. */
 static int inflate_dynamic(inflate_t *s)
 {
     static const uint8_t order[19] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
@@ -228,7 +227,7 @@ static int inflate_dynamic(inflate_t *s)
     return inflate_build(s->distances, INFLATE_DISTANCE_BITS, s->sizes + literals, distances, 2);
 }
 
-static inflate_t inflate_fixed; /* the tables of blocks whose codes do not come with them */
+static inflate_t inflate_fixed; /* the tables of blocks with fixed codes */
 
 static void inflate_init(void)
 {
@@ -249,7 +248,7 @@ static inline uint8_t *inflate_copy(uint8_t *to, size_t distance, size_t n)
         for (size_t i = 0; i < n; i += 16)
             memcpy(to + i, from + i, 16);
     } else {
-        for (size_t left = n; left;) { /* what was copied can be copied again, so each step doubles */
+        for (size_t left = n; left;) { /* copied bytes can be copied again, so each step doubles */
             size_t step = left < distance ? left : distance;
             memcpy(to + n - left, from, step);
             left -= step;
@@ -259,11 +258,11 @@ static inline uint8_t *inflate_copy(uint8_t *to, size_t distance, size_t n)
     return to + n;
 }
 
-/* The symbols of a block, by the tables of `codes`; NULL if they are damaged, with *full set if there is no more room. */
+/* Decode the symbols of a block with the tables of `codes`. NULL if damaged, or with *full set if there is no room. */
 static uint8_t *inflate_symbols(
     inflate_t *state, const inflate_t *restrict codes, const uint8_t *low, uint8_t *to, uint8_t *end, int *full)
 {
-    inflate_t r; /* what the loop changes, where the compiler can keep it in registers */
+    inflate_t r; /* local copies of the state, which the compiler can keep in registers */
     r.in = state->in, r.stop = state->stop, r.bits = state->bits, r.count = state->count, r.zeros = state->zeros;
     const uint32_t *literals = codes->literals, *distances = codes->distances;
     for (;;) {
@@ -271,7 +270,7 @@ static uint8_t *inflate_symbols(
         if (r.zeros > 8)
             return NULL;
         uint32_t entry = literals[r.bits & ((1 << INFLATE_LITERAL_BITS) - 1)];
-        if (entry & IS_LITERAL) { /* three in a row fit what was refilled */
+        if (entry & IS_LITERAL) { /* a refill suffices for three in a row */
             if (end - to < 3) {
                 if (to == end) {
                     *full = 1;
@@ -342,7 +341,8 @@ static uint8_t *inflate_symbols(
     return to;
 }
 
-/* One deflate stream into [to, end); matches reach back to `low`. Where it ends, or NULL as inflate_symbols. */
+/* Decode one deflate stream into [to, end); matches reach back to `low`. Returns the output's end, or NULL as
+ * inflate_symbols. */
 static uint8_t *inflate_stream(inflate_t *s, const uint8_t *low, uint8_t *to, uint8_t *end, int *full)
 {
     for (int last = 0; !last;) {
@@ -383,7 +383,7 @@ static uint8_t *inflate_stream(inflate_t *s, const uint8_t *low, uint8_t *to, ui
 
 /* -- gzip ----------------------------------------------------------------------------------------------------------- */
 
-/* Once, before any other call. */
+/* Call this once, before any other call. */
 static void gzip_init(void)
 {
     gzip_crc_init();
@@ -395,12 +395,12 @@ static inline uint32_t gzip_le32(const uint8_t *p)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* Past the header of a member: magic 1F 8B, method 8, flags, time (4), two bytes nobody reads, and by its flags an extra
- * field behind its length (u16), a name and a comment, each up to its 0. NULL if it is none that is read here. */
+/* Skip the header of a member: magic 1F 8B, method 8, flags, time (4), two ignored bytes; if flagged, an extra field
+ * after its length (u16), a name and a comment, each ended by a 0. NULL if it is invalid or not supported here. */
 static const uint8_t *gzip_header(const uint8_t *p, const uint8_t *stop)
 {
     if (stop - p < 18 || p[0] != 0x1F || p[1] != 0x8B || p[2] != 8 || p[3] & ~0x1D)
-        return NULL; /* flag 2, a checksum of the header, is left to others */
+        return NULL; /* flag 2, a checksum of the header, is not supported */
     unsigned flags = p[3];
     p += 10;
     if (flags & 4) {
@@ -419,8 +419,8 @@ static const uint8_t *gzip_header(const uint8_t *p, const uint8_t *stop)
     return p;
 }
 
-/* All members into [to, to + room). Returns the bytes written, INFLATE_DAMAGED, or INFLATE_FULL, also where it would take
- * longer than what is made is worth. */
+/* Decode all members into [to, to + room). Returns the bytes written, INFLATE_DAMAGED, or INFLATE_FULL, also if there
+ * are too many tables for the output. */
 static int64_t gzip_undo(inflate_t *s, const uint8_t *p, size_t n, uint8_t *to, size_t room)
 {
     const uint8_t *stop = p + n;

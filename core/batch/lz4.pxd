@@ -1,14 +1,14 @@
-# LZ4 frames undone without the GIL.
+# Decompression of LZ4 frames without the GIL.
 from libc.stdint cimport int64_t, uint8_t
 
 from pybroker.core.batch.block cimport block_t
 
-# What the frame in n bytes holds, after what is in `out`. 0; CORRUPT_MESSAGE if it is malformed or cut;
-# MESSAGE_TOO_LARGE if it holds more than `most` bytes; -ENOMEM. `checked`: CORRUPT_MESSAGE, too, where checksum or size
-# of the content are wrong, where something follows, and for a block of no bytes; else these are as for Java's reader.
+# Append the content of the frame in n bytes to `out`. 0; CORRUPT_MESSAGE if it is malformed or cut; MESSAGE_TOO_LARGE
+# if it holds more than `most` bytes; -ENOMEM. `checked`: CORRUPT_MESSAGE also if the content's checksum or size is
+# wrong, if bytes follow, and for an empty block; otherwise these are treated as by Java's reader.
 cdef int lz4_frame(const uint8_t* p, size_t n, int64_t most, bint checked, block_t* out) noexcept nogil
 
-# The same into the `room` bytes at `to`, behind which 64 more may be written, for who must take nothing that one of
-# Kafka's clients refuses: blocks may not refer to each other, as Java reads no others, and a checksum of the content
-# has to be right, as Python's libraries want it. How many bytes came out, -1 if none may.
+# Decompress a frame into the `room` bytes at `to`, after which 64 more may be written. It accepts only frames that all
+# of Kafka's clients can read: blocks must be independent, for Java, and a checksum of the content must be right, for
+# Python's libraries. Return the number of bytes, -1 if the frame is refused.
 cdef int64_t lz4_undo(const uint8_t* p, size_t n, uint8_t* to, int64_t room) noexcept nogil

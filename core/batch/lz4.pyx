@@ -1,16 +1,15 @@
-"""LZ4 frames, Kafka's codec 3, undone straight out of the batch and into a block.
+"""Decompression of LZ4 frames, Kafka's codec 3, straight out of the batch into a block.
 
     magic u32 0x184D2204 | flags u8 | block size u8 | content size u64, if flagged | dictionary u32, if flagged
-    header checksum u8: the second byte of xxHash-32 of what lies between magic and it
+    header checksum u8: the second byte of xxHash-32 of the bytes between magic and it
     blocks: size u32, its highest bit set if the block is not compressed | data | xxHash-32 of data, if flagged
     a size of 0 | xxHash-32 of the content, if flagged
 
-All little-endian. The checksums of header and blocks are checked. A reader of what is stored takes what Java's reader
-takes: it passes by the checksum and the size of the content and what follows the first frame, and ends at a block of
-no bytes, compressed or not. (A compressed one is a token of 0: Java's reader takes the 0 bytes that it makes for the
-end, and fails where records were to follow.) The CRC of the batch has covered the same bytes. A broker that takes a
-batch refuses all of these, since some clients do; cramjam's frames, which our Producer and aiokafka send, have a
-checksum of the content.
+All little-endian. The checksums of header and blocks are checked. A reader of stored batches accepts what Java's reader
+accepts: it ignores the checksum and the size of the content and any bytes after the first frame, and ends at an empty
+block, compressed or not. (A compressed one is a token of 0. Java's reader takes its empty output for the end, and fails
+if records should follow.) The CRC of the batch covers the same bytes. A broker refuses all of these in a produced
+batch, since some clients do; cramjam's frames, which our Producer and aiokafka send, have a checksum of the content.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
@@ -44,7 +43,7 @@ cdef uint32_t PLAIN = 0x80000000
 
 
 cdef int _open(cursor_t* r, uint8_t* flags, int64_t* block_max, int64_t* content) noexcept nogil:
-    """The frame's header; `content` is -1 if it does not say how much it holds, INT64_MAX at most."""
+    """Read the frame's header; `content` is the content's size, -1 if it is not in the header, at most INT64_MAX."""
     cdef const uint8_t* p = NULL
     cdef const uint8_t* rest = NULL
     cdef uint64_t size
@@ -72,12 +71,13 @@ cdef int _open(cursor_t* r, uint8_t* flags, int64_t* block_max, int64_t* content
 cdef int _block(
         cursor_t* r, uint8_t flags, uint32_t size, int64_t block_max, int64_t start, bint checked,
         block_t* out) noexcept nogil:
-    """One block of the frame whose content begins at `start` of out; out has room for it. `checked`: it makes bytes."""
+    """Decompress one block; `start` is where the frame's content begins in out, which has room. `checked`: refuse an
+    empty one."""
     cdef const uint8_t* p = NULL
     cdef const uint8_t* check = NULL
     cdef uint8_t* to = out.data + out.size
     cdef int64_t n = size & ~PLAIN, made
-    if n == 0 or n > block_max or read_span(r, n, &p) != OK:  # Java takes a block of no bytes for the end
+    if n == 0 or n > block_max or read_span(r, n, &p) != OK:  # Java takes an empty block for the end
         return CORRUPT_MESSAGE
     if flags & BLOCK_CHECKSUM and (read_span(r, 4, &check) != OK or lz4_le32(check) != lz4_hash(p, <size_t>n)):
         return CORRUPT_MESSAGE
@@ -112,7 +112,7 @@ cdef int lz4_frame(const uint8_t* p, size_t n, int64_t most, bint checked, block
         if status == OK:
             status = _block(&r, flags, size, block_max, start, checked, out)
         if status == OK and out.size == before:
-            return OK  # Java looks at nothing behind it
+            return OK  # Java's reader ignores the bytes after it
         if status == OK and out.size - start > most:
             status = MESSAGE_TOO_LARGE
     if status != OK:

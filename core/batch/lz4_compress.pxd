@@ -1,4 +1,4 @@
-# LZ4 frames made without the GIL, by the liblz4 that is found.
+# Compression of LZ4 frames without the GIL, by the liblz4 that is found.
 from libc.stdint cimport int64_t, uint8_t
 
 from pybroker.core.batch.block cimport block_t
@@ -21,8 +21,8 @@ cdef struct preferences_t:
 cdef class Lz4Compressor:
     cdef preferences_t how
 
-    # What a frame of n bytes takes at most.
+    # The largest size of a frame with n bytes of content.
     cdef int64_t frame_bytes_max(self, int64_t n) noexcept nogil
 
-    # The frame, after what is in `out`, which has room for it. 0, or -ENOMEM.
+    # Append a frame to `out`, which has room for it. 0, or -ENOMEM.
     cdef int add_frame(self, const uint8_t* p, int64_t n, block_t* out) noexcept nogil

@@ -1,7 +1,7 @@
-"""LZ4 frames, Kafka's codec 3, made straight into a batch: blocks of 64 KiB that do not refer to each other, as Kafka's
-own, and no checksums but the header's.
+"""Compression of LZ4 frames, Kafka's codec 3, straight into a batch: independent blocks of 64 KiB, as Kafka's own, and
+no checksums except the header's.
 
-The library is the one inside the `lz4` package, one of whose modules exports what it is made of, or else the system's
+The library is the one inside the `lz4` package, of which one module exports liblz4's functions, or else the system's
 liblz4.so.1; it is opened at the first use, and needs no header to build.
 """
 
@@ -37,7 +37,7 @@ cdef failed_fn is_error = NULL
 
 
 cdef bint open_library(const char* name) noexcept nogil:
-    """Find all that is needed in a library; False if it has not all of it."""
+    """Look up the needed functions in a library; False if one is missing."""
     global frame_bound, compress_frame, is_error
     cdef void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)
     if library == NULL:
@@ -58,7 +58,7 @@ cdef bint there_is_one() except -1:
 
 
 cdef class Lz4Compressor:
-    """Called with bytes, it makes a frame of them. ValueError where there is no liblz4."""
+    """A callable that compresses bytes to a frame. Raises ValueError if there is no liblz4."""
 
     def __cinit__(self, int level=0):
         if not there_is_one():
@@ -73,7 +73,7 @@ cdef class Lz4Compressor:
         cdef size_t room = <size_t>(out.capacity - out.size)
         cdef size_t made = compress_frame(out.data + out.size, room, p, <size_t>n, &self.how)
         if is_error(made):
-            return -ENOMEM    # all else was given
+            return -ENOMEM    # no other error is possible here
         out.size += <int64_t>made
         return 0
 

@@ -1,12 +1,12 @@
-/* What LZ4 is made of: its block format undone, and xxHash's 32 bits for the checksums of its frames.
+/* Decoder of the LZ4 block format, and xxHash-32 for the checksums of LZ4 frames.
  *
- * A block is a row of sequences: a token of two lengths (high four bits: literals, low: match less 4; 15 goes on in
- * bytes that are added up to the first below 255), the literals, and a match: how far back (u16, little-endian) and,
- * by the token, how long. The last sequence ends with its literals.
+ * A block is a row of sequences: a token of two lengths (high four bits: literals, low: match length - 4; 15 means that
+ * bytes follow, which are added up to the first below 255), the literals, and a match: its distance (u16,
+ * little-endian) and, by the token, its length. The last sequence ends with its literals.
  *
- * Every length is held against what is left of input and output before a byte is touched. Short copies are of whole
+ * Every length is checked against the rest of input and output before a byte is touched. Short copies are of whole
  * words: they may write LZ4_SLACK bytes past the end of the output, which has room for them, and read past literals
- * only where the input goes on as far.
+ * only within the input.
  */
 #ifndef PYBROKER_LZ4_IMPL_H
 #define PYBROKER_LZ4_IMPL_H
@@ -34,7 +34,7 @@ static inline const uint8_t *lz4_length(const uint8_t *p, const uint8_t *end, si
     return p;
 }
 
-/* Copy a match that may run into itself: what was copied can be copied again, so each step doubles. */
+/* Copy a match that may overlap itself: copied bytes can be copied again, so each step doubles. */
 static inline void lz4_repeat(uint8_t *to, size_t offset, size_t n)
 {
     const uint8_t *from = to - offset;
@@ -47,7 +47,7 @@ static inline void lz4_repeat(uint8_t *to, size_t offset, size_t n)
     }
 }
 
-/* Undo one block into [to, end); matches reach back to `low`. Returns the bytes written, or -1 if it is malformed. */
+/* Decode one block into [to, end); matches reach back to `low`. Returns the bytes written, or -1 if it is malformed. */
 static int64_t lz4_block(const uint8_t *p, size_t n, const uint8_t *low, uint8_t *to, uint8_t *end)
 {
     const uint8_t *stop = p + n;

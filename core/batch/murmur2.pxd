@@ -1,4 +1,4 @@
-"""MurmurHash2 with Kafka's seed, 32 bits: the hash by which Java's producer finds the partition of a key."""
+"""MurmurHash2 with Kafka's seed, 32 bits: the hash by which Java's producer chooses the partition of a key."""
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 

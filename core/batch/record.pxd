@@ -1,9 +1,9 @@
-"""The records inside a batch, uncompressed: walked in place, nothing copied.
+"""The uncompressed records inside a batch, walked in place without copying.
 
     length varint              bytes after this field
-    attributes i8              0; nobody reads it
+    attributes i8              0; ignored
     timestamp_delta varlong    to the batch's base_timestamp
-    offset_delta varint        to its base_offset; rises from record to record, by 1 unless compaction took some out
+    offset_delta varint        to its base_offset; rises from record to record, by 1 unless compaction removed records
     key_length varint, key     -1: null
     value_length varint, value -1: null
     header_count varint, headers {key_length varint, key (utf-8, never null), value_length varint (-1: null), value}
@@ -33,7 +33,7 @@ cdef struct record_t:
 
 
 cdef inline int read_nullable(cursor_t* r, span_t* out) noexcept nogil:
-    """A varint length and so many bytes."""
+    """Read a varint length and that many bytes."""
     cdef int status = read_varint(r, &out.size)
     if status != OK:
         return status
@@ -44,7 +44,7 @@ cdef inline int read_nullable(cursor_t* r, span_t* out) noexcept nogil:
 
 
 cdef inline int header_next(cursor_t* r, span_t* key, span_t* value) noexcept nogil:
-    """The next header of a record; its key is never null."""
+    """Read the next header of a record; its key is never null."""
     cdef int status = read_nullable(r, key)
     if status != OK:
         return status
@@ -54,7 +54,7 @@ cdef inline int header_next(cursor_t* r, span_t* key, span_t* value) noexcept no
 
 
 cdef inline int _headers_walk(cursor_t* r, int32_t count) noexcept nogil:
-    # Each takes two bytes at least, so that the cursor's end bounds the loop and not the count.
+    # Each header takes at least two bytes, so the cursor's end limits the loop, not the count.
     cdef span_t key, value
     cdef int status
     while count > 0:
@@ -85,7 +85,7 @@ cdef inline int _record_read(cursor_t* r, record_t* out) noexcept nogil:
 
 
 cdef inline int record_next(cursor_t* r, record_t* out) noexcept nogil:
-    """The next record, its spans borrowed; OK, SHORT or BAD. The cursor has moved past it if OK."""
+    """Read the next record, with borrowed spans; OK, SHORT or BAD. The cursor moves past it if OK."""
     cdef cursor_t body
     cdef const uint8_t* at = r.at
     cdef int32_t length
@@ -103,20 +103,20 @@ cdef inline int record_next(cursor_t* r, record_t* out) noexcept nogil:
 
 
 cdef inline int64_t record_timestamp(const batch_t* b, const record_t* record) noexcept nogil:
-    """With LogAppendTime the batch has one for all; a delta that overflows wraps, as it does in Java."""
+    """The record's timestamp; with LogAppendTime the batch's. A delta that overflows wraps, as in Java."""
     if b.attributes & LOG_APPEND_TIME:
         return b.max_timestamp
     return <int64_t>(<uint64_t>b.base_timestamp + <uint64_t>record.timestamp_delta)
 
 
-# What is wrong with a record. 0 is none.
+# The faults of a record; 0 is none.
 cdef enum:
     RECORD_MALFORMED = 1
     RECORD_NO_KEY = 2
     RECORD_TIMESTAMP = 3
 
 cdef enum:
-    FAULTS_MAX = 10000  # records that an answer names; more are only counted
+    FAULTS_MAX = 10000  # the most faulty records in an answer; further ones are only counted
 
 cdef struct record_fault_t:
     int32_t index
@@ -125,12 +125,12 @@ cdef struct record_fault_t:
 
 cdef struct record_faults_t:
     int64_t count
-    record_fault_t* first  # FAULTS_MAX of them at most; the caller frees it
+    record_fault_t* first  # at most FAULTS_MAX of them; the caller frees it
 
-# Walks the n bytes of the uncompressed records of b and notes which are at fault. One that is malformed ends the walk,
-# and is then the only one noted. Malformed is also an offset delta that does not rise or leaves the batch, and bytes
-# after the last (at index b.count). Timestamps are held to [timestamp_min, timestamp_max]; -1, none, passes always, and
-# all pass with LogAppendTime. OK or -ENOMEM.
+# Walk the n bytes of the uncompressed records of b and note the faulty ones. A malformed record ends the walk, and is
+# then the only one noted. An offset delta that does not rise or exceeds the batch's is malformed, too, and so are bytes
+# after the last record (at index b.count). Timestamps must be in [timestamp_min, timestamp_max]; -1 (none) always
+# passes, and all pass with LogAppendTime. OK or -ENOMEM.
 cdef int records_check(
     const uint8_t* p, size_t n, const batch_t* b, bint need_keys, int64_t timestamp_min, int64_t timestamp_max,
     record_faults_t* out

@@ -1,4 +1,4 @@
-"""Records: walked for the broker's checks and for Python; the format stands in record.pxd."""
+"""Records: walks for the broker's checks and for Python; the format is in record.pxd."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -14,7 +14,7 @@ from pybroker.core.batch.batch cimport LOG_APPEND_TIME, BatchHeader, batch_t
 
 
 cdef int _note(record_faults_t* out, int64_t index, int reason, int64_t timestamp) noexcept nogil:
-    """One more record at fault."""
+    """Note a faulty record."""
     cdef record_fault_t* fault
     if out.first == NULL:
         out.first = <record_fault_t*>malloc(FAULTS_MAX * sizeof(record_fault_t))
@@ -70,8 +70,8 @@ cdef int records_check(
 def check_records(
     payload, BatchHeader header not None, *, bint need_keys, int64_t timestamp_min, int64_t timestamp_max
 ):
-    """Walk without building objects: how many records are at fault, and the first 10,000 of them as
-    (index, reason, timestamp), reason 1 malformed, 2 key missing, 3 timestamp out of [min, max]."""
+    """Check records without building objects. Return the number of faulty ones, and the first 10,000 of them as
+    (index, reason, timestamp), with reason 1 malformed, 2 key missing, 3 timestamp not in [min, max]."""
     cdef Py_buffer view
     cdef record_faults_t faults
     cdef int status
@@ -93,7 +93,7 @@ def check_records(
 
 
 # -- records as Python objects ----------------------------------------------------------------------------------------
-# Header keys that are not utf-8 (they come from outside) survive a round trip: surrogateescape here and there.
+# Header keys that are not UTF-8 survive a round trip, as both directions use surrogateescape.
 
 cdef object _bytes_or_none(const span_t* span):
     if span.at == NULL:
@@ -106,14 +106,14 @@ cdef list record_headers(const record_t* record):
     cdef cursor_t r = record.headers
     cdef span_t key, value
     for _ in range(record.header_count):
-        if header_next(&r, &key, &value) == OK:  # record_next saw to it, but a bytearray may have changed since
+        if header_next(&r, &key, &value) == OK:  # record_next has checked it, but a bytearray may have changed since
             name = PyUnicode_DecodeUTF8(<char*>key.at, key.size, b"surrogateescape")
             headers.append((name, _bytes_or_none(&value)))
     return headers
 
 
 cdef class _Records:
-    """The iterator of walk_records; it holds the buffer until it goes."""
+    """The iterator of walk_records; it holds the buffer until it is freed."""
 
     cdef Py_buffer view
     cdef cursor_t r
@@ -151,5 +151,6 @@ cdef class _Records:
 
 
 def walk_records(payload, header):
-    """The records of an uncompressed payload (bytes after the header). Raises LogError(87) where they do not parse."""
+    """Iterate over the records of an uncompressed payload (the bytes after the header). Raises
+    LogError(INVALID_RECORD)."""
     return _Records(payload, header)

@@ -1,13 +1,13 @@
-/* Snappy's raw format undone: a varint of how much comes out, then elements.
+/* Decoder of Snappy's raw format: a varint with the size of the output, then elements.
  *
- * An element begins with a tag whose low two bits say what it is. 0: a literal of (tag >> 2) + 1 bytes; from 61 on that
- * many less 60 bytes follow with the length less one. 1: a copy of ((tag >> 2) & 7) + 4 bytes from (tag >> 5) * 256 + the
- * next byte back. 2, 3: a copy of (tag >> 2) + 1 bytes from as far back as the next two or four bytes say. All numbers
- * are little-endian.
+ * An element begins with a tag, whose low two bits are its kind. 0: a literal of (tag >> 2) + 1 bytes; if that is 61 or
+ * more, (that - 60) bytes follow with the literal's length - 1. 1: a copy of ((tag >> 2) & 7) + 4 bytes from a distance
+ * of (tag >> 5) * 256 + the next byte. 2, 3: a copy of (tag >> 2) + 1 bytes from the distance in the next two or four
+ * bytes. All numbers are little-endian.
  *
- * Every length is held against what is left of input and output before a byte is touched. Short copies are of whole
+ * Every length is checked against the rest of input and output before a byte is touched. Short copies are of whole
  * words: they may write SNAPPY_SLACK bytes past the end of the output, which has room for them, and read past a literal
- * only where the input goes on as far.
+ * only within the input.
  */
 #ifndef PYBROKER_SNAPPY_IMPL_H
 #define PYBROKER_SNAPPY_IMPL_H
@@ -27,7 +27,7 @@ static inline uint8_t *snappy_copy(uint8_t *to, size_t offset, size_t n)
         for (size_t i = 0; i < n; i += 16)
             memcpy(to + i, from + i, 16);
     } else {
-        for (size_t left = n; left;) { /* what was copied can be copied again, so each step doubles */
+        for (size_t left = n; left;) { /* copied bytes can be copied again, so each step doubles */
             size_t step = left < offset ? left : offset;
             memcpy(to + n - left, from, step);
             left -= step;
@@ -37,7 +37,7 @@ static inline uint8_t *snappy_copy(uint8_t *to, size_t offset, size_t n)
     return to + n;
 }
 
-/* One block into [to, to + room). Returns the bytes written, SNAPPY_DAMAGED or SNAPPY_FULL. */
+/* Decode one block into [to, to + room). Returns the bytes written, SNAPPY_DAMAGED or SNAPPY_FULL. */
 static int64_t snappy_block(const uint8_t *p, size_t n, uint8_t *to, size_t room)
 {
     const uint8_t *stop = p + n;
@@ -100,8 +100,8 @@ static int64_t snappy_block(const uint8_t *p, size_t n, uint8_t *to, size_t room
     return to == end ? (int64_t)size : SNAPPY_DAMAGED;
 }
 
-/* What snappy-java writes: its magic, two versions (16 bytes in all), then blocks, each behind its length (i32,
- * big-endian). Without the magic it is one block and nothing else. */
+/* Decode snappy-java's format: its magic, two versions (16 bytes in all), then blocks, each after its length (i32,
+ * big-endian). Input without the magic is a single raw block. */
 static int64_t snappy_undo(const uint8_t *p, size_t n, uint8_t *to, size_t room)
 {
     static const uint8_t magic[8] = {0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};

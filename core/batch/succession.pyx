@@ -1,8 +1,9 @@
 """The rule for base offsets in a segment, which no CRC covers.
 
-A batch's offsets lie between what was reached and the base of the next segment. Compaction leaves gaps, so a batch may
-leap ahead: it is believed unless the two headers behind it both fit without it and neither fits with it. The scan of a
-broker's own segments (core/storage/segment_scan.pyx) goes by the same rule, and by leader epochs.
+A batch's offsets are between the end of the batch before it and the base offset of the next segment. Compaction leaves
+gaps, so there may be a gap before a batch. It is accepted unless the next two headers both fit without it and neither
+fits with it. The scan of a broker's own segments (core/storage/segment/segment_scan.pyx) applies the same rule, and
+leader epochs.
 """
 
 from libc.stdint cimport int64_t, uint8_t
@@ -11,7 +12,7 @@ from pybroker.core.base.cursor cimport OK, SHORT
 from pybroker.core.batch.batch cimport HEADER_BYTES, batch_parse, batch_t
 
 cdef enum:
-    BODY_ELSEWHERE = 0xFFFFFFFF  # more than any batch: the header alone is looked at
+    BODY_ELSEWHERE = 0xFFFFFFFF  # more than any batch: only the header is checked
 
 
 cdef int batch_is_contradicted(

@@ -1,9 +1,8 @@
-"""Records held against their batch's header: what is stored is what a consumer can read.
+"""The check of records against their batch's header, so that consumers can read what is stored.
 
-Uncompressed records are walked where they lie. The loop is on the way of every produced batch: records as nearly all
-are (lengths of at most four bytes, no headers, some bytes behind them) are passed without a call, in some twenty
-instructions; all others, and what is malformed, take the careful path, `record_next`, which alone says what is
-malformed.
+Uncompressed records are walked in place, for every produced batch. The usual records (lengths of at most four bytes, no
+headers, some bytes after them) are skipped without a call, in some twenty instructions. All others, including malformed
+ones, take the careful path, `record_next`, which alone decides that a record is malformed.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -16,11 +15,11 @@ from pybroker.core.batch.decompress cimport decompress, decompressor_give, decom
 from pybroker.core.batch.record cimport record_next, record_t
 
 cdef enum:
-    FIELDS_BYTES = 24  # length, attributes, deltas and a length: that many are read without a look at the end
+    FIELDS_BYTES = 24  # length, attributes, deltas and a length: bytes that are read without a check of the end
 
 
 cdef inline const uint8_t* _skip_bytes(const uint8_t* at, const uint8_t* end) noexcept nogil:
-    """Past a key or a value; NULL where the careful path must look."""
+    """Skip a key or a value; NULL if the careful path must read it."""
     cdef int32_t length = 0
     at = short_varint(at, &length)
     if at == NULL or length < -1 or length > end - at:
@@ -29,7 +28,7 @@ cdef inline const uint8_t* _skip_bytes(const uint8_t* at, const uint8_t* end) no
 
 
 cdef inline const uint8_t* _next(const uint8_t* at, const uint8_t* end, int32_t offset_delta) noexcept nogil:
-    """Past a record as nearly all are, FIELDS_BYTES of which are there; NULL where the careful path must look."""
+    """Skip a usual record, of which FIELDS_BYTES can be read; NULL if the careful path must read it."""
     cdef int32_t length = 0, delta = 0
     at = short_varint(at, &length)
     if at == NULL or length < 0 or length > end - at - FIELDS_BYTES:

@@ -1,4 +1,4 @@
-# zstd frames undone without the GIL, by the libzstd that is found.
+# Decompression of zstd frames without the GIL, by the libzstd that is found.
 from libc.stdint cimport int64_t, uint8_t
 
 from pybroker.core.batch.block cimport block_t
@@ -25,9 +25,9 @@ cdef struct zstd_t:
     zstd_failed_fn failed
     zstd_failed_fn error
 
-# NULL: there is none.
+# The functions of libzstd; NULL if it was not found.
 cdef const zstd_t* zstd_library() noexcept nogil
 
-# What the frames in n bytes hold, after what is in `out`. 0; CORRUPT_MESSAGE if they are malformed, cut or followed by
-# something; MESSAGE_TOO_LARGE if they hold more than `most` bytes; -ENOMEM.
+# Append the content of the frames in n bytes to `out`. 0; CORRUPT_MESSAGE if they are malformed, cut or followed by
+# other bytes; MESSAGE_TOO_LARGE if they hold more than `most` bytes; -ENOMEM.
 cdef int zstd_frames(const uint8_t* p, size_t n, int64_t most, block_t* out) noexcept nogil

@@ -1,9 +1,9 @@
-"""zstd frames, Kafka's codec 4, undone straight out of the batch and into a block.
+"""Decompression of zstd frames, Kafka's codec 4, straight out of the batch into a block.
 
-The library is the one inside the `zstandard` package, one of whose modules exports what it is made of (`_cffi` or
-`backend_c`, by its version), or else the system's libzstd.so.1; it is opened at import, and needs no header to build.
-Contexts are kept: to make one costs more than to undo a small batch. A reader may do with frames that a broker refuses
-(zstd_frame.pyx): several, one after another, and large windows, as Java's reader does.
+The library is the one inside the `zstandard` package, of which one module (`_cffi` or `backend_c`, by version) exports
+libzstd's functions, or else the system's libzstd.so.1; it is opened at import, and needs no header to build. Contexts
+are kept: creating one costs more than decompressing a small batch. Like Java's reader, this one accepts frames that a
+broker refuses (zstd_frame.pyx): several in a row, and large windows.
 """
 
 import os
@@ -13,9 +13,9 @@ from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 
 from pybroker.core.base.libraries import library_paths
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
-from pybroker.core.batch.zstd_frame cimport CONTENT_UNKNOWN
 from pybroker.core.base.pthread cimport pthread_mutex_init, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock
 from pybroker.core.batch.block cimport block_room, block_t
+from pybroker.core.batch.zstd_frame cimport CONTENT_UNKNOWN
 
 cdef extern from "<dlfcn.h>" nogil:
     void* dlopen(const char* name, int flags)
@@ -24,10 +24,10 @@ cdef extern from "<dlfcn.h>" nogil:
 
 cdef enum:
     GUESS_BYTES_MIN = 64 << 10
-    GUESS_RATIO = 8              # what a frame makes that does not say it; a block that is too small grows
-    STEP_BYTES = 16 << 10        # as Kafka's Java reader takes at a time
-    CONTEXTS = 16                # that are kept
-    CONTEXT_BYTES_MAX = 1 << 20  # one that grew with a frame's window is not
+    GUESS_RATIO = 8              # the assumed ratio of a frame without its content's size; the block grows if needed
+    STEP_BYTES = 16 << 10        # the step of Kafka's Java reader
+    CONTEXTS = 16                # kept for reuse
+    CONTEXT_BYTES_MAX = 1 << 20  # a larger context, which grew with a frame's window, is freed
     SESSION_ONLY = 1             # ZSTD_reset_session_only
     NO_MEMORY = 64               # ZSTD_error_memory_allocation
 
@@ -40,7 +40,7 @@ cdef int kept = 0
 
 
 cdef bint open_library(const char* name) noexcept nogil:
-    """Find all that is needed in a library; False if it has not all of it."""
+    """Look up the needed functions in a library; False if one is missing."""
     cdef void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)
     if library == NULL:
         return False
@@ -73,7 +73,7 @@ cdef const zstd_t* zstd_library() noexcept nogil:
 cdef void* take_context() noexcept nogil:
     global kept
     cdef void* context = NULL
-    if pthread_mutex_trylock(&lock) == 0:  # or another thread is at it, or was when this process was forked
+    if pthread_mutex_trylock(&lock) == 0:  # else another thread has it, or had it when this process was forked
         if kept > 0:
             kept -= 1
             context = contexts[kept]
@@ -95,7 +95,7 @@ cdef void give_context(void* context) noexcept nogil:
 
 cdef int undo(
     void* context, const uint8_t* p, size_t n, int64_t most, int64_t guess, int64_t step, block_t* out) noexcept nogil:
-    """At most `step` bytes come out in a call of the library."""
+    """Decompress frames, at most `step` bytes of output per call of the library."""
     cdef int64_t start = out.size, room = guess, left
     cdef bint whole = False
     cdef size_t taken = 0, made, before, status
@@ -104,7 +104,7 @@ cdef int undo(
         left = most - (out.size - start)
         if block_room(out, min(room, left + 1)) != 0:
             return -ENOMEM
-        # A byte more than may be: what would come out there is too much.
+        # Room for one byte more than allowed, to detect too much output.
         left = min(left + 1, out.capacity - out.size, step)
         made, before = 0, taken
         status = zstd.stream(context, out.data + out.size, <size_t>left, &made, p, n, &taken)
@@ -117,9 +117,9 @@ cdef int undo(
             return 0
         whole = whole or status == 0
         if whole and taken == n and <int64_t>made < left:
-            return 0  # a frame that is cut follows a whole one, which Java's reader takes for the end
+            return 0  # a truncated frame after a whole one: Java's reader takes that for the end
         if made == 0 and taken == before or (taken == n and <int64_t>made < left):
-            return CORRUPT_MESSAGE  # it ends within a frame
+            return CORRUPT_MESSAGE  # the input ends within a frame
         room = max(room, out.size - start)
 
 
@@ -140,7 +140,7 @@ cdef int zstd_frames(const uint8_t* p, size_t n, int64_t most, block_t* out) noe
         return -ENOMEM
     status = undo(context, p, n, most, guess, INT64_MAX, out)
     if status == CORRUPT_MESSAGE and content != CONTENT_UNKNOWN and content > STEP_BYTES:
-        # The library may have compared a size that lies, which it does only with room for all of it: Java's has less.
+        # The cause may be a wrong content size, which libzstd checks only with room for all: Java's reader has less.
         out.size = start
         status = undo(context, p, n, most, guess, STEP_BYTES, out)
     give_context(context)

@@ -1,11 +1,11 @@
-"""The headers of zstd frames (RFC 8878), held to what every library asks for.
+"""The check of zstd frame headers (RFC 8878) against the rules of every library.
 
-A broker that takes what a consumer's library refuses has stopped that consumer for good. libzstd has become stricter:
-since 1.5.5 it refuses bits that are reserved, sequences of none with bytes behind them, and four streams of too few
-literals. And those that decompress as a stream, as Java's does, refuse a window of more than 128 MiB, and a block that
-is larger than its window or than 128 KiB; whoever has the whole frame before him, and room for all of it, asks for
-neither. That room depends on the library, and without it none compares the size that a frame says it has, if its last
-block is empty. What is compressed is still left to the library.
+A consumer whose library refuses a stored batch is stuck at it for good, so the broker must refuse the batch. libzstd
+has become stricter: since 1.5.5 it refuses reserved bits, bytes after a count of zero sequences, and four streams with
+too few literals. Streaming readers, such as Java's, refuse a window of more than 128 MiB, and a block larger than its
+window or than 128 KiB; a reader with the whole frame and room for all of its output checks neither. If the last block
+is empty, the content size in the header is only checked with that much room, which depends on the library. The
+compressed data is not checked here.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -15,7 +15,7 @@ cdef enum:
     HEAD_BYTES = 5               # magic and descriptor
     CHECKSUM_BYTES = 4
     BLOCK_HEAD_BYTES = 3
-    RESERVED = 1 << 3            # of the descriptor
+    RESERVED = 1 << 3            # in the descriptor
     HAS_CHECKSUM = 1 << 2
     SINGLE_SEGMENT = 1 << 5
     FOUR_STREAMS_MIN = 6         # literals
@@ -26,10 +26,10 @@ cdef enum block_kind:
     RAW
     RLE
     COMPRESSED
-    TREELESS                     # of literals alone: with the tree of an earlier block
+    TREELESS                     # only for literals: with the tree of an earlier block
 
 cdef uint32_t MAGIC = 0xFD2FB528
-cdef uint32_t SKIPPED_MAGIC = 0x184D2A50  # to ...5F: a frame of what no decoder looks at
+cdef uint32_t SKIPPED_MAGIC = 0x184D2A50  # to ...5F: a skippable frame, which decoders ignore
 cdef uint64_t WINDOW_MAX = 1 << 27
 
 
@@ -42,7 +42,7 @@ cdef inline uint64_t load_le(const uint8_t* p, size_t n) noexcept nogil:
 
 
 cdef const uint8_t* behind_literals(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """Where the sequences of a compressed block begin; NULL where there are none."""
+    """The start of the sequences in a compressed block; NULL if the literals are not strict."""
     cdef int kind, form
     cdef size_t head
     cdef uint64_t told, made, size
@@ -85,8 +85,8 @@ cdef bint is_strict_block(const uint8_t* p, const uint8_t* end) noexcept nogil:
 
 cdef const uint8_t* behind_head(
     const uint8_t* p, const uint8_t* end, uint64_t* window, uint64_t* content) noexcept nogil:
-    """Past the header of a frame, how far back its blocks may reach, and the size that it claims, or CONTENT_UNKNOWN;
-    NULL where it is not strict."""
+    """Skip the header of a frame, and read its window and its content's size, or CONTENT_UNKNOWN; NULL if it is not
+    strict."""
     cdef uint8_t descriptor
     cdef size_t id_bytes, size_bytes
     if end - p < HEAD_BYTES:
@@ -113,7 +113,7 @@ cdef const uint8_t* behind_head(
 
 cdef const uint8_t* behind_frame(
     const uint8_t* p, const uint8_t* end, uint64_t* window, uint64_t* content) noexcept nogil:
-    """Past a frame, whose magic is there, its window and what it says of its content; NULL where it is cut or not
+    """Skip a frame whose magic was checked, and read its window and its content's size; NULL if it is cut or not
     strict."""
     cdef bint has_checksum = end - p >= HEAD_BYTES and p[4] & HAS_CHECKSUM
     cdef uint32_t head
@@ -159,8 +159,8 @@ cdef bint frames_are_strict(const uint8_t* p, const uint8_t* end, uint64_t made)
 
 
 def zstd_frames_are_strict(data, uint64_t made) -> bool:
-    """True if data is whole frames, one behind another, that every library reads, as far as their headers show, and
-    whose contents have the size `made`, bytes."""
+    """True if data is a row of whole frames that every library reads, as far as their headers show, and whose content
+    has `made` bytes in all."""
     cdef Py_buffer view
     cdef bint strict
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)

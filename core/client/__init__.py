@@ -1,1 +1,1 @@
-"""What a producer builds its requests from, and a generator of load."""
+"""The producer's batches, and a load generator."""

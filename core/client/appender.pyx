@@ -1,11 +1,11 @@
-"""What a producer's send() does: a record goes to the open batch of its partition, under the GIL and nothing else.
+"""The append of records in a producer's send(): a record goes to the open batch of its partition, with the GIL as lock.
 
     appender = Appender(queues=busy, batch_size=1 << 20, memory=32 << 20, record_size_max=1 << 20, wake=wake)
     appender.know("topic", [OpenQueue("topic", 0), OpenQueue("topic", 1)])
     made = appender.append("topic", b"value", b"key", None, None, None)
 
-`append` answers with a Delivery, or with why it did nothing, for Python to see to. No step of it lets another thread
-run between a look and what is done by it.
+`append` returns a Delivery, or the reason why it did nothing, which Python handles. No step of it lets another thread
+run between a check and the action that depends on it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -25,20 +25,20 @@ from pybroker.core.batch.murmur2 cimport murmur2_partition
 from pybroker.core.batch.record cimport NULL_LENGTH
 from pybroker.core.client.producer_batch cimport PendingBatch, pending_batch, pending_delivery
 
-# Why nothing was appended. A number above 0: the record has so many bytes, which is too many.
-NO_TOPIC = -1      # it is not known, or the partition is not
-NO_CHOICE = -2     # without key or partition one has to be chosen
+# Why nothing was appended. A number above 0 is the size of a record that is too large.
+NO_TOPIC = -1      # the topic, or the partition, is not known
+NO_CHOICE = -2     # a partition has to be chosen for a record without key and partition
 NO_MEMORY = -3
 
 
 cdef class OpenQueue:
-    """The batches of one partition that are not sent yet: one that is open, and those in `ready`."""
+    """The unsent batches of one partition: the open one, and those in `ready`."""
 
     cdef readonly str topic
     cdef readonly int32_t partition
     cdef readonly PendingBatch open
     cdef readonly object ready
-    cdef int64_t hint  # bytes that the last batch took: what the next one begins with
+    cdef int64_t hint  # the size of the last batch: the next one begins with it
 
     def __init__(self, str topic not None, int32_t partition):
         self.topic = topic
@@ -46,7 +46,7 @@ cdef class OpenQueue:
         self.ready = deque()
 
     def close_batch(self) -> None:
-        """Move the open batch, if there is one, to those that are ready."""
+        """Move the open batch, if any, to the ready ones."""
         cdef PendingBatch batch = self.open
         if batch is not None:
             self.hint = builder_size(&batch.builder)
@@ -55,15 +55,15 @@ cdef class OpenQueue:
 
 
 cdef class _Topic:
-    """What is known of a topic: its queues by partition, and which of them records without a key go to."""
+    """A known topic: its queues by partition, and the partition for records without a key."""
 
     cdef list queues
     cdef int32_t chosen  # -1: none
-    cdef bint fresh      # the choice is new: its queue may have no open batch yet
+    cdef bint fresh      # newly chosen: its queue may have no open batch yet
 
 
 cdef inline object _plain(object content, str what):
-    """A field as bytes or None."""
+    """Convert a field to bytes or None."""
     if isinstance(content, str):
         return (<str>content).encode()
     if isinstance(content, (bytes, bytearray, memoryview)):
@@ -72,7 +72,7 @@ cdef inline object _plain(object content, str what):
 
 
 cdef object _number(object given, str what):
-    """A number as an int of 0 or more: C would take a float for what is in front of its point."""
+    """Check a number of 0 or more and return it as an int: C would truncate a float."""
     if type(given) is not int:
         if isinstance(given, bool) or not hasattr(given, "__index__"):
             raise TypeError(f"a record's {what} is a whole number, not {given!r}")
@@ -83,10 +83,13 @@ cdef object _number(object given, str what):
 
 
 cdef list _pairs(object headers, new_record_t* e):
-    """Headers as pairs of bytes, measured. Keys that were no UTF-8 when they were read survive: surrogateescape."""
+    """Convert headers to pairs of bytes, and measure them. surrogateescape keeps keys that were read as invalid
+    UTF-8."""
     cdef list pairs = []
+    if not isinstance(headers, (list, tuple)) and hasattr(headers, "items"):
+        headers = headers.items()
     for pair in headers:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:  # of a dict they would be letters of its keys
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:  # of a str it would be a letter
             raise TypeError(f"a record's header is a pair of a key and a value, not {pair!r}")
         name, content = pair
         key = (<str?>name).encode("utf-8", "surrogateescape")
@@ -108,8 +111,8 @@ cdef uint8_t* _put(uint8_t* at, object field) noexcept:
 cdef class Appender:
     """The open batches of a producer.
 
-    queues: a set, to which a queue is added with its first record. memory: bytes of all records that have no outcome
-    yet. wake: called without arguments when there is something new to send."""
+    queues: a set to which a queue is added with its first record. memory: the limit for bytes of records without an
+    outcome. wake: called without arguments when there is something new to send."""
 
     cdef readonly int64_t used
     cdef int64_t batch_size
@@ -128,40 +131,41 @@ cdef class Appender:
         self.topics = {}
 
     def know(self, str topic not None, list queues not None) -> None:
-        """The queues of a topic, by partition; those of an earlier call at their places."""
+        """Set the queues of a topic, by partition; queues of an earlier call keep their places."""
         cdef _Topic entry = _Topic.__new__(_Topic)
         entry.queues = queues
         entry.chosen = -1
         self.topics[topic] = entry
 
     def forget(self) -> None:
-        """No topic is known any more: nothing is appended from now on."""
+        """Forget all topics: from now on nothing is appended."""
         self.topics = {}
 
     def choose(self, str topic not None, int32_t partition) -> None:
-        """The partition for records without a key, until its batch is closed."""
+        """Set the partition for records without a key, until its batch is closed."""
         cdef _Topic entry = self.topics.get(topic)
         if entry is not None and 0 <= partition < len(entry.queues):
             entry.chosen = partition
             entry.fresh = True
 
     def reserve(self, int64_t size) -> bool:
-        """Take memory for batches that come ready-made; False if there is not so much, and something is in use."""
+        """Reserve memory for ready-made batches; False if there is not enough, and some is in use."""
         if self.used and self.used + size > self.memory:
             return False
         self.used += size
         return True
 
     def release(self, int64_t size) -> None:
-        """The memory of a batch that has its outcome is free."""
+        """Release the memory of a batch that has its outcome."""
         self.used -= size
 
     def append(self, str topic not None, value, key, headers, partition, timestamp_ms):
-        """Add a record of bytes, str or None; headers are (str, bytes or None), a partition of None is to be found, a
-        time of None is now. A Delivery, or NO_TOPIC, NO_CHOICE, NO_MEMORY, or the bytes of a record that is too large.
+        """Append a record. value and key: bytes, str or None; headers: (str, bytes or None); partition None: choose
+        one; timestamp_ms None: now. Returns a Delivery, or NO_TOPIC, NO_CHOICE, NO_MEMORY, or the size of a record that
+        is too large.
 
-        Raises TypeError for what is none of those, ValueError for a negative partition or time, OverflowError for one
-        that is too large."""
+        Raises TypeError for other types, ValueError for a negative partition or timestamp, OverflowError for one that
+        is too large."""
         cdef int32_t place = NO_CHOICE
         cdef PyObject* known
         cdef new_record_t e
@@ -184,13 +188,13 @@ cdef class Appender:
         if key is not None:
             e.key = <const uint8_t*>PyBytes_AS_STRING(key)
         e.key_size = NULL_LENGTH if key is None else PyBytes_GET_SIZE(key)
-        known = PyDict_GetItem(self.topics, topic)  # borrowed: what runs above could have had it replaced
+        known = PyDict_GetItem(self.topics, topic)  # borrowed, after all user code above: it could replace the entry
         if known == NULL:
             return NO_TOPIC
         return self._append(<_Topic>known, &e, pairs, place)
 
     cdef object _append(self, _Topic topic, new_record_t* e, list pairs, int32_t partition):
-        """Where the record goes, and into which batch."""
+        """Choose the record's partition and batch, and append it."""
         cdef bint sticky = partition == NO_CHOICE and e.key == NULL
         cdef OpenQueue queue
         cdef PendingBatch batch
@@ -208,7 +212,7 @@ cdef class Appender:
         if queue.open is None:
             if sticky and not topic.fresh:
                 return NO_CHOICE
-            fresh = pending_batch(queue.topic, partition, queue.hint)  # may collect garbage, and so let others run
+            fresh = pending_batch(queue.topic, partition, queue.hint)  # may run the garbage collector and other threads
             if queue.open is None:
                 queue.open = fresh
                 news = True
@@ -236,7 +240,7 @@ cdef class Appender:
         return delivery
 
     cdef object _undo(self, OpenQueue queue, int64_t why):
-        """Nothing was added: a batch that was just made for it goes again."""
+        """Remove a batch that was created for a record which is not appended."""
         if queue.open is not None and queue.open.count == 0:
             queue.open = None
         return why

@@ -1,11 +1,11 @@
-"""A generator of load, so that what a broker reaches is not what its client library reaches.
+"""A load generator, which measures a broker without the limits of a client library.
 
-One frame a connection is made by the caller, and sent again and again, to one partition after the other: closed loop
-(each connection keeps `depth` requests on their way) or open loop (requests fall due at a fixed rate, and each is timed
-from when it was due, not from when there was room to send it: a broker that stalls must not slow down the clock that it
-is judged by). Answers are told apart by their sizes alone, since each connection gets them in order; of Produce the
-error code is looked at, of Fetch also the headers of the batches, which tell the offset to ask for next. At the end of
-a log reading begins again at offset 0.
+The caller makes one frame for each connection, which is sent again and again, for one partition after the other. Closed
+loop: each connection keeps `depth` requests in flight. Open loop: requests are due at a fixed rate, and each is timed
+from when it was due, not from when it could be sent, so that a stalled broker does not slow down the clock that
+measures it. Responses come in order, and only their sizes are needed to separate them. Of a Produce response the error
+code is read; of a Fetch response also the batch headers, for the next fetch offset. At the end of a log, fetching
+starts over at offset 0.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -23,6 +23,7 @@ from pybroker.core.base.cursor cimport load_be16, load_be32, load_be64, store_be
 from pybroker.core.base.epoll cimport (
     EPOLLET, EPOLLIN, EPOLLOUT, EPOLL_CLOEXEC, EPOLL_CTL_ADD, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
 )
+from pybroker.core.base.frame cimport SIZE_BYTES
 from pybroker.core.base.socket cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
 from pybroker.core.base.tls cimport PIECE_BYTES, tls_flush, tls_free, tls_recv, tls_scratch_t, tls_send
 from pybroker.core.base.tls_socket cimport TlsSocket
@@ -31,29 +32,28 @@ from pybroker.core.batch.batch cimport (
 )
 
 cdef enum:
-    SIZE_BYTES = 4
     INPUT_BYTES_MIN = 1 << 16
     ANSWER_BYTES_MAX = 256 << 20
     EVENTS_MAX = 64
     DEPTH_MAX = 1000
     LANES_MAX = 10000
     WAIT_MS = 100
-    BURST_BYTES_MAX = 1 << 14               # small frames go out together, as a client's library sends them
+    BURST_BYTES_MAX = 1 << 14               # small frames are sent together, as client libraries do
 
 cdef enum:
     SECOND_NS = 1000000000
-    DRAIN_NS = 5000000000                   # how long answers are waited for once no request is sent any more
+    DRAIN_NS = 5000000000                   # how long to wait for responses after the last request
 
 
 cdef void count(int64_t* of, int64_t n) noexcept nogil:
-    """Add to a tally that other threads may read meanwhile; only one writes."""
+    """Add to a tally that other threads may read; there is only one writer."""
     store_i64(of, of[0] + n)
 
 
 # -- latencies ---------------------------------------------------------------------------------------------------------
 
 cdef int32_t bucket_of(int64_t value) noexcept nogil:
-    """Values below 64 have a bucket of their own; above, each power of two has 64."""
+    """Return the bucket of a value. Values below 64 have their own bucket; above, each power of two has 64."""
     cdef int32_t shift = 0
     if value < 0:
         return 0
@@ -63,7 +63,7 @@ cdef int32_t bucket_of(int64_t value) noexcept nogil:
 
 
 cdef int64_t bucket_top(int32_t bucket) noexcept nogil:
-    """The largest value that falls into a bucket."""
+    """The largest value of a bucket."""
     cdef int32_t shift = bucket // STEPS - 1 if bucket >= STEPS else 0
     return ((<int64_t>(bucket - shift * STEPS) + 1) << shift) - 1
 
@@ -71,7 +71,7 @@ cdef int64_t bucket_top(int32_t bucket) noexcept nogil:
 # -- one connection ----------------------------------------------------------------------------------------------------
 
 cdef ssize_t send_some(lane_t* e) noexcept nogil:
-    """Bytes, or -errno."""
+    """Send a part of the frames; the bytes sent, or -errno."""
     cdef int64_t n = min(e.left, <int64_t>PIECE_BYTES)
     cdef int status
     if e.tls == NULL:
@@ -82,7 +82,7 @@ cdef ssize_t send_some(lane_t* e) noexcept nogil:
 
 
 cdef int push_rest(lane_t* e) noexcept nogil:
-    """Send what is left of a frame. 1: all gone; 0: the socket is full; -errno."""
+    """Send the rest of the frames. 1: all sent; 0: the socket is full; -errno."""
     cdef ssize_t sent = 0 if e.tls == NULL else tls_flush(e.tls)
     if sent < 0:
         return 0 if sent == -EAGAIN else <int>sent
@@ -98,7 +98,7 @@ cdef int push_rest(lane_t* e) noexcept nogil:
 
 
 cdef int issue(generator_t* g, lane_t* e, int64_t due_ns, int32_t n) noexcept nogil:
-    """Send n frames, at most `burst`, each to the next partition; as much of them as the socket takes."""
+    """Send n frames, at most `burst`, each to the next partition, as far as the socket takes them."""
     cdef int32_t i
     for i in range(n):
         store_be32(e.frame + i * e.frame_bytes + g.index_at, e.partitions[e.next_partition])
@@ -116,13 +116,13 @@ cdef bint has_room(const generator_t* g, const lane_t* e) noexcept nogil:
 
 
 cdef void read_batches(generator_t* g, lane_t* e, uint8_t* at, int64_t n) noexcept nogil:
-    """Count the whole batches of an answer, and ask for what lies behind them."""
+    """Count the complete batches of a response, and set the next fetch offset."""
     cdef int64_t size, next_offset = 0
     cdef uint8_t* p = at
     while n - (p - at) >= HEADER_BYTES:
         size = LENGTH_BYTES + <int64_t>load_be32(p + AT_BATCH_LENGTH)
         if size < HEADER_BYTES or size > n - (p - at):
-            break  # a broker may end its answer in the middle of a batch
+            break  # a response may end in the middle of a batch
         count(&g.tally.records, load_be32(p + AT_COUNT))
         count(&g.tally.bytes, size)
         next_offset = load_be64(p + AT_BASE_OFFSET) + load_be32(p + AT_LAST_OFFSET_DELTA) + 1
@@ -131,7 +131,7 @@ cdef void read_batches(generator_t* g, lane_t* e, uint8_t* at, int64_t n) noexce
 
 
 cdef int take_answer(generator_t* g, lane_t* e, uint8_t* answer, int64_t n, int64_t at_ns) noexcept nogil:
-    """Count one answer; -1 if it is not one to what was asked."""
+    """Count a response; -1 if it does not match a request."""
     cdef int32_t error, length
     if e.waiting == 0 or n < g.error_at + 2:
         return -1
@@ -167,7 +167,7 @@ cdef int grow_input(lane_t* e, int64_t wanted) noexcept nogil:
 
 
 cdef int hear(generator_t* g, lane_t* e) noexcept nogil:
-    """Read until the socket is empty, and count the answers; -1: the connection is of no further use."""
+    """Read until the socket is empty, and count the responses; -1: close the connection."""
     cdef int64_t at, n, at_ns
     cdef ssize_t got
     while True:
@@ -200,7 +200,8 @@ cdef int hear(generator_t* g, lane_t* e) noexcept nogil:
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 cdef void lose(generator_t* g, lane_t* e) noexcept nogil:
-    """A connection that its peer closed, or that answered nonsense: what it was owed counts as errors."""
+    """Give up a connection that its peer closed, or that sent an invalid response: outstanding responses count as
+    errors."""
     e.dead = 1
     count(&g.tally.errors, max(1, e.waiting))
     store_i64(&g.tally.last_error, -1)
@@ -209,7 +210,7 @@ cdef void lose(generator_t* g, lane_t* e) noexcept nogil:
 
 
 cdef int send_due(generator_t* g, int64_t* due_ns, int64_t step_ns, int64_t at_ns, int32_t* lane) noexcept nogil:
-    """Open loop: send what fell due, to the connections in turn; how many could be sent."""
+    """Open loop: send the requests that are due, over the connections in turn; the number sent."""
     cdef int32_t tried = 0, sent = 0
     cdef lane_t* e
     while due_ns[0] <= at_ns and tried < g.lane_count:
@@ -243,7 +244,7 @@ cdef bint all_dead(const generator_t* g) noexcept nogil:
 
 
 cdef void fill(generator_t* g, lane_t* e) noexcept nogil:
-    """Closed loop: as many requests as may be on their way."""
+    """Closed loop: send requests up to `depth`."""
     cdef int64_t at_ns = monotonic_ns()
     while has_room(g, e):
         if issue(g, e, at_ns, min(e.burst, g.depth - e.waiting)) < 0:
@@ -251,7 +252,7 @@ cdef void fill(generator_t* g, lane_t* e) noexcept nogil:
 
 
 cdef int drive(generator_t* g, int64_t seconds_ns, int64_t step_ns, int64_t bytes_max) noexcept nogil:
-    """Send and hear for so long, or until so many bytes were sent, then only hear; -errno if epoll fails."""
+    """Send and receive for so long, or until so many bytes were sent, then only receive; -errno if epoll fails."""
     cdef epoll_event events[EVENTS_MAX]
     cdef epoll_event ev
     cdef lane_t* e
@@ -277,7 +278,7 @@ cdef int drive(generator_t* g, int64_t seconds_ns, int64_t step_ns, int64_t byte
             break
         if sending and step_ns > 0:
             send_due(g, &due_ns, step_ns, at_ns, &lane)
-        # Open loop: the next request is due within less than epoll can wait.
+        # Open loop: the next request is due sooner than epoll can wait.
         n = epoll_wait(ep, events, EVENTS_MAX, 0 if sending and step_ns > 0 else WAIT_MS)
         for i in range(n):
             e = <lane_t*>events[i].data.ptr
@@ -296,7 +297,8 @@ cdef int drive(generator_t* g, int64_t seconds_ns, int64_t step_ns, int64_t byte
 
 
 cdef class LoadGenerator:
-    """Connections that send ready frames and count the answers. The sockets stay the caller's, and outlive it."""
+    """Connections that send prepared frames and count the responses. The caller keeps the sockets, and closes them
+    later."""
 
     cdef generator_t g
 
@@ -325,7 +327,7 @@ cdef class LoadGenerator:
                 self.encrypt(i, tls[i])
 
     cdef int encrypt(self, int i, TlsSocket tls) except -1:
-        """What was its socket's until now, after the handshake, is the connection's."""
+        """Take over the TLS of a socket, after the handshake."""
         if self.g.scratch == NULL:
             self.g.scratch = <tls_scratch_t*>malloc(sizeof(tls_scratch_t))
         if self.g.scratch == NULL:

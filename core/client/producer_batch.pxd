@@ -1,19 +1,19 @@
-"""A batch on its way to a broker, and the outcome of each of its records."""
+"""A producer's batch, from the first append to the outcome of each record."""
 
 from libc.stdint cimport int32_t, int64_t
 
 from pybroker.core.batch.builder cimport SealedBatch, builder_t
 
 cdef class PendingBatch:
-    # open (records are added) --seal--> sealed (it is sent, perhaps again) --end--> ended
-    cdef builder_t builder          # while it is open
-    cdef readonly SealedBatch sealed  # what is sent; None while it is open, and once it has ended
+    # open (records are appended) --seal--> sealed (it is sent, perhaps again) --end--> ended
+    cdef builder_t builder          # while open
+    cdef readonly SealedBatch sealed  # the bytes to send; None while open, and after the end
     cdef readonly str topic
     cdef readonly int32_t partition
     cdef readonly int32_t count
-    cdef readonly double created_s  # of the monotonic clock
-    cdef readonly int64_t size      # bytes, as counted against the memory of its producer
-    # The sender's.
+    cdef readonly double created_s  # monotonic clock
+    cdef readonly int64_t size      # bytes, as counted against the producer's memory
+    # For the sender.
     cdef public int64_t producer_id
     cdef public int32_t epoch
     cdef public int64_t sequence    # of its first record, -1: none yet
@@ -23,7 +23,7 @@ cdef class PendingBatch:
     cdef readonly int64_t base_offset
     cdef readonly int64_t log_append_time_ms
     cdef readonly object error
-    cdef list parts                 # of a batch that was split: (first record, base offset, time, error)
+    cdef list parts                 # of a batch sent in parts: (first record, base offset, time, error)
     cdef list calls
     cdef object event
 

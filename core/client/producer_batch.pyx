@@ -1,9 +1,8 @@
-"""Batches on their way to a broker, and the outcome of each of their records, which costs nothing until it is asked
-for.
+"""A producer's batches, and the outcome of each of their records, which costs nothing unless it is used.
 
 `PendingBatch.end` sets an outcome once: it wakes the threads that wait for a record of the batch, and calls the
-delivery callbacks. A callback is the user's code and may raise anything, SystemExit and CancelledError too: the
-exception is logged, at most one line a second, and the other callbacks are called.
+delivery callbacks. A callback is user code and may raise anything, SystemExit and CancelledError too: the exception is
+logged, at most one line per second, and the other callbacks are called.
 """
 
 cimport cython
@@ -17,19 +16,30 @@ from pybroker.core.base.clock cimport monotonic_ns
 from pybroker.core.batch.block cimport block_free
 from pybroker.core.batch.builder cimport SealedBatch, builder_init, builder_seal
 
-# Compiled code has no frame that would tell namedtuple its module, by which pickle finds it.
+# With `module` pickle finds it: compiled code has no frame from which namedtuple could get it.
 RecordMetadata = namedtuple("RecordMetadata", "topic partition offset timestamp_ms", module=__name__)
 
 _log = logging.getLogger("pybroker.client")
 
+OTHER_NAMES = {
+    "get": "result(timeout_s)",
+    "succeeded": "done() and exception() is None",
+    "failed": "done() and exception() is not None",
+    "is_done": "done()",
+    "value": "result()",
+    "add_callback": "add_done_callback(call), or send(..., on_delivery=call)",
+    "add_errback": "add_done_callback(call), or send(..., on_delivery=call)",
+    "add_both": "add_done_callback(call)",
+}
+"""Attributes of kafka-python's futures, and ours of the same meaning."""
+
 cdef int64_t LOG_PAUSE_NS = 1_000_000_000
-cdef int64_t logged_ns = -LOG_PAUSE_NS   # when a callback's exception was logged last
+cdef int64_t logged_ns = -LOG_PAUSE_NS   # when a callback's exception was last logged
 cdef int64_t unlogged = 0                # exceptions since then
 
 
 cpdef int log_callback(str kind) except -1:
-    """Log the exception that a callback of the program raised, and how many were not logged since the last line; or
-    only count it."""
+    """Log the current exception of a callback, and how many were not logged since the last line; or only count it."""
     global logged_ns, unlogged
     cdef int64_t now_ns = monotonic_ns()
     if now_ns - logged_ns < LOG_PAUSE_NS:
@@ -40,7 +50,7 @@ cpdef int log_callback(str kind) except -1:
     try:
         words = f", and {more} more since the last such line" if more else ""
         _log.exception("a %s callback failed%s", kind, words)
-    except BaseException:  # a log handler is the user's code, too
+    except BaseException:  # a log handler is user code, too
         pass
     return 0
 
@@ -78,7 +88,7 @@ cdef class PendingBatch:
 
     @staticmethod
     def of(str topic not None, int32_t partition, SealedBatch sealed not None, created_s=None) -> PendingBatch:
-        """A batch that is sealed already; made now, or as long ago as another that it is a part of."""
+        """A batch of bytes sealed before; created now, or at created_s, as the batch that it is a part of."""
         cdef PendingBatch batch = pending_batch(topic, partition, 0)
         if created_s is not None:
             batch.created_s = created_s
@@ -88,7 +98,7 @@ cdef class PendingBatch:
         return batch
 
     def seal(self, int16_t attributes, compress) -> SealedBatch:
-        """Its bytes, made when first asked for; `attributes` name the codec that `compress` applies."""
+        """Return its bytes, sealed by the first call; `attributes` name the codec that `compress` applies."""
         if self.sealed is None:
             if self.ended:
                 raise ValueError("the batch has its outcome, and its records are gone")
@@ -96,13 +106,13 @@ cdef class PendingBatch:
         return self.sealed
 
     def delivery(self) -> Delivery:
-        """The outcome of the whole batch, told as that of its first record."""
+        """A delivery for the whole batch, with the outcome of its first record."""
         cdef Delivery delivery = pending_delivery(self, -1)
         delivery.index = 0
         return delivery
 
     def end(self, int64_t base_offset, int64_t log_append_time_ms, error) -> bool:
-        """Its outcome: where it lies, or why not. False, and nothing changes, if it has one."""
+        """Set its outcome: its position, or the error. False, and nothing changes, if it has one."""
         if self.ended:
             return False
         self.base_offset = base_offset
@@ -117,14 +127,14 @@ cdef class PendingBatch:
         return True
 
     def end_parts(self, list parts not None) -> bool:
-        """Of a batch that was sent in parts: (first record, base offset, log append time, error) of each."""
+        """Set the outcome of a batch sent in parts: (first record, base offset, log append time, error) of each."""
         if not self.ended:
             self.parts = sorted(parts, key=lambda part: part[0])
         return self.end(parts[0][1], parts[0][2], parts[0][3])
 
     def abandon(self, error) -> None:
-        """A process that was forked has the batch, and not the producer that sends it: whoever asks here is told the
-        error. What was to be called is called in the other process."""
+        """Set an error as the outcome in a forked process, which has the batch, but not the producer that sends it.
+        Callbacks run only in the parent process."""
         if not self.ended:
             self.calls = self.event = None
             self.error = error
@@ -140,10 +150,10 @@ cdef class PendingBatch:
         return (-1 if base_offset < 0 else base_offset + index - first), by_log, error
 
     cdef int call_out(self, bint raises) except -1:
-        """Make the waiting calls. The thread that takes the list makes them all, so none is made twice or left out.
+        """Run the waiting callbacks. The thread that takes the list runs all of them, so each runs exactly once.
 
-        With `raises` the thread is the caller's own: what is no Exception (Ctrl-C, SystemExit) is raised once all
-        calls are made. On the sending thread it is logged instead."""
+        With `raises` this is the caller's thread: an exception that is no Exception (Ctrl-C, SystemExit) is raised
+        after all callbacks. On the sending thread it is logged instead."""
         leaving = None
         while self.calls:
             calls, self.calls = self.calls, None
@@ -171,19 +181,33 @@ cdef class PendingBatch:
 
 
 @cython.freelist(1024)
-@cython.no_gc  # it refers to its batch, which refers to it only until it is called
+@cython.no_gc  # its batch refers back to it only until the callbacks have run
 cdef class Delivery:
-    """The outcome of one record that was sent, now or later."""
+    """The outcome of one record, now or later."""
 
     def __init__(self) -> None:
         raise TypeError("a Delivery comes from a producer")
 
+    def __repr__(self) -> str:
+        where = f"{self.batch.topic}-{self.batch.partition}"
+        if not self.batch.ended:
+            return f"<Delivery to {where}: not acknowledged yet>"
+        offset, _, error = self.batch.outcome(self.index)
+        return f"<Delivery to {where}: {f'offset {offset}' if error is None else f'refused, {error}'}>"
+
+    def __getattr__(self, name):
+        words = f"'Delivery' object has no attribute {name!r}"
+        if name in OTHER_NAMES:
+            words = f"{words}: here it is {OTHER_NAMES[name]}"
+        raise AttributeError(words)
+
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """True if the outcome is known."""
         return self.batch.ended
 
     def result(self, timeout_s=None):
-        """Where the record lies. Raises the KafkaError that refused it, TimeoutError if neither is known in time."""
+        """The position of the record. Raises the KafkaError of a failed record, TimeoutError without an outcome in
+        time."""
         error = self.exception(timeout_s)
         if error is not None:
             raise error
@@ -192,13 +216,15 @@ cdef class Delivery:
         return RecordMetadata(self.batch.topic, self.batch.partition, offset, timestamp_ms)
 
     def exception(self, timeout_s=None):
-        """Why the record was refused, None if it is acknowledged. TimeoutError if that is not known in time."""
+        """The KafkaError of a failed record; None if it is acknowledged. Raises TimeoutError without an outcome in
+        time."""
         if not self.batch.wait(timeout_s):
             raise TimeoutError(f"no acknowledgement within {timeout_s:g} s")
         return self.batch.outcome(self.index)[2]
 
     def add_done_callback(self, call) -> None:
-        """Call with this delivery once its outcome is known: on the producer's thread, or here if it is already."""
+        """Call `call` with this delivery when its outcome is known: on the producer's thread, or here if it is known
+        already."""
         cdef PendingBatch batch = self.batch
         cdef list entry = [(call, self)]
         # No allocation from here on: it may run the garbage collector, and with it other threads, one of which may

@@ -1,1 +1,1 @@
-"""Batches into columns and columns into batches, without a Python object a record."""
+"""Decoding batches into columns and encoding columns into batches, without a Python object for each record."""

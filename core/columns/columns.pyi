@@ -9,13 +9,13 @@ from pybroker.core.columns.partition_batches import PartitionBatches
 Bytes = bytes | bytearray | memoryview
 
 COLUMNS: Final[tuple[str, ...]]
-"""offset, timestamp, timestamp_type, key, value, headers."""
+"""The names offset, timestamp, timestamp_type, key, value, headers."""
 
 class Columns:
     """Columns that grow with every read, in Arrow's layout.
 
-    columns: which of COLUMNS, the others cost nothing. timestamp_unit: what one is in the column, 1000 us for 1 ms.
-    decompress(codec, packed, bytes_max) makes the records of a compressed batch, at most bytes_max."""
+    columns: some of COLUMNS, the others cost nothing. timestamp_unit: of the timestamp column, 1 ms is 1000 us.
+    decompress(codec, packed, bytes_max) returns the records of a compressed batch, at most bytes_max."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Columns:
     def __len__(self) -> int: ...
     @property
     def nbytes(self) -> int:
-        """Bytes of keys, values and headers so far."""
+        """The bytes of keys, values and headers so far."""
     def read(
         self,
         batches: PartitionBatches,
@@ -36,17 +36,17 @@ class Columns:
         max_bytes: int | None = None,
         tag: object = None,
     ) -> int:
-        """Add the partition's next records, all that are left or max_records; how many it were.
+        """Add the partition's next records, all that are left or max_records; the number added.
 
-        It ends early where nbytes has reached max_bytes, with whole batches, or a column would pass 2 GiB:
-        `batches.finished` is False then, and take() makes room. `tag` is noted with the rows. Raises LogError (2, 10,
-        43, 56, 76, 87) with the batch's offset; the rows before it are there.
+        It ends early, at the end of a batch, when nbytes has reached max_bytes, or before a column would exceed 2 GiB:
+        `batches.finished` is then False, and take() makes room. `tag` is recorded with the rows. Raises LogError with
+        the batch's offset; the rows before it are added.
         """
     def take(self) -> ColumnBatch:
-        """The rows so far; the columns are empty after it."""
+        """Return the rows so far, and empty the columns."""
 
 class Binary:
-    """A column of bytes, nulls allowed: `length` rows, int32 `offsets` into `data`, a bit a row in `validity`."""
+    """A column of nullable bytes: `length` rows, int32 `offsets` into `data`, one bit a row in `validity`."""
 
     length: Final[int]
     nulls: Final[int]
@@ -55,14 +55,15 @@ class Binary:
     validity: Final[Block | None]  # least significant bit first, 0 is null; None without nulls
 
 class Headers:
-    """A list of (key, value) a row: int32 `offsets` into two columns, the keys UTF-8 by Kafka's rule, unchecked."""
+    """A list of (key, value) for each row: int32 `offsets` into two columns; keys are UTF-8 as in Kafka, but not
+    checked."""
 
     offsets: Final[Block]  # rows + 1
     key: Final[Binary]
     value: Final[Binary]
 
 class ColumnBatch:
-    """Rows that Columns.take() gave; a column that was not asked for is None."""
+    """The rows returned by Columns.take(); a column that was not requested is None."""
 
     rows: Final[int]
     runs: Final[list[tuple[Any, int]]]  # (tag, rows) of each read, in order

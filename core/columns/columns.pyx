@@ -1,4 +1,4 @@
-"""Columns: records of many batches, and of many partitions, gathered into what NumPy and Arrow read in place.
+"""Columns: records of many batches, and of many partitions, in arrays that NumPy and Arrow read in place.
 
     batches = PartitionBatches(fetched, start_offset=40)
     columns = Columns(["offset", "value"], decompress=...)
@@ -6,7 +6,7 @@
         columns.read(batches, tag=("topic", 0))
     batch = columns.take()
 
-Neither reading nor what lies behind it takes the GIL, but for one call to `decompress` a batch.
+Decoding does not take the GIL, except for one call of `decompress` for a batch.
 """
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
@@ -33,7 +33,7 @@ COLUMNS = tuple(WANTS)
 
 
 cdef class Binary:
-    """A column of bytes, nulls allowed: Arrow's binary layout with 32-bit offsets."""
+    """A column of nullable bytes: Arrow's binary layout with 32-bit offsets."""
 
     cdef readonly Py_ssize_t length
     cdef readonly Py_ssize_t nulls
@@ -43,7 +43,7 @@ cdef class Binary:
 
 
 cdef class Headers:
-    """A list of (key, value) a row: `offsets`, an int32 a row and one more, into two columns of bytes."""
+    """A list of (key, value) for each row: `offsets`, one int32 more than rows, into two columns of bytes."""
 
     cdef readonly object offsets
     cdef readonly Binary key
@@ -51,10 +51,10 @@ cdef class Headers:
 
 
 cdef class ColumnBatch:
-    """Rows that Columns.take() gave; a column that was not asked for is None."""
+    """The rows returned by Columns.take(); a column that was not requested is None."""
 
     cdef readonly Py_ssize_t rows
-    cdef readonly list runs  # (tag, rows): of which batches the rows are, in order
+    cdef readonly list runs  # (tag, rows): the batches of the rows, in order
     cdef readonly object offset  # int64
     cdef readonly object timestamp  # int64
     cdef readonly str timestamp_unit
@@ -84,8 +84,8 @@ cdef int64_t _nbytes(const columns_t* c) noexcept nogil:
 
 
 cdef int _fill(columns_t* c, batches_t* f, int64_t most, int64_t bytes_enough) noexcept nogil:
-    """Read on until `most` rows or enough bytes are there, the batches ends, the columns are full or Python has to
-    act."""
+    """Read until there are `most` rows or enough bytes, the batches end, the columns are full or Python has to
+    decompress."""
     cdef int64_t start = c.rows, wanted
     cdef int status
     while True:
@@ -107,13 +107,13 @@ cdef int _fill(columns_t* c, batches_t* f, int64_t most, int64_t bytes_enough) n
 cdef class Columns:
     """Columns that grow with every read, in Arrow's layout.
 
-    columns: which of COLUMNS; the others cost nothing. timestamp_unit: "ms", or "us" for readers that count so.
-    decompress(codec, packed, bytes_max): what a codec made of `packed`, at most bytes_max of it.
+    columns: some of COLUMNS; the others cost nothing. timestamp_unit: "ms" or "us". decompress(codec, packed,
+    bytes_max): returns `packed` decompressed, at most bytes_max.
     """
 
     cdef columns_t c
     cdef object decompress
-    cdef int64_t scratch_bytes  # that the last batches needed to decompress into
+    cdef int64_t scratch_bytes  # the size that the last batches needed for decompression
     cdef list runs
     cdef bint busy
 
@@ -137,22 +137,22 @@ cdef class Columns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys, values and headers so far."""
+        """The bytes of keys, values and headers so far."""
         return _nbytes(&self.c)
 
     def read(self, PartitionBatches batches not None, *, max_records=None, max_bytes=None, tag=None) -> int:
-        """Add the partition's next records, all that are left or max_records; how many it were.
+        """Add the partition's next records, all that are left or max_records; the number added.
 
-        It ends early where nbytes has reached max_bytes, with whole batches, or a column would pass 2 GiB:
-        `batches.finished` is False then, and take() makes room. `tag` is noted with the rows. Raises LogError (2, 10,
-        43, 56, 76, 87) with the batch's offset; the rows before it are there.
+        It ends early, at the end of a batch, when nbytes has reached max_bytes, or before a column would exceed 2 GiB:
+        `batches.finished` is then False, and take() makes room. `tag` is recorded with the rows. Raises LogError with
+        the batch's offset; the rows before it are added.
         """
         cdef columns_t before = self.c
         cdef int64_t most = INT64_MAX if max_records is None else max_records
         if most < 0:
             raise ValueError(f"max_records is {max_records}")
         if self.busy or batches.busy:
-            raise RuntimeError("columns and what fills them are read by one thread at a time")
+            raise RuntimeError("Columns and PartitionBatches are used by one thread at a time")
         self.busy = batches.busy = True
         failure = None
         batches.begin_read()
@@ -164,7 +164,7 @@ cdef class Columns:
             columns_forget(&self.c, &before)
             batches.let_go()
             if isinstance(failure, Exception):
-                failure = None   # it may be that of bytes that are not the file's
+                failure = None   # the error may come from bytes that differ from the file's
         self.busy = batches.busy = False
         if self.c.rows > before.rows:
             self.runs.append((tag, self.c.rows - before.rows))
@@ -193,11 +193,11 @@ cdef class Columns:
         return 0
 
     def take(self) -> ColumnBatch:
-        """The rows so far; the columns are empty after it."""
+        """Return the rows so far, and empty the columns."""
         cdef ColumnBatch taken = ColumnBatch.__new__(ColumnBatch)
         cdef int32_t wants = self.c.wants
         if self.busy:
-            raise RuntimeError("columns are read by one thread at a time")
+            raise RuntimeError("Columns are used by one thread at a time")
         if columns_seal(&self.c) != 0:
             raise MemoryError
         taken.rows = self.c.rows

@@ -1,8 +1,8 @@
-"""Records into columns, in Arrow's layout: what one batch after another adds to growing blocks, without an object.
+"""Records into columns, in Arrow's layout: each batch is appended to growing blocks, without Python objects.
 
-A column of bytes is three blocks: `offsets`, an i32 a row and one before the first, into `data`, and `validity`, a bit
-a row, 0 for null. Headers are one such list a row: `header_offsets` into two columns of bytes, keys and values. Offsets
-have 32 bits because nobody wants 2 GiB in one piece: who adds stops before a batch that might not fit (DECODE_FULL).
+A column of bytes is three blocks: `offsets`, one i32 before the first row and one for each row, into `data`, and
+`validity`, one bit a row, 0 for null. Headers are such a list for each row: `header_offsets` into two columns of bytes,
+keys and values. Offsets have 32 bits; decoding stops before a batch that might exceed 2 GiB (DECODE_FULL).
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -46,9 +46,9 @@ cdef struct run_t:
     # The records of one batch, uncompressed, while they are read.
     batch_t b
     cursor_t r
-    int64_t index  # records passed
-    int64_t last_delta  # of the last one passed, -1 before the first
-    const uint8_t* raw  # the whole batch, if its CRC is made once the first of its records were read; else NULL
+    int64_t index  # records read
+    int64_t last_delta  # offset delta of the last record read, -1 before the first
+    const uint8_t* raw  # the whole batch while its CRC check is pending; else NULL
 
 cdef inline void run_init(run_t* run, const batch_t* b, const uint8_t* plain, int64_t n) noexcept nogil:
     run.b = b[0]
@@ -61,13 +61,13 @@ cdef void columns_init(columns_t* c) noexcept nogil
 
 cdef void columns_free(columns_t* c) noexcept nogil
 
-# Before the blocks are handed out: lists of no rows too have their first offset. 0 or -ENOMEM.
+# Prepare the blocks for handing out: lists without rows have their first offset, too. 0 or -ENOMEM.
 cdef int columns_seal(columns_t* c) noexcept nogil
 
-# Add the records of a run at offsets from `start` to below `end`, `most` at most; the run goes on where this ended.
-# OK, with run.index == run.b.count if the batch is done with; then also where `end` was met. Else nothing was added:
-# DECODE_FULL, INVALID_RECORD, -ENOMEM, or what the CRC says.
+# Add the records of a run with offsets from `start` to below `end`, at most `most`; the next call continues the run.
+# OK; the batch is finished if run.index == run.b.count, or if `end` was reached. Otherwise nothing was added:
+# DECODE_FULL, INVALID_RECORD, -ENOMEM, or the result of the CRC check.
 cdef int decode_records(columns_t* c, run_t* run, int64_t start, int64_t end, int64_t most) noexcept nogil
 
-# Forget the rows that were added since `before`, a copy of the columns as they were.
+# Remove the rows added since `before`, a copy of the columns at that time.
 cdef void columns_forget(columns_t* c, const columns_t* before) noexcept nogil

@@ -1,8 +1,8 @@
-"""The loop from records to columns: one pass, bounds checked, nothing allocated within a batch.
+"""The loop from records to columns: one pass, bounds checked, no allocation within a batch.
 
-Before a batch the blocks get room for the most that it can add, so that the loop only stores. Records as nearly all are
-(short lengths, no headers, some bytes behind them) take a path without a call; all others, malformed ones too, take the
-careful one, `record_next`, which alone says what is malformed.
+Before a batch the blocks get room for the most that it can add, so the loop only stores. Typical records (short
+lengths, no headers, bytes following) take a path without a call. All others, malformed ones too, take the careful path,
+`record_next`, which alone decides what is malformed.
 """
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
@@ -16,18 +16,18 @@ from pybroker.core.batch.record cimport header_next, record_next, record_t, span
 
 cdef enum:
     RECORD_BYTES_MIN = 7  # length, attributes, timestamp delta, offset delta, two null lengths, no headers
-    AHEAD_BYTES = 1024  # brought into the cache while what lies before is read: of a map nobody has read anything yet
+    AHEAD_BYTES = 1024  # prefetched into the cache, as a map's pages have not been read before
     LINE_BYTES = 64
-    FAST_BYTES = 32  # so many bytes ahead, four short varints and an attribute are read without a look at the end
+    FAST_BYTES = 32  # with so many bytes left, four short varints and an attribute are read without bounds checks
 
-cdef enum:  # of its own: gcc 14 makes all of an enum unsigned for such a one
-    FARTHEST_MS = 9223372036854775  # milliseconds whose microseconds are an int64
+cdef enum:  # a separate enum: gcc 14 makes an enum with such a value unsigned
+    FARTHEST_MS = 9223372036854775  # the most milliseconds whose microseconds fit an int64
 
 cdef extern from *:
     void prefetch "__builtin_prefetch" (const void* p) noexcept nogil
 
 cdef struct out_t:
-    # Where a batch's rows go: the ends of the columns, of bytes only the wanted ones.
+    # The position of a batch's rows: the ends of the columns; for bytes only of requested ones.
     int64_t* offset
     int64_t* timestamp
     int64_t rows
@@ -57,7 +57,7 @@ cdef void columns_free(columns_t* c) noexcept nogil:
 
 
 cdef int _list_room(block_t* offsets, int64_t rows, int64_t more) noexcept nogil:
-    """Room for so many more i32 offsets; the first, 0, is there from the start."""
+    """Make room for so many more i32 offsets; the first one, 0, is always there."""
     cdef int status = block_room(offsets, (rows + 1 + more) * 4 - offsets.size)
     if status == 0 and offsets.size == 0:
         memset(offsets.data, 0, 4)
@@ -66,7 +66,7 @@ cdef int _list_room(block_t* offsets, int64_t rows, int64_t more) noexcept nogil
 
 
 cdef int _binary_room(binary_t* column, int64_t rows, int64_t more, int64_t n) noexcept nogil:
-    """Room for `more` rows of n bytes together, all of them valid until said otherwise."""
+    """Make room for `more` rows of n bytes together, all of them valid until set null."""
     cdef int64_t bits = (rows + more + 7) // 8
     cdef int status = _list_room(&column.offsets, rows, more)
     if status == 0:
@@ -76,14 +76,14 @@ cdef int _binary_room(binary_t* column, int64_t rows, int64_t more, int64_t n) n
     if status != 0:
         return status
     if rows & 7 and column.validity.size:
-        column.validity.data[rows >> 3] |= <uint8_t>(0xFF << (rows & 7))  # a malformed batch may have been here
+        column.validity.data[rows >> 3] |= <uint8_t>(0xFF << (rows & 7))  # a malformed batch may have cleared bits here
     if bits > (rows + 7) // 8:
         memset(column.validity.data + (rows + 7) // 8, 0xFF, <size_t>(bits - (rows + 7) // 8))
     return 0
 
 
 cdef int _room(columns_t* c, int64_t rows, int64_t n) noexcept nogil:
-    """Room for what a batch of `rows` records in n bytes can add at most."""
+    """Make room for the most that a batch of `rows` records in n bytes can add."""
     cdef int status = 0
     if c.wants & WANT_OFFSET:
         status = block_room(&c.offset, rows * 8)
@@ -109,7 +109,7 @@ cdef int columns_seal(columns_t* c) noexcept nogil:
 
 
 cdef bint _fits(const columns_t* c, int64_t n) noexcept nogil:
-    """Can n more bytes of records be added, wherever they go? What offsets count stays below 2^31."""
+    """True if n more bytes of records fit in any column: offsets stay below 2^31."""
     return (
         c.key.data.size <= INT32_MAX - n
         and c.value.data.size <= INT32_MAX - n
@@ -123,7 +123,7 @@ cdef bint _fits(const columns_t* c, int64_t n) noexcept nogil:
 
 cdef inline int64_t _put(
     binary_t* column, int64_t row, int64_t end, const uint8_t* p, int64_t n, int64_t room) noexcept nogil:
-    """Store one field of n bytes (-1: null) as row `row` after `end` bytes; where the data ends then."""
+    """Store one field of n bytes (-1: null) as row `row` after `end` bytes; return the new end of the data."""
     if n > 0:
         copy(column.data.data + end, p, n, room)
         end += n
@@ -135,7 +135,7 @@ cdef inline int64_t _put(
 
 
 cdef int _put_header(columns_t* c, const span_t* key, const span_t* value) noexcept nogil:
-    """One header; its bytes have room, its place in the lists may not."""
+    """Store one header; its bytes have room, but its entry in the lists may not."""
     cdef int status = _binary_room(&c.header_key, c.headers, 1, 0)
     if status == 0:
         status = _binary_room(&c.header_value, c.headers, 1, 0)
@@ -164,7 +164,7 @@ cdef int _put_headers(columns_t* c, const record_t* record) noexcept nogil:
 
 
 cdef inline bint _read_fast(cursor_t* r, record_t* out) noexcept nogil:
-    """record_next for the usual record; False, and nothing moved, for any other."""
+    """Read a record as record_next does if it is a typical one; else False, and nothing has moved."""
     cdef const uint8_t* p = r.at
     cdef const uint8_t* fast_end = r.end - FAST_BYTES
     cdef const uint8_t* end
@@ -204,14 +204,14 @@ cdef inline bint _read_fast(cursor_t* r, record_t* out) noexcept nogil:
 
 
 cdef inline int64_t _scaled(int64_t timestamp_ms, int64_t scale) noexcept nogil:
-    """In the column's unit. A client may send any: one that is too far for microseconds becomes the farthest."""
+    """Convert to the column's unit. Clients may send any value: one out of range for microseconds is clamped."""
     if scale == 1:
         return timestamp_ms
     return min(max(timestamp_ms, -<int64_t>FARTHEST_MS), <int64_t>FARTHEST_MS) * scale
 
 
 cdef int _rows(columns_t* c, run_t* run, out_t* out, int64_t start, int64_t end, int64_t most) noexcept nogil:
-    """The loop; `out` and `run` move, the sizes in `c` do not, but those of headers."""
+    """The loop; it moves `out` and `run`, and changes no sizes in `c` but those of headers."""
     cdef record_t record
     cdef cursor_t r = run.r
     cdef const uint8_t* at
@@ -222,7 +222,7 @@ cdef int _rows(columns_t* c, run_t* run, out_t* out, int64_t start, int64_t end,
     cdef int64_t scale = c.timestamp_scale
     cdef int32_t wants = c.wants
     cdef int status = OK
-    record.headers = r  # no header is read before record_next has set it
+    record.headers = r  # valid until record_next sets it: no header is read before
     while index < count and row < row_end:
         at = r.at
         prefetch(at + AHEAD_BYTES)
@@ -268,7 +268,7 @@ cdef int _rows(columns_t* c, run_t* run, out_t* out, int64_t start, int64_t end,
 # -- one batch --------------------------------------------------------------------------------------------------------
 
 cdef void _same_timestamp(columns_t* c, const batch_t* b, int64_t rows) noexcept nogil:
-    """What is one for the whole batch: the type of its timestamps and, with LogAppendTime, the timestamp."""
+    """Store what is the same for the whole batch: the timestamp type and, with LogAppendTime, the timestamp."""
     cdef int64_t* timestamp = <int64_t*>c.timestamp.data + c.rows
     cdef bint log_append = b.attributes & LOG_APPEND_TIME != 0
     cdef int64_t i
@@ -284,7 +284,7 @@ cdef void _publish(columns_t* c, const out_t* out) noexcept nogil:
 
 
 cdef void _resize(columns_t* c, int64_t rows, int64_t key_bytes, int64_t value_bytes) noexcept nogil:
-    """So many rows are there, and so many bytes of their keys and values."""
+    """Set the number of rows, and the bytes of their keys and values."""
     c.rows = rows
     if c.wants & WANT_OFFSET:
         c.offset.size = c.rows * 8
@@ -305,7 +305,7 @@ cdef void _resize(columns_t* c, int64_t rows, int64_t key_bytes, int64_t value_b
 
 
 cdef void _undo(columns_t* c, const columns_t* before) noexcept nogil:
-    """Forget the rows of a batch that turned out malformed: sizes and counts as they were."""
+    """Remove the rows of a malformed batch: restore sizes and counts."""
     c.key.nulls = before.key.nulls
     c.value.nulls = before.value.nulls
     c.headers = before.headers
@@ -318,8 +318,8 @@ cdef void _undo(columns_t* c, const columns_t* before) noexcept nogil:
 
 
 cdef int _checked(run_t* run, int status) noexcept nogil:
-    """What is to be said of records that were read with this status: first what the CRC says, if it is still to be
-    made. To read the records first takes the batch into the cache while there is other work to do."""
+    """Return the final status of a run: the result of the CRC check if it is still to be made, else `status`. Checking
+    after reading the records lets the cache load the batch while there is other work."""
     cdef batch_t now
     cdef int sound
     if run.raw == NULL:

@@ -1,4 +1,4 @@
-"""Batches made of columns."""
+"""Encoding columns into batches."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ Bytes = bytes | bytearray | memoryview
 class Encoder:
     """Batches of several partitions, filled from columns without the GIL.
 
-    batch_size: bytes of a batch, uncompressed; only a record that is larger makes a larger one. records_max: records of
-    a batch. attributes: the codec's number, with `compress(plain)` to apply it."""
+    batch_size: uncompressed bytes of a batch; only a single record that is larger exceeds it. records_max: records of a
+    batch. attributes: the codec's number; `compress(plain)` applies it."""
 
     def __init__(
         self,
@@ -37,16 +37,17 @@ class Encoder:
         stop: int | None = None,
         before: int = 0,
     ) -> list[SealedBatch]:
-        """Add the rows from `start` to `stop` (None: all); the batches that are full, their partition as tag.
+        """Add the rows from `start` to `stop` (None: all); return the full batches, with the partition as tag.
 
-        timestamps: milliseconds, one for all rows or an int64 each. partitions: an int32 each, as partitions_of makes
-        them; None, and -1, is no partition: those rows fill batches of their own, tag -1. before: rows of the column
-        that earlier calls had. Raises ValueError for a row that is unsound, LogError 10 for one that no batch holds:
-        the rows before it are added, `finish()` has them."""
+        timestamps: milliseconds, one for all rows or an int64 each. partitions: an int32 each, as from partitions_of;
+        None and -1 are no partition: these rows fill separate batches with tag -1. before: rows of the column in
+        earlier calls, for errors. Raises ValueError for an invalid row, LogError(MESSAGE_TOO_LARGE) for one that fits
+        no batch: the rows before it are added, and `finish()` returns them."""
     def finish(self) -> list[SealedBatch]:
-        """The batches that are not full, of each partition that has one."""
+        """Return the batches that are not full, at most one for a partition."""
 
 def partitions_of(keys: ByteColumn, partitions: int, *, before: int = 0) -> Block:
-    """The partition of each key among so many, an int32 a row, as Java's producer finds it; -1 for a null key.
+    """The partition of each key, out of `partitions`, as an int32 for each row; the same as in Java's producer. -1 for
+    null.
 
     before: as in Encoder.add."""

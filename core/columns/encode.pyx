@@ -1,10 +1,10 @@
-"""Columns into batches: rows go to the open batch of their partition, a batch that is full is sealed, without the GIL.
+"""Columns into batches: rows go to the open batch of their partition, full batches are sealed, without the GIL.
 
     encoder = Encoder(partitions=4, batch_size=1 << 20)
     batches = encoder.add(values, keys=keys, timestamps=now_ms, partitions=partitions_of(keys, 4))
     batches += encoder.finish()  # what is not full
 
-Python is needed for one call to `compress` a batch, after the rows are through.
+The GIL is needed only for one call of `compress` for each batch, after the rows are added.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -31,13 +31,13 @@ cdef extern from *:
 
 cdef enum:
     NO_PARTITION = -1
-    NOWHERE = -10030   # a status: the row names a partition that there is not
-    NO_KEY = 1         # its length, -1, zigzag
-    RECORD_BYTES = 12  # about what a record takes beside its key and value
-    AHEAD_BYTES = 4096 # of the values: brought near before their turn, across the end of a page, too
+    NOWHERE = -10030   # a status: the row names a partition that does not exist
+    NO_KEY = 1         # the length -1, zigzag
+    RECORD_BYTES = 12  # a record's approximate size beside key and value
+    AHEAD_BYTES = 4096 # prefetched from the values, also across a page boundary
 
 cdef struct rows_t:
-    # What is added: columns of the same length. NULL: every row has what stands beside it.
+    # The columns to add, of the same length. NULL: the value beside it is used for every row.
     source_t values
     source_t keys
     source_t* lists          # of headers; NULL: no headers
@@ -56,14 +56,14 @@ cdef struct encoder_t:
     int32_t partitions
     int64_t batch_size
     int32_t records_max
-    block_t done             # done_t, in the order in which they filled
-    int64_t sealed           # of them, so many are sealed
+    block_t done             # done_t, in the order in which they became full
+    int64_t sealed           # how many of them are sealed
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 cdef int _measure_headers(const rows_t* r, int64_t first, new_record_t* e) noexcept nogil:
-    """The bytes of the entry's headers, the first of which is number `first`."""
+    """Measure the entry's headers, the first of which is number `first`."""
     cdef field_t key, value
     cdef int64_t i
     for i in range(first, first + e.header_count):
@@ -74,7 +74,7 @@ cdef int _measure_headers(const rows_t* r, int64_t first, new_record_t* e) noexc
 
 
 cdef int _put_headers(const rows_t* r, int64_t first, const new_record_t* e, uint8_t* at) noexcept nogil:
-    """Write the entry's headers. BAD, and no more written, where they take more than was measured: they changed."""
+    """Write the entry's headers. BAD, and no more is written, if they are larger than measured: they were changed."""
     cdef field_t key, value
     cdef int64_t i, left = e.header_bytes
     for i in range(first, first + e.header_count):
@@ -88,7 +88,7 @@ cdef int _put_headers(const rows_t* r, int64_t first, const new_record_t* e, uin
 
 
 cdef inline int _read(const rows_t* r, int64_t row, new_record_t* e, int64_t* first_header) noexcept nogil:
-    """The row as an entry, its headers measured; BAD if its columns do not hold together."""
+    """Read a row as an entry, with its headers measured; BAD if its columns are inconsistent."""
     cdef field_t field
     if source_get(&r.values, row, &field) != OK:
         return BAD
@@ -112,7 +112,7 @@ cdef inline int _read(const rows_t* r, int64_t row, new_record_t* e, int64_t* fi
 
 
 cdef int _close(encoder_t* e, int32_t partition) noexcept nogil:
-    """Move the open batch of a partition to those that are done."""
+    """Move the open batch of a partition to the full ones."""
     cdef done_t done
     cdef builder_t* builder = &e.open[partition + 1]
     if block_room(&e.done, sizeof(done_t)) != 0:
@@ -126,8 +126,8 @@ cdef int _close(encoder_t* e, int32_t partition) noexcept nogil:
 
 
 cdef int _add_values(encoder_t* e, const rows_t* r, int64_t* row, int64_t stop) noexcept nogil:
-    """Add rows to the batch that has begun, until it is full or they are at `stop`. They have a value and nothing else,
-    and one timestamp: what all of them have in common is looked at once."""
+    """Add rows to the open batch until it is full or `stop` is reached. The rows have only a value, and a common
+    timestamp: what they share is computed once."""
     cdef builder_t* b = &e.open[NO_PARTITION + 1]
     cdef int64_t delta = <int64_t>(<uint64_t>r.timestamp - <uint64_t>b.base_timestamp)
     cdef int64_t same = 3 + zigzag_size(delta), body, total   # attributes, no key, no headers
@@ -159,7 +159,8 @@ cdef int _add_values(encoder_t* e, const rows_t* r, int64_t* row, int64_t stop) 
 
 
 cdef int _add(encoder_t* e, const rows_t* r, int64_t* row, int64_t stop) noexcept nogil:
-    """Add rows up to `stop`; `row` is the one at fault if it answers other than OK: BAD, NOWHERE, 10 or -ENOMEM."""
+    """Add rows up to `stop`. With a status other than OK (BAD, NOWHERE, MESSAGE_TOO_LARGE, -ENOMEM) `row` is the
+    invalid row."""
     cdef new_record_t entry
     cdef builder_t* builder
     cdef int64_t body, first_header = 0
@@ -198,8 +199,7 @@ cdef int _add(encoder_t* e, const rows_t* r, int64_t* row, int64_t stop) noexcep
 
 
 cdef void _expect(encoder_t* e, const rows_t* r, int64_t row, int64_t rows) noexcept nogil:
-    """Let batches that begin now begin as large as they will be, should the rows be spread evenly: to grow is to
-    copy."""
+    """Give new batches their expected size, if rows are spread evenly, as growing copies them."""
     cdef int64_t i, parts = max(1, e.partitions) if r.partitions != NULL else 1
     cdef int64_t bytes = source_bytes(&r.values, row, rows) + source_bytes(&r.keys, row, rows)
     bytes = HEADER_BYTES + (bytes + (rows - row) * RECORD_BYTES) // parts
@@ -208,7 +208,7 @@ cdef void _expect(encoder_t* e, const rows_t* r, int64_t row, int64_t rows) noex
             e.open[i].block.hint = min(bytes, e.batch_size)
 
 
-# -- what Python sees -------------------------------------------------------------------------------------------------
+# -- for Python -------------------------------------------------------------------------------------------------------
 
 cdef int _hold(object data, Py_buffer* view, int64_t least, str what) except -1:
     PyObject_GetBuffer(data, view, PyBUF_SIMPLE)
@@ -226,13 +226,13 @@ cdef int _same_length(object column, int64_t rows, str what) except -1:
 cdef class Encoder:
     """Batches of several partitions, filled from columns.
 
-    batch_size: bytes of a batch, uncompressed; only a record that is larger makes a larger one. records_max: records of
-    a batch. attributes: the codec's number, with `compress(plain)` to apply it."""
+    batch_size: uncompressed bytes of a batch; only a single record that is larger exceeds it. records_max: records of a
+    batch. attributes: the codec's number; `compress(plain)` applies it."""
 
     cdef encoder_t e
     cdef int16_t attributes
     cdef object compress
-    cdef list batches  # sealed, and not returned yet
+    cdef list batches  # sealed, not returned yet
     cdef bint busy
 
     def __cinit__(
@@ -273,12 +273,12 @@ cdef class Encoder:
         partitions=None,
         int64_t start=0, stop=None, int64_t before=0,
     ) -> list:
-        """Add the rows from `start` to `stop` (None: all); the batches that are full, their partition as tag.
+        """Add the rows from `start` to `stop` (None: all); return the full batches, with the partition as tag.
 
-        timestamps: milliseconds, one for all rows or an int64 each. partitions: an int32 each, as partitions_of makes
-        them; None, and -1, is no partition: those rows fill batches of their own, tag -1. before: rows of the column
-        that earlier calls had. Raises ValueError for a row that is unsound, LogError 10 for one that no batch holds:
-        the rows before it are added, `finish()` has them."""
+        timestamps: milliseconds, one for all rows or an int64 each. partitions: an int32 each, as from partitions_of;
+        None and -1 are no partition: these rows fill separate batches with tag -1. before: rows of the column in
+        earlier calls, for errors. Raises ValueError for an invalid row, LogError(MESSAGE_TOO_LARGE) for one that fits
+        no batch: the rows before it are added, and `finish()` returns them."""
         cdef rows_t r
         cdef Py_buffer times, places
         cdef int64_t row = start, rows = values.s.length
@@ -328,7 +328,7 @@ cdef class Encoder:
             self.busy = False
 
     def finish(self) -> list:
-        """The batches that are not full, of each partition that has one."""
+        """Return the batches that are not full, at most one for a partition."""
         cdef int32_t i
         if self.busy:
             raise RuntimeError("an encoder is used by one thread at a time")
@@ -338,7 +338,7 @@ cdef class Encoder:
         return self._sealed()
 
     cdef list _sealed(self):
-        """What is done, sealed. If `compress` raises, nothing is lost: the next call goes on there."""
+        """Seal and return the full batches. If `compress` raises, nothing is lost: the next call continues."""
         cdef int64_t n = self.e.done.size // <int64_t>sizeof(done_t)
         cdef done_t* done
         while self.e.sealed < n:
@@ -359,7 +359,8 @@ cdef int _refuse(int status, int64_t row) except -1:
 
 
 def partitions_of(ByteColumn keys not None, int32_t partitions, *, int64_t before=0) -> Block:
-    """The partition of each key among so many, an int32 a row, as Java's producer finds it; -1 for a null key.
+    """The partition of each key, out of `partitions`, as an int32 for each row; the same as in Java's producer. -1 for
+    null.
 
     before: as in Encoder.add."""
     cdef block_t out

@@ -5,15 +5,15 @@ from collections.abc import Iterable
 from _typeshed import ReadableBuffer as Buffer
 
 class PartitionBatches:
-    """Record batches of one partition, as a Fetch answer or a segment has them, to be read into Columns.
+    """Record batches of one partition, from a Fetch response or a segment, to be read into Columns.
 
-    A partial last batch is left. Records before start_offset are left out, those from end_offset on are not wanted, and
-    control batches are never shown. aborted: (producer_id, first_offset) of the aborted transactions, as a Fetch answer
-    lists them: with it the batches is read committed. reserved: zeros where a batch would begin are the
-    end, as Kafka may reserve space in the file that it writes. reached: the offset behind what was read of a segment
-    before `data`; base offsets are held against it, and against next_base, where the next segment begins. alone: the
-    bytes behind `data` will not be read with it, as those of a Fetch answer. A FileMap
-    that becomes stale while it is read is finished there, without the rows of that read."""
+    A partial last batch is ignored. Records before start_offset, from end_offset on, and in control batches are left
+    out. aborted: (producer_id, first_offset) of aborted transactions, as in a Fetch response, for read_committed.
+    reserved: zeros where a batch would begin are the end, as Kafka may reserve space in the file that it writes.
+    reached: the offset after the part of a segment that was read before `data`; base offsets are checked against it,
+    and against next_base, the base offset of the next segment. alone: the bytes after `data` will never be read with
+    it, as with a Fetch response. With a FileMap that becomes stale during a read, reading is finished without the rows
+    of that read."""
 
     def __init__(
         self,
@@ -30,20 +30,20 @@ class PartitionBatches:
     ) -> None: ...
     @property
     def reached(self) -> int:
-        """The offset behind the last batch that was passed; -1 where the batches are of no segment."""
+        """The offset after the last batch passed; -1 if the batches are not from a segment."""
     @property
     def zeros(self) -> bool:
-        """Whether it ended at zeros where a batch would begin."""
+        """True if reading ended at zeros where a batch would begin."""
     @property
     def next_offset(self) -> int:
-        """Where to fetch next: past every batch that was read or passed over, `end_offset` at most."""
+        """The next offset to fetch: after every batch that was read or skipped, at most `end_offset`."""
     @property
     def position(self) -> int:
-        """The byte where the batch begins that is read now or next."""
+        """The byte position of the current or next batch."""
     @property
     def stale(self) -> bool:
-        """It ended because its file was written to while it was read, or cut, or cannot be read: from `position` and
-        `next_offset` on there may be more, to be read from a copy."""
+        """True if reading ended because the file was written during a read, truncated, or unreadable. There may be more
+        from `position` and `next_offset` on, to be read from a copy."""
     @property
     def finished(self) -> bool:
-        """No whole batch is left, or none with a wanted offset."""
+        """True if no complete batch is left, or none with a requested offset."""

@@ -1,8 +1,8 @@
-"""The batches of one partition, as a Fetch answer or a segment has them, read by whoever fills columns.
+"""The batches of one partition, from a Fetch response or a segment, as the source of columns and objects.
 
-Batches before the wanted offset are stepped over by their headers alone. Control batches are never shown. With a list
-of aborted transactions they are read committed, as Kafka's consumer does it (KIP-98): a transaction of the list
-begins at its first offset, and until its producer's ABORT marker that producer's transactional batches are left out.
+Batches before the requested offset are skipped by their headers. Control batches are left out. With a list of aborted
+transactions only committed records are read, as in Kafka's consumer (KIP-98): a transaction of the list begins at its
+first offset, and its producer's transactional batches are left out until the producer's ABORT marker.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -35,7 +35,7 @@ cdef enum:
 # -- transactions -----------------------------------------------------------------------------------------------------
 
 cdef transaction_t* _producer(const batches_t* f, int64_t producer_id) noexcept nogil:
-    """The producer among those with aborted transactions; NULL if it has none."""
+    """Find a producer with aborted transactions; NULL if it has none."""
     cdef int32_t low = 0, high = f.producer_count, middle
     while low < high:
         middle = (low + high) // 2
@@ -49,7 +49,7 @@ cdef transaction_t* _producer(const batches_t* f, int64_t producer_id) noexcept 
 
 
 cdef void _begin_aborts(batches_t* f, int64_t last_offset) noexcept nogil:
-    """Note the aborted transactions that begin up to there."""
+    """Begin the aborted transactions with first offsets up to `last_offset`."""
     while f.abort_next < f.abort_count and f.aborts[f.abort_next].first_offset <= last_offset:
         f.producers[f.aborts[f.abort_next].producer].aborting = 1
         f.abort_next += 1
@@ -64,7 +64,7 @@ cdef bint _is_aborted(batches_t* f, const batch_t* b) noexcept nogil:
 
 
 cdef void _end_abort(batches_t* f) noexcept nogil:
-    """The control batch in `run`, opened: an ABORT marker ends its producer's aborted transaction."""
+    """End the producer's aborted transaction, if the opened control batch in `run` is an ABORT marker."""
     cdef record_t record
     cdef transaction_t* producer = _producer(f, f.run.b.producer_id)
     if producer == NULL or record_next(&f.run.r, &record) != OK or record.key.size < MARKER_KEY_BYTES:
@@ -91,7 +91,7 @@ cdef void batches_advance(batches_t* f, bint more) noexcept nogil:
 
 
 cdef bint _is_wanted(batches_t* f, const batch_t* b) noexcept nogil:
-    """Has the batch records to show, or a marker to heed? Transactions begin on the way."""
+    """True if the batch has requested records, or a marker. Begins aborted transactions on the way."""
     if f.abort_count:
         _begin_aborts(f, batch_last_offset(b))
         if b.attributes & CONTROL:
@@ -104,14 +104,13 @@ cdef bint _is_wanted(batches_t* f, const batch_t* b) noexcept nogil:
 
 
 cdef bint _is_reserved(const batches_t* f) noexcept nogil:
-    """Are there zeros where a batch would have its base offset, length, leader epoch and magic?"""
+    """True if there are zeros where a batch would have its base offset, length, leader epoch and magic."""
     return f.end - f.at >= MAGIC_END and load_be64(f.at) == 0 and load_be64(f.at + 8) == 0 and f.at[AT_MAGIC] == 0
 
 
 cdef int _place(batches_t* f, const batch_t* b) noexcept nogil:
-    """Whether the parsed batch may come next in its segment: OK, CORRUPT_MESSAGE, or BATCHES_END where that shows only
-    with more bytes at hand than there are here. A batch that is the first here is not put off again, and where no more
-    bytes will be at hand none is."""
+    """Check whether the parsed batch may come next in its segment: OK, CORRUPT_MESSAGE, or BATCHES_END if more bytes
+    are needed to decide. The first batch here is not postponed again; nor is any if no more bytes will be available."""
     cdef int status = 0 if batch_may_follow(b, f.reached, f.next_base) else 1
     if status == 0:
         status = batch_is_contradicted(b, f.reached, f.next_base, f.at + b.size, f.end - f.at - b.size)
@@ -121,7 +120,7 @@ cdef int _place(batches_t* f, const batch_t* b) noexcept nogil:
 
 
 cdef int _undo(const batch_t* b, block_t* out) noexcept nogil:
-    """The records of a batch of lz4 or zstd."""
+    """Decompress the records of a batch, lz4 or zstd."""
     cdef const uint8_t* p = batch_payload(b)
     cdef size_t n = <size_t>batch_payload_size(b)
     if batch_codec(b) == CODEC_LZ4:
@@ -153,7 +152,7 @@ cdef int batches_next(batches_t* f) noexcept nogil:
         if b.base_offset >= f.end_offset:
             f.next_offset = f.end_offset
             break
-        if f.check_crc and b.attributes & CONTROL:  # a flipped bit would have a batch of records passed by
+        if f.check_crc and b.attributes & CONTROL:  # a flipped bit could hide a batch of records
             status = batch_check(f.at, <size_t>(f.end - f.at), 0, False, b)
             if status != OK:
                 return status
@@ -197,10 +196,10 @@ cdef str _name_of(const batch_t* b):
     return "lz4" if batch_codec(b) == CODEC_LZ4 else "zstd"
 
 
-# -- what Python sees -------------------------------------------------------------------------------------------------
+# -- for Python -------------------------------------------------------------------------------------------------------
 
 cdef int _set_aborts(batches_t* f, list aborted) except -1:
-    """The aborted transactions as (first_offset, producer_id) in order; who set them frees them."""
+    """Set the aborted transactions, given as ordered (first_offset, producer_id); the caller frees them."""
     cdef int32_t i
     cdef dict places
     cdef list producers = sorted({producer_id for _, producer_id in aborted})
@@ -220,18 +219,18 @@ cdef int _set_aborts(batches_t* f, list aborted) except -1:
 
 
 cdef class PartitionBatches:
-    """Record batches of one partition to be read into Columns; it holds `data` until it goes.
+    """Record batches of one partition to be read into Columns; it holds `data`.
 
-    start_offset: records before it are left out, as the first batch of a Fetch answer may have some.
-    end_offset: nor are records from it on wanted; None is no end.
-    aborted: (producer_id, first_offset) of aborted transactions, for read_committed; None is read_uncommitted.
-    reserved: zeros where a batch would begin are the end: Kafka may reserve space in the file that it writes.
-    reached: the offset behind what was read of the segment before `data`, -1 where the batches are of no segment; base
-    offsets are then held against it, and against next_base, where the next segment begins; None is no next segment.
-    alone: what follows `data` will not be read behind it, so a batch that only that could contradict is believed.
+    start_offset: records before it are left out; the first batch of a Fetch response may have some. end_offset: records
+    from it on are left out; None is no end. aborted: (producer_id, first_offset) of aborted transactions, for
+    read_committed; None is read_uncommitted. reserved: zeros where a batch would begin are the end: Kafka may reserve
+    space in the file that it writes. reached: the offset after the part of a segment that was read before `data`, -1 if
+    the batches are not from a segment. Base offsets are checked against it, and against next_base, the base offset of
+    the next segment; None is no next segment. alone: the bytes after `data` will never be read with it, so a batch that
+    only these could contradict is accepted.
 
-    Of a FileMap what was read is asked for again once it was read: where the file was written to meanwhile the rows of
-    that read are forgotten, and there is no more to read here.
+    A FileMap is checked after each read: if the file was written meanwhile, the rows of that read are dropped, and
+    reading ends.
     """
 
     def __cinit__(
@@ -265,10 +264,10 @@ cdef class PartitionBatches:
         PyBuffer_Release(&self.view)
 
     cdef object unpack(self, object decompress):
-        """What decompress(codec, packed, bytes_max) makes of the batch in `run`; errors with a code become LogError."""
+        """Decompress the batch in `run` by decompress(codec, packed, bytes_max); errors with a code become LogError."""
         codec = batch_codec(&self.f.run.b)
         if decompress is None:
-            raise ValueError(f"codec {codec}, and no decompress= to undo it")
+            raise ValueError(f"codec {codec} needs decompress=")
         at = batch_payload(&self.f.run.b) - <const uint8_t*>self.view.buf
         packed = memoryview(<object>self.view.obj).cast("B")[at:at + batch_payload_size(&self.f.run.b)]
         try:
@@ -279,13 +278,14 @@ cdef class PartitionBatches:
             raise_status(error.code, f"the batch at offset {self.f.run.b.base_offset}: {error}")
 
     cdef void begin_read(self) noexcept:
-        """What is read from now on counts if end_read() says so."""
+        """Begin a read, which end_read() confirms."""
         if self.map is not None:
             self.before, self.before_offset, self.before_reached = self.f.at, self.f.next_offset, self.f.reached
             map_guard()
 
     cdef bint end_read(self) noexcept:
-        """Was what was read since begin_read() what the file has? Else it ends where it was then."""
+        """True if the bytes read since begin_read() are the file's; else go back to the start of the read, and end
+        there."""
         if self.map is None or not self.map.is_stale():
             return True
         self.f.at, self.f.next_offset, self.f.reached = self.before, self.before_offset, self.before_reached
@@ -295,14 +295,14 @@ cdef class PartitionBatches:
         return False
 
     cdef int refuse(self, int status) except -1:
-        """Raise what a status other than OK and BATCHES_END says of the batch that is next."""
+        """Raise the error of a status other than OK and BATCHES_END, for the next batch."""
         cdef batch_t* b = &self.f.run.b
         if status == -ENOMEM:
             raise MemoryError
         if self.f.zeros:
             why = "zeros where a batch should begin"
         elif self.f.misplaced:
-            why = f"its base offset {b.base_offset} is none that may follow on {self.f.reached - 1} here"
+            why = f"its base offset {b.base_offset} cannot follow offset {self.f.reached - 1} here"
         elif status == INVALID_RECORD and self.f.running:
             why = f"the records do not parse as {b.count} records"
         elif status == UNSUPPORTED_COMPRESSION_TYPE:
@@ -319,42 +319,42 @@ cdef class PartitionBatches:
         return raise_status(status, f"the batch at offset {offset}, byte {self.position}: {why}")
 
     cdef int hold(self, object plain) except -1:
-        """Begin with the batch in `run`, decompressed into the bytes of `plain`."""
+        """Open the batch in `run`, decompressed as `plain`."""
         PyObject_GetBuffer(plain, &self.plain, PyBUF_SIMPLE)
         if batches_open(&self.f, <const uint8_t*>self.plain.buf, self.plain.len) != OK:
             self.let_go()
         return 0
 
     cdef void let_go(self) noexcept:
-        PyBuffer_Release(&self.plain)  # nothing, if nothing is held
+        PyBuffer_Release(&self.plain)  # no effect if nothing is held
 
     @property
     def stale(self) -> bool:
-        """It ended because its file was written to while it was read, or cut, or cannot be read: from `position` and
-        `next_offset` on there may be more, to be read from a copy."""
+        """True if reading ended because the file was written during a read, truncated, or unreadable. There may be more
+        from `position` and `next_offset` on, to be read from a copy."""
         return self.is_stale
 
     @property
     def finished(self) -> bool:
-        """No whole batch is left, or none with a wanted offset."""
+        """True if no complete batch is left, or none with a requested offset."""
         return self.f.finished
 
     @property
     def next_offset(self) -> int:
-        """Where to fetch next: past every batch that was read or passed over, `end_offset` at most."""
+        """The next offset to fetch: after every batch that was read or skipped, at most `end_offset`."""
         return self.f.next_offset
 
     @property
     def reached(self) -> int:
-        """The offset behind the last batch that was passed; -1 where the batches are of no segment."""
+        """The offset after the last batch passed; -1 if the batches are not from a segment."""
         return self.f.reached
 
     @property
     def zeros(self) -> bool:
-        """Whether it ended at zeros where a batch would begin."""
+        """True if reading ended at zeros where a batch would begin."""
         return self.f.zeros
 
     @property
     def position(self) -> int:
-        """The byte where the batch begins that is read now or next."""
+        """The byte position of the current or next batch."""
         return self.f.at - <const uint8_t*>self.view.buf

@@ -1,5 +1,4 @@
-# Columns of bytes that come from outside: Arrow's layout, fields of one width, or Python's bytes; null or not, row by
-# row.
+# Columns of bytes given by the caller: in Arrow's layout, as fields of one width, or as Python bytes; nullable.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
@@ -18,9 +17,9 @@ cdef struct field_t:
 
 cdef struct source_t:
     source_kind kind
-    bint strip               # fixed: without the zeros at the end, as NumPy has its S
+    bint strip               # fixed: strip zeros at the end, as NumPy does for type S
     int64_t length           # rows
-    int64_t first            # of the rows, in offsets, fields and validity
+    int64_t first            # the first row, in offsets, fields and validity
     int64_t width
     const uint8_t* data
     int64_t data_size
@@ -34,7 +33,7 @@ cdef inline bint bit_at(const uint8_t* bits, int64_t i) noexcept nogil:
 
 
 cdef inline int source_get(const source_t* s, int64_t row, field_t* out) noexcept nogil:
-    """The field of a row that exists; BAD if its offsets leave the data."""
+    """The field of an existing row; BAD if its offsets are outside the data."""
     cdef int64_t i = s.first + row, start, end
     cdef int32_t[2] small
     cdef int64_t[2] large
@@ -65,7 +64,7 @@ cdef inline int source_get(const source_t* s, int64_t row, field_t* out) noexcep
 
 
 cdef inline int64_t source_bytes(const source_t* s, int64_t row, int64_t stop) noexcept nogil:
-    """About what the fields of so many rows take; 0 where nothing says it. What the offsets say is not checked."""
+    """Estimate the bytes of the fields of some rows; 0 if unknown. Offsets are not checked."""
     cdef int32_t small_start, small_end
     cdef int64_t start, end
     if s.kind == SOURCE_FIXED:
@@ -88,10 +87,10 @@ cdef class ByteColumn:
     cdef Py_buffer offsets
     cdef Py_buffer validity
     cdef field_t* spans
-    cdef tuple held  # whose bytes the spans are
+    cdef tuple held  # the objects that the spans point into
 
 cdef class HeaderColumn:
-    cdef source_t lists  # of its fields the sizes count headers, not bytes
+    cdef source_t lists  # the sizes of its fields are numbers of headers, not bytes
     cdef Py_buffer offsets
     cdef Py_buffer validity
     cdef readonly ByteColumn keys

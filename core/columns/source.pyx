@@ -1,4 +1,4 @@
-"""Columns that are written: handed over by Arrow, by NumPy or as a list of bytes, and read in place."""
+"""Columns to encode: from Arrow, NumPy or a list of bytes, read in place."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -7,7 +7,7 @@ from libc.stdlib cimport calloc, free
 
 
 cdef int _hold(object data, Py_buffer* view, object least, str what) except -1:
-    """Borrow the bytes of an object that has at least so many, a number of Python's."""
+    """Get the buffer of an object, which must have at least `least` bytes, a Python int."""
     PyObject_GetBuffer(data, view, PyBUF_SIMPLE)
     if view.len < least:
         raise ValueError(f"{what} of {view.len} bytes, where {least} are needed")
@@ -18,9 +18,9 @@ cdef int _hold_rows(
     source_t* s, object offsets, Py_buffer* offset_view, object validity, Py_buffer* validity_view, int width,
     int64_t start, object length,
 ) except -1:
-    """The rows of a list-like column in Arrow's layout: offsets of so many bytes each, and validity."""
+    """Set the rows of a list-like column in Arrow's layout: offsets of `width` bytes each, and validity."""
     cdef int64_t rows = -1 if length is None else length
-    cdef object end = start      # counted as Python counts: what is asked for may be more than 64 bits hold
+    cdef object end = start      # a Python int: the requested end may exceed 64 bits
     if start < 0 or (rows < 0 and length is not None):
         raise ValueError(f"start {start}, length {length}")
     end += rows
@@ -40,9 +40,9 @@ cdef int _hold_rows(
 
 
 cdef class ByteColumn:
-    """A column of bytes to be written, nulls allowed; it holds the buffers that it reads.
+    """A column of nullable bytes to encode; it holds its buffers.
 
-    It comes from `of_offsets` (Arrow), `of_fixed` (NumPy) or `of_list`."""
+    Created by `of_offsets` (Arrow), `of_fixed` (NumPy) or `of_list`."""
 
     def __init__(self) -> None:
         raise TypeError("a ByteColumn comes from ByteColumn.of_offsets, of_fixed or of_list")
@@ -60,8 +60,8 @@ cdef class ByteColumn:
     def of_offsets(data, offsets, *, validity=None, int64_t start=0, length=None, bint large=False):
         """Arrow's layout: row i is data[offsets[i]:offsets[i + 1]], offsets int32, or int64 if `large`.
 
-        validity: a bit a row, None for no nulls. The column is `length` rows from row `start` on, None for all. Raises
-        ValueError for buffers that are too short; offsets that leave the data are met when they are used."""
+        validity: one bit a row, None for no nulls. The column is `length` rows from row `start` on, None for all.
+        Raises ValueError for buffers that are too short; offsets outside the data are found when they are used."""
         cdef ByteColumn column = ByteColumn.__new__(ByteColumn)
         _hold(data, &column.data, 0, "data")
         _hold_rows(
@@ -74,7 +74,7 @@ cdef class ByteColumn:
 
     @staticmethod
     def of_fixed(data, int64_t width, *, bint strip=False):
-        """Fields of `width` bytes one after another; strip: without the zeros at their ends, as NumPy reads its S."""
+        """Fields of `width` bytes one after another; strip: without the zeros at their ends, as NumPy reads type S."""
         cdef ByteColumn column = ByteColumn.__new__(ByteColumn)
         _hold(data, &column.data, 0, "data")
         if width < 1 or column.data.len % width:
@@ -89,7 +89,7 @@ cdef class ByteColumn:
 
     @staticmethod
     def of_list(fields):
-        """A sequence of bytes and None. Raises TypeError for anything else in it."""
+        """A column of Python bytes and None. Raises TypeError for any other element."""
         cdef ByteColumn column = ByteColumn.__new__(ByteColumn)
         cdef bytes field
         cdef int64_t i
@@ -111,7 +111,8 @@ cdef class ByteColumn:
 
 
 cdef class HeaderColumn:
-    """A list of (key, value) a row in Arrow's layout: int32 `offsets` into two columns; a null list is empty."""
+    """A list of (key, value) for each row, in Arrow's layout: int32 `offsets` into two columns; a null list is
+    empty."""
 
     def __cinit__(
         self, offsets, ByteColumn keys not None, ByteColumn values not None, *, validity=None, int64_t start=0,
@@ -120,7 +121,7 @@ cdef class HeaderColumn:
         if keys.s.length != values.s.length:
             raise ValueError(f"{keys.s.length} header keys and {values.s.length} values")
         _hold_rows(&self.lists, offsets, &self.offsets, validity, &self.validity, sizeof(int32_t), start, length)
-        self.lists.data = self.lists.offsets  # never read there: a list's place in it is its first header
+        self.lists.data = self.lists.offsets  # never read: a list's position in it is the number of its first header
         self.lists.data_size = keys.s.length
         self.keys = keys
         self.values = values

@@ -1,1 +1,1 @@
-"""Log compaction: which offset a key's last record has, what stays of a batch, and the segment that takes its place."""
+"""Log compaction: the map of each key's last offset, filtering batches, and replacing segments."""

@@ -1,17 +1,17 @@
-"""The log cleaner: one round of compaction over one log (record_filter.pyx says what stays of a batch,
-replace_segments.pyx how it gets there).
+"""The log cleaner: one round of compaction of a log (record_filter.pyx filters a batch, replace_segments.pyx replaces
+segments).
 
     |<------- cleaned before -------->|<-- learnt in this round -->|<-- next time -->| active |
     log start                    first_dirty                      end
 
-A round learns the keys of [first_dirty, end), then writes the segments below `end` anew, in groups of neighbours that
-together fit segment.bytes, each group into one segment. Neither offsets nor the order of records change. It works on
-sealed segments below the recovery point, on the caller's thread, without the GIL but for compressed batches, and takes
-the log's mutexes only to look and to put a segment in place: appends, reads, rolls go on. Who takes segments away
-meanwhile (retention, truncation, deletion) comes first: the round ends, and the next one begins anew.
+A round reads the keys of [first_dirty, end) into the offset map. It then rewrites the segments below `end`, in groups
+of neighbours that together fit segment.bytes, each group into one segment. Offsets and the order of records do not
+change. It works on sealed segments below the recovery point, on the caller's thread, without the GIL except for
+compressed batches. It takes the log's mutexes only to look up and to replace segments: appends, reads and rolls go on.
+If segments are removed meanwhile (retention, truncation, deletion) the round ends, and the next one starts over.
 
-What a round holds: the table of keys up to its limit, two buffers of BUFFER_BYTES or of the largest batch, and the same
-again for records of compressed batches. It reads all it works on twice at most, and writes what stays once.
+Memory of a round: the offset map up to its limit, two buffers of BUFFER_BYTES or of the largest batch, and as much
+again for records of compressed batches. It reads its input at most twice, and writes retained records once.
 """
 
 from libc.errno cimport EAGAIN, ENOMEM
@@ -34,24 +34,24 @@ from pybroker.core.batch.batch cimport HEADER_BYTES, batch_check, batch_last_off
 from pybroker.core.compact.offset_map cimport MAP_FULL, offset_map_init
 from pybroker.core.compact.record_filter cimport buffer_reserve, filter_batch, filter_free, filter_learn, filtered_t
 from pybroker.core.compact.replace_segments cimport CHANGED, replace_segments
-from pybroker.core.storage.index cimport TIME_ENTRY
-from pybroker.core.storage.log cimport log_offline, log_t, log_trust, log_view, segments_floor, segments_t, view_t
-from pybroker.core.storage.open_files cimport files_drop, indexes_drop
-from pybroker.core.storage.producer_state cimport sequence_copy
-from pybroker.core.storage.segment cimport (
+from pybroker.core.storage.log.log cimport log_offline, log_t, log_trust, log_view, segments_floor, segments_t, view_t
+from pybroker.core.storage.producers.producer_state cimport sequence_copy
+from pybroker.core.storage.segment.index cimport TIME_ENTRY
+from pybroker.core.storage.segment.open_files cimport files_drop, indexes_drop
+from pybroker.core.storage.segment.segment cimport (
     segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_t, segment_unlink,
     segment_visit, segment_write_indexes,
 )
-from pybroker.core.storage.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
+from pybroker.core.storage.segment.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
 
 cdef enum:
     BUFFER_BYTES = 1 << 20
-    GROUP_MAX = 128              # segments in a group: all of them are open while it is put in place
+    GROUP_MAX = 128              # segments in a group: all of them are open while they are replaced
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 cdef int account(round_t* c, int64_t bytes) noexcept nogil:
-    """Keep to the limit of bytes a second, and see whether to go on."""
+    """Keep to the limit of bytes per second, and check whether to go on."""
     cdef log_t* l = c.log
     c.moved_bytes += bytes
     while True:
@@ -73,7 +73,7 @@ cdef void leave_source(round_t* c) noexcept nogil:
 
 
 cdef int open_source(round_t* c, int64_t i) noexcept nogil:
-    """Read from segment i now; CHANGED if it is not the one that was meant, or not one to be cleaned."""
+    """Open segment i for reading; CHANGED if the list of segments changed, or it may not be cleaned."""
     cdef log_t* l = c.log
     cdef segments_t* list
     cdef segment_t* s
@@ -94,7 +94,7 @@ cdef int open_source(round_t* c, int64_t i) noexcept nogil:
 
 
 cdef int fill(round_t* c, int64_t position, int64_t n) noexcept nogil:
-    """See that n bytes at `position` of the source are in the buffer; CORRUPT_MESSAGE if it has fewer."""
+    """Read n bytes at `position` of the source into the buffer; CORRUPT_MESSAGE if there are fewer."""
     cdef size_t got = 0
     cdef int64_t wanted = min(max(n, <int64_t>BUFFER_BYTES), c.source.size - position)
     cdef int status
@@ -111,7 +111,7 @@ cdef int fill(round_t* c, int64_t position, int64_t n) noexcept nogil:
         return status
     c.read_from = position
     c.read.length = got
-    if c.cold and c.fresh != NULL:  # what is learnt from is read again
+    if c.cold and c.fresh != NULL:  # not in the first pass, as the segments are read again
         passed_add(&c.passed, position, <int64_t>got)
         passed_forget(&c.passed, c.source.files.fd, position, NULL)
     position += <int64_t>got
@@ -121,8 +121,8 @@ cdef int fill(round_t* c, int64_t position, int64_t n) noexcept nogil:
 
 
 cdef int read_batch(round_t* c, int64_t position, batch_t* out) noexcept nogil:
-    """The batch at `position` of the source, whole, with the CRC that it says, and with offsets (which the CRC does not
-    cover) between those of its neighbours; NOT_FOUND at the end."""
+    """Read the batch at `position` of the source, with its CRC checked, and its offsets, which the CRC does not cover,
+    between those of its neighbours; NOT_FOUND at the end."""
     cdef int status
     if position == 0:
         c.source.expected = c.source.base_offset
@@ -161,7 +161,7 @@ cdef int learn_source(round_t* c) noexcept nogil:
 
 
 cdef int learn(round_t* c, int64_t bound) noexcept nogil:
-    """Learn the keys from first_dirty on, of whole segments below `bound`, or until the table is full."""
+    """Read the keys from first_dirty on, of whole segments below `bound`, or until the offset map is full."""
     cdef log_t* l = c.log
     cdef int slot = pin(&l.context.reclaim)
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
@@ -171,7 +171,7 @@ cdef int learn(round_t* c, int64_t bound) noexcept nogil:
     while n > 0 and list.items[n - 1].base_offset >= bound:
         n -= 1
     if n < load_i64(&list.count) and list.items[n].base_offset > bound:
-        n -= 1  # the bound lies in it
+        n -= 1  # the bound lies in this segment
     unpin(&l.context.reclaim, slot)
     while status == 0 and i < n:
         status = open_source(c, i)
@@ -213,7 +213,7 @@ cdef int add_batch(round_t* c, const batch_t* b, const filtered_t* made) noexcep
 
 
 cdef int copy_source(round_t* c, bint last) noexcept nogil:
-    """Write what stays of a segment; of the last batch of the last one, its header at least."""
+    """Write the retained records of a segment; of the last batch of the last one, at least its header."""
     cdef batch_t b
     cdef filtered_t made
     cdef int64_t position = 0
@@ -232,7 +232,7 @@ cdef int copy_source(round_t* c, bint last) noexcept nogil:
 
 
 cdef int finish_fresh(round_t* c) noexcept nogil:
-    """Put the written segment on disk, with its indexes, under the names that a start removes."""
+    """Make the written segment durable, with its indexes, as .cleaned files, which a start would remove."""
     cdef segment_t* s = c.fresh
     cdef int status = write_out(c)
     if status == 0:
@@ -245,7 +245,7 @@ cdef int finish_fresh(round_t* c) noexcept nogil:
     if status == 0 and c.cold:
         forget(s.files.fd, 0, s.size)
     if status == 0:
-        vfs_set_modified(s.files.fd, c.source.modified_ms)  # retention goes by it where records have no timestamp
+        vfs_set_modified(s.files.fd, c.source.modified_ms)  # used by retention where records have no timestamp
         s.modified_ms = c.source.modified_ms
         s.reserved = s.behind = s.flushed = s.size
         s.end_offset = c.source.next_base
@@ -281,7 +281,7 @@ cdef int write_group(round_t* c, int64_t first, int64_t count, int64_t last_fill
 
 
 cdef int clean_group(round_t* c, int64_t first, int64_t count, int64_t last_filled) noexcept nogil:
-    """Write `count` segments anew as one; a single one of which everything stays is left as it is."""
+    """Rewrite `count` segments as one; a single one whose records are all retained is left unchanged."""
     cdef int status = write_group(c, first, count, last_filled)
     if c.fresh == NULL:
         return status
@@ -290,7 +290,7 @@ cdef int clean_group(round_t* c, int64_t first, int64_t count, int64_t last_fill
         status = replace_segments(c.log, c.generation, first, count, c.fresh)
         if status == 0:
             c.generation += 1
-            c.fresh = NULL  # the log's now
+            c.fresh = NULL  # owned by the log now
             return 0
     else:
         segment_unlink(c.fresh, ".cleaned")
@@ -301,11 +301,11 @@ cdef int clean_group(round_t* c, int64_t first, int64_t count, int64_t last_fill
 
 cdef struct group_t:
     int64_t count
-    int64_t last_filled          # number of its last segment that is not empty
+    int64_t last_filled          # the index of its last non-empty segment
 
 
 cdef int choose_group(round_t* c, int64_t first, group_t* out) noexcept nogil:
-    """As many neighbours from `first` on as make one segment, by the sizes that they have now; 0 if none is left."""
+    """Choose as many neighbours from `first` on as fit one segment, by their present sizes; 0 if none is left."""
     cdef log_t* l = c.log
     cdef int slot = pin(&l.context.reclaim)
     cdef segments_t* list = <segments_t*>load_ptr(<void**>&l.segments)
@@ -333,7 +333,7 @@ cdef int choose_group(round_t* c, int64_t first, group_t* out) noexcept nogil:
 # -- the round ---------------------------------------------------------------------------------------------------------
 
 cdef int begin(round_t* c, int64_t* bound) noexcept nogil:
-    """Note what the log is like: its generation, its producers, how far it may be cleaned."""
+    """Record the state of the log: its generation, its producers, and the bound for cleaning."""
     cdef log_t* l = c.log
     cdef view_t v
     pthread_mutex_lock(&l.append_mutex)
@@ -344,7 +344,7 @@ cdef int begin(round_t* c, int64_t* bound) noexcept nogil:
     c.filter.keys_end = c.filter.keys_from
     pthread_mutex_unlock(&l.append_mutex)
     c.started_ms = monotonic_ms()
-    # After the bound: what a producer wrote since lies past it, and what it wrote before is then not its last.
+    # After the bound: later batches of a producer lie past it, so an earlier batch is then not its last.
     return sequence_copy(&l.producers, &l.append_mutex, &c.filter.producers)
 
 

@@ -1,11 +1,11 @@
-# Which offset holds the last record of each key: a hash table of bounded size.
+# The offset of each key's last record: a hash table of bounded size.
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 cdef enum:
-    MAP_FULL = -100004       # a status: no room for one more key
+    MAP_FULL = -100004       # a status: no room for another key
 
 cdef struct slot_t:
-    uint64_t low             # the key's hash, 128 bits of it
+    uint64_t low             # 128 bits of the key's hash
     uint64_t high
     int64_t next             # the offset after its last record; 0: a free slot
 

@@ -1,9 +1,9 @@
-"""Which offset holds the last record of each key, for a log that is compacted.
+"""The offset of each key's last record, for a log that is compacted.
 
-A key is its 128-bit hash: two keys that shared one would be taken for one, and the older lost. So the hash is a keyed
-one (SipHash-2-4 with 128 bits, J.-P. Aumasson and D. J. Bernstein, 2012) under a secret drawn for each table: nobody
-who writes keys can choose such a pair, and by chance 2^32 keys hold one once in 2^65 tables. Slots are probed one after
-the other; a table grows by doubling up to its limit, while it moves it takes half as much again.
+A key is stored as its 128-bit hash: if two keys had the same hash, the older record would be lost. So the hash is keyed
+(SipHash-2-4 with 128 bits, J.-P. Aumasson and D. J. Bernstein, 2012) with a secret drawn for each table: a client
+cannot choose colliding keys, and with 2^32 random keys one table in 2^65 has a collision. Slots are probed linearly. A
+table grows by doubling up to its limit; while it grows it takes half as much memory again.
 """
 
 from libc.errno cimport ENOMEM, errno
@@ -15,8 +15,8 @@ from pybroker.core.base.random cimport getrandom
 
 cdef enum:
     SLOTS_FIRST = 1024
-    SLOTS_MIN = 16           # that any limit allows: a round must get somewhere
-    SLOTS_MAX = 1 << 30      # `home` takes 32 bits of the hash
+    SLOTS_MIN = 16           # allowed by any limit, so that a round makes progress
+    SLOTS_MAX = 1 << 30      # `home` uses 32 bits of the hash
     FILLED_MAX = 3           # quarters of the slots
 
 cdef extern from *:
@@ -83,7 +83,7 @@ cdef inline int64_t home(const offset_map_t* m, uint64_t low) noexcept nogil:
 
 
 cdef inline slot_t* find(const offset_map_t* m, uint64_t low, uint64_t high) noexcept nogil:
-    """The slot that holds a hash, or the free one that it would go to."""
+    """Find the slot that holds a hash, or the free slot for it."""
     cdef int64_t i = home(m, low)
     while m.slots[i].next != 0 and (m.slots[i].low != low or m.slots[i].high != high):
         i += 1
@@ -93,7 +93,7 @@ cdef inline slot_t* find(const offset_map_t* m, uint64_t low, uint64_t high) noe
 
 
 cdef int offset_map_init(offset_map_t* m, int64_t bytes_max) noexcept nogil:
-    """An empty table whose slots take bytes_max at most (or SLOTS_MIN of them)."""
+    """Initialize an empty table whose slots take at most bytes_max (or SLOTS_MIN of them)."""
     m.count = 0
     m.capacity_max = min(max(bytes_max // <int64_t>sizeof(slot_t), <int64_t>SLOTS_MIN), <int64_t>SLOTS_MAX)
     m.capacity = min(m.capacity_max, <int64_t>SLOTS_FIRST)
@@ -118,7 +118,7 @@ cdef int grow(offset_map_t* m) noexcept nogil:
     m.slots = <slot_t*>calloc(<size_t>capacity, sizeof(slot_t))
     if m.slots == NULL:
         m.slots = old
-        return MAP_FULL  # as good a reason to stop here as the limit is
+        return MAP_FULL  # no memory is treated like the limit
     m.capacity = capacity
     for i in range(n):
         if old[i].next != 0:
@@ -128,7 +128,7 @@ cdef int grow(offset_map_t* m) noexcept nogil:
 
 
 cdef int offset_map_put(offset_map_t* m, const uint8_t* key, int64_t n, int64_t offset) noexcept nogil:
-    """Note that a key's last record is at `offset`. MAP_FULL, and nothing noted, where the limit leaves no room."""
+    """Set the offset of a key's last record. MAP_FULL, and nothing is set, if the limit leaves no room."""
     cdef uint64_t low, high
     cdef slot_t* slot
     cdef int status
@@ -148,7 +148,7 @@ cdef int offset_map_put(offset_map_t* m, const uint8_t* key, int64_t n, int64_t 
 
 
 cdef int64_t offset_map_last(const offset_map_t* m, const uint8_t* key, int64_t n) noexcept nogil:
-    """The offset of a key's last record; -1 for a key that was never put."""
+    """The offset of a key's last record; -1 for an unknown key."""
     cdef uint64_t low, high
     hash_key(m.secret, key, n, &low, &high)
     return find(m, low, high).next - 1

@@ -1,19 +1,19 @@
-# What compaction keeps of a batch.
+# Filtering the records of a batch for compaction.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.compact.offset_map cimport offset_map_t
-from pybroker.core.storage.producer_state cimport sequence_t
+from pybroker.core.storage.producers.producer_state cimport sequence_t
 
 cdef enum:
-    FAILED_IN_PYTHON = -100005   # a status: a codec raised, `Codec.failure` says what
+    FAILED_IN_PYTHON = -100005   # a status: a codec raised; the exception is in `Codec.failure`
 
 cdef class Codec:
     cdef object decompress       # (codec, data) -> bytes
     cdef object compress         # (codec, data) -> bytes
-    cdef object failure          # what one of them raised
+    cdef object failure          # the exception that one of them raised
 
-cdef struct buffer_t:            # memory that grows and is used again
+cdef struct buffer_t:            # memory that grows and is reused
     uint8_t* at
     int64_t length
     int64_t capacity
@@ -22,21 +22,21 @@ cdef struct filter_t:
     offset_map_t keys
     int64_t keys_from            # the records of [keys_from, keys_end) are in `keys`
     int64_t keys_end
-    sequence_t producers         # as they were when the round began
+    sequence_t producers         # at the start of the round
     int64_t now_ms
     int64_t delete_retention_ms
     int64_t records_dropped
-    void* codec                  # a Codec, whose owner waits for the round to end
+    void* codec                  # a Codec, held by the caller during the round
     buffer_t plain               # a batch's records, decompressed
-    buffer_t kept                # those of them that stay
+    buffer_t kept                # the retained ones
     buffer_t shifted             # the same with other timestamp deltas
-    buffer_t packed              # the same, compressed
-    buffer_t made                # the batch made of them
+    buffer_t packed              # the same compressed
+    buffer_t made                # the new batch
 
-cdef struct filtered_t:            # a batch as it is to be stored; size 0: not at all
+cdef struct filtered_t:            # a batch to store; size 0: removed
     const uint8_t* at
     int64_t size
-    int64_t timestamp            # the largest of its records; -1 without any
+    int64_t timestamp            # the largest of its records; -1 without records
 
 cdef int buffer_reserve(buffer_t* b, int64_t n) noexcept nogil
 cdef void filter_free(filter_t* s) noexcept nogil

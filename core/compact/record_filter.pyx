@@ -1,19 +1,20 @@
-"""What compaction keeps of a batch: of each key the last record, and of deletions those that readers may still need.
+"""The records that compaction retains: the last one of each key, and tombstones that readers may still need.
 
-A round first learns where each key's last record is, batch by batch of the part that was never compacted, and then
-sifts every batch up to there. A record stays
+A round first reads the offset of each key's last record, batch by batch from the part that was never compacted, into
+the offset map; then it filters every batch up to there. A record is retained
 
-    if it lies past what was learnt, or if no later record of its key was learnt; and
-    if it has a value, or is a deletion (a tombstone) whose time is not over.
+    if it lies past the part that was read, or no later record of its key was read; and
+    if it has a value, or is a tombstone whose time is not over.
 
-A tombstone's time begins when a round first keeps it: the batch then gets the delete horizon, now +
-delete.retention.ms, as its base timestamp, and bit 6 of its attributes says so (KIP-534); once it has passed, the next
-round drops the batch's tombstones. Batches keep base offset, last offset delta, leader epoch and producer fields; what
-stays of an emptied one that must (it is its producer's last, or keep_empty) is the header with count 0. Records without
-a key go.
+A tombstone's time begins when a round first retains it: the batch gets the delete horizon, now + delete.retention.ms,
+as its base timestamp, and bit 6 of its attributes is set (KIP-534). After the horizon the next round removes the
+batch's tombstones. Batches keep base offset, last offset delta, leader epoch and producer fields. An empty batch is
+removed, unless it is its producer's last one or keep_empty is set: then the header is kept with count 0. Records
+without a key are removed.
 
-Transactions: nobody here knows whether one was committed. So a transactional record supersedes nothing and a tombstone
-among them stays, which is safe either way; it goes itself where a plain record superseded it. Markers stay.
+Transactions: the filter does not know which were committed. So a transactional record supersedes no other, and a
+transactional tombstone is retained, which is safe in both cases; both are removed if a later plain record has the key.
+Markers are retained.
 """
 
 from libc.errno cimport ENOMEM
@@ -34,7 +35,7 @@ from pybroker.core.batch.batch cimport (
 )
 from pybroker.core.batch.record cimport record_next, record_t, record_timestamp
 from pybroker.core.compact.offset_map cimport offset_map_free, offset_map_last, offset_map_put
-from pybroker.core.storage.producer_state cimport producer_t, sequence_find, sequence_free
+from pybroker.core.storage.producers.producer_state cimport producer_t, sequence_find, sequence_free
 
 cdef enum:
     BUFFER_MIN = 64 << 10
@@ -42,7 +43,7 @@ cdef enum:
 
 
 cdef class Codec:
-    """How records are decompressed and compressed: what Python brings, called with the GIL, once a batch."""
+    """Compression and decompression by Python, called with the GIL, once for a batch."""
 
     def __init__(self, decompress, compress) -> None:
         self.decompress = decompress
@@ -50,7 +51,7 @@ cdef class Codec:
 
 
 cdef int buffer_reserve(buffer_t* b, int64_t n) noexcept nogil:
-    """See that n bytes fit after what is in it."""
+    """Make sure that n more bytes fit."""
     cdef int64_t capacity = max(b.capacity, <int64_t>BUFFER_MIN)
     cdef uint8_t* at
     if b.length + n <= b.capacity:
@@ -101,7 +102,7 @@ cdef int transcode(filter_t* s, bint pack, int codec, const uint8_t* p, int64_t 
 
 
 cdef int open_records(filter_t* s, const batch_t* b, cursor_t* out) noexcept nogil:
-    """The records of a batch, decompressed if they are not plain."""
+    """Open the records of a batch, decompressed if needed."""
     cdef int status = 0
     if batch_codec(b):
         status = transcode(s, False, batch_codec(b), batch_payload(b), batch_payload_size(b), &s.plain)
@@ -111,12 +112,12 @@ cdef int open_records(filter_t* s, const batch_t* b, cursor_t* out) noexcept nog
     return status
 
 
-# -- learning ----------------------------------------------------------------------------------------------------------
+# -- reading keys ------------------------------------------------------------------------------------------------------
 
 cdef int filter_learn(filter_t* s, const batch_t* b) noexcept nogil:
-    """Learn where the keys of a batch have their last record; it follows on what was learnt before.
+    """Add the offsets of a batch's keys to the map; batches are given in order.
 
-    MAP_FULL where the table is: keys_end is then where this round ends. CORRUPT_MESSAGE if the records do not parse."""
+    MAP_FULL if the map is full: the round then ends at keys_end. CORRUPT_MESSAGE if the records do not parse."""
     cdef cursor_t r
     cdef record_t record
     cdef int64_t offset
@@ -139,7 +140,7 @@ cdef int filter_learn(filter_t* s, const batch_t* b) noexcept nogil:
     return status
 
 
-# -- sifting -----------------------------------------------------------------------------------------------------------
+# -- filtering ---------------------------------------------------------------------------------------------------------
 
 cdef bint stays(const filter_t* s, const batch_t* b, const record_t* record) noexcept nogil:
     cdef int64_t offset = b.base_offset + record.offset_delta
@@ -159,9 +160,9 @@ cdef struct count_t:
 
 
 cdef int keep_records(filter_t* s, const batch_t* b, cursor_t* r, count_t* out) noexcept nogil:
-    """Copy the records that stay, run by run, to s.kept; none is copied while none has gone."""
+    """Copy the retained records to s.kept, run by run; nothing is copied until a record was removed."""
     cdef const uint8_t* start = r.at
-    cdef const uint8_t* run = r.at   # the first byte that stays and is not copied yet
+    cdef const uint8_t* run = r.at   # the first retained byte that is not copied yet
     cdef const uint8_t* at
     cdef record_t record
     cdef int32_t _
@@ -188,7 +189,8 @@ cdef int keep_records(filter_t* s, const batch_t* b, cursor_t* r, count_t* out) 
 
 
 cdef int shift_records(filter_t* s, const uint8_t* p, int64_t n, int32_t count, uint64_t back) noexcept nogil:
-    """Write records anew to s.shifted, each timestamp delta raised by `back`: for a base timestamp that much lower."""
+    """Rewrite records to s.shifted, each timestamp delta raised by `back`, for a base timestamp that is lower by
+    that."""
     cdef cursor_t r, end
     cdef writer_t w
     cdef int64_t delta = 0, size
@@ -196,7 +198,7 @@ cdef int shift_records(filter_t* s, const uint8_t* p, int64_t n, int32_t count, 
     cdef int8_t attributes = 0
     cdef int status
     s.shifted.length = 0
-    status = buffer_reserve(&s.shifted, n + <int64_t>count * 16)  # two varints grow by less than that
+    status = buffer_reserve(&s.shifted, n + <int64_t>count * 16)  # the two varints grow by less than that
     if status != 0:
         return status
     writer_init(&w, s.shifted.at, <size_t>s.shifted.capacity)
@@ -220,14 +222,14 @@ cdef int shift_records(filter_t* s, const uint8_t* p, int64_t n, int32_t count, 
 
 
 cdef bint is_producers_last(const filter_t* s, const batch_t* b) noexcept nogil:
-    """Does its producer's sequence go on from this batch?"""
+    """True if this is its producer's last batch, which its next sequence number follows."""
     cdef const producer_t* p = sequence_find(&s.producers, b.producer_id) if b.producer_id >= 0 else NULL
     return p != NULL and p.count > 0 and p.window[p.newest].last_offset == batch_last_offset(b)
 
 
 cdef int make(
     filter_t* s, const batch_t* b, const batch_t* header, const uint8_t* p, int64_t n, filtered_t* out) noexcept nogil:
-    """A batch of these records under b's header, but for what `header` says of attributes, timestamps and count."""
+    """Make a batch of these records with b's header, except for attributes, timestamps and count from `header`."""
     cdef int status
     cdef uint8_t* h
     if n > INT32_MAX - <int64_t>HEADER_BYTES:
@@ -271,7 +273,7 @@ cdef int make_empty(filter_t* s, const batch_t* b, filtered_t* out) noexcept nog
 
 cdef int make_of_kept(
     filter_t* s, const batch_t* b, const cursor_t* records, const count_t* n, filtered_t* out) noexcept nogil:
-    """A batch of what stays: all of `records` or, where some went, s.kept."""
+    """Make a batch of the retained records: all of `records` or, if some were removed, s.kept."""
     cdef batch_t header = b[0]
     cdef const uint8_t* p = <const uint8_t*>s.kept.at if n.kept < b.count else records.at
     cdef int64_t size = s.kept.length if n.kept < b.count else <int64_t>cursor_left(records)
@@ -295,8 +297,7 @@ cdef int make_of_kept(
 
 
 cdef int filter_batch(filter_t* s, const batch_t* b, bint keep_empty, filtered_t* out) noexcept nogil:
-    """What stays of a batch, in bytes that are good until the next call. CORRUPT_MESSAGE if its records do not
-    parse."""
+    """Filter a batch; the result is valid until the next call. CORRUPT_MESSAGE if its records do not parse."""
     cdef cursor_t records, r
     cdef count_t n
     cdef int status

@@ -1,14 +1,17 @@
-"""Putting a cleaned segment in the place of those that it was made from, so that a crash leaves the one or the others.
+"""Replacing segments by the cleaned one that was made of them, so that a crash leaves either the old ones or the new
+one.
 
     <base>.log.cleaned   being written: a start removes it
-    <base>.log.swap      whole and on disk: a start removes what it replaces, all segments whose base lies in it, and
-                         gives it its name. The rename from the one to the other decides; the data file's is the last
-                         of three, indexes go first.
+    <base>.log.swap      complete and on disk: a start removes the segments that it replaces, those whose base offset
+                         lies in it, and gives it its final name. The rename from .cleaned to .swap decides; the data
+                         file is renamed last, after the indexes.
 
-These are Kafka's names and rules (LogLoader.scala), so that either finishes what the other left. The last batch of what
-is replaced is always kept, as a header if nothing else, so that a .swap reaches as far as everything that it replaces.
+These are Kafka's names and rules (LogLoader.scala), so each can finish what the other began. The last batch of the
+replaced segments is always kept, at least as a header, so that a .swap covers the offsets of all segments that it
+replaces.
 
-Readers look nothing up by name while names change: whatever is replaced is opened first, and stays so until they left.
+Readers look up no file by name while names change: replaced segments are opened first, and stay open until their
+readers have left.
 """
 
 from libc.errno cimport ENOMEM
@@ -20,17 +23,17 @@ from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.reclamation cimport pin, retire, unpin
 from pybroker.core.base.vfs cimport vfs_sync_dir
 from pybroker.core.batch.batch cimport batch_last_offset, batch_t
-from pybroker.core.storage.log cimport log_lock_files, log_offline, log_t, log_trust, segments_free, segments_t
-from pybroker.core.storage.open_files cimport files_t
-from pybroker.core.storage.retention cimport log_discard_files, log_replace
-from pybroker.core.storage.segment cimport (
+from pybroker.core.storage.log.log cimport log_lock_files, log_offline, log_t, log_trust, segments_free, segments_t
+from pybroker.core.storage.removal.retention cimport log_discard_files, log_replace
+from pybroker.core.storage.segment.open_files cimport files_t
+from pybroker.core.storage.segment.segment cimport (
     segment_files, segment_free, segment_new, segment_open, segment_rename, segment_t, segment_unlink,
 )
-from pybroker.core.storage.segment_search cimport NOT_FOUND, search_init, search_t, search_to_last
+from pybroker.core.storage.segment.segment_search cimport NOT_FOUND, search_init, search_t, search_to_last
 
 
 cdef int open_all(segments_t* list, int64_t first, int64_t count) noexcept nogil:
-    """Open what will be replaced. Under the flush mutex, without which nothing is closed again."""
+    """Open the segments to replace. Under the flush mutex, so that none is closed again."""
     cdef files_t* f
     cdef int64_t i
     cdef int status = 0
@@ -41,7 +44,7 @@ cdef int open_all(segments_t* list, int64_t first, int64_t count) noexcept nogil
 
 
 cdef int decide(log_t* l, segment_t* fresh) noexcept nogil:
-    """From .cleaned to .swap. On failure neither is left."""
+    """Rename from .cleaned to .swap. On failure both are removed."""
     cdef int status = segment_rename(fresh, ".cleaned", ".swap")
     if status == 0:
         status = vfs_sync_dir(l.context.fs, l.directory)
@@ -94,16 +97,16 @@ cdef int replace_locked(log_t* l, int64_t generation, int64_t first, int64_t cou
     if status == 0:
         status = list_fresh(l, first, count, fresh)
     if status != 0:
-        store_i32(&l.offline, 1)  # what is listed has lost its names; a start finishes the swap
+        store_i32(&l.offline, 1)  # the listed segments have lost their names; a start finishes the swap
         return KAFKA_STORAGE_ERROR
     return 0
 
 
 cdef int replace_segments(log_t* l, int64_t generation, int64_t first, int64_t count, segment_t* fresh) noexcept nogil:
-    """Put `fresh`, whose files are on disk as .cleaned, in place of `count` segments from number `first`.
+    """Replace `count` segments from index `first` by `fresh`, whose files are on disk as .cleaned.
 
-    CHANGED if the list's generation is another by now. The log owns `fresh` after 0 alone; a failure leaves no file of
-    it."""
+    CHANGED if the generation of the list has changed. The log owns `fresh` only after 0; after a failure its files are
+    removed."""
     cdef int slot, status
     log_lock_files(l)
     slot = pin(&l.context.reclaim)
@@ -116,7 +119,7 @@ cdef int replace_segments(log_t* l, int64_t generation, int64_t first, int64_t c
 # -- at start ----------------------------------------------------------------------------------------------------------
 
 cdef int reach(segment_t* swap, int64_t* end) noexcept nogil:
-    """The offset after the last batch of a .swap, if it consists of whole batches."""
+    """Find the offset after the last batch of a .swap, if it has only complete batches."""
     cdef search_t w
     cdef batch_t b
     cdef int64_t position = 0
@@ -139,7 +142,7 @@ cdef int finish(log_t* l, segment_t* swap, const int64_t* bases, int64_t n) noex
     for i in range(n):
         replaces |= bases[i] == swap.base_offset
     if (status > 0 or (status == 0 and end == swap.base_offset)) and replaces:
-        return segment_unlink(swap, ".swap")  # it is no segment, or empty, and what it would replace is there
+        return segment_unlink(swap, ".swap")  # it is invalid or empty, and the segment that it would replace exists
     if status < 0:
         return status
     gone.fs, gone.directory = swap.fs, swap.directory
@@ -154,7 +157,7 @@ cdef int finish(log_t* l, segment_t* swap, const int64_t* bases, int64_t n) noex
 
 
 cdef int replace_finish(log_t* l, int64_t base, const int64_t* bases, int64_t n) noexcept nogil:
-    """At start: do what is left of a swap, beside the segments with these base offsets. The caller is alone."""
+    """Finish a swap at start, among the segments with these base offsets. The caller is the only thread."""
     cdef segment_t* swap = segment_new(l.context.fs, l.directory, base)
     cdef int status
     if swap == NULL:

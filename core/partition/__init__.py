@@ -1,1 +1,1 @@
-"""Partitions: what an append must pass, who watches, what readers see, and how one is found by name or id."""
+"""Partitions: appends and their checks, watchers, watermarks, roles, and look-up by name or id."""

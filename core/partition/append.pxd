@@ -1,10 +1,10 @@
-# What an append must pass.
+# Appends and their checks.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.batch.batch cimport HEADER_BYTES, batch_t
 from pybroker.core.partition.partition cimport partition_t
-from pybroker.core.storage.log cimport log_t
-from pybroker.core.storage.producer_state cimport producer_t
+from pybroker.core.storage.log.log cimport log_t
+from pybroker.core.storage.producers.producer_state cimport producer_t
 
 cdef enum:
     FROM_CLIENT = 0
@@ -21,8 +21,8 @@ cdef struct appended_t:
 
 cdef struct checked_t:         # a checked batch on its way into a log, alone or with others of the same turn
     checked_t* next
-    batch_t batch            # borrows the bytes it came in
-    int32_t leader_epoch     # that the client knows; -1 none
+    batch_t batch            # borrows the received bytes
+    int32_t leader_epoch     # the client's; -1 none
     int32_t source
     int32_t acks             # of the request: -1, 0, 1, or ACKS_UNSAID
     int32_t status           # 0, DUPLICATE, a Kafka code or -errno

@@ -1,8 +1,8 @@
-"""Appends: what a batch must pass before it is in a partition's log.
+"""Appends: the checks of a batch, and its write to a partition's log.
 
-One writer at a time: the CRC is checked before the append mutex is taken; under it come the leader's epoch, the
-producer's sequence, the roll, one pwritev, the accounting, and the watermarks. A batch is stamped into a copy of its
-header, which goes out in front of the untouched rest: the caller's bytes are never written to.
+One writer at a time. The CRC is checked before the append mutex is taken; under it come the leader epoch, the
+producer's sequence, the roll, one pwritev, the accounting, and the watermarks. A batch is stamped in a copy of its
+header, which is written before the untouched rest: the caller's bytes are never changed.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -24,24 +24,24 @@ from pybroker.core.batch.batch cimport (
 from pybroker.core.batch.validate cimport batch_validate
 from pybroker.core.partition.partition cimport LEADER, partition_t, partition_tell
 from pybroker.core.partition.watermark cimport check_epoch, is_under_min_isr, watermark_publish_end
-from pybroker.core.storage.context cimport lease_is_lost, lease_lapsed
-from pybroker.core.storage.leader_epochs cimport epochs_assign
-from pybroker.core.storage.log cimport log_active, log_offline, log_t, log_write, placed_t
-from pybroker.core.storage.producer_snapshots cimport producers_see
-from pybroker.core.storage.producer_state cimport (
+from pybroker.core.storage.log.context cimport lease_is_lost, lease_lapsed
+from pybroker.core.storage.log.leader_epochs cimport epochs_assign
+from pybroker.core.storage.log.log cimport log_active, log_offline, log_t, log_write, placed_t
+from pybroker.core.storage.log.roll cimport log_must_roll, log_roll
+from pybroker.core.storage.log.slow_disk cimport slow_note
+from pybroker.core.storage.producers.producer_state cimport (
     DUPLICATE, producer_t, seen_t, sequence_check, sequence_find, sequence_put_back,
 )
-from pybroker.core.storage.refused_batches cimport refusals_find, refusals_forget, refusals_note
-from pybroker.core.storage.roll cimport log_must_roll, log_roll
-from pybroker.core.storage.slow_disk cimport slow_note
+from pybroker.core.storage.producers.refused_batches cimport refusals_find, refusals_forget, refusals_note
+from pybroker.core.storage.recovery.producer_snapshots cimport producers_see
 
 cdef enum:
-    GATHER_MAX = 64          # batches in one call; more go out in several
-    OPENED_MS = 1000         # so long may it be until a batch comes whose forerunner, on its connection, was refused
+    GATHER_MAX = 64          # batches written by one call; more take several
+    OPENED_MS = 1000         # the longest delay of a batch whose predecessor, on its connection, was refused
 
 
 cdef int check_producer(log_t* l, const batch_t* b, appended_t* out) noexcept nogil:
-    """The sequence rules; DUPLICATE with the original's offsets filled in."""
+    """Check the sequence rules; DUPLICATE with the original's offsets filled in."""
     cdef seen_t seen
     cdef int status = sequence_check(
         &l.producers, b.producer_id, b.producer_epoch, b.base_sequence, b.last_offset_delta, &seen)
@@ -54,7 +54,7 @@ cdef int check_producer(log_t* l, const batch_t* b, appended_t* out) noexcept no
 
 
 cdef void append_remember(log_t* l, int64_t id, producer_t* before) noexcept nogil:
-    """Keep what a producer was, in case the write of its next batch fails."""
+    """Save a producer's state, in case the write of its next batch fails."""
     cdef const producer_t* p = sequence_find(&l.producers, id) if id >= 0 else NULL
     if p != NULL:
         before[0] = p[0]
@@ -63,13 +63,13 @@ cdef void append_remember(log_t* l, int64_t id, producer_t* before) noexcept nog
 
 
 cdef void append_undo(log_t* l, const batch_t* b, const producer_t* before) noexcept nogil:
-    """Forget a batch that was not written: restore its producer's state."""
+    """Restore the state of a producer whose batch was not written."""
     if b.producer_id >= 0:
         sequence_put_back(&l.producers, b.producer_id, before if before.id >= 0 else NULL)
 
 
 cdef void note_refused(log_t* l, const batch_t* b, int status) noexcept nogil:
-    """Remember a refused batch whose turn it was, so that the batches its client sent behind it are refused, too."""
+    """Remember a refused batch with the expected sequence, so that the client's batches after it are refused, too."""
     if status < 0:
         store_i32(&l.refusing, -status)
     if b.producer_id >= 0:
@@ -78,18 +78,18 @@ cdef void note_refused(log_t* l, const batch_t* b, int status) noexcept nogil:
 
 
 cdef int append_account(log_t* l, const batch_t* b) noexcept nogil:
-    """The producer's window and the leader epoch, for a batch that has its place."""
+    """Update the producer's window and the leader epochs for a stamped batch."""
     cdef int status = 0
     if b.producer_id >= 0:
         status = producers_see(&l.producers, b)
     return status if status != 0 else epochs_assign(&l.epochs, b.leader_epoch, b.base_offset)
 
 
-cdef struct gather_t:        # stamped batches that go out in one call
+cdef struct gather_t:        # stamped batches that are written by one call
     iovec v[2 * <int>GATHER_MAX]
     placed_t placed[<int>GATHER_MAX]
     checked_t* checked[<int>GATHER_MAX]
-    producer_t before[<int>GATHER_MAX]   # what each batch's producer was before it; id -1: unknown
+    producer_t before[<int>GATHER_MAX]   # the state of each batch's producer before it; id -1: unknown
     int vectors
     int count
     int64_t bytes
@@ -97,7 +97,7 @@ cdef struct gather_t:        # stamped batches that go out in one call
 
 
 cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nogil:
-    """Write what is gathered and show it; or fail all of it, and forget that its producers wrote it."""
+    """Write the gathered batches and publish the log's end; on failure, fail all and restore their producers' state."""
     cdef log_t* l = p.log
     cdef bint transactions = False
     cdef int i, status
@@ -142,7 +142,7 @@ cdef void gather(gather_t* g, checked_t* r) noexcept nogil:
 
 
 cdef void stamp(partition_t* p, checked_t* r, int64_t offset, int64_t now_ms) noexcept nogil:
-    """Give a batch its place: offset, leader epoch and, with LogAppendTime, the time."""
+    """Stamp a batch with its offset, leader epoch and, with LogAppendTime, the time."""
     cdef int32_t leader_epoch = <int32_t>p.role.leader_epoch
     if peek_i64(&p.log.settings.message_timestamp_type):
         batch_stamp_time(&r.batch, offset, leader_epoch, now_ms, r.header)
@@ -157,11 +157,11 @@ cdef void stamp(partition_t* p, checked_t* r, int64_t offset, int64_t now_ms) no
 
 
 cdef int forerunner_status(partition_t* p, const batch_t* b, int status) noexcept nogil:
-    """The status that the batch before this one was refused with; 0 if it was not. `status` is the result of the
-    sequence rules for this one.
+    """The status that this batch's predecessor was refused with; 0 if it was not. `status` is the result of the
+    sequence rules for this batch.
 
-    This broker does not know which batches it refused before it led, or the leader before it did: for a while after a
-    change of role it takes a gap as the sign of one. A lone broker leads before it accepts connections."""
+    This broker does not know the batches that it refused before it led, or that the leader before it refused: for a
+    while after a change of role, it takes a gap as a sign of one. A lone broker leads before it accepts connections."""
     cdef log_t* l = p.log
     cdef int refused = 0
     if l.refusals.count > 0:
@@ -204,8 +204,7 @@ cdef int admit_from_client(partition_t* p, checked_t* r) noexcept nogil:
 
 
 cdef int admit(partition_t* p, checked_t* r) noexcept nogil:
-    """What can only be known under the append mutex: is the log there, do we lead it in this epoch, does the sequence
-    follow?"""
+    """Do the checks that need the append mutex: the log is usable, we lead it in this epoch, the sequence follows."""
     cdef log_t* l = p.log
     cdef int status
     r.out.log_start = l.view.log_start
@@ -222,7 +221,7 @@ cdef int admit(partition_t* p, checked_t* r) noexcept nogil:
 
 
 cdef void take(partition_t* p, checked_t* r, int64_t end, int64_t now_ms) noexcept nogil:
-    """See whether a batch may be appended at `end`, and give it that place."""
+    """Check whether a batch may be appended at `end`, and stamp it with that offset."""
     r.out.duplicate = False
     r.status = admit(p, r)
     if r.status == 0:
@@ -230,7 +229,7 @@ cdef void take(partition_t* p, checked_t* r, int64_t end, int64_t now_ms) noexce
 
 
 cdef bint must_write_before(log_t* l, const gather_t* g, const checked_t* r, int64_t now_ms) noexcept nogil:
-    """Is what became of the gathered batches to be known before this one is looked at?"""
+    """True if the gathered batches must be written before this one can be handled."""
     if r.status == DUPLICATE:
         return r.out.last_offset >= g.start  # its original is among them
     if r.status != 0:
@@ -241,7 +240,7 @@ cdef bint must_write_before(log_t* l, const gather_t* g, const checked_t* r, int
 
 
 cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now_ms) noexcept nogil:
-    """Append checked batches in their order, all that fit one segment in one call; each says how it went."""
+    """Append checked batches in order, with one call for all that fit into one segment. Each gets its own status."""
     cdef gather_t g
     cdef log_t* l = p.log
     cdef checked_t* r = first
@@ -293,7 +292,7 @@ cdef int pass_before(log_t* l) noexcept nogil:
 cdef int partition_check(
     partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int32_t acks,
     checked_t* out) noexcept nogil:
-    """Check one batch as far as its bytes and the topic's limits tell; 0, or a Kafka code or -errno. Takes no lock."""
+    """Check one batch by its bytes and the topic's limits, without a lock: 0, a Kafka code or -errno."""
     cdef log_t* l = p.log
     cdef int64_t size_max = peek_i64(&l.settings.max_message_bytes)
     cdef int status = batch_validate(data, n, size_max, source == FROM_CLIENT, &out.batch)
@@ -320,7 +319,7 @@ cdef int partition_check(
 cdef int partition_append(
     partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int32_t acks, int64_t now_ms,
     appended_t* out) noexcept nogil:
-    """Check, stamp and append exactly one batch. 0, DUPLICATE (out says where the original is), a Kafka code or
+    """Check, stamp and append exactly one batch. 0, DUPLICATE (with the original's offsets), a Kafka code or
     -errno."""
     cdef checked_t r
     cdef int status = partition_check(p, data, n, leader_epoch, source, acks, &r)

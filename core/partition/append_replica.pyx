@@ -1,42 +1,40 @@
-"""Appends of a follower: batches as their leader stamped them, checked first and then written side by side.
+"""Appends of a follower: batches as their leader stamped them, first checked and then written together.
 
-All of what one answer brings for a partition is checked before any of it is appended: length, magic, CRC, counts, that
-offsets ascend (there may be gaps, which compaction left), and that epochs do, up to that of its leader. What
-lies in one segment goes out in one pwritev, straight from the bytes that were received.
+All batches of one answer for a partition are checked before any is appended: length, magic, CRC, counts, ascending
+offsets (with gaps, which compaction leaves), and ascending epochs up to the leader's. Batches for one segment are
+written by one pwritev, straight from the received bytes.
 
-Under the append mutex come the role, its epoch, and whether the log still ends where the leader was asked from: what
-was asked for before a truncation is not appended after it.
+Under the append mutex, the role and its epoch are checked, and that the log still ends at the fetch offset: records
+fetched before a truncation are not appended after it.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.base.atomic cimport load_i32, peek_i64, poke_i64
 from pybroker.core.base.clock cimport monotonic_ms
-from pybroker.core.base.cursor cimport OK, SHORT
 from pybroker.core.base.counters cimport tally
+from pybroker.core.base.cursor cimport OK, SHORT
 from pybroker.core.base.error_codes cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pybroker.core.base.files cimport iovec
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
-from pybroker.core.batch.batch cimport (
-    CONTROL, TRANSACTIONAL, batch_check, batch_last_offset, batch_parse, batch_t,
-)
+from pybroker.core.batch.batch cimport CONTROL, TRANSACTIONAL, batch_check, batch_last_offset, batch_parse, batch_t
 from pybroker.core.partition.append cimport append_account, append_remember, append_undo
 from pybroker.core.partition.partition cimport FOLLOWER, partition_t, partition_tell
 from pybroker.core.partition.watermark cimport check_epoch, watermark_learn, watermark_publish_end
-from pybroker.core.storage.leader_epochs cimport epochs_at, epochs_cut_tail
-from pybroker.core.storage.log cimport (
+from pybroker.core.storage.log.leader_epochs cimport epochs_at, epochs_cut_tail
+from pybroker.core.storage.log.log cimport (
     log_active, log_change, log_offline, log_publish, log_t, log_write, placed_t, view_t,
 )
-from pybroker.core.storage.producer_state cimport producer_t
-from pybroker.core.storage.roll cimport SEGMENT_SPAN_MAX, log_must_roll, log_roll
-from pybroker.core.storage.slow_disk cimport slow_note
+from pybroker.core.storage.log.roll cimport SEGMENT_SPAN_MAX, log_must_roll, log_roll
+from pybroker.core.storage.log.slow_disk cimport slow_note
+from pybroker.core.storage.producers.producer_state cimport producer_t
 
 cdef enum:
-    RUN_MAX = 64             # batches in one call; more go out in several
+    RUN_MAX = 64             # batches written by one call; more take several
 
-cdef struct run_t:           # batches side by side, of one segment, that go out in one call
+cdef struct run_t:           # adjacent batches for one segment that are written by one call
     const uint8_t* at
     int64_t bytes
     int64_t end              # the offset that follows them
@@ -44,17 +42,17 @@ cdef struct run_t:           # batches side by side, of one segment, that go out
     int32_t count
     batch_t batches[<int>RUN_MAX]
     placed_t placed[<int>RUN_MAX]
-    producer_t before[<int>RUN_MAX]  # what each batch's producer was before it
+    producer_t before[<int>RUN_MAX]  # the state of each batch's producer before it
 
 
 cdef inline bint continues(const batch_t* b, int64_t end) noexcept nogil:
-    """May it follow what ends there? A segment begins where the log ended, and cannot name an offset further on than
-    that: whoever read there would find nothing. A log without records begins anew."""
+    """True if a batch may follow at the log's end `end`. A roll names the new segment by the log's end, and a segment
+    cannot hold offsets more than SEGMENT_SPAN_MAX above its base. (An empty log begins at another offset.)"""
     return end <= b.base_offset and batch_last_offset(b) - end <= SEGMENT_SPAN_MAX
 
 
 cdef int check_all(const replicated_t* sent, size_t* whole) noexcept nogil:
-    """Check every batch; how many bytes the whole ones take."""
+    """Check every batch; `whole` is the size of the complete ones in bytes."""
     cdef batch_t b
     cdef int64_t end = -1
     cdef int32_t epoch = -1
@@ -77,7 +75,7 @@ cdef int check_all(const replicated_t* sent, size_t* whole) noexcept nogil:
 
 
 cdef int admit(partition_t* p, const replicated_t* sent) noexcept nogil:
-    """May this be appended? Under the append mutex."""
+    """Check whether the batches may be appended. Under the append mutex."""
     cdef log_t* l = p.log
     if sent.gone != NULL and load_i32(sent.gone):
         return NOT_ASKED
@@ -93,7 +91,7 @@ cdef int admit(partition_t* p, const replicated_t* sent) noexcept nogil:
 
 
 cdef int write_run(partition_t* p, run_t* g) noexcept nogil:
-    """Write what is gathered and show it; or forget that its producers wrote it."""
+    """Write the gathered batches and publish the log's end; on failure restore their producers' state."""
     cdef iovec v
     cdef int i, status
     if g.count == 0:
@@ -113,18 +111,18 @@ cdef int write_run(partition_t* p, run_t* g) noexcept nogil:
 
 
 cdef bint needs_segment(log_t* l, const run_t* g, const batch_t* b, int64_t now_ms) noexcept nogil:
-    """Does a batch behind those that are gathered belong into the next segment?"""
+    """True if a batch after the gathered ones belongs in the next segment."""
     if g.count > 0 and log_active(l).size + g.bytes + b.size > peek_i64(&l.settings.segment_bytes):
         return True
     return log_must_roll(l, g.bytes + b.size, batch_last_offset(b), b.max_timestamp, now_ms)
 
 
 cdef int gather(partition_t* p, run_t* g, const batch_t* b) noexcept nogil:
-    """Account for a batch that goes out with those before it."""
+    """Add a batch to the run, and account for it."""
     cdef int i = g.count, status
     g.batches[i] = b[0]
     append_remember(p.log, b.producer_id, &g.before[i])
-    status = append_account(p.log, b)  # first, for what is written cannot be refused any more
+    status = append_account(p.log, b)  # before the write, as a written batch can no longer be refused
     if status != 0:
         append_undo(p.log, b, &g.before[i])
         return status
@@ -145,8 +143,8 @@ cdef inline bint is_empty_before(const log_t* l, int64_t offset) noexcept nogil:
 
 
 cdef int begin_at(log_t* l, int64_t offset) noexcept nogil:
-    """Begin a log without records at another offset, in a segment of that name: its leader has none of those before.
-    Under the append mutex."""
+    """Begin an empty log at another offset, with a new segment: the leader has no records before it. Under the append
+    mutex."""
     cdef view_t v
     log_change(l, &v)
     v.log_start = v.high_watermark = v.log_end = offset
@@ -155,7 +153,7 @@ cdef int begin_at(log_t* l, int64_t offset) noexcept nogil:
 
 
 cdef int append_all(partition_t* p, const uint8_t* data, size_t n, int64_t now_ms) noexcept nogil:
-    """Append batches that were checked. Under the append mutex."""
+    """Append checked batches. Under the append mutex."""
     cdef log_t* l = p.log
     cdef run_t g
     cdef batch_t b
@@ -165,9 +163,9 @@ cdef int append_all(partition_t* p, const uint8_t* data, size_t n, int64_t now_m
         status = begin_at(l, b.base_offset) if is_empty_before(l, b.base_offset) else INVALID_RECORD
     if status != 0:
         return status
-    epochs_cut_tail(&l.epochs, l.view.log_end)  # one in which we led, and wrote nothing, has no place in the log
+    epochs_cut_tail(&l.epochs, l.view.log_end)  # remove an epoch in which we led but wrote no record
     if b.leader_epoch < epochs_at(&l.epochs, l.view.log_end):
-        return CORRUPT_MESSAGE   # a start would take it for damage
+        return CORRUPT_MESSAGE   # recovery would take the batch for damage
     g.at = data
     g.count = g.transactions = 0
     g.bytes = g.end = 0
@@ -180,12 +178,12 @@ cdef int append_all(partition_t* p, const uint8_t* data, size_t n, int64_t now_m
         if status == 0:
             status = gather(p, &g, &b)
         at += b.size
-    written = write_run(p, &g)   # what was gathered before a failure is sound
+    written = write_run(p, &g)   # batches gathered before a failure are sound
     return status if status != 0 else written
 
 
 cdef int append_whole(partition_t* p, const replicated_t* sent, size_t whole, int64_t now_ms) noexcept nogil:
-    """Append, and learn how much of it is committed: nothing of either once it is gone."""
+    """Append the complete batches, and raise the high watermark; neither once `gone` is set."""
     cdef log_t* l = p.log
     cdef int64_t began_ms
     cdef int status
@@ -204,8 +202,8 @@ cdef int append_whole(partition_t* p, const replicated_t* sent, size_t whole, in
 
 
 cdef int partition_append_replica(partition_t* p, const replicated_t* sent, int64_t now_ms) noexcept nogil:
-    """Append whole batches as the leader of an epoch stamped them, all of them or, where one is bad, none. They are
-    committed up to the leader's high watermark. 0, NOT_ASKED, a Kafka code or -errno."""
+    """Append complete batches as the leader stamped them; if one is bad, none. They are committed up to the leader's
+    high watermark. 0, NOT_ASKED, a Kafka code or -errno."""
     cdef size_t whole
     cdef int status = check_all(sent, &whole)
     if status == 0 and whole > 0:

@@ -1,4 +1,4 @@
-# A partition: its log, its role, who follows it, who watches it grow, and what a reader finds.
+# A partition: its log, its role, its followers and watchers, and reads.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint8_t
 
 from pybroker.core.base.atomic cimport load_i64
@@ -6,24 +6,24 @@ from pybroker.core.base.chain cimport chain_t, link_t
 from pybroker.core.base.crc32c cimport crc32c
 from pybroker.core.base.pthread cimport pthread_mutex_t
 from pybroker.core.batch.batch cimport batch_t
-from pybroker.core.storage.log cimport found_t, log_t, view_t
+from pybroker.core.storage.log.log cimport found_t, log_t, view_t
 
 cdef enum:
     BOUND_HIGH_WATERMARK = 0
     BOUND_LAST_STABLE = 1
     BOUND_LOG_END = 2        # replicas read to the end
-    BOUND_ISR = 3            # none: a follower outside the ISR has caught up
-    LARGEST = -0x7FFFFFFFFFFFFFFF  # a timestamp to look for: the largest there is
+    BOUND_ISR = 3            # not an offset: watches for a follower outside the ISR that has caught up
+    LARGEST = -0x7FFFFFFFFFFFFFFF  # as the timestamp of a look-up: the largest timestamp in the log
 
 cdef enum:
-    OFFLINE = 0              # nobody said yet what this replica is, or it was told to be nothing
+    OFFLINE = 0              # no role yet, or stopped by the controller
     FOLLOWER = 1
     LEADER = 2
 
 cdef enum:
-    COMMITTED = 0            # lists of watchers: of the high watermark and what follows from it: consumers and acks
-    WRITTEN = 1              # of the log's end: followers
-    JOINING = 2              # and of followers that may join the ISR
+    COMMITTED = 0            # watchers of the high watermark and the last stable offset: consumers and acks
+    WRITTEN = 1              # watchers of the log's end: followers
+    JOINING = 2              # watchers for followers that may join the ISR
     WATCH_LISTS = 3
 
 cdef enum:
@@ -32,58 +32,58 @@ cdef enum:
 
 ctypedef void (*notify_fn)(watch_t* w) noexcept nogil
 
-cdef struct watch_t:         # who is to be told that a partition grew, or went; told once, then watches no more
+cdef struct watch_t:         # a one-shot watch: notified when a partition grows or goes away
     link_t link
-    int64_t above            # it waits until its bound is beyond this offset
+    int64_t above            # notified when its bound is beyond this offset
     int32_t bound            # BOUND_...
-    partition_t* partition   # NULL: watches nothing
-    notify_fn notify         # called with the partition's watch mutex held: it may only leave a note
+    partition_t* partition   # NULL: not set
+    notify_fn notify         # called with the partition's watch mutex held: it must not block
     void* owner
 
 cdef struct watchers_t:
     chain_t chain
-    int32_t count            # 0 costs an append one load
+    int32_t count            # if it is 0, an append loads only this
 
-cdef struct role_t:          # what this broker believes of the partition; the one home of both epochs
+cdef struct role_t:          # this broker's role in the partition; both epochs are stored only here
     int64_t kind             # OFFLINE, FOLLOWER or LEADER
-    int64_t leader           # broker that leads where this one does not; -1 unknown
-    int64_t leader_epoch     # -1 none was ever known
+    int64_t leader           # the leader, if it is another broker; -1 unknown
+    int64_t leader_epoch     # -1 unknown
     int64_t partition_epoch
 
 cdef struct follower_t:      # another replica, as the leader knows it
     int32_t broker
-    int32_t in_isr           # of the maximal ISR: with those that are about to join it
-    int64_t broker_epoch     # that it fetched with; -1 unknown
-    int64_t log_end          # where it last fetched from; -1: it did not yet, in this leader epoch
-    int64_t leader_end       # where our log ended then
-    int64_t log_start        # where its log began then; -1: it did not say
+    int32_t in_isr           # in the maximal ISR, which includes followers about to join
+    int64_t broker_epoch     # of its latest fetch; -1 unknown
+    int64_t log_end          # its latest fetch offset; -1: no fetch yet in this leader epoch
+    int64_t leader_end       # our log's end at that fetch
+    int64_t log_start        # its log start at that fetch; -1: unknown
     int64_t fetched_ms
     int32_t session          # fetch session of its latest fetch, and that fetch's epoch in it; 0: none
     int32_t session_epoch
     int64_t earlier_ms       # when the fetch before that was noted, in the same session; -1: there was none
     int64_t asked_after_ms   # its latest fetch was sent after this time; -1: unknown
-    int64_t caught_up_ms     # when it last had all that there was
+    int64_t caught_up_ms     # when it last had all of our log
 
 cdef struct partition_t:
     int32_t refs
     int32_t index
     int32_t published        # the native plane serves it
-    int32_t native_append    # FULL, ENVELOPE: the native plane may append, and checks this much; 0: it is for Python
+    int32_t native_append    # FULL, ENVELOPE: the native plane may append, after this check; 0: only Python may
     int32_t topic_length
     char topic[<int>TOPIC_BYTES_MAX + 1]
     uint8_t topic_id[<int>TOPIC_ID_BYTES]
     log_t* log
     uint32_t role_lock       # the seqlock over `role`
     role_t role              # changed under the append mutex
-    int32_t alone            # it leads without followers: what is written is committed
+    int32_t alone            # it leads without followers: written records are committed
     int32_t follower_count   # this, the followers and the size of the ISR under the log's view mutex
-    int64_t isr_size         # of the ISR that the controller knows, ourselves among them; 0 where we do not lead
-    int64_t replica_count    # of a leader, itself among them; 0 where we do not lead
+    int64_t isr_size         # of the ISR that the controller knows, including ourselves; 0 if we do not lead
+    int64_t replica_count    # including ourselves; 0 if we do not lead
     int64_t min_isr          # min.insync.replicas
-    int32_t leader_throttled    # what followers outside the ISR fetch of it counts as throttled replication,
-    int32_t follower_throttled  # and so does what we copy of it while we lag behind
-    int64_t opened_ms        # since when it leads in this epoch (monotonic); under the append mutex
-    int64_t epoch_start      # where the log ended when it began to lead in this epoch; under the view mutex
+    int32_t leader_throttled    # fetches by followers outside the ISR count as throttled replication
+    int32_t follower_throttled  # records that we copy while we lag count as throttled replication
+    int64_t opened_ms        # when it began to lead in this epoch (monotonic); under the append mutex
+    int64_t epoch_start      # the log's end when it began to lead in this epoch; under the view mutex
     follower_t* followers    # of a leader
     pthread_mutex_t watch_mutex
     watchers_t watchers[<int>WATCH_LISTS]
@@ -112,12 +112,12 @@ cdef inline bint partition_leads(partition_t* p) noexcept nogil:
 
 
 cdef inline int64_t bound_of(const view_t* v, int bound) noexcept nogil:
-    """How far a reader sees."""
+    """The offset that a reader with this bound sees up to."""
     if bound == BOUND_LAST_STABLE:
         return v.last_stable
     return v.high_watermark if bound == BOUND_HIGH_WATERMARK else v.log_end
 
 
 cdef inline uint32_t partition_hash(const uint8_t* topic, int32_t length, int32_t index) noexcept nogil:
-    """For tables of partitions, by the name of the topic or by its id."""
+    """The hash of a partition, for tables by topic name or topic id."""
     return crc32c(topic, length, 0) + <uint32_t>index * <uint32_t>0x9E3779B1

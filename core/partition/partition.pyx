@@ -1,4 +1,4 @@
-"""Partitions: their life, who watches them grow, and what a read may see (append.pyx tells of writing)."""
+"""Partitions: their lifetime, watchers, and reads (append.pyx has the writes)."""
 
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport calloc, free
@@ -11,17 +11,17 @@ from pybroker.core.base.pthread cimport (
 )
 from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.batch.batch cimport batch_t
-from pybroker.core.storage.log cimport log_drop, log_note_unread, log_t, log_view, segments_t
-from pybroker.core.storage.log_read cimport log_read
-from pybroker.core.storage.offsets_for_times cimport log_find_largest, log_find_time
-from pybroker.core.storage.open_files cimport files_drop
+from pybroker.core.storage.log.log cimport log_drop, log_note_unread, log_t, log_view, segments_t
+from pybroker.core.storage.log.log_read cimport log_read
+from pybroker.core.storage.log.offsets_for_times cimport log_find_largest, log_find_time
+from pybroker.core.storage.segment.open_files cimport files_drop
 
 cdef enum:
-    AGAIN = -100002          # a status: look once more
+    AGAIN = -100002          # a status: repeat the look-up
 
 
 cdef partition_t* partition_new(log_t* l) noexcept nogil:
-    """A partition that owns the caller's hold on a log; its only reference is the caller's."""
+    """Create a partition, which takes over the caller's hold on a log. The caller has its only reference."""
     cdef partition_t* p = <partition_t*>calloc(1, sizeof(partition_t))
     if p == NULL:
         return NULL
@@ -47,7 +47,7 @@ cdef void partition_drop(void* partition) noexcept nogil:
 
 
 cdef void partition_role(partition_t* p, role_t* out) noexcept nogil:
-    """The role of one moment."""
+    """Copy the role consistently."""
     cdef uint32_t s
     while True:
         s = seq_read(&p.role_lock)
@@ -66,11 +66,11 @@ cdef inline watchers_t* list_of(partition_t* p, int bound) noexcept nogil:
 
 
 cdef void partition_watch(partition_t* p, watch_t* w, int bound, int64_t above) noexcept nogil:
-    """Be told once, as soon as the bound is beyond `above`. The watcher looks once more after this call: what came
-    before is not told.
+    """Set a watch, which is notified once, when the bound is beyond `above`. The caller must check the bound again
+    after this call: earlier changes are not notified.
 
-    The watcher keeps the partition alive, and takes its watch back before it goes. One that watches already stays as
-    it is."""
+    The watcher holds the partition, and removes its watch before it ends. A watch that is set already stays as it
+    is."""
     pthread_mutex_lock(&p.watch_mutex)
     if w.partition == NULL:
         w.bound = bound
@@ -82,14 +82,14 @@ cdef void partition_watch(partition_t* p, watch_t* w, int bound, int64_t above) 
 
 
 cdef void unlink_watch(partition_t* p, watch_t* w) noexcept nogil:
-    """From the last store on its watcher may free it."""
+    """Unlink a watch. After the last store, the watcher may free it."""
     chain_remove(&w.link)
     add_i32(&list_of(p, w.bound).count, -1)
     store_ptr(<void**>&w.partition, NULL)
 
 
 cdef void partition_unwatch(watch_t* w) noexcept nogil:
-    """Take a watch back, whether it was told or not."""
+    """Remove a watch, whether it was notified or not."""
     cdef partition_t* p = <partition_t*>load_ptr(<void**>&w.partition)
     if p == NULL:
         return
@@ -100,7 +100,7 @@ cdef void partition_unwatch(watch_t* w) noexcept nogil:
 
 
 cdef void tell(partition_t* p, bint everyone) noexcept nogil:
-    """Tell those whose bound is beyond what they wait for, or everyone."""
+    """Notify the watchers whose bound is beyond their offset, or all."""
     cdef link_t* link
     cdef watch_t* w
     cdef view_t v
@@ -113,19 +113,19 @@ cdef void tell(partition_t* p, bint everyone) noexcept nogil:
             w = <watch_t*>link.owner
             link = link.next
             if everyone or bound_of(&v, w.bound) > w.above:
-                w.notify(w)      # first: who finds itself unlinked need not wait for this mutex
+                w.notify(w)      # before the unlink: an unlinked watcher may free itself without this mutex
                 unlink_watch(p, w)
     pthread_mutex_unlock(&p.watch_mutex)
 
 
 cdef void partition_tell(partition_t* p) noexcept nogil:
-    """Tell each watcher whose bound is beyond what it waits for. Called after watermarks were published."""
+    """Notify each watcher whose bound is beyond its offset. Called after watermarks were published."""
     if load_i32(&p.watchers[COMMITTED].count) or load_i32(&p.watchers[WRITTEN].count):
         tell(p, False)
 
 
 cdef void partition_tell_all(partition_t* p) noexcept nogil:
-    """Tell every watcher: the partition goes, was cut, or has another role."""
+    """Notify every watcher: the partition goes away, was truncated, or has another role."""
     cdef int i
     for i in range(WATCH_LISTS):
         if load_i32(&p.watchers[i].count):
@@ -134,7 +134,7 @@ cdef void partition_tell_all(partition_t* p) noexcept nogil:
 
 
 cdef void partition_tell_joining(partition_t* p) noexcept nogil:
-    """Tell those who wait for a follower that has caught up."""
+    """Notify the watchers for a follower that has caught up."""
     cdef watch_t* w
     if load_i32(&p.watchers[JOINING].count) == 0:
         return
@@ -146,7 +146,7 @@ cdef void partition_tell_joining(partition_t* p) noexcept nogil:
     pthread_mutex_unlock(&p.watch_mutex)
 
 
-cdef struct visit_t:         # a reader's stay in a log
+cdef struct visit_t:         # a look-up in a pinned log
     int slot
     int64_t generation
     int64_t log_start
@@ -154,24 +154,24 @@ cdef struct visit_t:         # a reader's stay in a log
 
 
 cdef int enter(log_t* l, visit_t* v) noexcept nogil:
-    """Pin a log to look something up in it; 0, or why nothing can be looked up. `leave` ends it either way."""
+    """Pin a log for a look-up: 0, or an error if none is possible. `leave` must follow either way."""
     v.slot = pin(&l.context.reclaim)
     v.generation = load_i64(&l.generation)
     v.log_start = load_i64(&l.view.log_start)
     v.list = <segments_t*>load_ptr(<void**>&l.segments)
     if load_i32(&l.deleted):
         return UNKNOWN_TOPIC_OR_PARTITION
-    return KAFKA_STORAGE_ERROR if v.generation & 1 else 0  # a log that is being truncated is not led
+    return KAFKA_STORAGE_ERROR if v.generation & 1 else 0  # it is being truncated, so we do not lead it
 
 
 cdef int leave(log_t* l, visit_t* v, int status) noexcept nogil:
-    """The status of a look-up, or AGAIN if the log changed under it: what was found may then not be the first."""
+    """The status of a look-up, or AGAIN if the log changed meanwhile, as the result may be outdated."""
     cdef bint moved = <segments_t*>load_ptr(<void**>&l.segments) != v.list or load_i64(&l.view.log_start) != v.log_start
     cdef bint cut = load_i64(&l.generation) != v.generation
     cdef bint deleted = load_i32(&l.deleted) != 0
     unpin(&l.context.reclaim, v.slot)
     if deleted:
-        return UNKNOWN_TOPIC_OR_PARTITION  # what was opened by its name may be the file of a successor
+        return UNKNOWN_TOPIC_OR_PARTITION  # a file opened by name may belong to a new partition with the same name
     if status == KAFKA_STORAGE_ERROR:
         return status
     return AGAIN if cut or moved else status
@@ -179,7 +179,7 @@ cdef int leave(log_t* l, visit_t* v, int status) noexcept nogil:
 
 cdef int partition_read(
     partition_t* p, int64_t offset, int64_t most, int bound, bint minimum_one, read_t* out) noexcept nogil:
-    """Find what a reader at `offset` gets; out.found.files is held for the caller. No lock is taken."""
+    """Find the batches for a reader at `offset`; out.found.files is held for the caller. No lock is taken."""
     cdef log_t* l = p.log
     cdef visit_t visit
     cdef int64_t end
@@ -203,9 +203,8 @@ cdef int partition_read(
 
 
 cdef int partition_find(partition_t* p, int64_t timestamp, int64_t bound, batch_t* out) noexcept nogil:
-    """The first batch below `bound` that reaches `timestamp`; with LARGEST, the first with the largest of all.
-    NOT_FOUND
-    if there is none."""
+    """Find the first batch below `bound` that reaches `timestamp`; with LARGEST, the first with the largest timestamp.
+    NOT_FOUND if there is none."""
     cdef visit_t visit
     cdef int status = AGAIN
     while status == AGAIN:

@@ -1,4 +1,4 @@
-# Topic name or id and partition number -> partition, for those who may not touch Python.
+# Look-up of partitions by topic name or id and partition number, without Python.
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 from pybroker.core.base.pthread cimport pthread_mutex_t
@@ -14,7 +14,7 @@ cdef struct registered_t:
     registered_t* next_id
 
 cdef struct registry_t:
-    pthread_mutex_t lock     # writers, one at a time; readers are pinned and take none
+    pthread_mutex_t lock     # for writers; readers are pinned and take no lock
     registered_t* names[<int>BUCKETS]
     registered_t* ids[<int>BUCKETS]
 

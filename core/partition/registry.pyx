@@ -1,7 +1,7 @@
-"""The partitions that are published, found by topic name or by topic id.
+"""The published partitions, found by topic name or by topic id.
 
 Two chained tables over the same entries. A reader is pinned and follows the chains without a lock; a writer links a new
-entry in front, or unlinks one and retires it, so that whoever stands on it can go on to the next.
+entry in front, or unlinks one and retires it, so that a reader that is at it can go on to the next.
 """
 
 from libc.errno cimport ENOMEM
@@ -36,7 +36,7 @@ cdef void free_entry(void* entry) noexcept nogil:
 
 
 cdef void registry_free(registry_t* r) noexcept nogil:
-    """Nobody reads any more."""
+    """Free the registry, when there are no readers any more."""
     cdef registered_t* e
     cdef registered_t* after
     cdef int i
@@ -69,7 +69,7 @@ cdef int registry_add(registry_t* r, partition_t* p) noexcept nogil:
 
 
 cdef void registry_remove(registry_t* r, reclaim_t* q, partition_t* p) noexcept nogil:
-    """Unpublish; one that is not here is no error."""
+    """Unpublish a partition; does nothing if it is not published."""
     cdef registered_t** link = &r.names[bucket(<const uint8_t*>p.topic, p.topic_length, p.index)]
     cdef registered_t* e
     pthread_mutex_lock(&r.lock)
@@ -88,7 +88,7 @@ cdef void registry_remove(registry_t* r, reclaim_t* q, partition_t* p) noexcept 
 
 
 cdef partition_t* registry_by_name(registry_t* r, const uint8_t* topic, int32_t length, int32_t index) noexcept nogil:
-    """The published partition of that name; NULL if there is none. The caller is pinned."""
+    """The published partition with this topic name and index; NULL if there is none. The caller is pinned."""
     cdef registered_t* e = <registered_t*>load_ptr(<void**>&r.names[bucket(topic, length, index)])
     while e != NULL:
         if e.partition.index == index and e.partition.topic_length == length:
@@ -99,7 +99,7 @@ cdef partition_t* registry_by_name(registry_t* r, const uint8_t* topic, int32_t 
 
 
 cdef partition_t* registry_by_id(registry_t* r, const uint8_t* id, int32_t index) noexcept nogil:
-    """The published partition of the topic with that id, likewise."""
+    """The published partition with this topic id and index; NULL if there is none. The caller is pinned."""
     cdef registered_t* e = <registered_t*>load_ptr(<void**>&r.ids[bucket(id, TOPIC_ID_BYTES, index)])
     while e != NULL:
         if e.partition.index == index and memcmp(e.partition.topic_id, id, TOPIC_ID_BYTES) == 0:

@@ -1,4 +1,4 @@
-# What a partition's replica here is: leader, follower or offline.
+# The role of a partition's replica here: leader, follower or offline.
 from libc.stdint cimport int32_t, int64_t
 
 from pybroker.core.partition.partition cimport follower_t, partition_t

@@ -1,11 +1,11 @@
-"""What a partition's replica here is, as the controller says it.
+"""The role of a partition's replica here, as the controller assigns it.
 
     opened ──> OFFLINE ──partition_lead──> LEADER <──> FOLLOWER <──partition_follow── OFFLINE
                   └──────────────────── partition_offline ────────────────────┘
 
-Each names the leader epoch and the partition epoch that it belongs to; one that is older than what is known is refused.
-A role changes under the append mutex, so that an append belongs to one epoch, and under the log's view mutex, so that a
-follower's fetch does; readers see it by its seqlock. Then every watcher looks again.
+Each call has a leader epoch and a partition epoch; one with older epochs than the known ones is refused. A role changes
+under the append mutex, so that an append belongs to one epoch, and under the log's view mutex, so that a follower's
+fetch does; readers see it by its seqlock. After a change every watcher is notified.
 """
 
 from libc.errno cimport EAGAIN, ENOMEM
@@ -20,13 +20,13 @@ from pybroker.core.partition.partition cimport (
     FOLLOWER, LEADER, OFFLINE, follower_t, partition_t, partition_tell, partition_tell_all,
 )
 from pybroker.core.partition.watermark cimport check_epoch, committed
-from pybroker.core.storage.leader_epochs cimport epochs_assign
-from pybroker.core.storage.log cimport log_change, log_publish, log_t, view_t
-from pybroker.core.storage.truncation cimport log_truncate
+from pybroker.core.storage.log.leader_epochs cimport epochs_assign
+from pybroker.core.storage.log.log cimport log_change, log_publish, log_t, view_t
+from pybroker.core.storage.removal.truncation cimport log_truncate
 
 
 cdef int check_epochs(const partition_t* p, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
-    """May a message of these epochs change the role? Under the append mutex."""
+    """Check whether a request with these epochs may change the role. Under the append mutex."""
     if leader_epoch < p.role.leader_epoch:
         return FENCED_LEADER_EPOCH
     if leader_epoch == p.role.leader_epoch and partition_epoch < p.role.partition_epoch:
@@ -36,7 +36,7 @@ cdef int check_epochs(const partition_t* p, int32_t leader_epoch, int32_t partit
 
 cdef void set_role(
     partition_t* p, int kind, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
-    """Under the append mutex and the view mutex."""
+    """Set the role. Under the append mutex and the view mutex."""
     seq_begin(&p.role_lock)
     seq_set(&p.role.kind, kind)
     seq_set(&p.role.leader, leader)
@@ -46,7 +46,7 @@ cdef void set_role(
 
 
 cdef void begin_follower(const partition_t* p, follower_t* f, bint same_epoch) noexcept nogil:
-    """What the leader knows of a follower: nothing, in a new leader epoch."""
+    """Initialise a follower's state: kept within a leader epoch, else unknown."""
     cdef int32_t i, in_isr = f.in_isr
     f.broker_epoch = f.log_end = f.leader_end = f.log_start = f.fetched_ms = f.caught_up_ms = -1
     f.session = f.session_epoch = 0
@@ -58,7 +58,7 @@ cdef void begin_follower(const partition_t* p, follower_t* f, bint same_epoch) n
 
 
 cdef inline bint lock(pthread_mutex_t* mutex, bint wait) noexcept nogil:
-    """False where whoever may not wait would have to: whoever has it may be at the disk."""
+    """Lock a mutex; False if it is taken and `wait` is False, as its holder may be waiting for the disk."""
     if not wait:
         return pthread_mutex_trylock(mutex) == 0
     pthread_mutex_lock(mutex)
@@ -69,8 +69,8 @@ cdef int partition_lead(
     partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const follower_t* followers,
     int32_t count, bint wait) noexcept nogil:
     """Lead from now on under this epoch, which begins at the log's end, with these followers (`broker` and `in_isr` are
-    read). Without any, all of the log is committed, whatever the last checkpoint of the high watermark said. -EAGAIN if
-    it would have to wait, and may not."""
+    read). Without any, all of the log is committed, even beyond the checkpoint of the high watermark. -EAGAIN if it
+    would block and `wait` is False."""
     cdef log_t* l = p.log
     cdef follower_t* mine = <follower_t*>malloc(sizeof(follower_t) * count) if count else NULL
     cdef view_t v
@@ -135,22 +135,22 @@ cdef int lead_no_more(
 
 cdef int partition_follow(
     partition_t* p, int32_t leader, int32_t leader_epoch, int32_t partition_epoch, bint wait) noexcept nogil:
-    """Follow a broker (-1: whoever it is) from now on: clients append nothing here. The high watermark stays, until the
-    leader tells its own. -EAGAIN as of partition_lead."""
+    """Follow a broker (-1: unknown) from now on: appends of clients are refused. The high watermark stays until the
+    leader sends its own. -EAGAIN as in partition_lead."""
     return lead_no_more(p, FOLLOWER, leader, leader_epoch, partition_epoch, wait)
 
 
 cdef int partition_offline(
     partition_t* p, int32_t leader, int32_t leader_epoch, int32_t partition_epoch) noexcept nogil:
-    """Neither lead nor follow from now on; who asks is told of this leader (-1: of none)."""
+    """Neither lead nor follow from now on; `leader` (-1: unknown) is for answers to clients."""
     return lead_no_more(p, OFFLINE, leader, leader_epoch, partition_epoch, True)
 
 
 cdef int partition_set_isr(
     partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const int32_t* isr, int32_t count,
     int32_t in_sync) noexcept nogil:
-    """The maximal ISR is another one, of the followers that are known; ourselves are in it, named or not. `in_sync`: of
-    how many the ISR is that the controller knows; -1: of all these."""
+    """Set the maximal ISR, a subset of the known followers; this broker is in it, listed or not. `in_sync`: the size of
+    the ISR that the controller knows; -1: the size of this one."""
     cdef log_t* l = p.log
     cdef view_t v
     cdef int32_t i, k, maximal = 1
@@ -181,7 +181,7 @@ cdef struct cut_t:           # a truncation that was decided
 
 
 cdef int may_cut(void* whose) noexcept nogil:
-    """Do we still follow in the epoch in which it was decided? Under the append mutex, under which roles change."""
+    """Check that we still follow in the epoch of the decision. Under the append mutex, under which roles change."""
     cdef cut_t* cut = <cut_t*>whose
     if cut.partition.role.kind != FOLLOWER:
         return NOT_LEADER_OR_FOLLOWER
@@ -189,7 +189,7 @@ cdef int may_cut(void* whose) noexcept nogil:
 
 
 cdef int partition_truncate(partition_t* p, int64_t offset, int32_t leader_epoch) noexcept nogil:
-    """Cut the log's end back to `offset`: as a follower in this leader epoch, or with -1 whatever we are."""
+    """Truncate the log to `offset`, as a follower in this leader epoch; with -1, in any role."""
     cdef cut_t cut
     cut.partition = p
     cut.leader_epoch = leader_epoch

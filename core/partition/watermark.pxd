@@ -7,25 +7,25 @@ from pybroker.core.partition.partition cimport follower_t, partition_t
 
 
 cdef inline int check_epoch(const partition_t* p, int64_t leader_epoch) noexcept nogil:
-    """Hold a leader epoch that somebody names (-1: none) to ours. Under the append mutex or the log's view mutex."""
+    """Compare a request's leader epoch (-1: none) with ours. Under the append mutex or the log's view mutex."""
     if leader_epoch < 0 or leader_epoch == p.role.leader_epoch:
         return 0
     return FENCED_LEADER_EPOCH if leader_epoch < p.role.leader_epoch else UNKNOWN_LEADER_EPOCH
 
 
 cdef inline bint is_under_min_isr(const partition_t* p) noexcept nogil:
-    """Are fewer replicas in sync than min.insync.replicas, or all that there are, asks for?"""
+    """True if fewer replicas are in sync than min.insync.replicas, or than all replicas if there are fewer of them."""
     return peek_i64(&p.isr_size) < min(peek_i64(&p.min_isr), peek_i64(&p.replica_count))
 
 
 cdef inline int64_t committed(const partition_t* p, int64_t high_watermark, int64_t log_end) noexcept nogil:
-    """The high watermark as it is to be: what all of the maximal ISR has, ourselves among them. It never goes back."""
+    """The new high watermark: the end of what all of the maximal ISR has, including us. It never goes back."""
     cdef int64_t end = log_end
     cdef int32_t i
     if p.alone:
         return log_end
     if p.follower_count == 0 or is_under_min_isr(p):
-        return high_watermark    # nor does it go forward where we do not lead, or too few would have it
+        return high_watermark    # it does not advance if we do not lead, or too few replicas are in sync
     for i in range(p.follower_count):
         if p.followers[i].in_isr:
             end = min(end, p.followers[i].log_end)

@@ -1,16 +1,16 @@
-"""The watermarks of a partition: what is written, and how far readers see it.
+"""The watermarks of a partition: the end of the log, and the high watermark.
 
-    leader      high watermark = min(end of the log, where each follower of the maximal ISR last fetched from)
+    leader      high watermark = min(end of the log, the last fetch offset of each follower in the maximal ISR);
     follower    high watermark = min(end of the log, the leader's high watermark)
 
 A leader whose lease has lapsed may prove that it still leads alone. Another leader is elected from the ISR, and no
 longer fetches from this one. So if each follower of the maximal ISR sent a fetch after some time, in our leader epoch,
-then no other broker led at that time. The arrival of a fetch proves nothing, for it may have been under way for long.
-But a session has at most PIPELINED unanswered fetches, so each was sent after the answer to the one PIPELINED before.
+then no other broker led at that time. The arrival of a fetch proves nothing, as it may have been sent long before. But
+a session has at most PIPELINED unanswered fetches, so each was sent after the answer to the one PIPELINED before.
 
-An append moves the end; a fetch of a follower, a change of the ISR or of the role, and an append where nobody follows
-move the high watermark. What a follower's fetch tells is noted under the log's view mutex alone, so that no fetch waits
-for the disk of an append.
+An append moves the log's end. The high watermark is moved by a follower's fetch, by a change of the ISR or the role,
+and by an append if there are no followers. A follower's fetch is noted under the log's view mutex alone, so that no
+fetch waits for the disk of an append.
 """
 
 from libc.errno cimport ENOMEM
@@ -25,7 +25,7 @@ from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport (
     FOLLOWER, LEADER, follower_t, partition_t, partition_tell, partition_tell_joining,
 )
-from pybroker.core.storage.log cimport (
+from pybroker.core.storage.log.log cimport (
     log_active, log_change, log_note_transactions, log_publish, log_publish_high_watermark, log_t, view_t,
 )
 
@@ -34,7 +34,7 @@ cdef enum:
 
 
 cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) noexcept nogil:
-    """Show readers what is written, and what of it is committed. Under the append mutex."""
+    """Publish the log's new end, and the high watermark. Under the append mutex."""
     cdef log_t* l = p.log
     cdef view_t v
     log_change(l, &v)
@@ -48,7 +48,7 @@ cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) 
 
 
 cdef void move(partition_t* p, int64_t offset) noexcept nogil:
-    """Show readers another high watermark, if it is another. Under the view mutex."""
+    """Publish the high watermark, if it is higher. Under the view mutex."""
     if offset > p.log.view.high_watermark:
         log_publish_high_watermark(p.log, offset)
 
@@ -62,7 +62,7 @@ cdef follower_t* find(partition_t* p, int32_t broker) noexcept nogil:
 
 
 cdef void note_order(follower_t* f, int32_t session, int32_t epoch) noexcept nogil:
-    """Note the time after which a fetch was sent; it is the request `epoch` of a session (0: of none)."""
+    """Note the time after which a fetch was sent; it is request `epoch` of a session (0: none)."""
     if session == 0 or session != f.session or epoch <= f.session_epoch:
         f.earlier_ms = f.asked_after_ms = -1
     else:
@@ -74,8 +74,8 @@ cdef void note_order(follower_t* f, int32_t session, int32_t epoch) noexcept nog
 cdef int note(
     partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset, int64_t log_start,
     int32_t session, int32_t session_epoch, int64_t now_ms, bint* joining) noexcept nogil:
-    """What a fetch tells of its follower, or why it counts for nothing; joining: it is outside the ISR, and has caught
-    up. Under the view mutex."""
+    """Note a follower's fetch, or return why it does not count. `joining`: the follower is outside the ISR, and has
+    caught up. Under the view mutex."""
     cdef view_t* v = &p.log.view
     cdef int status = check_epoch(p, leader_epoch)
     cdef follower_t* f
@@ -108,10 +108,11 @@ cdef int note(
 cdef int watermark_note_fetch(
     partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset, int64_t log_start,
     int32_t session, int32_t session_epoch, int64_t now_ms) noexcept nogil:
-    """A follower fetches from `offset`: all before it, it has. 0, or a Kafka code where it counts for nothing.
+    """Note that a follower fetches from `offset`, and so has all records before. 0, or a Kafka code if the fetch does
+    not count.
 
-    leader_epoch: that the follower knows; log_start: where its log begins; broker_epoch: of its present life; -1 where
-    it does not say. It is the request `session_epoch` of a fetch session, of none where `session` is 0."""
+    `leader_epoch`, `log_start` and `broker_epoch` are the follower's, -1 if unknown. The fetch is request
+    `session_epoch` of a fetch session; `session` is 0 for none."""
     cdef bint joining = False
     cdef int status
     pthread_mutex_lock(&p.log.view_mutex)
@@ -126,7 +127,7 @@ cdef int watermark_note_fetch(
 
 
 cdef bint watermark_is_in_sync(partition_t* p, int32_t broker) noexcept nogil:
-    """Is a broker a follower in the maximal ISR?"""
+    """True if a broker is a follower in the maximal ISR."""
     cdef follower_t* f
     cdef bint in_sync
     pthread_mutex_lock(&p.log.view_mutex)
@@ -137,8 +138,8 @@ cdef bint watermark_is_in_sync(partition_t* p, int32_t broker) noexcept nogil:
 
 
 cdef int64_t watermark_proven_ms(partition_t* p) noexcept nogil:
-    """A time, by the monotonic clock, at which no other broker led in a later epoch; -1 if none is known. The end of
-    time if the ISR is this broker alone: no other can be elected from it."""
+    """A time, by the monotonic clock, at which no other broker led in a later epoch; -1 if none is known. INT64_MAX if
+    the ISR is this broker alone: no other can be elected from it."""
     cdef int64_t proven = INT64_MAX
     cdef int32_t i
     pthread_mutex_lock(&p.log.view_mutex)
@@ -152,7 +153,7 @@ cdef int64_t watermark_proven_ms(partition_t* p) noexcept nogil:
 
 
 cdef int32_t watermark_followers(partition_t* p, follower_t** out) noexcept nogil:
-    """A copy of what is known of the followers, to be freed, and how many they are; -ENOMEM."""
+    """Copy the followers' state into memory that the caller frees. Return how many there are, or -ENOMEM."""
     cdef int32_t n
     pthread_mutex_lock(&p.log.view_mutex)
     n = p.follower_count
@@ -164,7 +165,7 @@ cdef int32_t watermark_followers(partition_t* p, follower_t** out) noexcept nogi
 
 
 cdef int watermark_learn(partition_t* p, int64_t leader_epoch, int64_t high_watermark) noexcept nogil:
-    """The leader that we follow told its high watermark."""
+    """Apply the high watermark that our leader sent."""
     cdef int status
     pthread_mutex_lock(&p.log.view_mutex)
     status = NOT_LEADER_OR_FOLLOWER if p.role.kind != FOLLOWER else check_epoch(p, leader_epoch)

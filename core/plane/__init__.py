@@ -1,1 +1,1 @@
-"""The data plane: network threads, connections, Produce and Fetch without Python, the mailbox to it."""
+"""The data plane: network threads, connections, Produce and Fetch without Python, and the mailbox to Python."""

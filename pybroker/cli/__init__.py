@@ -1,1 +1,1 @@
-"""What a person types: `pybroker serve`, `pybroker topics`, `pybroker dump`; each loads what it needs when it runs."""
+"""The `pybroker` command line: serve, topics, dump and so on; each command imports what it needs when it runs."""

@@ -1,15 +1,17 @@
-"""`pybroker cluster`: which cluster it is, the brokers in it, and the partitions that lack something."""
+"""`pybroker cluster`: a cluster's id, its brokers, and the partitions that lack a leader or a replica."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import click
 
 from pybroker.cli import metrics_listener, output
-from pybroker.cli.beside import Silent, Unanswered
+from pybroker.cli.each_broker import Silent, Unanswered
 from pybroker.cli.options import admin_of, cluster_options
-from pybroker.client.metadata import Node, TopicInfo
+from pybroker.cli.output import Options
+from pybroker.client.admin import ConfigEntry
+from pybroker.client.net.metadata import Node, TopicInfo
 
 MIN_ISR: Final = "min.insync.replicas"
 OFFLINE: Final = "offline"
@@ -20,15 +22,16 @@ UNDER_REPLICATED: Final = "under-replicated"
 @click.command(name="cluster")
 @cluster_options
 def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
-    """Show a cluster's id, its controller, its brokers with what they lead, and each partition that lacks a leader or a
-    replica, as the broker that is asked knows them.
+    """Show a cluster's id, its controller, its brokers with the partitions they lead, and each partition that lacks a
+    leader or a replica, as one broker knows them.
 
     A partition is offline without a leader, under min ISR with fewer replicas in sync than its min.insync.replicas, and
-    under-replicated with fewer than it has replicas.
+    under-replicated with fewer than it has replicas. It counts in each state that is less serious, too: without
+    under-replicated partitions each replica is in sync.
 
     A broker that does not answer within 2 s is named; it stays in the cluster until its session ends.
 
-    A broker with a metrics.listener tells the epoch of its registration and that of the controller, and which of its
+    A broker with a metrics.listener reports the epoch of its registration and that of the controller, and which of its
     log dirs are full; the epochs of leaders are in topics describe --json.
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 an option is wrong.
@@ -48,7 +51,7 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     led = Counter(p.leader for topic in topics for p in topic.partitions)
     held = Counter(broker for topic in topics for p in topic.partitions for broker in p.replicas)
     lacks = list(troubled(topics, least))
-    counts = Counter(what for *_, what in lacks)
+    counts = counted(what for *_, what in lacks)
     total = sum(len(topic.partitions) for topic in topics)
     if as_json:
         brokers = [
@@ -69,31 +72,33 @@ def command(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     click.echo(f"Cluster {output.text(found.id)}  controller {output.text(controller)}{epoch}")
     rows = [(n.id, _epoch(epochs, n), n.host, n.port, n.rack, led[n.id], held[n.id]) for n in found.nodes]
     output.table(("broker", "epoch", "host", "port", "rack", "leaders", "replicas"), rows)
+    if away := sorted(held.keys() - {node.id for node in found.nodes}):
+        click.echo(f"not registered, but named as replicas: {_ids(away)}")
     for number, reason in silent.items():
         click.echo(f"broker {number} does not answer: {reason}")
     for number, dirs in full.items():
         for path, why in dirs.items():
             click.echo(f"broker {number} takes no writes in {output.text(path)}: {output.text(why)}")
-    states = "".join(f", {counts[state]} {state}" for state in (OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED))
+    states = "".join(f", {number} {state}" for state, number in counts.items())
     click.echo(f"Partitions {total}{states}")
     if lacks:
         lists = [(t, p, leader, _ids(replicas), _ids(isr), what) for t, p, leader, replicas, isr, what in lacks]
         output.table(("topic", "partition", "leader", "replicas", "isr", "state"), lists)
 
 
-def _epoch(epochs: Mapping[int, Mapping[str, Any]], node: Node) -> int | None:
+def _epoch(epochs: Mapping[int, Options], node: Node) -> int | None:
     return epochs.get(node.id, {}).get("broker_epoch")
 
 
-def _min_isr(entries: Sequence[Any]) -> int:
-    """What a topic asks for; 1 of a broker that does not tell."""
+def _min_isr(entries: Sequence[ConfigEntry]) -> int:
+    """The topic's min.insync.replicas; 1 if the broker does not report it."""
     return next((int(entry.value) for entry in entries if entry.name == MIN_ISR and entry.value), 1)
 
 
 def troubled(
     topics: Sequence[TopicInfo], least: Mapping[str, int]
 ) -> Iterator[tuple[str, int, int | None, list[int], list[int], str]]:
-    """Each partition that lacks something, with the worst that can be said of it."""
+    """Yield each partition that lacks a leader or a replica, with the most serious fault."""
     for topic in topics:
         for p in topic.partitions:
             needed = min(least.get(topic.name, 1), len(p.replicas))
@@ -106,6 +111,14 @@ def troubled(
             else:
                 continue
             yield topic.name, p.partition, p.leader if p.leader >= 0 else None, list(p.replicas), list(p.isr), what
+
+
+def counted(states: Iterable[str]) -> dict[str, int]:
+    """Return the number of partitions by state, each counted in its most serious state and in all that are less so."""
+    found, total, counts = Counter(states), 0, {}
+    for state in (OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED):
+        counts[state] = total = total + found[state]
+    return counts
 
 
 def _ids(brokers: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""`pybroker completion`: what a shell must run to complete commands, options, topics and groups."""
+"""`pybroker completion`: print the shell code that completes commands, options, topics and groups."""
 
 import os
 from typing import Final
@@ -15,15 +15,15 @@ SHELLS: Final = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
 @click.pass_context
 def command(ctx: click.Context, shell: str | None) -> None:
-    """Print what SHELL must run to complete commands, options, topics and groups; the shell of $SHELL if not given.
+    """Print the code with which SHELL completes commands, options, topics and groups; without SHELL, for $SHELL.
 
-    Put this into the start file of bash or zsh, or with `| source` and without eval into that of fish:
+    Put this into the start file of bash or zsh; for fish, use `| source` instead of eval:
 
         eval "$(pybroker completion)"
 
     Topics and groups come from the broker of --bootstrap-server or PYBROKER_BOOTSTRAP_SERVER, if it answers at once.
 
-    Exit codes: 0 printed; 2 the shell is none of those.
+    Exit codes: 0 printed; 2 the shell is not supported.
     """
     name = shell or os.path.basename(os.environ.get("SHELL", ""))
     kind = get_completion_class(name)

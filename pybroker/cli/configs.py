@@ -1,16 +1,17 @@
-"""`pybroker configs`: the settings of topics and brokers, shown with where they come from, and altered one by one.
+"""`pybroker configs`: the settings of topics and brokers, shown with their source, and altered one by one.
 
-The levels of a broker's loggers are shown and altered in the same way.
+The levels of a broker's loggers work in the same way.
 """
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import click
 
 from pybroker.cli import output, secrets
 from pybroker.cli.main import Misuse, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_topics, name_value, say
+from pybroker.cli.output import Document
 from pybroker.client.admin import (
     Alteration,
     ConfigEntry,
@@ -22,11 +23,11 @@ from pybroker.client.admin import (
 from pybroker.config import ConfigError
 from pybroker.config.broker import read_properties
 
-F = TypeVar("F", bound=Any)
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def _resource_options(function: F) -> F:
-    """The options that say whose configs are meant."""
+    """Add the options that name the resource."""
     for option in (
         click.option("--broker-logger", type=Whole(0, (1 << 31) - 1), metavar="ID", help="The log levels of a broker."),
         click.option("--broker-default", is_flag=True, help="The default of all brokers."),
@@ -73,7 +74,7 @@ def describe(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Show configs, their values and where these come from: those named, or those that differ from their default."""
+    """Show configs with their values and sources: those named, or those that differ from their default."""
     resource = _resource(topic, broker, broker_default, broker_logger)
     with admin_of(bootstrap_server, timeout_s) as admin:
         found = admin.configs(resource, names or None)
@@ -91,7 +92,7 @@ def describe(
 @_resource_options
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a config to a value; repeatable.")
 @click.option("--set-file", metavar="FILE", type=click.Path(),
-              help="A .properties file of configs to set, passwords say; - is standard input.")
+              help="A .properties file of configs to set, such as passwords; - is standard input.")
 @click.option("--delete", "deletes", multiple=True, metavar="NAME",
               help="Set a config back to its default; repeatable.")  # fmt: skip
 @click.option("--append", "appends", multiple=True, metavar="NAME=VALUE", help="Add to a list; repeatable.")
@@ -113,7 +114,7 @@ def alter(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Alter configs, all that are given or none. Those that are not named stay as they are."""
+    """Alter configs, all of those given or none. Other configs stay as they are."""
     resource = _resource(topic, broker, broker_default, broker_logger)
     wanted = [Alteration(name, ConfigOperation.DELETE) for name in deletes]
     for option, given in (("set", sets), ("append", appends), ("subtract", subtracts)):
@@ -135,7 +136,7 @@ def alter(
 
 
 def _of_file(file: str) -> list[Alteration]:
-    """What a .properties file sets. Misuse where it is none."""
+    """The alterations in a .properties file. Misuse if it is not one."""
     try:
         return [Alteration(name, ConfigOperation.SET, value) for name, value, _ in read_properties(file)]
     except ConfigError as error:
@@ -143,7 +144,7 @@ def _of_file(file: str) -> list[Alteration]:
 
 
 def source_name(code: int) -> str:
-    """A source as Kafka's tools name it, in small letters; the number of one that is not known."""
+    """Return a source as Kafka's tools name it, in lower case; its number if unknown."""
     known = code in ConfigSource._value2member_map_
     return ConfigSource(code).name.lower() if known else str(code)
 
@@ -152,7 +153,7 @@ def _remark(entry: ConfigEntry) -> str:
     return "read-only" if entry.read_only else ""
 
 
-def _document(entry: ConfigEntry) -> dict[str, Any]:
+def _document(entry: ConfigEntry) -> Document:
     return {
         "name": entry.name,
         "value": entry.value,

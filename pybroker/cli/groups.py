@@ -1,8 +1,8 @@
-"""`pybroker groups`: who reads what, how far they are behind, and why they last rebalanced."""
+"""`pybroker groups`: consumer groups, their members, lag, and the cause of their last rebalance."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -10,6 +10,7 @@ from pybroker import errors
 from pybroker.cli import output
 from pybroker.cli.main import Failure
 from pybroker.cli.options import admin_of, cluster_options, complete_groups, confirmed, delete_each
+from pybroker.cli.output import Document, Options
 from pybroker.cli.reset import reset_offsets
 from pybroker.client.admin import LATEST, Committed, GroupDescription
 from pybroker.logs import printable
@@ -51,11 +52,11 @@ def list_groups(states: Sequence[str], bootstrap_server: str, timeout_s: float, 
 @click.argument("groups", nargs=-1, metavar="[GROUP]...", shell_complete=complete_groups)
 @cluster_options
 def describe(groups: Sequence[str], bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
-    """Show members, what each has, committed offsets and lag, and why the group last rebalanced; of all groups, where
-    none is named.
+    """Show members with their partitions, committed offsets and lag, and why the group last rebalanced. Without GROUPs,
+    show all groups.
 
-    A committed offset is that of the next record to be read. Members are numbered; --json has their ids. Only pybroker
-    tells why a group rebalanced.
+    A committed offset is that of the next record to read. Members are numbered; --json has their ids. Only pybroker
+    reports why a group rebalanced.
     """
     with admin_of(bootstrap_server, timeout_s) as admin:
         found = admin.describe_groups(groups or [group.id for group in admin.groups()])
@@ -81,7 +82,7 @@ def describe(groups: Sequence[str], bootstrap_server: str, timeout_s: float, as_
 def delete(
     groups: Sequence[str], if_exists: bool, yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool
 ) -> None:
-    """Delete groups that nobody is in, with their committed offsets."""
+    """Delete groups without members, with their committed offsets."""
     if not yes and not confirmed(f"Delete {', '.join(groups)}, with all committed offsets?"):
         raise Failure("nothing was deleted: answer yes, or give --yes")
     with admin_of(bootstrap_server, timeout_s) as admin:
@@ -89,13 +90,13 @@ def delete(
         delete_each("group", groups, admin.delete_group, absent, as_json)
 
 
-# -- what is told of a group ------------------------------------------------------------------------------------------
+# -- the description of a group -------------------------------------------------------------------------------------
 
 
 def _description(
     group: GroupDescription, committed: Mapping[TopicPartition, Committed], ends: Offsets
-) -> dict[str, Any]:
-    """A group as `describe --json` has it; what is not known, or not there, is null."""
+) -> Document:
+    """Return a group as `describe --json` prints it; unknown or missing values are null."""
     owners = {partition: member.id for member in group.members for partition in member.assignment}
     partitions = [_progress(partition, committed.get(partition), ends.get(partition), owners.get(partition))
                   for partition in sorted({*owners, *committed})]  # fmt: skip
@@ -124,16 +125,17 @@ def _description(
     }
 
 
-def _without_commit(partitions: Sequence[Mapping[str, Any]], committed: Mapping[TopicPartition, Committed],
+def _without_commit(partitions: Sequence[Options], committed: Mapping[TopicPartition, Committed],
                     ends: Offsets) -> int:  # fmt: skip
-    """The number of partitions without a committed offset, of the topics that the group reads or has committed: the
-    records there count for no lag."""
+    """Count the partitions without a committed offset, of the topics that the group reads or has committed: their
+    records do not count as lag."""
     topics = {p["topic"] for p in partitions}
     return sum(partition.topic in topics and partition not in committed for partition in ends)
 
 
-def _progress(partition: TopicPartition, at: Committed | None, end: int | None, owner: str | None) -> dict[str, Any]:
-    """How far a group is in a partition; a commit beyond the end (the topic was made anew, say) is no negative lag."""
+def _progress(partition: TopicPartition, at: Committed | None, end: int | None, owner: str | None) -> Document:
+    """Return a group's position in a partition. A commit beyond the end (of a recreated topic, say) has no negative
+    lag."""
     return {
         "topic": partition.topic,
         "partition": partition.partition,
@@ -145,8 +147,8 @@ def _progress(partition: TopicPartition, at: Committed | None, end: int | None, 
     }
 
 
-def _show(document: dict[str, Any]) -> None:
-    """What fits a terminal: members have numbers here, for their ids are as long as half a line."""
+def _show(document: Document) -> None:
+    """Print a group for a terminal, with numbers instead of the long member ids."""
     node, last = document["coordinator"], document["last_rebalance"]
     protocol = " ".join(filter(None, (document["protocol_type"], document["protocol"])))
     members = document["members"]
@@ -155,7 +157,7 @@ def _show(document: dict[str, Any]) -> None:
                f"{node['port']}")  # fmt: skip
     if count := document["partitions_without_commit"]:
         words = "partition has" if count == 1 else "partitions have"
-        click.echo(f"{count:,} {words} no commit, and no part in the lag")
+        click.echo(f"{count:,} {words} no committed offset and do not count as lag")
     if last:
         words = printable(f"Last rebalance {output.moment(last['at'])}: {last['cause']}")
         click.echo("\n".join(textwrap.wrap(words, LINE, subsequent_indent="  ", break_on_hyphens=False)))
@@ -177,8 +179,8 @@ def _show(document: dict[str, Any]) -> None:
         )
 
 
-def _member_rows(number: int, member: Mapping[str, Any], instances: bool) -> Iterator[tuple[output.Cell, ...]]:
-    """A member's line, and one more for each topic or line of partitions that finds no room in it."""
+def _member_rows(number: int, member: Options, instances: bool) -> Iterator[tuple[output.Cell, ...]]:
+    """Yield a member's row, and more rows for further topics or for partitions that do not fit the line."""
     first = (number, member["client"], member["host"], *[member["instance"]] * instances)
     blank = ("",) * len(first)
     for topic, partitions in _runs(member["partitions"]) or [("-", "-")]:
@@ -186,9 +188,9 @@ def _member_rows(number: int, member: Mapping[str, Any], instances: bool) -> Ite
         first = blank
 
 
-def _runs(partitions: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """[("orders", "0-4,7"), ("returns", "2")]: runs of partitions; of more than fill a line, the rest goes into lines
-    without a topic."""
+def _runs(partitions: Sequence[Options]) -> list[tuple[str, str]]:
+    """Return runs of partitions by topic: [("orders", "0-4,7"), ("returns", "2")]. Runs that do not fit a line continue
+    on lines without a topic."""
     runs: dict[str, list[tuple[int, int]]] = {}
     for topic, index in sorted((p["topic"], p["partition"]) for p in partitions):
         mine = runs.setdefault(topic, [])

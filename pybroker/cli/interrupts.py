@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are imported: it ends the process at once."""
+"""Make Ctrl-C end the process at once while modules are imported."""
 
 import contextlib
 import signal
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """What is imported in here takes its time, and an extension module may lose a KeyboardInterrupt that comes while
-    it is: the signal itself ends the process, without a traceback. Where it is ignored it stays so."""
+    """Let SIGINT end the process without a traceback during slow imports, as an extension module may lose a
+    KeyboardInterrupt. An ignored SIGINT stays ignored."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # a job in a shell's background ignores it
         yield
         return

@@ -1,18 +1,18 @@
-"""`pybroker logdirs`: where the partitions lie on the brokers' disks, how large they are, and what room is left."""
+"""`pybroker logdirs`: the brokers' log dirs, the partitions in them with their sizes, and the free space."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from pybroker import errors
 from pybroker.cli import output
-from pybroker.cli.beside import TELL_S_MAX, Silent, admin_at, beside
+from pybroker.cli.each_broker import TELL_S_MAX, Silent, admin_at, ask_each
 from pybroker.cli.main import Failure, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_topics
+from pybroker.cli.output import Document
 from pybroker.client.admin import LogDir
-from pybroker.client.metadata import Node
+from pybroker.client.net.metadata import Node
 
 
 @click.command(name="logdirs")
@@ -23,10 +23,10 @@ from pybroker.client.metadata import Node
 def command(
     topics: Sequence[str], brokers: Sequence[int], bootstrap_server: str, timeout_s: float, as_json: bool
 ) -> None:
-    """Show the log dirs of all brokers: their state, what the partitions in them take, and what the disk has.
+    """Show the log dirs of all brokers: their state, the size of their partitions, and the disk's size and free space.
 
-    With TOPICs only these are counted, and each of their partitions is shown with its log dir. A broker that does not
-    tell within 2 s, or within --timeout where that is given, is named, and the others are shown.
+    With TOPICs, count only these and show each of their partitions with its log dir. A broker that does not answer
+    within 2 s, or within --timeout if given, is named; the others are shown.
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
     """
@@ -63,11 +63,12 @@ def command(
 def _log_dirs(
     bootstrap_server: str, timeout_s: float, brokers: Sequence[int], topics: list[str] | None
 ) -> tuple[list[LogDir], list[str]]:
-    """Those of the brokers, all or these, and which of them do not tell, and why. Raises where none does."""
+    """Return the log dirs of these brokers, or all, and a sentence for each broker that does not answer. Raises if none
+    does."""
     with admin_of(bootstrap_server, timeout_s) as admin:
         nodes = admin.describe_cluster().nodes
         if topics is not None:
-            admin.topics(topics)  # raises for one that is not there
+            admin.topics(topics)  # raises for a missing topic
         if unknown := sorted(set(brokers) - {node.id for node in nodes}):
             return admin.log_dirs(unknown, topics), []
 
@@ -78,9 +79,9 @@ def _log_dirs(
             return admin.log_dirs([node.id], topics)
 
     found, silent = list[LogDir](), list[str]()
-    for node, told in beside([node for node in nodes if node.id in (brokers or (node.id,))], ask):
+    for node, told in ask_each([node for node in nodes if node.id in (brokers or (node.id,))], ask):
         if isinstance(told, Silent):
-            silent.append(f"broker {node.id} does not tell of its log dirs: {told}")
+            silent.append(f"broker {node.id} does not report its log dirs: {told}")
         else:
             found += told
     if silent and not found:
@@ -92,8 +93,8 @@ def _error(log_dir: LogDir) -> str | None:
     return errors.lookup(log_dir.error).name if log_dir.error else None
 
 
-def _document(log_dir: LogDir) -> dict[str, Any]:
-    """A log dir as --json has it; what a broker does not tell is null."""
+def _document(log_dir: LogDir) -> Document:
+    """Return a log dir as --json prints it; null for what a broker does not report."""
     return {
         "broker": log_dir.broker,
         "log_dir": log_dir.path,

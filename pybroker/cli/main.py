@@ -1,9 +1,9 @@
-"""The `pybroker` command: finds the subcommand, and turns a failure into one sentence and an exit code."""
+"""The `pybroker` command: find the subcommand, and turn a failure into one sentence and an exit code."""
 
 import importlib
 import os
 import sys
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import click
 
@@ -21,39 +21,40 @@ EXIT_TERMINATED: Final = 143  # 128 + SIGTERM
 
 
 class Command(NamedTuple):
-    """A subcommand: where it lives, the line that the list of commands says of it, and its name in its module."""
+    """A subcommand: its module, its help in the list of commands, and its name in the module."""
 
     module: str
     summary: str
     attribute: str = "command"
 
 
-# The modules are imported when their command runs: `serve` must not pay for tables, nor `version` for a broker.
+# Modules are imported when their command runs: `serve` must not import tables, nor `version` a broker.
 COMMANDS: Final = {
     "serve": Command("pybroker.cli.serve", "Run a broker."),
     "topics": Command("pybroker.cli.topics", "Create, list, describe, alter and delete topics."),
-    "produce": Command("pybroker.cli.produce", "Write standard input to a topic."),
-    "consume": Command("pybroker.cli.consume", "Read topics, to standard output."),
+    "produce": Command("pybroker.cli.records.produce", "Write standard input to a topic."),
+    "consume": Command("pybroker.cli.records.consume", "Read topics, to standard output."),
+    "read": Command("pybroker.cli.records.read", "Read a topic as a table, into a Parquet, CSV or JSON file."),
     "groups": Command("pybroker.cli.groups", "List, describe, reset and delete consumer groups."),
     "offsets": Command("pybroker.cli.offsets", "Show the offsets that partitions hold.", "offsets"),
     "delete-records": Command(
         "pybroker.cli.offsets", "Delete the records of partitions before an offset.", "delete_records"
     ),
-    "cluster": Command("pybroker.cli.cluster", "Show a cluster's brokers, and what partitions lack."),
+    "cluster": Command("pybroker.cli.cluster", "Show a cluster's brokers, and incomplete partitions."),
     "logdirs": Command("pybroker.cli.logdirs", "Show where partitions lie on disk, and how large they are."),
     "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
-    "users": Command("pybroker.cli.users", "List, set and remove the passwords by which users log in."),
-    "tokens": Command("pybroker.cli.tokens", "List, create, renew and expire delegation tokens."),
-    "acls": Command("pybroker.cli.acls", "List, add and remove ACLs: who may do what."),
-    "quotas": Command("pybroker.cli.quotas", "List, set and delete client quotas: who may do how much."),
-    "bench": Command("pybroker.cli.bench", "Measure what a broker can do."),
-    "pipeline": Command("pybroker.cli.pipeline", "Write topics into a table of Parquet files, on Spark."),
-    "dump": Command("pybroker.cli.dump", "Show a log segment, an index, a snapshot or a checkpoint."),
-    "scrub": Command("pybroker.cli.scrub", "Have a running broker check its log dirs for damage now."),
-    "doctor": Command("pybroker.cli.doctor", "Examine a log dir that no broker uses, and mend it."),
-    "migrate-store": Command("pybroker.cli.migrate_store", "Move a lone broker's topics into ZooKeeper."),
-    "zookeeper": Command("pybroker.cli.zookeeper", "Run a ZooKeeper for development."),
-    "zookeeper-acls": Command("pybroker.cli.zookeeper_acls", "Close a cluster's nodes in ZooKeeper, or open them."),
+    "users": Command("pybroker.cli.security.users", "List, set and remove the passwords by which users log in."),
+    "tokens": Command("pybroker.cli.security.tokens", "List, create, renew and expire delegation tokens."),
+    "acls": Command("pybroker.cli.security.acls", "List, add and remove ACLs."),
+    "quotas": Command("pybroker.cli.security.quotas", "List, set and delete client quotas."),
+    "bench": Command("pybroker.cli.bench.command", "Measure what a broker can do."),
+    "pipeline": Command("pybroker.cli.records.pipeline", "Write topics into a table of Parquet files, on Spark."),
+    "dump": Command("pybroker.cli.files.dump", "Show a log segment, an index, a snapshot or a checkpoint."),
+    "scrub": Command("pybroker.cli.files.scrub", "Have a running broker check its log dirs for damage now."),
+    "doctor": Command("pybroker.cli.files.doctor", "Examine a log dir that no broker uses, and mend it."),
+    "migrate-store": Command("pybroker.cli.zookeeper.migrate_store", "Move a lone broker's topics into ZooKeeper."),
+    "zookeeper": Command("pybroker.cli.zookeeper.server", "Run a ZooKeeper for development."),
+    "zookeeper-acls": Command("pybroker.cli.zookeeper.acls", "Close a cluster's nodes in ZooKeeper, or open them."),
     "completion": Command("pybroker.cli.completion", "Print what a shell runs to complete commands."),
     "version": Command("pybroker.cli.version", "Print the version."),
 }
@@ -73,18 +74,18 @@ class Failure(click.ClickException):
 
     exit_code = EXIT_FAILED
 
-    def show(self, file: Any = None) -> None:
+    def show(self, file: IO[str] | None = None) -> None:
         click.echo(f"pybroker: {printable(self.message)}", file=sys.stderr)
 
 
 class Misuse(Failure):
-    """A failure that the command line or the configuration would have to be changed for."""
+    """A failure to be fixed in the command line or the configuration."""
 
     exit_code = EXIT_USAGE
 
 
 def failure_of(error: KafkaError | OSError) -> Failure:
-    """What a person is told of a broker's or the system's error."""
+    """Return the Failure that reports an error of a broker or of the system."""
     if isinstance(error, KafkaError):
         return Failure(error.message)
     why = system_words(error)
@@ -98,7 +99,7 @@ class Whole(click.IntRange):
 
 
 class Commands(click.Group):
-    """The group of all subcommands, each imported only when it is asked for."""
+    """The group of all subcommands, each imported only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -128,7 +129,7 @@ class Commands(click.Group):
     def make_context(self, *args: Any, **named: Any) -> click.Context:
         try:
             return super().make_context(*args, **named)
-        except KeyboardInterrupt:  # while the command line is read
+        except KeyboardInterrupt:  # while the command line is parsed
             sys.exit(EXIT_INTERRUPTED)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -136,7 +137,7 @@ class Commands(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
-        except BrokenPipeError:  # of standard output: those of a connection are KafkaErrors by now
+        except BrokenPipeError:  # standard output's: those of connections have become KafkaErrors
             _close_stdout()
         except (KafkaError, OSError) as error:
             raise failure_of(error) from error
@@ -145,7 +146,7 @@ class Commands(click.Group):
 
 
 def _close_stdout() -> None:
-    """The reader of our output left (`| head`): nothing failed, and nothing more can be said to it."""
+    """Close standard output, whose reader has left (`| head`); that is not a failure."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -161,6 +162,6 @@ def main() -> None:
     """Run `pybroker`, by that name however it was started."""
     try:
         cli(prog_name=NAME, complete_var=COMPLETION_VARIABLE)
-    except OSError as error:  # of --help, which is written before a command begins
+    except OSError as error:  # from --help, which is written before a command begins
         failure_of(error).show()
         sys.exit(EXIT_FAILED)

@@ -1,15 +1,16 @@
-"""What a broker tells over HTTP, at its metrics.listener."""
+"""Ask brokers over HTTP, at their metrics.listener."""
 
 import json
 from collections.abc import Callable, Sequence
 from http.client import HTTPException
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from pybroker.cli.beside import TELL_S_MAX, Silent, admin_at, beside
+from pybroker.cli.each_broker import TELL_S_MAX, Silent, admin_at, ask_each
+from pybroker.cli.output import Document
 from pybroker.client.admin import ConfigResource, ResourceType
-from pybroker.client.metadata import Node
+from pybroker.client.net.metadata import Node
 from pybroker.config.listeners import EVERY_INTERFACE
 from pybroker.model import HostPort
 
@@ -19,12 +20,13 @@ T = TypeVar("T")
 
 
 def told(nodes: Sequence[Node], ask: Callable[[str], T]) -> list[tuple[Node, T | Silent]]:
-    """What each broker tells over HTTP, where `ask` is given its address, and raises Silent."""
-    return beside(nodes, lambda node: ask(address(node)))
+    """Ask each broker over HTTP; `ask` gets its address, and raises Silent."""
+    return ask_each(nodes, lambda node: ask(address(node)))
 
 
 def address(node: Node) -> str:
-    """Where a broker serves HTTP. Raises Silent if it does not, KafkaError if nobody can know where."""
+    """Return the address where a broker serves HTTP. Raises Silent if it has none, KafkaError if the broker cannot be
+    asked."""
     with admin_at(node) as admin:
         entries = admin.configs(ConfigResource(ResourceType.BROKER, str(node.id)), [LISTENER])
     value = next((entry.value for entry in entries if entry.name == LISTENER), None)
@@ -36,8 +38,8 @@ def address(node: Node) -> str:
     return str(HostPort(node.host if listener.host in EVERY_INTERFACE else listener.host, listener.port))
 
 
-def objects(where: str, path: str) -> list[dict[str, Any]]:
-    """The JSON objects, one a line, that lie at a path of an address. Raises Silent."""
+def objects(where: str, path: str) -> list[Document]:
+    """Return the JSON objects, one a line, at a path of an address. Raises Silent."""
     url = f"http://{where}{path}"
     try:
         with build_opener(ProxyHandler({})).open(url, timeout=TELL_S_MAX) as answer:
@@ -48,5 +50,5 @@ def objects(where: str, path: str) -> list[dict[str, Any]]:
     except (OSError, HTTPException, ValueError, RecursionError) as problem:
         raise Silent(str(problem)) from None
     if not all(isinstance(line, dict) for line in lines):
-        raise Silent(f"{url} is not of pybroker")
+        raise Silent(f"{url} does not belong to a pybroker broker")
     return lines

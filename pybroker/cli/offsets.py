@@ -1,4 +1,5 @@
-"""`pybroker offsets` and `pybroker delete-records`: what offsets partitions hold, and where they begin from now on."""
+"""`pybroker offsets` and `pybroker delete-records`: show the offsets that partitions hold, and delete records before
+one."""
 
 import json
 from collections.abc import Sequence
@@ -24,10 +25,10 @@ OFFSET_MAX: Final = (1 << 63) - 1
 def offsets(
     topics: Sequence[str], at: int | None, bootstrap_server: str, timeout_s: float, as_json: bool
 ) -> None:
-    """Show the earliest and the latest offset of each partition: of all topics but internal ones, where none is named.
+    """Show the earliest and the latest offset of each partition; without TOPICs, of all topics but internal ones.
 
     The latest offset is that of the next record. Records may be fewer than offsets: compaction and transactions leave
-    gaps. With --at, "-" is shown where no record is that late.
+    gaps. With --at, "-" is shown if no record is that late.
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
     """
@@ -97,11 +98,11 @@ def _offset(text: str) -> int:
 
 
 def _read(plan: IO[bytes]) -> dict[TopicPartition, int]:
-    """Kafka's file. Failure in one sentence if it is none."""
+    """Read the file of kafka-delete-records.sh. Failure if it is malformed."""
     try:
         document: Any = json.load(plan)
         if document.get("version", 1) != 1:
-            raise ValueError(f"version {document['version']}, and 1 is known")
+            raise ValueError(f"version {document['version']}, only 1 is supported")
         found: dict[TopicPartition, int] = {}
         for entry in document["partitions"]:
             partition, offset = TopicPartition(entry["topic"], entry["partition"]), entry["offset"]

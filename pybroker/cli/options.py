@@ -1,4 +1,4 @@
-"""What the commands about a cluster have in common: their options, how they ask, how they tell what they did."""
+"""Options, questions and reports that the commands about a cluster share."""
 
 import contextlib
 import math
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from pybroker.cli import output, profiles, secrets
-from pybroker.cli.lines import unescaped
 from pybroker.cli.main import Misuse
+from pybroker.cli.output import Document
+from pybroker.cli.records.delimited import unescaped
 from pybroker.client.admin import Admin
-from pybroker.client.metadata import parse_bootstrap
+from pybroker.client.net.metadata import parse_bootstrap
 from pybroker.config import ConfigError
 from pybroker.errors import KafkaError
 from pybroker.logs import printable
@@ -23,27 +24,27 @@ if TYPE_CHECKING:
 BOOTSTRAP_DEFAULT: Final = "localhost:9092"
 BOOTSTRAP_VARIABLE: Final = "PYBROKER_BOOTSTRAP_SERVER"
 COMPLETION_S_MAX: Final = 1.0
-"""How long somebody who pressed the tab key waits for a broker."""
+"""Seconds that completion, after the tab key, waits for a broker."""
 
 TYPE: Final = "User:"
 WAIT_S_MAX: Final = 86_400.0
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class Seconds(click.FloatRange):
-    """The type of an option that is a time: nan, which lies in no range and out of none, is no time."""
+    """The type of an option that is a time: refuses nan, which passes every range check."""
 
     name = "seconds"
     unit = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
-        return self.fail(f"{value} is no number of {self.unit}.", param, ctx) if math.isnan(number) else number
+        return self.fail(f"{value} is not a number of {self.unit}.", param, ctx) if math.isnan(number) else number
 
 
 class Hours(Seconds):
-    """The same in hours."""
+    """A time in hours; see Seconds."""
 
     name = "hours"
     unit = "hours"
@@ -52,7 +53,7 @@ class Hours(Seconds):
 def _addresses(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
     text = profiles.addresses(ctx, option, text)
     try:
-        if text is not None:  # as it is while a shell asks for completions
+        if text is not None:  # None while a shell asks for completions
             parse_bootstrap(text)
     except KafkaError as error:
         raise click.BadParameter(error.message) from error
@@ -60,21 +61,21 @@ def _addresses(ctx: click.Context, option: click.Parameter, text: str | None) ->
 
 
 def cluster_options(function: F) -> F:
-    """The options that every command about a cluster has, if it answers with a document."""
+    """Add the options of a command about a cluster, with --json."""
     return click.option("--json", "as_json", is_flag=True, help="Answer with a JSON document.")(
         address_options(function)
     )
 
 
 def address_options(function: F) -> F:
-    """Where the cluster is, and how long to wait for it."""
+    """Add the options for the cluster's address and the timeout."""
     wait = click.option("--timeout", "timeout_s", type=Seconds(0.1, WAIT_S_MAX), default=30.0, show_default=True,
                         metavar="SECONDS", help="How long to wait for the broker.")  # fmt: skip
     return bootstrap_option(wait(function))
 
 
 def bootstrap_option(function: F) -> F:
-    """Where the cluster is, by its address or by the name of a profile."""
+    """Add the options for the cluster: by address, profile or file."""
     profile = click.option("--profile", metavar="NAME", envvar=profiles.VARIABLE, show_envvar=True, is_eager=True,
                            expose_value=False, callback=profiles.take, shell_complete=profiles.names,
                            help="The cluster and settings of a profile (docs/cli.md).")  # fmt: skip
@@ -87,7 +88,7 @@ def bootstrap_option(function: F) -> F:
 
 
 def admin_of(bootstrap: str, timeout_s: float) -> Admin:
-    """An admin client that logs in as the options say. Misuse where these contradict each other."""
+    """Return an admin client that logs in as the options say. Misuse if they contradict each other."""
     try:
         return Admin(bootstrap, timeout_s=timeout_s, **profiles.security())
     except ConfigError as error:
@@ -95,12 +96,12 @@ def admin_of(bootstrap: str, timeout_s: float) -> Admin:
 
 
 def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The topics whose names begin so, for the shell; none while no broker answers at once."""
+    """The topics whose names begin with the text, for the shell; empty unless a broker answers at once."""
     return _complete(ctx, incomplete, lambda admin: (topic.name for topic in admin.topics() if not topic.internal))
 
 
 def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The groups whose names begin so."""
+    """The groups whose names begin with the text."""
     return _complete(ctx, incomplete, lambda admin: (group.id for group in admin.groups()))
 
 
@@ -112,7 +113,7 @@ def _complete(ctx: click.Context, incomplete: str, names: Callable[[Admin], Iter
 
 
 def confirmed(question: str) -> bool:
-    """The answer of a person; no, where there is no person to ask."""
+    """Ask a yes/no question; False if there is no terminal to ask on."""
     try:
         return click.confirm(question, err=True)
     except click.Abort:
@@ -123,8 +124,8 @@ def confirmed(question: str) -> bool:
 def delete_each(
     kind: str, names: Sequence[str], delete: Callable[[str], None], absent: int | None, as_json: bool
 ) -> list[str]:
-    """Delete one after the other, and tell which went and which were not there: `absent` is the code that says so, None
-    where it is a failure like any other. A failure tells what was deleted before it. Those that went."""
+    """Delete names one by one, and report which were deleted and which were missing; return the deleted ones. `absent`
+    is the error code for a missing name, None if that is a failure. A failure names what was deleted before it."""
     deleted, missing = [], []
     for name in names:
         try:
@@ -142,7 +143,7 @@ def delete_each(
 
 
 def name_value(text: str, option: str) -> tuple[str, str]:
-    """NAME=VALUE as it was given to `option`."""
+    """Split NAME=VALUE, an argument of `option`."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
@@ -150,14 +151,14 @@ def name_value(text: str, option: str) -> tuple[str, str]:
 
 
 def warn_of_type(user: str) -> None:
-    """Tell of a user who is named as ACLs name principals: the type is no part of the name."""
+    """Warn about a user named with a principal's type, as in ACLs: the type is not part of the user's name."""
     if user.startswith(TYPE):
         words = f"users are named without {TYPE!r}: this one logs in as {user}, and is {TYPE}{user} in ACLs"
         click.echo(f"pybroker: warning: {printable(words)}", err=True)
 
 
 def escaped(_: click.Context, __: click.Parameter, text: str | None) -> bytes | None:
-    """The bytes of an option, with escapes for those that are hard to type."""
+    """Return the bytes of an option, with its escapes replaced."""
     try:
         return None if text is None else unescaped(os.fsencode(text))
     except ValueError as error:
@@ -165,7 +166,7 @@ def escaped(_: click.Context, __: click.Parameter, text: str | None) -> bytes | 
 
 
 def header(text: str) -> tuple[str, bytes]:
-    """NAME=VALUE as the header of a record."""
+    """Split NAME=VALUE into a record header."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE")
@@ -173,7 +174,8 @@ def header(text: str) -> tuple[str, bytes]:
 
 
 def client_settings(texts: Sequence[str], kind: str, known: Mapping[str, "Setting"]) -> dict[str, str]:
-    """Settings of a client by Kafka's names, as its keyword arguments. Misuse with the name as it was typed."""
+    """Return a client's settings, given by Kafka's names, as its keyword arguments. Misuse names the setting as
+    typed."""
     given = {}
     for name, value in (name_value(text, "--setting") for text in texts):
         found = known.get(name.replace(".", "_"))
@@ -192,8 +194,8 @@ def client_settings(texts: Sequence[str], kind: str, known: Mapping[str, "Settin
     return given
 
 
-def say(as_json: bool, document: dict[str, Any], sentence: str) -> None:
-    """What was done: a document for programs, a sentence for people."""
+def say(as_json: bool, document: Document, sentence: str) -> None:
+    """Report what was done: a document for programs, a sentence for people."""
     if as_json:
         output.as_json(document)
     else:

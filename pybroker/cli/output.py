@@ -1,10 +1,10 @@
-"""How results are written: tables for people, aligned text where nobody watches, JSON for programs."""
+"""Results as tables on a terminal, aligned text in a pipe, or JSON."""
 
 import base64
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,25 +15,29 @@ from pybroker.logs import printable
 SIZE_UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
 _NUMBER: Final = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?( ([kMGTP]?B))?")
 Cell = str | int | float | None
+Document = dict[str, Any]
+"""A JSON object, as a command prints it or a file has it."""
+Options = Mapping[str, Any]
+"""The values of a command's options by name, as click passes them; each option's type defines its value's."""
 
 
-def as_json(document: Any) -> None:
-    """One JSON document on standard output; bytes that are not text come as {"base64": ...}."""
+def as_json(document: object) -> None:
+    """Write one JSON document to standard output; bytes that are not text become {"base64": ...}."""
     click.echo(json.dumps(document, indent=2, default=_jsonable))
 
 
-def as_json_line(document: Any) -> None:
-    """One line of JSON Lines."""
+def as_json_line(document: object) -> None:
+    """Write one line of JSON Lines."""
     click.echo(json.dumps(document, separators=(",", ":"), default=_jsonable))
 
 
-def as_json_line_of(document: dict[str, Any], name: str, items: Iterable[Any]) -> None:
-    """One line of JSON Lines whose last member, `name`, is an array that is written as it comes."""
+def as_json_line_of(document: Document, name: str, items: Iterable[object]) -> None:
+    """Write one line of JSON Lines whose last member, `name`, is an array written item by item."""
     head = json.dumps(document, separators=(",", ":"), default=_jsonable)
     click.echo(f"{head[:-1]},{json.dumps(name)}:[", nl=False)
     for index, item in enumerate(items):
         text = json.dumps(item, separators=(",", ":"), default=_jsonable)
-        sys.stdout.write(f",{text}" if index else text)  # which does not flush each of a million
+        sys.stdout.write(f",{text}" if index else text)  # without a flush after each item
     click.echo("]}")
 
 
@@ -44,7 +48,7 @@ def _jsonable(value: object) -> object:
 
 
 def readable(data: bytes) -> str | dict[str, str]:
-    """Bytes in JSON: text if they are UTF-8, else {"base64": ...}."""
+    """Return bytes for JSON: text if they are UTF-8, else {"base64": ...}."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -52,17 +56,17 @@ def readable(data: bytes) -> str | dict[str, str]:
 
 
 def text(value: Cell) -> str:
-    """A cell as text: a dash for what is not there."""
+    """Return a cell as text; a dash for None."""
     return "-" if value is None else str(value)
 
 
 def count(number: int | None) -> str | None:
-    """How many, as people read it: 1,234,567. Offsets stay as they are: they are typed and pasted into commands."""
+    """Return a count for people: 1,234,567. Offsets stay without commas, because people paste them into commands."""
     return None if number is None else f"{number:,}"
 
 
 def size(number: int | None) -> str | None:
-    """How many bytes, in the unit that leaves one to three digits before the point: 999 B, 1.5 kB, 12.3 MB."""
+    """Return a number of bytes in the unit with one to three digits before the point: 999 B, 1.5 kB, 12.3 MB."""
     if number is None or number < 1000:
         return None if number is None else f"{number} B"
     power = next((p for p in range(1, len(SIZE_UNITS)) if number < 999.95 * 1000**p), len(SIZE_UNITS))
@@ -70,7 +74,7 @@ def size(number: int | None) -> str | None:
 
 
 def moment(timestamp_ms: int) -> str:
-    """Milliseconds since the epoch as UTC; the number itself where it is none that a calendar has."""
+    """Return milliseconds since the epoch as UTC; the number itself if it is outside the calendar."""
     if timestamp_ms < 0:
         return "-"
     try:
@@ -81,9 +85,9 @@ def moment(timestamp_ms: int) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """A table on standard output. A column of numbers is set to the right; nothing is cut off in a pipe.
+    """A table on standard output. Columns of numbers are right-aligned; nothing is cut off in a pipe.
 
-    Names that others chose (groups, client ids) are shown, never obeyed by the terminal.
+    Control characters in names (groups, client ids) are escaped, so the terminal does not obey them.
     """
     body = [[printable(text(cell)) for cell in row] for row in rows]
     numeric = [_is_numeric([row[at] for row in body]) for at in range(len(columns))]
@@ -94,7 +98,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
-    """Whether a column holds numbers, some of which may be missing."""
+    """True if a column holds numbers; some may be missing."""
     there = [cell for cell in cells if cell not in ("-", "")]
     return bool(there) and all(_NUMBER.fullmatch(cell) for cell in there)
 

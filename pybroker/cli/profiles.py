@@ -1,4 +1,4 @@
-"""Profiles: where a cluster is and how to speak to it, under a name, in a file.
+"""Profiles: a cluster's address and its clients' settings, under a name, in a file.
 
     [profiles.production]
     bootstrap.servers = "b1.example.org:9092,b2.example.org:9092"
@@ -6,21 +6,23 @@
     compression.type = "zstd"
 
 The file is TOML, at $PYBROKER_CONFIG or ~/.config/pybroker/config.toml ($XDG_CONFIG_HOME). Names are Kafka's. Every
-command about a cluster goes to the profile's bootstrap.servers, and logs in as it says (security.protocol, sasl.*);
-`produce` and `consume` go by its other settings too. What is typed on the command line wins, and a profile that is
-named wins over PYBROKER_BOOTSTRAP_SERVER. The file of --command-config is a .properties file, as of Kafka's tools.
+command about a cluster uses the profile's bootstrap.servers and login (security.protocol, sasl.*); `produce` and
+`consume` use its other settings too. The command line overrides the profile, and a named profile overrides
+PYBROKER_BOOTSTRAP_SERVER. The file of --command-config is a .properties file, as for Kafka's tools.
 """
 
 import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import click
 from click.core import ParameterSource
 
+from pybroker.cli.file_permissions import check_owned, warn_of_keys
 from pybroker.cli.main import Misuse
+from pybroker.cli.output import Document, Options
 from pybroker.config import ConfigError
 from pybroker.config.broker import read_properties
 from pybroker.errors import KafkaError, system_words
@@ -32,7 +34,6 @@ COMMAND_CONFIG: Final = "--command-config"
 JAAS: Final = "sasl.jaas.config"
 VARIABLE: Final = "PYBROKER_PROFILE"
 ADDRESSES: Final = "bootstrap_servers"
-OTHERS: Final = 0o077
 _SECRET: Final = re.compile(
     r"password|secret|token(?!\.endpoint\.url)|jaas|ssl[._]keystore[._]key$", re.IGNORECASE
 )
@@ -41,26 +42,26 @@ _FILE: Final = "pybroker.command-config"
 
 
 class Profile(NamedTuple):
-    """A profile as its file has it: {setting as Kafka names it: text}."""
+    """A profile as its file has it: {setting by Kafka's name: text}."""
 
     name: str
     file: str
     settings: Mapping[str, str]
 
-    def of(self, known: Mapping[str, Any]) -> dict[str, str]:
-        """The settings among `known`, as a client's keyword arguments; addresses apart."""
+    def of(self, known: Options) -> dict[str, str]:
+        """Return the settings among `known`, without the addresses, as a client's keyword arguments."""
         named = {name.replace(".", "_"): text for name, text in self.settings.items()}
         return {name: text for name, text in named.items() if name in known and name != ADDRESSES}
 
 
 def path() -> str:
-    """Where the file of profiles is, or would be."""
+    """The path of the file of profiles; the file may not exist."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.environ.get(FILE_VARIABLE) or os.path.join(home, "pybroker", "config.toml")
 
 
 def load(name: str) -> Profile:
-    """The profile of this name. Misuse, in a sentence, if it is not there or cannot be used."""
+    """Return the profile of this name. Misuse if it is missing or cannot be used."""
     file = path()
     profiles = _read(file)
     if name not in profiles:
@@ -72,22 +73,22 @@ def load(name: str) -> Profile:
     return profile
 
 
-def _read(file: str) -> Mapping[str, Any]:
+def _read(file: str) -> Options:
     try:
         with open(file, "rb") as lines:
             document = tomllib.load(lines)
     except OSError as error:
         raise Misuse(f"the file of profiles {file} cannot be read: {system_words(error)}") from None
-    except ValueError as error:  # TOML, or UTF-8
+    except ValueError as error:  # TOML's or UTF-8's error
         raise Misuse(f"the file of profiles {file} is not TOML: {error}") from None
     profiles = document.get("profiles", {})
     if not isinstance(profiles, dict) or not all(isinstance(each, dict) for each in profiles.values()):
-        raise Misuse(f"{file} has 'profiles' that are not tables such as [profiles.production]")
+        raise Misuse(f"{file} has 'profiles' that is not a table of tables such as [profiles.production]")
     return profiles
 
 
-def _flat(table: Mapping[str, Any], prefix: str, where: str) -> Iterator[tuple[str, str]]:
-    """(name, text) of each setting: TOML takes the dots of an unquoted name for tables within tables."""
+def _flat(table: Options, prefix: str, where: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of each setting: TOML parses the dots of an unquoted name as nested tables."""
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
@@ -99,27 +100,19 @@ def _flat(table: Mapping[str, Any], prefix: str, where: str) -> Iterator[tuple[s
         elif isinstance(value, str | int | float):
             yield name, str(value)
         else:
-            raise Misuse(f"{where}: {name} is neither text nor a number, true, false or a list of texts")
+            raise Misuse(f"{where}: {name} must be text, a number, true, false or a list of texts")
 
 
 def _check_secrets(profile: Profile) -> None:
-    """Check that only its owner can read a file with a secret, as ssh does; only warn about a private key."""
-    from pybroker.cli.readable import warn_of_keys
-
+    """Check that only the owner can read a file with a secret, as ssh does; only warn about a private key."""
     warn_of_keys(profile.settings.items())
     for name in filter(_SECRET.search, profile.settings):
         check_owned(profile.file, name)
 
 
-def check_owned(file: str, secret: str) -> None:
-    """Misuse if other users can read a file that holds a secret."""
-    if os.stat(file).st_mode & OTHERS:
-        raise Misuse(f"{file} holds {secret}, and other users can read it: keep it to yourself with chmod 600 {file}")
-
-
 def _check_settings(profile: Profile) -> None:
-    """Every name is one that some client knows, with a value that it takes."""
-    from pybroker.client.security import unknown
+    """Check that every name is a client's setting, with a valid value."""
+    from pybroker.client.security.settings import unknown
     from pybroker.client.settings import CONSUMER, PRODUCER
 
     known = {**PRODUCER, **CONSUMER}
@@ -138,13 +131,13 @@ def _check_settings(profile: Profile) -> None:
 
 
 def take(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
-    """The callback of --profile, which comes before other options."""
+    """Load the profile: the callback of --profile, which runs before other options."""
     if name is not None:
         ctx.meta[_META] = load(name)
 
 
 def take_file(ctx: click.Context, _: click.Parameter, file: str | None) -> None:
-    """The callback of --command-config, as Kafka's tools have it: what it says wins over a profile."""
+    """Load the file of --command-config, as in Kafka's tools; its settings override a profile's."""
     if file is None:
         return
     try:
@@ -159,9 +152,9 @@ def take_file(ctx: click.Context, _: click.Parameter, file: str | None) -> None:
 
 
 def dotted(sentence: str) -> str:
-    """A client's sentence about settings, whose names Python has with underscores, as they stand in files."""
+    """Return a client's sentence with the settings' underscores as dots, as in files."""
+    from pybroker.client.security.token_settings import PROVIDER
     from pybroker.client.settings import CONSUMER, PRODUCER
-    from pybroker.client.token_settings import PROVIDER
 
     def written(name: re.Match[str]) -> str:
         known = name[0] in PRODUCER or name[0] in CONSUMER
@@ -171,7 +164,7 @@ def dotted(sentence: str) -> str:
 
 
 def _told(ctx: click.Context | None) -> Profile | None:
-    """What the profile and the file say together."""
+    """The settings of the profile and the file together."""
     if ctx is None:
         return None
     profile: Profile | None = ctx.meta.get(_META)
@@ -182,11 +175,11 @@ def _told(ctx: click.Context | None) -> Profile | None:
 
 
 def _without_jaas(settings: Mapping[str, str], file: str) -> Mapping[str, str]:
-    """The same with what Kafka's tools have in sasl.jaas.config, as settings of their own."""
+    """Return the settings with those inside Kafka's sasl.jaas.config as settings of their own."""
     text = settings.get(JAAS)
     if text is None:
         return settings
-    from pybroker.client.security import of_jaas
+    from pybroker.client.security.settings import of_jaas
 
     try:
         told = of_jaas(text)
@@ -197,10 +190,9 @@ def _without_jaas(settings: Mapping[str, str], file: str) -> Mapping[str, str]:
 
 
 def security() -> dict[str, str]:
-    """How the profile, or the file of --command-config, says that clients log in; the password may stand in the
-    environment instead."""
-    from pybroker.client.security import SECURITY
-    from pybroker.client.token_settings import CLIENT_SECRET
+    """The login settings of the profile or of --command-config; the password may be in the environment instead."""
+    from pybroker.client.security.settings import SECURITY
+    from pybroker.client.security.token_settings import CLIENT_SECRET
     from pybroker.config.oauth_settings import OAUTHBEARER
 
     profile = _told(click.get_current_context(silent=True))
@@ -214,7 +206,7 @@ def security() -> dict[str, str]:
 
 
 def names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """The profiles whose names begin so, for the shell."""
+    """The profiles whose names begin with the text, for the shell."""
     try:
         return [name for name in _read(path()) if name.startswith(incomplete)]
     except Misuse:
@@ -222,7 +214,7 @@ def names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
 
 
 def addresses(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Where the cluster is: as typed, else as the profile says, else `text`, of the environment or the default."""
+    """Return the cluster's address: as typed, else the profile's, else `text`, from the environment or the default."""
     profile = _told(ctx)
     assert option.name is not None
     if profile is None or ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
@@ -230,9 +222,9 @@ def addresses(ctx: click.Context, option: click.Parameter, text: str | None) -> 
     return next((told for name, told in profile.settings.items() if name.replace(".", "_") == ADDRESSES), text)
 
 
-def merged(settings: Mapping[str, Any], options: Mapping[str, str | None], known: Mapping[str, Any]) -> dict[str, Any]:
-    """A command's settings of a client, with what the profile says where nothing was typed. `options`: the option by
-    which a setting is typed; None where the command itself decides."""
+def merged(settings: Options, options: Mapping[str, str | None], known: Options) -> Document:
+    """Return a command's client settings, with the profile's values where none was typed. `options` maps a setting to
+    the option that sets it; None if the command itself sets it."""
     ctx = click.get_current_context()
     profile = _told(ctx)
     told = {} if profile is None else profile.of(known)

@@ -1,4 +1,4 @@
-"""`pybroker groups reset-offsets`: where a group goes on reading, decided for each partition, shown, and then done."""
+"""`pybroker groups reset-offsets`: choose a group's new offset in each partition, show the plan, and commit it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, Final, NamedTuple
@@ -18,14 +18,14 @@ OFFSET: Final = Whole(0, (1 << 63) - 1)
 SHIFT: Final = Whole(-(1 << 63), (1 << 63) - 1)
 INACTIVE: Final = ("Empty", "Dead")
 LINE_MAX: Final = 1000
-"""Characters of a line of a plan: a topic's name has 249 at most."""
+"""The longest line of a plan, in characters: a topic's name has at most 249."""
 
 Wanted = dict[TopicPartition, int | None]
-"""The offset that each partition is to have; None: the end of it."""
+"""The new offset of each partition; None is its end."""
 
 
 class Move(NamedTuple):
-    """What becomes of one partition; `asked` differs from `new` where it lay outside of what the partition holds."""
+    """The change of one partition; `asked` differs from `new` if it was out of the partition's range."""
 
     partition: TopicPartition
     old: int | None
@@ -46,10 +46,10 @@ class Move(NamedTuple):
     "--to-time",
     type=moment,
     metavar="TIME",
-    help=f"The first record at or after this time, the end if none is: {TIME_HELP}",
+    help=f"The first record at or after this time, or the end: {TIME_HELP}",
 )
 @click.option(
-    "--shift-by", type=SHIFT, metavar="N", help="N records on from what is committed, or back if N is negative."
+    "--shift-by", type=SHIFT, metavar="N", help="N records forward from the committed offset; negative N goes back."
 )
 @click.option("--from-file", type=click.File("r", encoding="utf-8"), metavar="CSV",
               help="Lines of TOPIC,PARTITION,OFFSET, as --export writes them; - is standard input.")  # fmt: skip
@@ -69,9 +69,9 @@ def reset_offsets(
     as_json: bool,
     **target: Any,
 ) -> None:
-    """Set where a group goes on reading. Only shown, unless --execute is given; nobody may be in the group.
+    """Set the offsets at which a group continues. Without --execute, only show them. The group must have no members.
 
-    An offset outside of what a partition holds becomes the nearest that it holds, and a line on standard error says so.
+    An offset out of a partition's range becomes the nearest one in it, and a line on standard error says so.
     """
     chosen = [name for name, value in target.items() if value is not None and value is not False]
     if len(chosen) + (from_file is not None) != 1:
@@ -95,7 +95,7 @@ def reset_offsets(
 
 
 def _check_inactive(admin: Admin, group: str) -> None:
-    """Failure if somebody is in the group: its members would go on, and commit over what is set here."""
+    """Failure if the group has members: they would read on, and commit over the new offsets."""
     try:
         (found,) = admin.describe_groups([group])
     except KafkaError as error:
@@ -105,7 +105,7 @@ def _check_inactive(admin: Admin, group: str) -> None:
     if found.state not in INACTIVE:
         count = len(found.members)
         who = f"{count} member{'s' if count != 1 else ''}"
-        raise Failure(f"group {group} is {found.state} with {who}: its offsets can be reset once nobody is in it")
+        raise Failure(f"group {group} is {found.state} with {who}: stop its members before you reset its offsets")
 
 
 def _all_committed(group: str, committed: Mapping[TopicPartition, Committed]) -> list[str]:
@@ -115,7 +115,7 @@ def _all_committed(group: str, committed: Mapping[TopicPartition, Committed]) ->
 
 
 def partitions_of(admin: Admin, named: Iterable[str], hint: str = "TOPIC") -> list[TopicPartition]:
-    """What TOPIC or TOPIC:P,P stands for. Failure for what is not there."""
+    """Return the partitions that TOPIC or TOPIC:P,P stands for. Failure for missing ones."""
     asked: dict[str, set[int]] = {}
     for text in named:
         topic, colon, listed = text.partition(":")
@@ -134,7 +134,7 @@ def partitions_of(admin: Admin, named: Iterable[str], hint: str = "TOPIC") -> li
 
 
 def _plan(lines: Iterable[str]) -> Iterable[tuple[TopicPartition, int]]:
-    """The lines of a plan. Failure with the number of one that is none."""
+    """Parse the lines of a plan. Failure names the number of a malformed line."""
     for number, line in enumerate(_text(lines), 1):
         fields = [field.strip().strip('"') for field in line[: LINE_MAX + 1].split(",")]
         if fields == [""]:
@@ -158,7 +158,7 @@ def _wanted(
     kind: str,
     value: Any,
 ) -> Wanted:
-    """Where each partition is to go."""
+    """Return each partition's new offset, as the options say."""
     if kind in ("to_earliest", "to_latest", "to_time"):
         timestamp = {"to_earliest": EARLIEST, "to_latest": LATEST}.get(kind, value)
         found = _offsets(admin, partitions, timestamp)
@@ -169,20 +169,20 @@ def _wanted(
         return {partition: committed[partition].offset if partition in committed else None for partition in partitions}
     strangers = [partition for partition in partitions if partition not in committed]
     if strangers:
-        raise Failure(f"nothing is committed for {strangers[0]}, so that there is nothing to shift")
+        raise Failure(f"nothing is committed for {strangers[0]}, so there is no offset to shift")
     return {partition: committed[partition].offset + value for partition in partitions}
 
 
 def _moves(
     admin: Admin, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Committed], wanted: Wanted
 ) -> list[Move]:
-    """What is wanted, as far as the partitions hold it."""
+    """Return the moves, each clamped to its partition's range."""
     first, last = _offsets(admin, partitions, EARLIEST), _offsets(admin, partitions, LATEST)
     moves = []
     for partition in partitions:
         low, high, asked = first[partition], last[partition], wanted[partition]
         if low is None or high is None:
-            raise Failure(f"partition {partition} has no leader that could tell its offsets")
+            raise Failure(f"partition {partition} has no leader, so its offsets are unknown")
         asked = high if asked is None else asked
         old = committed[partition].offset if partition in committed else None
         moves.append(Move(partition, old, min(max(asked, low), high), asked))
@@ -208,4 +208,4 @@ def _show(group: str, moves: Sequence[Move], executed: bool, export: bool, as_js
     else:
         output.table(("topic", "partition", "old", "new"), rows)
     if not executed:
-        click.echo("Nothing was changed: --execute does it.", err=True)
+        click.echo("Nothing was changed: add --execute to set the offsets.", err=True)

@@ -1,7 +1,7 @@
-"""Passwords among the arguments of a command, where others on the machine can read them.
+"""Passwords in command lines, which other users of the machine can read.
 
-A client's is refused, for what takes it need not be there yet. A broker's setting is taken, with a warning: whoever
-starts or alters a broker so may have no other way at hand, and what was typed has been seen already.
+A client's password is refused, as no server has to be up for that. A broker's setting is accepted with a warning: the
+operator may have no other way at hand, and the password has been visible already.
 """
 
 import re
@@ -12,19 +12,19 @@ import click
 from pybroker.cli import profiles
 from pybroker.cli.main import Misuse
 
-READABLE = "everybody on this machine can read an argument"
+READABLE = "every user of this machine can read arguments"
 _SOUNDS_SECRET = re.compile("secret|password|token|access.?key", re.IGNORECASE)
-"""As Spark's own `spark.redaction.regex` has it, and for names with underscores."""
+"""Spark's own default of `spark.redaction.regex`, and names with underscores."""
 
 
 def refused(name: str) -> Misuse:
-    """What is wrong with a client's setting that is a password, or has one in it."""
+    """Return the error for a client's setting that is, or contains, a password."""
     words = f"{READABLE}: put {name} into a file for --command-config"
     return Misuse(f"{words}, or a password into {profiles.PASSWORD_VARIABLE}")
 
 
 def warn(names: Iterable[str], place: str) -> None:
-    """Tell of each broker's setting among these that is a password; `place` is where it belongs."""
+    """Warn about each broker's setting among these that is a password; `place` is where it belongs."""
     from pybroker.config.broker import setting_of
     from pybroker.config.listener_settings import changes_of_listener
 
@@ -35,6 +35,6 @@ def warn(names: Iterable[str], place: str) -> None:
 
 
 def warn_of_others(names: Iterable[str], place: str) -> None:
-    """The same for settings of what is not ours, which sound like secrets."""
+    """Warn about settings of other software whose names suggest a secret."""
     for name in filter(_SOUNDS_SECRET.search, dict.fromkeys(names)):
         click.echo(f"pybroker: warning: {READABLE}: put {name} into {place}", err=True)

@@ -1,4 +1,4 @@
-"""`pybroker serve`: a broker in this process, from its configuration to its last flushed byte."""
+"""`pybroker serve`: run a broker in this process, from its configuration to its last flushed byte."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from pybroker.cli import readable, secrets
+from pybroker.cli import file_permissions, secrets
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Misuse, Whole
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pybroker.server.broker import Broker
 
 HOST_DEFAULT: Final = "127.0.0.1"
-"""Nobody but this machine, unless it is asked for: there is no authentication to keep others out."""
+"""Only this machine, unless a host is given, because there is no authentication by default."""
 PORT_DEFAULT: Final = 9092
 KIND: Final = "PLAINTEXT"
-"""Of the listener that --host and --port stand for."""
+"""The protocol of the listener that --host and --port stand for."""
 GROUP_DELAY: Final = "group.initial.rebalance.delay.ms"
-"""Of 3 s in Kafka, where many members of a group may start at once. With one broker, whose store is embedded, a person
-most often waits for a single reader; members that come later share the partitions then."""
+"""Kafka's default is 3 s, for groups whose members start together. With one broker and an embedded store a person
+usually waits for a single reader; members that join later get their share in a rebalance."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -33,7 +33,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 @click.option(
     "--data-dir",
     metavar="DIR",
-    type=click.Path(readable=False),  # whether it can be used is the broker's to say, of each log dir and with a reason
+    type=click.Path(readable=False),  # the broker itself checks each log dir, and reports why it cannot use one
     help="The directory for the data; the broker makes it if it does not exist. Sets log.dirs.",
 )
 @click.option("--host", help=f"The address to listen on; without it and listeners, {HOST_DEFAULT}.")
@@ -56,8 +56,8 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
     "--give-up",
     multiple=True,
     metavar="NAME",
-    help="Go on without a missing log dir (its directory.id or path) or partition (TOPIC-N), or what broker N had "
-    "(broker-N); or leave its cluster for good (zookeeper). Repeatable.",
+    help="Go on without a missing log dir (its directory.id or path) or partition (TOPIC-N), or the data of broker N "
+    "(broker-N); or leave the cluster for good (zookeeper). Repeatable.",
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
               help="The lowest level to log.")  # fmt: skip
@@ -90,8 +90,9 @@ def command(
         names = ", ".join(config.without_effect)
         click.echo(f"pybroker: warning: settings of Kafka that have no effect here: {names}", err=True)
     if file is not None:
-        readable.warn_of_config(file)
-    readable.warn_of_keys((name.strip(), text.strip()) for name, _, text in (pair.partition("=") for pair in sets))
+        file_permissions.warn_of_config(file)
+    pairs = (pair.partition("=") for pair in sets)
+    file_permissions.warn_of_keys((name.strip(), text.strip()) for name, _, text in pairs)
     secrets.warn((pair.partition("=")[0].strip() for pair in sets), "the file of --config")
     with importing():
         from pybroker.server.process import run
@@ -108,7 +109,8 @@ def _configuration(
     file: str | None,
     sets: Sequence[str],
 ) -> "BrokerConfig":
-    """The configuration that the options amount to: --set wins over the other options, and they over the file."""
+    """Return the configuration that the options amount to: --set overrides the other options, and these override the
+    file."""
     from pybroker.config import BrokerConfig, ConfigError
     from pybroker.config.cluster_settings import CLUSTER
 
@@ -131,12 +133,12 @@ def _configuration(
             click.echo(f"pybroker: warning: {warning}", err=True)
         raise Misuse(error.message) from error
     if not config.is_set("log.dirs") and not config.is_set("log.dir"):
-        raise Misuse("no place for the data is given: say --data-dir DIR, or set log.dirs")
+        raise Misuse("no data directory is given: add --data-dir DIR, or set log.dirs")
     return config
 
 
 def _listener_of(host: str | None, port: int | None, file: str | None) -> str:
-    """What --host and --port say, over what the file says of listeners. Misuse if they do not go together."""
+    """Return the listener of --host and --port, if it agrees with the file's listeners. Misuse if not."""
     from pybroker.config.broker import read_properties
     from pybroker.model import Endpoint
 
@@ -150,8 +152,8 @@ def _listener_of(host: str | None, port: int | None, file: str | None) -> str:
             if kind != KIND:
                 option = "--host" if port is None else "--port"
                 raise Misuse(
-                    f"{option} stands for one {KIND} listener, and listeners = {text!r} ({file}:{line}) says something "
-                    f"else: leave {option} out, or change the setting"
+                    f"{option} stands for one {KIND} listener, and listeners = {text!r} ({file}:{line}) is another "
+                    f"one: remove {option}, or change the setting"
                 )
     return _listener(set_host if host is None else host, set_port if port is None else port)
 
@@ -161,7 +163,7 @@ def _listener(host: str, port: int) -> str:
 
 
 def _say_ready(broker: "Broker") -> None:
-    """The line that a person, a script and the tests wait for; in the log, what serve sets otherwise than Kafka."""
+    """Print the line that people, scripts and tests wait for; log the defaults in which serve differs from Kafka."""
     from pybroker.config.broker import BY_PROGRAM
     from pybroker.logs import event
 
@@ -178,7 +180,7 @@ def _say_ready(broker: "Broker") -> None:
 
 
 def _age_s() -> float:
-    """Seconds since this process was started, which is before its first line of Python ran (proc(5), field 22)."""
+    """Seconds since the process was started, before its first line of Python ran (proc(5), field 22)."""
     with open("/proc/self/stat") as stat:
         after_name = stat.read().rpartition(")")[2].split()
     started_s = int(after_name[22 - 3]) / os.sysconf("SC_CLK_TCK")

@@ -1,20 +1,21 @@
-"""`pybroker topics`: what a cluster's topics are and hold, on any broker that speaks Kafka's protocol."""
+"""`pybroker topics`: the topics of any broker that speaks Kafka's protocol."""
 
 import base64
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from pybroker import errors
-from pybroker.cli import changes, output
-from pybroker.cli.beside import Silent, admin_at, beside
+from pybroker.cli import output, partition_changes
 from pybroker.cli.configs import source_name
+from pybroker.cli.each_broker import Silent, admin_at, ask_each
 from pybroker.cli.main import Failure, Misuse, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_topics, confirmed, delete_each, name_value, say
+from pybroker.cli.output import Document
 from pybroker.client.admin import BROKER_DEFAULT, EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource
-from pybroker.client.metadata import Node, TopicInfo
+from pybroker.client.net.metadata import Node, TopicInfo
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
@@ -102,9 +103,9 @@ def describe(
 ) -> None:
     """Show partitions, leaders, replicas, offsets, sizes, and the configs that differ from their default.
 
-    A partition's offsets and size are those of its leader; "-" where that does not tell them, or not within 2 s.
-    Changes are asked of every broker over HTTP, at its metrics.listener: the controller knows the cause of an election,
-    the leader that of a change of its ISR. Each keeps the last 16 of a partition, until it stops.
+    A partition's offsets and size are those of its leader; "-" if the leader does not report them within 2 s.
+    Changes come from every broker over HTTP, at its metrics.listener: the controller knows the cause of an election,
+    the leader that of a change of its ISR. A broker keeps the last 16 of each partition, until it stops.
     """
     with admin_of(bootstrap_server, timeout_s) as admin:
         topics = [t for t in admin.topics(names or None) if names or internal or not t.internal]
@@ -113,7 +114,7 @@ def describe(
     first, last, sizes, silent = _of_leaders(topics, nodes)
     if with_changes:
         wanted = [TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions]
-        told, more = changes.changes(nodes, wanted)
+        told, more = partition_changes.changes(nodes, wanted)
         silent += more
     documents = [_description(topic, configs.get(topic.name, []), first, last, sizes) for topic in topics]
     for document in documents if with_changes else ():
@@ -160,20 +161,20 @@ def delete(
 @command.command("elect-leaders")
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_topics)
 @click.option("--unclean", is_flag=True,
-              help="Where nobody leads, elect a replica that is alive, in sync or not: what it lacks is lost.")
+              help="If there is no leader, elect a live replica, in sync or not: the records it lacks are lost.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @cluster_options
 def elect_leaders(
     names: Sequence[str], unclean: bool, yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool
 ) -> None:
-    """Have the preferred replica lead each partition of these topics, or of all: the first of its replicas.
+    """Make the preferred replica, the first in the list, leader of each partition of these topics, or of all.
 
-    A cluster does so by itself in a while (auto.leader.rebalance.enable). With --unclean, name the topics.
+    A cluster does so by itself from time to time (auto.leader.rebalance.enable). With --unclean, name the topics.
     """
     if unclean and not names:
-        raise Misuse("--unclean wants the names of topics: whatever their leaders would lack is lost")
+        raise Misuse("--unclean needs the names of topics, because records that the new leaders lack are lost")
     if unclean and not yes and not confirmed(f"Elect out of sync replicas of {', '.join(names)}? Records may be lost."):
-        raise Failure("nobody was elected: answer yes, or give --yes")
+        raise Failure("no leader was elected: answer yes, or give --yes")
     with admin_of(bootstrap_server, timeout_s) as admin:
         wanted = [TopicPartition(t.name, p.partition) for t in admin.topics(names) for p in t.partitions]
         became = admin.elect_leaders(wanted if names else None, unclean=unclean)
@@ -187,17 +188,17 @@ def elect_leaders(
     say(as_json, facts, f"Elected the leaders of {len(elected)} partitions; {len(needless)} needed none.")
     if failed:
         words = "; ".join(f"{tp}: {problem.message}" for tp, problem in failed.items())
-        raise Failure(f"nobody was elected for {len(failed)} partitions: {words}")
+        raise Failure(f"no leader was elected for {len(failed)} partitions: {words}")
 
 
-# -- what is told of a topic ------------------------------------------------------------------------------------------
+# -- the description of a topic -------------------------------------------------------------------------------------
 
 
 def _replication(topic: TopicInfo) -> int:
     return max((len(p.replicas) for p in topic.partitions), default=0)
 
 
-def _summary(topic: TopicInfo) -> dict[str, Any]:
+def _summary(topic: TopicInfo) -> Document:
     known = topic.id != NO_TOPIC_ID
     return {
         "name": topic.name,
@@ -214,7 +215,8 @@ Sizes = dict[tuple[str, int, int], int]
 
 
 def _of_leaders(topics: Sequence[TopicInfo], nodes: Sequence[Node]) -> tuple[Offsets, Offsets, Sizes, list[str]]:
-    """Where partitions begin and end, and their sizes, as their leaders tell; and which leaders do not answer."""
+    """Return the start and end offsets of partitions and their sizes, as their leaders report them; and which leaders
+    do not answer."""
     nobody = {TopicPartition(topic.name, p.partition): None for topic in topics for p in topic.partitions}
     first: Offsets = dict(nobody)
     last: Offsets = dict(nobody)
@@ -228,9 +230,9 @@ def _of_leaders(topics: Sequence[TopicInfo], nodes: Sequence[Node]) -> tuple[Off
 
     leaders = {p.leader for topic in topics for p in topic.partitions}
     silent = []
-    for node, told in beside([node for node in nodes if node.id in leaders], ask):
+    for node, told in ask_each([node for node in nodes if node.id in leaders], ask):
         if isinstance(told, Silent):
-            silent.append(f"broker {node.id} does not tell of what it leads: {told}")
+            silent.append(f"broker {node.id} does not report the partitions it leads: {told}")
             continue
         for mine, its in ((first, told[0]), (last, told[1])):
             mine.update(its)
@@ -239,7 +241,7 @@ def _of_leaders(topics: Sequence[TopicInfo], nodes: Sequence[Node]) -> tuple[Off
 
 
 def _sizes(admin: Admin, topics: Sequence[TopicInfo], broker: int) -> Sizes:
-    """None of a broker that does not want to tell (an ACL)."""
+    """Return the sizes of replicas; empty for a broker whose ACLs refuse it."""
     with contextlib.suppress(KafkaError):
         log_dirs = admin.log_dirs([broker], [topic.name for topic in topics])
         return {(*r.partition, broker): r.size_bytes for each in log_dirs for r in each.replicas if not r.future}
@@ -252,8 +254,8 @@ def _description(
     first: Mapping[TopicPartition, int | None],
     last: Mapping[TopicPartition, int | None],
     sizes: Mapping[tuple[str, int, int], int],
-) -> dict[str, Any]:
-    """A topic as `describe --json` has it; an offset or a leader that is not known is null."""
+) -> Document:
+    """Return a topic as `describe --json` prints it; an unknown offset or leader is null."""
     partitions = [
         {
             "partition": p.partition,
@@ -273,7 +275,7 @@ def _description(
     return {**_summary(topic), "partitions": partitions, "configs": shown}
 
 
-def _show_topic(document: dict[str, Any]) -> None:
+def _show_topic(document: Document) -> None:
     click.echo(f"Topic {document['name']}  id {output.text(document['topic_id'])}")
     if document["configs"]:
         words = (f"{name}={output.text(c['value'])} ({c['source']})" for name, c in document["configs"].items())
@@ -297,5 +299,5 @@ def _show_topic(document: dict[str, Any]) -> None:
     )
     if any(p.get("changes") for p in document["partitions"]):
         click.echo()
-        rows = [row for p in document["partitions"] for row in changes.rows(p["partition"], p["changes"])]
-        output.table(changes.COLUMNS, rows)
+        rows = [row for p in document["partitions"] for row in partition_changes.rows(p["partition"], p["changes"])]
+        output.table(partition_changes.COLUMNS, rows)

@@ -1,4 +1,4 @@
-"""`pybroker version`: which pybroker this is, and on what it runs."""
+"""`pybroker version`: pybroker's version, Python's and the machine."""
 
 import json
 import platform

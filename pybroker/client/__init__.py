@@ -1,1 +1,1 @@
-"""A small client on our own codec: what the command line needs of any broker that speaks Kafka's protocol."""
+"""The client library: producers, consumers and admin clients, for any broker that speaks Kafka's protocol."""

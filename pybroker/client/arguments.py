@@ -1,11 +1,15 @@
-"""What callers give, as it is used: whole numbers, seconds and names; one that is none is refused where it is given."""
+"""Checks of arguments: whole numbers, seconds and names. A wrong one is refused in the call that it was given to."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import SupportsIndex
 
 
+class IllegalStateError(RuntimeError):
+    """A call that the state of the client excludes: poll() without a subscription, subscribe() after assign()."""
+
+
 def whole(value: SupportsIndex, what: str, least: int | None = 0) -> int:
-    """A whole number of at least `least`. TypeError for what is none, as 0.5 and True are; ValueError for a smaller."""
+    """A whole number of at least `least`. TypeError for anything else, 0.5 and True included; ValueError if smaller."""
     if type(value) is not int:
         if isinstance(value, bool) or not isinstance(value, SupportsIndex):
             unit = " of milliseconds" if what.endswith("_ms") else ""
@@ -17,7 +21,7 @@ def whole(value: SupportsIndex, what: str, least: int | None = 0) -> int:
 
 
 def seconds(value: float | None, what: str = "timeout_s") -> float | None:
-    """Seconds, None for any number of them. TypeError for what is no number, ValueError for less than none."""
+    """Seconds; None means no limit. TypeError if it is no number, ValueError if it is negative."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -28,21 +32,21 @@ def seconds(value: float | None, what: str = "timeout_s") -> float | None:
 
 
 def name(value: str, what: str) -> str:
-    """A name. TypeError for what is no str."""
+    """A name. TypeError if it is no str."""
     if not isinstance(value, str):
         raise TypeError(f"{what} is a str, not {type(value).__name__}")
     return value
 
 
 def names(values: Iterable[str], what: str) -> list[str]:
-    """Several names. TypeError for one that stands alone, whose letters would be taken for names."""
+    """Several names. TypeError for a single str, whose letters would be taken for names."""
     if isinstance(values, str | bytes):
         raise TypeError(f"{what} is a list of names, like [{values!r}], and not one name")
     return [name(value, f"each of {what}") for value in values]
 
 
 def texts(values: Mapping[str, str], what: str) -> Mapping[str, str]:
-    """Names and what they are set to. TypeError for a value that is no text."""
+    """Names with their values. TypeError for a value that is no str."""
     for key, value in values.items():
         name(key, f"a name in {what}")
         if not isinstance(value, str):
@@ -51,5 +55,5 @@ def texts(values: Mapping[str, str], what: str) -> Mapping[str, str]:
 
 
 def bootstrap(servers: str | Sequence[str]) -> str:
-    """Addresses, one or several, as one text."""
+    """Addresses, one or several, joined by commas."""
     return servers if isinstance(servers, str) else ",".join(names(servers, "bootstrap_servers"))

@@ -3,13 +3,14 @@
 Where a default is not Kafka's, its doc says why.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, Required, TypedDict
+from typing import Any, Final, Literal, Required, TypedDict, TypeVar, get_type_hints
 
-from pybroker.client.security import SECURITY, WHERE, as_given, security_of, unknown
-from pybroker.client.token_settings import PROVIDER
+from pybroker.client.security.settings import SECURITY, WHERE, as_given, security_of, unknown
+from pybroker.client.security.token_settings import PROVIDER
 from pybroker.config.settings import INT_MAX, LONG_MAX, Choice, ConfigError, Range, Setting, Type, table
-from pybroker.protocol.compression import CODECS
+from pybroker.model import CODECS
 
 COMMON: Final = (
     Setting("bootstrap_servers", Type.STRING, None, "Addresses to begin with: host:port, several by commas or a list."),
@@ -90,18 +91,12 @@ PRODUCER: Final = table(*COMMON, *_PRODUCER)
 CONSUMER: Final = table(*COMMON, *_CONSUMER)
 
 
-# -- the same for type checkers: a name that is none, or a value of another type, shows before anything runs ----------
+# -- the same for type checkers ---------------------------------------------------------------------------------------
 
 
-class _CommonSettings(TypedDict, total=False):
-    bootstrap_servers: Required[str | Sequence[str]]
-    client_id: str
-    request_timeout_ms: int
-    retry_backoff_ms: int
-    retry_backoff_max_ms: int
-    reconnect_backoff_ms: int
-    reconnect_backoff_max_ms: int
-    metadata_max_age_ms: int
+class SecuritySettings(TypedDict, total=False):
+    """The keyword arguments of `Admin` and `AsyncAdmin`, and of the other clients too, for type checkers."""
+
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     sasl_username: str
@@ -132,8 +127,24 @@ class _CommonSettings(TypedDict, total=False):
     ssl_endpoint_identification_algorithm: Literal["https", "HTTPS", ""]
 
 
+class RequestSettings(SecuritySettings, total=False):
+    """The keyword arguments of a client whose brokers are named in another way, for type checkers."""
+
+    client_id: str
+    request_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    metadata_max_age_ms: int
+
+
+class _CommonSettings(RequestSettings, total=False):
+    bootstrap_servers: Required[str | Sequence[str]]
+
+
 class ProducerSettings(_CommonSettings, total=False):
-    """What `Producer` and `AsyncProducer` take, for type checkers."""
+    """The keyword arguments of `Producer` and `AsyncProducer`, for type checkers."""
 
     acks: Literal["all", "-1", "1", "0", -1, 1, 0]
     enable_idempotence: bool
@@ -152,8 +163,22 @@ class ProducerSettings(_CommonSettings, total=False):
 Assignor = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
-class ConsumerSettings(_CommonSettings, total=False):
-    """What `Consumer` and `AsyncConsumer` take, for type checkers."""
+class FetchSettings(TypedDict, total=False):
+    """The settings of a Consumer that do not concern its group, its positions or poll()."""
+
+    fetch_min_bytes: int
+    fetch_max_bytes: int
+    fetch_max_wait_ms: int
+    max_partition_fetch_bytes: int
+    isolation_level: Literal["read_uncommitted", "read_committed"]
+    check_crcs: bool
+    allow_auto_create_topics: bool
+    default_api_timeout_ms: int
+    client_rack: str
+
+
+class ConsumerSettings(_CommonSettings, FetchSettings, total=False):
+    """The keyword arguments of `Consumer` and `AsyncConsumer`, for type checkers."""
 
     group_id: str | None
     group_instance_id: str | None
@@ -165,22 +190,38 @@ class ConsumerSettings(_CommonSettings, total=False):
     session_timeout_ms: int
     heartbeat_interval_ms: int
     partition_assignment_strategy: str | Sequence[Assignor]
-    fetch_min_bytes: int
-    fetch_max_bytes: int
-    fetch_max_wait_ms: int
-    max_partition_fetch_bytes: int
-    isolation_level: Literal["read_uncommitted", "read_committed"]
-    check_crcs: bool
-    allow_auto_create_topics: bool
     exclude_internal_topics: bool
-    default_api_timeout_ms: int
-    client_rack: str
+
+
+Client = TypeVar("Client", bound=type)
+
+
+def signed(known: Mapping[str, Setting], typed: type) -> Callable[[Client], Client]:
+    """Decorate a client: its signature has each setting by name, type and default, as IPython and help() show it."""
+
+    def decorate(client: Client) -> Client:
+        own = inspect.signature(client).parameters.values()
+        positional = [p for p in own if p.kind is not p.VAR_KEYWORD and p.kind is not p.KEYWORD_ONLY]
+        named = [p for p in own if p.kind is p.KEYWORD_ONLY]
+        hints = get_type_hints(typed)
+        for name, setting in known.items():
+            default = inspect.Parameter.empty if name == "bootstrap_servers" else _default(setting)
+            kind, annotation = inspect.Parameter.KEYWORD_ONLY, hints[name]
+            named.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+        setattr(client, "__signature__", inspect.Signature([*positional, *named]))  # noqa: B010
+        return client
+
+    return decorate
+
+
+def _default(setting: Setting) -> object:
+    return None if setting.default is None else setting.parse(setting.default, WHERE)
 
 
 class Settings:
     """The values of a table, given ones over defaults, each as attribute of its name; ConfigError in one sentence."""
 
-    def __init__(self, kind: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> None:
+    def __init__(self, kind: str, known: Mapping[str, Setting], given: Mapping[str, object]) -> None:
         for name in given:
             if name not in known:
                 raise ConfigError(unknown(kind, known, name))

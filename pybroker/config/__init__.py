@@ -1,7 +1,7 @@
-"""The broker's and the topics' settings: one table each, which reads, checks, answers DescribeConfigs and documents."""
+"""Settings of brokers and topics: one table each, used to parse, check, describe and document them."""
 
 from .broker import BROKER, BrokerConfig, setting_of
-from .settings import ConfigError, Entry, Setting, Source, Synonym, Type
+from .settings import ConfigError, DescribedConfig, Setting, Source, Synonym, Type
 from .topic import TOPIC, TopicConfig
 
 __all__ = [
@@ -9,7 +9,7 @@ __all__ = [
     "TOPIC",
     "BrokerConfig",
     "ConfigError",
-    "Entry",
+    "DescribedConfig",
     "Setting",
     "Source",
     "Synonym",

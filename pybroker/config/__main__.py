@@ -10,27 +10,26 @@ This page is generated from the tables in `pybroker/config/`. Change those, and 
 
 Names, types and ranges are Kafka's. So are the defaults, unless the text says otherwise. The broker reads its settings
 from a `.properties` file (`--config FILE`) and from `--set name=value`; `--set` wins. If a value is not allowed, the
-broker does not start, and says which value it is. Nor does it start if a name is that of a setting but for a letter or
-two. It ignores any other name that is not listed here, and warns. If several settings set the same thing in different
-units, the one with the smallest unit wins.
+broker reports it and does not start. Nor does it start if a name looks like a misspelt setting. Other unknown names are
+ignored, with a warning. If several settings set the same thing in different units, the one with the smallest unit wins.
 
 If the column "Changes" says "while it runs", AlterConfigs and `pybroker configs alter` change the setting of a running
-broker. The new value holds at once, and after a restart. Settings of `ssl.` and `sasl.` are changed for one broker, by
-its id, and new connections go by them. Those of key stores and trust stores are changed for one of its listeners:
-`listener.name.clients.ssl.keystore.location`.
+broker. The new value applies at once, and after a restart. Settings of `ssl.` and `sasl.` are changed for one broker,
+by its id, and apply to new connections. Settings of key stores and trust stores are changed for one listener of a
+broker: `listener.name.clients.ssl.keystore.location`.
 
-All settings of Kafka 3.9 are listed. A text that begins with "Without effect" says that the broker takes the setting,
-checks its value and shows it to clients, and does nothing else with it. So a file or a program written for Kafka works
-as it is. A start names those that were set in one line.
+All settings of Kafka 3.9 are listed. A setting whose text begins with "Without effect" is accepted, checked and shown
+to clients, but does nothing else, so that a file or a program written for Kafka works unchanged. The broker logs at its
+start, in one line, which of these were set.
 """
 TOPIC_HEAD = """\
 You can give a topic its own settings when you create it, and change all of them while the broker runs. If a topic does
-not set one, the broker setting in the last column holds, or else the default.
+not set one, the broker setting in the last column applies, or else the default.
 """
 
 
 def document() -> str:
-    """The whole of docs/config.md."""
+    """The text of docs/config.md."""
     parts = [HEAD, "## Broker settings\n"]
     for title, settings in broker.CHAPTERS.items():
         parts += [f"### {title}\n", _rows(["Setting", "Default", "Takes", "Changes", "What it does"], settings, False)]

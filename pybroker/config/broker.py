@@ -1,4 +1,4 @@
-"""A broker's configuration: what a file, --set and the starting program say, over the table's defaults."""
+"""A broker's configuration: values from a file, --set and the starting program, over the defaults of the tables."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from .security_settings import (
     account_of,
     sasl_of,
 )
-from .settings import ConfigError, Entry, Setting, Source, Synonym, Value, as_text
+from .settings import ConfigError, DescribedConfig, Setting, Source, Synonym, Value, as_text
 from .ssl_settings import SSL, Ssl, ssl_of
 from .zookeeper_settings import ZOOKEEPER
 
@@ -50,19 +50,19 @@ ALTERNATIVES: tuple[tuple[str, ...], ...] = (
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 )
-"""Settings for one thing in several units: the first that is set holds, and the last has the default."""
+"""Settings for one thing in several units: the first that is set applies, and the last has the default."""
 
 OTHER_NAMES = {"node.id": "broker.id", "delegation.token.master.key": TOKEN_SECRET}
-"""Settings that Kafka knows by two names: the second holds if only the first is set."""
+"""Settings with two names in Kafka: {alternative name: name used here}."""
 
 MISSPELT = 0.92
-"""How alike, from 0 to 1, a name has to be to one of a setting that it is refused for it at the start."""
+"""The similarity to a setting's name, from 0 to 1, from which an unknown name is refused as misspelt."""
 
 DYNAMIC = (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER)
-"""Where changes of a running broker come from: what is said of it alone goes before what is said of all."""
+"""The sources of dynamic settings: those of one broker win over those of all brokers."""
 
 BY_PROGRAM = "set by the program"
-"""Where a value comes from that the program gave which starts the broker, in place of the table's default."""
+"""The place of a value that the program which starts the broker set instead of the default."""
 
 
 WHILE_IT_RUNS = "set while the broker runs"
@@ -74,8 +74,8 @@ class _Given(NamedTuple):
 
 
 class BrokerConfig:
-    """The broker's settings, typed: `config["num.partitions"]`. `warnings` has a sentence for each unknown name,
-    `without_effect` each name that was given and changes nothing here, with its place."""
+    """The broker's settings, typed: `config["num.partitions"]`. `warnings` has a sentence for each unknown name;
+    `without_effect` lists given settings that have no effect here, with their places."""
 
     def __init__(self, given: Mapping[str, tuple[str, str]], warnings: Sequence[str] = ()) -> None:
         """`given` maps names to (text, where it was set). ConfigError if a name is misspelt or a value not allowed."""
@@ -83,7 +83,7 @@ class BrokerConfig:
         self.without_effect: list[str] = []
         misspelt: list[str] = []
         others = {name: given[known] for known, name in OTHER_NAMES.items() if known in given and name not in given}
-        self.not_open: frozenset[str] = frozenset()  # listeners that could not be had in the running broker
+        self.not_open: frozenset[str] = frozenset()  # listeners that could not be opened in the running broker
         self._given: dict[str, _Given] = {}
         self._of_listeners: dict[str, _Given] = {}
         self._dynamic: dict[Source, Mapping[str, str]] = {source: {} for source in DYNAMIC}
@@ -110,7 +110,7 @@ class BrokerConfig:
                 self.warnings.append(f"{name} ({each.where}) has no effect: {why}")
 
     def _evaluate(self) -> None:
-        """The value of every setting, by who says it. ConfigError if one is not allowed."""
+        """Compute the value of every setting from its sources. Raises ConfigError if one is not allowed."""
         values: dict[str, Value] = {}
         for name, setting in BROKER.items():
             changed = next((held[name] for held in self._dynamic.values() if name in held), None)
@@ -136,16 +136,17 @@ class BrokerConfig:
         defaults: Mapping[str, str] | None = None,
         options: Mapping[str, tuple[str, str]] | None = None,
     ) -> "BrokerConfig":
-        """Read a .properties file and name=value pairs; pairs win over the file, both over the program's `defaults`,
-        and its `options` over all: each has a text, and the words by which it was given.
+        """Read a .properties file and name=value pairs. Pairs win over the file, both over the program's `defaults`,
+        and `options` over all; `options` has for each name the text and the command line option that gave it.
 
-        ConfigError says in one sentence which setting, which value, what is allowed and where it was set."""
+        Raises ConfigError with one sentence: the setting, its value, what is allowed, and where it was set."""
         given = {name: (text, BY_PROGRAM) for name, text in (defaults or {}).items()}
         warnings: list[str] = []
         if file is not None:
             for name, text, line in read_properties(file):
                 if name in given and given[name][1].startswith(f"{file}:"):
-                    warnings.append(f"{name} is set twice, at {given[name][1]} and {file}:{line}; the later one holds")
+                    where = f"{given[name][1]} and {file}:{line}"
+                    warnings.append(f"{name} is set twice, at {where}; the later one applies")
                 given[name] = (text, f"{file}:{line}")
         for pair in sets:
             name, equals, text = pair.partition("=")
@@ -155,7 +156,7 @@ class BrokerConfig:
         return cls({**given, **(options or {})}, warnings)
 
     def __getitem__(self, name: str) -> Any:
-        """The value: bool, int, float, str, tuple of str for lists, None for what is not set. KeyError if unknown."""
+        """The value: bool, int, float, str, tuple of str for lists, None if not set. Raises KeyError if unknown."""
         return self._values[name]
 
     def of_listener(self, listener: str, name: str) -> Any:
@@ -165,10 +166,10 @@ class BrokerConfig:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
-    # -- what changes while the broker runs --------------------------------------------------------------------------
+    # -- dynamic settings --------------------------------------------------------------------------------------------
 
     def overlay(self, source: Source, values: Mapping[str, str]) -> None:
-        """Take these as all that one source (of DYNAMIC) says from now on. ConfigError, and no change, if one is not
+        """Replace all values of one source (of DYNAMIC). Raises ConfigError, and changes nothing, if one is not
         allowed."""
         before = self._dynamic, self._values
         self._dynamic = self._dynamic | {source: dict(values)}
@@ -179,22 +180,22 @@ class BrokerConfig:
             raise
 
     def dynamic(self, source: Source) -> Mapping[str, str]:
-        """What one source of DYNAMIC says."""
+        """The values of one source of DYNAMIC."""
         return self._dynamic[source]
 
     def copy(self) -> "BrokerConfig":
-        """Another configuration that says the same, to try changes on."""
+        """Return a copy, to try changes on."""
         return copy.copy(self)
 
     def as_started(self) -> "BrokerConfig":
-        """Another one that says what the broker was started with, without what was changed while it ran."""
+        """Return a copy without dynamic settings, as the broker was started."""
         made = self.copy()
         for source in DYNAMIC:
             made.overlay(source, {})
         return made
 
-    def default_entries(self) -> list[Entry]:
-        """What is set for all brokers, as DescribeConfigs answers it."""
+    def default_entries(self) -> list[DescribedConfig]:
+        """The dynamic settings of all brokers, as DescribeConfigs returns them."""
         source = Source.DYNAMIC_DEFAULT_BROKER
         return [
             self._entry(setting)._replace(value=shown, source=source, synonyms=(Synonym(name, shown, source),))
@@ -203,87 +204,87 @@ class BrokerConfig:
             for shown in [None if setting.hidden else text]
         ]
 
-    # -- what DescribeConfigs shows ----------------------------------------------------------------------------------
+    # -- DescribeConfigs ---------------------------------------------------------------------------------------------
 
     def where(self, name: str) -> str:
-        """Where the value was set: file:line, --set, or the default."""
+        """The place where the value was set: file:line, --set, or "default"."""
         held = self._given.get(name)
         return held.where if held else "default"
 
     def is_set(self, name: str) -> bool:
-        """True if the setting was given a value, at the start or since; it may be the default's."""
+        """True if the setting was given a value, at the start or since, even if that equals the default."""
         return name in self._given or any(name in held for held in self._dynamic.values())
 
     @property
     def listeners(self) -> Listeners:
-        """Where to listen, and where to send clients."""
+        """The listeners, with their advertised addresses."""
         return settle(
             self[LISTENERS], self[ADVERTISED], self[PROTOCOLS], self[INTER_BROKER], self[INTER_BROKER_PROTOCOL]
         )
 
     @property
     def sasl(self) -> dict[str, Sasl]:
-        """Who may log in, by the names of listeners with SASL. ConfigError."""
+        """The login settings by listener, for listeners with SASL. Raises ConfigError."""
         common, own = self.__getitem__, self._own_of_listeners()
         found = {n: sasl_of(n, protocol, common, own) for n, protocol in self.listeners.protocols.items()}
         return {name: sasl for name, sasl in found.items() if sasl is not None}
 
     @property
     def ssl(self) -> dict[str, Ssl]:
-        """What is said of TLS, by the names of listeners that have it. ConfigError."""
+        """The TLS settings by listener, for listeners with TLS. Raises ConfigError."""
         values = {name: self[name] for name in SSL}
         own = self._own_of_listeners()
         found = {n: ssl_of(n, protocol, values, own) for n, protocol in self.listeners.protocols.items()}
         return {name: ssl for name, ssl in found.items() if ssl is not None}
 
     def _own_of_listeners(self) -> dict[str, tuple[str, str]]:
-        """What listeners have of their own for logins and TLS, and where it was set."""
+        """The login and TLS settings with a listener prefix, and where they were set."""
         changed = self._dynamic[Source.DYNAMIC_BROKER].items()
         return {**self._of_listeners, **{name: (text, WHILE_IT_RUNS) for name, text in changed}}
 
     def stray(self, name: str) -> str | None:
-        """Why a setting of one listener holds for none that there is; None if it does, or is no such setting."""
+        """Return why a setting with a listener prefix applies to no listener; None if it does, or has no prefix."""
         if not name.startswith(OF_LISTENER):
             return None
         known = sorted({f"{OF_LISTENER}{each.listener.lower()}." for each in self.listeners.endpoints})
         if name.startswith(tuple(known)):
             return None
-        return f"there is no such listener; theirs begin with {' and '.join(known)}"
+        return f"there is no such listener; settings of the listeners begin with {' and '.join(known)}"
 
     def own_of_listener(self, listener: str) -> dict[str, str]:
-        """What is set for one listener alone of logins and TLS. The texts of some are secrets."""
+        """The login and TLS settings with the prefix of one listener. Some texts are secrets."""
         prefix = f"{OF_LISTENER}{listener.lower()}."
         held = self._own_of_listeners().items()
         return {name: text for name, (text, _) in held if name.startswith(prefix) and own_setting(name) is None}
 
     @property
     def account(self) -> OwnAccount | None:
-        """How this broker logs in at others; None where it need not. ConfigError."""
+        """The account with which this broker logs in at others; None if it need not. Raises ConfigError."""
         name = self.listeners.inter_broker
         return account_of(name, self.listeners.protocols[name], self[INTER_BROKER_MECHANISM], self.sasl.get(name))
 
     @property
     def metrics(self) -> HostPort | None:
-        """Where to show metrics; None for nowhere."""
+        """The address of the metrics endpoint, or None."""
         text = self["metrics.listener"]
         return None if text is None else HostPort.parse(text)
 
     @property
     def log_dirs(self) -> list[str]:
-        """The directories that hold data, as they were written, at least one."""
+        """The data directories, as given; at least one."""
         text = self["log.dir"] if self["log.dirs"] is None else self["log.dirs"]
         return [part.strip() for part in text.split(",")]
 
-    def entries(self) -> list[Entry]:
-        """Every setting as DescribeConfigs answers it for this broker; of listeners, what is set."""
+    def entries(self) -> list[DescribedConfig]:
+        """Every setting of this broker as DescribeConfigs returns it; those with a listener prefix only if set."""
         known = [self._entry(setting) for name in self._values if (setting := setting_of(name)) is not None]
         return known + self._entries_of_listeners()
 
-    def _entries_of_listeners(self) -> list[Entry]:
-        """What listeners have of their own for logins and TLS that was changed while the broker runs."""
+    def _entries_of_listeners(self) -> list[DescribedConfig]:
+        """The dynamic login and TLS settings with a listener prefix."""
         source = Source.DYNAMIC_BROKER
         return [
-            Entry(
+            DescribedConfig(
                 name, shown, source, False, setting.hidden, setting.type, setting.doc,
                 (Synonym(name, shown, source),)
             )
@@ -293,9 +294,9 @@ class BrokerConfig:
         ]  # fmt: skip
 
     def synonyms(self, name: str) -> list[Synonym]:
-        """The places that have a value for a setting or, if it is not set, for a coarser one that then holds.
+        """The places that have a value for a setting, or for an alternative in a coarser unit.
 
-        What was set comes before defaults, so the one that holds is in front."""
+        Set values come before defaults, so that the first one applies."""
         base = of_broker(name)
         names: tuple[str, ...] = (name,) if base is None else (name, base)
         names = next((group[group.index(name) :] for group in ALTERNATIVES if name in group), names)
@@ -311,11 +312,11 @@ class BrokerConfig:
         defaults = [(n, None if _known(n).hidden else as_text(default_of(_known(n)))) for n in names]
         return given + [Synonym(n, text, Source.DEFAULT) for n, text in defaults if text is not None]
 
-    def _entry(self, setting: Setting) -> Entry:
+    def _entry(self, setting: Setting) -> DescribedConfig:
         value = self[setting.name]
         sources = [source for source, held in self._dynamic.items() if setting.name in held]
         sources.append(Source.STATIC_BROKER if setting.name in self._given else Source.DEFAULT)
-        return Entry(
+        return DescribedConfig(
             setting.name,
             None if setting.hidden else as_text(value),
             sources[0],
@@ -327,7 +328,7 @@ class BrokerConfig:
         )
 
     def _check(self) -> None:
-        """What no single setting can know."""
+        """Check settings against each other."""
         low, high = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
         if self[low] > self[high]:
             raise self._refuse(low, f"at most {high}, which is {self[high]} ({self.where(high)})")
@@ -335,13 +336,13 @@ class BrokerConfig:
         if 0 < self[pool] < self[request]:
             raise self._refuse(pool, f"-1 or at least {request}, which is {self[request]} ({self.where(request)})")
         wait, lag = "replica.fetch.wait.max.ms", "replica.lag.time.max.ms"
-        if self[wait] > self[lag]:  # a follower of an idle leader would be taken for one that lags
+        if self[wait] > self[lag]:  # else followers of an idle leader would drop out of the ISR
             raise self._refuse(wait, f"at most {lag}, which is {self[lag]} ({self.where(lag)})")
         node, broker = "node.id", "broker.id"
         if self.is_set(node) and self[node] != self[broker]:
             raise self._refuse(node, f"the same as {broker}, which is {self[broker]} ({self.where(broker)})")
         if self.is_set(INTER_BROKER) and self.is_set(INTER_BROKER_PROTOCOL):
-            raise self._refuse_for(INTER_BROKER, f"only one of it and {INTER_BROKER_PROTOCOL} can be set")
+            raise self._refuse_for(INTER_BROKER, f"{INTER_BROKER_PROTOCOL} is set too: set only one of them")
         try:
             _ = self.listeners
         except Refused as problem:
@@ -356,7 +357,7 @@ class BrokerConfig:
                 raise self._refuse_for(lacks, f"{has} ({self.where(has)}) needs it")
         shown = self["zookeeper.ssl.client.enable"] and self["zookeeper.ssl.keystore.location"] is not None
         if self["zookeeper.connect"] and self["zookeeper.set.acl"] and not (shown or self[user]):
-            why = f"nobody could change what it makes: it needs {user}, or a zookeeper.ssl.keystore.location with TLS"
+            why = f"the broker needs a ZooKeeper login to own its nodes: set {user}, or zookeeper.ssl.keystore.location"
             raise self._refuse_for("zookeeper.set.acl", why)
         if self[ENCODER_OLD_SECRET] and not self[ENCODER_SECRET]:
             raise self._refuse_for(ENCODER_SECRET, f"{ENCODER_OLD_SECRET} ({self.where(ENCODER_OLD_SECRET)}) needs it")
@@ -368,7 +369,7 @@ class BrokerConfig:
         return self._refuse_for(name, f"it takes {allowed}")
 
     def _refuse_for(self, name: str, why: str | None) -> ConfigError:
-        """`why` None: its value is not one of those that the table allows."""
+        """Return the error for a value; `why` None: its value is outside what the table allows."""
         why = why or f"it takes {BROKER[name].allowed}"
         if self[name] is None:
             return ConfigError(f"{name} is not set: {why}")
@@ -376,12 +377,12 @@ class BrokerConfig:
 
 
 def setting_of(name: str) -> Setting | None:
-    """The setting of this name, a broker's or a listener's; None if there is none."""
+    """The setting of this name, with or without a listener prefix; None if there is none."""
     return BROKER.get(name) or own_setting(name)
 
 
 def _known(name: str) -> Setting:
-    """The same for one that is known. KeyError if it is not."""
+    """The setting of this name. Raises KeyError if there is none."""
     setting = setting_of(name)
     if setting is None:
         raise KeyError(name)
@@ -394,17 +395,17 @@ def default_of(setting: Setting) -> Value:
 
 
 def nearest(name: str, alike: float = 0.8) -> str:
-    """The setting that is most like a name which is none, as the end of a sentence; empty if none is as much as
-    `alike`, from 0 to 1."""
-    import difflib  # who names a setting that there is needs no time for it
+    """The end of an error sentence that suggests the most similar setting; "" if none has a similarity of `alike`, from
+    0 to 1."""
+    import difflib  # only needed for unknown names
 
     near = difflib.get_close_matches(name, BROKER, n=1, cutoff=alike)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def read_properties(file: str) -> Iterator[tuple[str, str, int]]:
-    """Yield (name, text, line) from a .properties file. ConfigError if it cannot be read."""
-    import javaproperties  # costs as much start-up time as asyncio, and most brokers start without a file
+    """Yield (name, text, line) from a .properties file. Raises ConfigError if it cannot be read."""
+    import javaproperties  # takes as long to import as asyncio, and most brokers start without a file
 
     try:
         with open(file, "rb") as lines:

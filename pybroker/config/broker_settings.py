@@ -1,7 +1,7 @@
 """The table of broker settings: Kafka's names, types, defaults and ranges, and what each does here.
 
-A setting is listed here or in a table beside this one when the broker honours it. What only Kafka has is in
-`no_effect.py`, and the log names it at the start, so that no user believes in a setting that does nothing.
+Settings that the broker honours are listed here or in another table. Kafka's others are in `no_effect.py`, and the log
+names those that are set at the start, so that users know which have no effect.
 """
 
 from pybroker.model import TEXT_BYTES_MAX, HostPort, check_told
@@ -37,14 +37,14 @@ GENERAL = table(
         "node.id",
         INT,
         "-1",
-        "Another name of broker.id, which holds where only this one is set.",
+        "Another name of broker.id, used if only this one is set.",
         Range(-1),
     ),
     Setting(
         "broker.rack",
         STRING,
         None,
-        "The rack or zone of the broker, which Metadata tells to clients.",
+        "The rack or zone of the broker, which clients get in Metadata.",
         Shape(f"text of at most {TEXT_BYTES_MAX} bytes", check_told),
     ),
     Setting(
@@ -78,8 +78,8 @@ GENERAL = table(
         "unclean.leader.election.enable",
         BOOLEAN,
         "false",
-        "In a cluster: a replica that is not in sync may lead where no other one lives. Records that were acknowledged "
-        "may be lost then.",
+        "In a cluster: a replica that is not in sync may become leader if no in-sync replica is alive. This may lose "
+        "acknowledged records.",
         dynamic=True,
     ),
     Setting(
@@ -106,9 +106,10 @@ NETWORK = table(
         "listeners",
         STRING,
         "PLAINTEXT://:9092",
-        "The address to listen on. An empty host means every interface, port 0 a free port. Several, separated by "
-        "commas, have names of their own, CLIENTS://:9092,BROKERS://:9093, that listener.security.protocol.map knows. "
-        "While the broker runs listeners may come, and all may go but that of inter.broker.listener.name.",
+        "The address to listen on. An empty host means every interface, port 0 a free port. Several listeners, "
+        "separated by commas, have different names, CLIENTS://:9092,BROKERS://:9093, that must be in "
+        "listener.security.protocol.map. While the broker runs listeners can be added, and removed except for that of "
+        "inter.broker.listener.name.",
         Shape("PLAINTEXT://HOST:PORT", parse_endpoints),
         dynamic=True,
     ),
@@ -116,10 +117,10 @@ NETWORK = table(
         "advertised.listeners",
         STRING,
         None,
-        "The address that the broker tells clients to connect to, if that is not the one in listeners: behind a "
-        "proxy, in a container. Not set: the address in listeners, with the machine's name if that has no host. Port "
-        "0 stands for the port that the broker listens on. Of several listeners each has its own address, which those "
-        "clients are told that came by it; one that is left out is told to nobody.",
+        "The address that clients connect to, if it differs from the one in listeners: behind a proxy, in a container. "
+        "Not set: the address in listeners, with the machine's name if that has no host. Port 0 stands for the port "
+        "that the broker listens on. Each of several listeners has an address, which is sent to the clients of that "
+        "listener; a listener that is left out is not advertised.",
         Shape("PLAINTEXT://HOST:PORT with a host that others can reach", parse_advertised),
         dynamic=True,
     ),
@@ -127,8 +128,8 @@ NETWORK = table(
         "listener.security.protocol.map",
         STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "The security protocol of each listener, by its name: CLIENTS:SASL_SSL,BROKERS:PLAINTEXT. That of a listener "
-        "that is there stays as it is.",
+        "The security protocol of each listener, by its name: CLIENTS:SASL_SSL,BROKERS:PLAINTEXT. The protocol of an "
+        "open listener cannot change.",
         Shape("NAME:PROTOCOL separated by commas, with one of " + ", ".join(SECURITY_PROTOCOLS), parse_protocols),
         dynamic=True,
     ),
@@ -136,14 +137,15 @@ NETWORK = table(
         "inter.broker.listener.name",
         STRING,
         None,
-        "The listener that other brokers are told to use, one of advertised.listeners. Not set: the one that has the "
-        "name of security.inter.broker.protocol.",
+        "The listener for connections between brokers, one of advertised.listeners. Not set: the listener whose name "
+        "is the value of security.inter.broker.protocol.",
     ),
     Setting(
         "security.inter.broker.protocol",
         STRING,
         "PLAINTEXT",
-        "What brokers speak with each other, if inter.broker.listener.name is not set, by the listener of that name.",
+        "The security protocol, and the name of the listener, for connections between brokers if "
+        "inter.broker.listener.name is not set.",
         Choice(SECURITY_PROTOCOLS),
     ),
     Setting(
@@ -151,7 +153,7 @@ NETWORK = table(
         INT,
         "3",
         "Threads that serve the connections. Not set: one less than the processors, and at least one. A connection "
-        "stays with its thread: with more threads new connections go to them, too; with fewer the last ones take none.",
+        "stays with its thread: added threads get only new connections, and removed ones keep their old connections.",
         Range(1, NETWORK_THREADS_MAX),
         dynamic=True,
     ),
@@ -191,7 +193,7 @@ NETWORK = table(
         INT,
         "262144",
         "SO_SNDBUF of each connection; -1 leaves it to the system. Kafka's 102400 wakes a single fast reader too "
-        "often. The system's own choice grows to megabytes, which is too much for the caches with several readers.",
+        "often. The system's choice grows to megabytes, which with several readers exceeds the CPU caches.",
         Range(-1),
     ),
     Setting(
@@ -199,7 +201,7 @@ NETWORK = table(
         INT,
         "-1",
         "SO_RCVBUF of each connection; -1 leaves it to the system, which lets it grow for clients that send much. "
-        "With Kafka's 102400 a request of 1 MiB arrives in many pieces and costs twice the cpu.",
+        "With Kafka's 102400 a request of 1 MiB arrives in many pieces and costs twice the CPU time.",
         Range(-1),
     ),
     Setting(
@@ -207,8 +209,8 @@ NETWORK = table(
         INT,
         "4096",
         "New connections that may wait until the broker accepts them: the backlog of listen(2), of which the system "
-        "takes no more than net.core.somaxconn. Where it is full Linux answers with SYN cookies, and resets a client "
-        "that sends more than one segment before it is accepted: with Kafka's 50, some of 200 that connect at once.",
+        "uses no more than net.core.somaxconn. If it is full Linux answers with SYN cookies, and resets a client that "
+        "sends more than one segment before it is accepted: with Kafka's 50, some of 200 that connect at once.",
         Range(1),
     ),
     Setting(
@@ -221,9 +223,9 @@ NETWORK = table(
         "max.connections",
         INT,
         str(INT_MAX),
-        "Connections that may be open at once. The broker accepts further ones when others close. The listener that "
-        "brokers use accepts nevertheless if there are others, of which the connection that was silent for longest is "
-        "closed. A listener may have a limit of its own: listener.name.clients.max.connections.",
+        "Connections that may be open at once. The broker accepts further ones when others close. If there are several "
+        "listeners, the inter-broker listener still accepts, and the longest idle connection of another listener is "
+        "closed. A listener can have its own limit: listener.name.clients.max.connections.",
         Range(0),
         dynamic=True,
     ),
@@ -231,8 +233,8 @@ NETWORK = table(
         "max.connection.creation.rate",
         INT,
         str(INT_MAX),
-        "Connections a second that are accepted, as an average over ten seconds; further ones wait. The listener that "
-        "brokers use does not count if there are others. A listener may have a rate of its own: "
+        "Connections accepted per second, as an average over ten seconds; further ones wait. If there are several "
+        "listeners, those of the inter-broker listener do not count. A listener can have its own rate: "
         "listener.name.clients.max.connection.creation.rate.",
         Range(0),
         dynamic=True,
@@ -249,7 +251,7 @@ NETWORK = table(
         "max.connections.per.ip.overrides",
         STRING,
         "",
-        "The same for some addresses, with other numbers: 127.0.0.1:100,::1:200. No names of hosts.",
+        "Overrides of max.connections.per.ip for some addresses: 127.0.0.1:100,::1:200. Host names are not allowed.",
         Shape("ADDRESS:NUMBER separated by commas", parse_per_ip),
         dynamic=True,
     ),
@@ -257,15 +259,15 @@ NETWORK = table(
         "fetch.max.bytes",
         INT,
         "57671680",
-        "The most bytes of records in one Fetch answer, even if the client allows more. One batch fits always, "
-        "however large.",
+        "The most bytes of records in one Fetch response, even if the client allows more. A first batch that is larger "
+        "is returned whole.",
         Range(1024),
     ),
     Setting(
         "max.incremental.fetch.session.cache.slots",
         INT,
         "1000",
-        "Fetch sessions that the broker keeps. With 0 every Fetch is a full one.",
+        "Incremental fetch sessions that the broker keeps. With 0 every Fetch is a full fetch.",
         Range(0),
     ),
 )
@@ -319,8 +321,8 @@ GROUPS = table(
         "offsets.topic.replication.factor",
         SHORT,
         "1",
-        "Replicas of __consumer_offsets when it is created. Kafka's own default is 3, which one broker cannot give: "
-        "in a cluster that does not set it, it is 3 here, too.",
+        "Replicas of __consumer_offsets when it is created. Kafka's default is 3, which one broker cannot have; in a "
+        "cluster that does not set it, it is 3 here too.",
         Range(1),
     ),
     Setting("offsets.topic.segment.bytes", INT, "104857600", "segment.bytes of __consumer_offsets.", Range(1)),
@@ -357,7 +359,7 @@ GROUPS = table(
         "offsets.commit.timeout.ms",
         INT,
         "5000",
-        "How long an offset commit waits for the replicas of __consumer_offsets.",
+        "How long an offset commit waits until all in-sync replicas of __consumer_offsets have it.",
         Range(1),
     ),
 )

@@ -1,4 +1,4 @@
-"""The table of settings that a broker of a cluster has: Kafka's names, types, defaults and ranges."""
+"""The table of settings for brokers of a cluster, with Kafka's names, types, defaults and ranges."""
 
 import re
 
@@ -11,7 +11,7 @@ PORT_MAX = 65535
 
 
 def check_connect(text: str) -> None:
-    """See that a text names servers, and a chroot if any. Raises ValueError."""
+    """Check that a text lists servers, with an optional chroot. Raises ValueError."""
     servers, _, chroot = text.partition("/")
     for server in servers.split(","):
         found = SERVER.fullmatch(server.strip())
@@ -26,16 +26,16 @@ CLUSTER = table(
         "zookeeper.connect",
         STRING,
         None,
-        "The ZooKeeper of the cluster: HOST:PORT,HOST:PORT/chroot. The broker makes the chroot if it is not there. Not "
-        "set: a lone broker, whose coordination store is embedded.",
+        "The ZooKeeper of the cluster: HOST:PORT,HOST:PORT/chroot. The broker creates the chroot if it is missing. Not "
+        "set: a lone broker, with an embedded coordination store.",
         Shape("HOST:PORT,HOST:PORT,... and perhaps a chroot, as in zk1:2181,zk2:2181/kafka", check_connect),
     ),
     Setting(
         "zookeeper.session.timeout.ms",
         INT,
         "18000",
-        "How long ZooKeeper waits for a sign of life before it ends the broker's session. The death of a process is "
-        "proven earlier (broker.death.proof.enable); this is for a host that falls silent.",
+        "How long ZooKeeper waits for a sign of life before it expires the broker's session. A dead process is "
+        "detected earlier (broker.death.proof.enable); this timeout is for hosts that do not respond.",
         Range(1),
     ),
     Setting(
@@ -49,37 +49,38 @@ CLUSTER = table(
         "broker.death.proof.enable",
         BOOLEAN,
         "true",
-        "Let the controller take a broker whose connection ended, and who refuses the next one at its own address, for "
-        "dead at once. If false, it waits until the broker's session has expired, as Kafka does. Kafka has no such "
-        "setting.",
+        "Let the controller consider a broker dead at once if its connection ends and its address refuses the next "
+        "connection. If false, the controller waits until the broker's session has expired, as Kafka does. Kafka has "
+        "no such setting.",
     ),
     Setting(
         "controlled.shutdown.enable",
         BOOLEAN,
         "true",
-        "Have the controller move what the broker leads to others before it stops.",
+        "Let the controller move the broker's leadership to other brokers before it stops.",
     ),
     Setting(
         "controlled.shutdown.max.retries",
         INT,
         "3",
-        "How often a stopping broker asks the controller again to move what it leads. All of it takes 10 s at most.",
+        "How often a stopping broker retries to have its leadership moved. All attempts together take at most 10 s.",
         Range(0),
     ),
     Setting(
         "controlled.shutdown.retry.backoff.ms",
         LONG,
         "5000",
-        "How long it waits before it asks again: less, where controlled.shutdown.max.retries would not fit into 10 s.",
+        "How long it waits before a retry; shorter if controlled.shutdown.max.retries would not fit into 10 s.",
         Range(0),
     ),
     Setting(
         "replica.selector.class",
         STRING,
         None,
-        "Who tells a consumer which replica to fetch from: org.apache.kafka.common.replica.RackAwareReplicaSelector "
-        "sends one that names its rack to an in-sync replica there (broker.rack). Not set, or "
-        "org.apache.kafka.common.replica.LeaderSelector: consumers fetch from leaders.",
+        "How the replica is selected that a consumer fetches from. "
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector sends a consumer that gives its rack to an in-sync "
+        "replica there (broker.rack). Not set, or org.apache.kafka.common.replica.LeaderSelector: consumers fetch from "
+        "leaders.",
         Choice((
             "org.apache.kafka.common.replica.LeaderSelector",
             "org.apache.kafka.common.replica.RackAwareReplicaSelector",
@@ -89,8 +90,8 @@ CLUSTER = table(
         "auto.leader.rebalance.enable",
         BOOLEAN,
         "true",
-        "Let the controller give leadership back to preferred replicas, which are the first of their partitions, once "
-        "they are in sync again.",
+        "Let the controller give leadership back to preferred replicas, the first in their partition's list, once they "
+        "are in sync again.",
     ),
     Setting(
         "leader.imbalance.check.interval.seconds",
@@ -103,24 +104,23 @@ CLUSTER = table(
         "leader.imbalance.per.broker.percentage",
         INT,
         "10",
-        "The share of the partitions that a broker is the preferred replica of, and does not lead, above which the "
-        "controller gives their leadership back to it.",
+        "Of the partitions whose preferred replica is on a broker, the percentage that it does not lead above which "
+        "the controller gives their leadership back to it.",
         Range(0),
     ),
     Setting(
         "replica.lag.time.max.ms",
         LONG,
         "30000",
-        "How long a follower may be behind, or not fetch, before its leader has it taken out of the in-sync replicas.",
+        "How long a follower may be behind, or not fetch, before its leader removes it from the ISR.",
         Range(1),
     ),
     Setting(
         "num.replica.fetchers",
         INT,
         "1",
-        "Threads that copy what other brokers lead; what one of them leads is copied by one thread. They take no "
-        "processor from threads that serve clients. A connection to a leader stays with its thread until it is made "
-        "anew.",
+        "Threads that fetch from other brokers; each leader broker is fetched from by one thread. They do not reduce "
+        "num.network.threads. A connection to a leader stays with its thread until it is opened again.",
         Range(1, NETWORK_THREADS_MAX),
         dynamic=True,
     ),
@@ -128,7 +128,7 @@ CLUSTER = table(
         "replica.fetch.wait.max.ms",
         INT,
         "500",
-        "How long a leader holds back the answer to a follower's fetch while nothing comes. It may not be more than "
+        "How long a leader delays the response to a follower's fetch while there are no new records. At most "
         "replica.lag.time.max.ms.",
         Range(1),
     ),
@@ -143,22 +143,22 @@ CLUSTER = table(
         "replica.fetch.max.bytes",
         INT,
         "1048576",
-        "Bytes of one partition in the answer to a follower's fetch; a larger batch comes whole.",
+        "Bytes of one partition in the response to a follower's fetch; a larger first batch is returned whole.",
         Range(0),
     ),
     Setting(
         "replica.fetch.response.max.bytes",
         INT,
         "10485760",
-        "Bytes of the whole answer to a follower's fetch; the first batch comes whole.",
+        "Bytes of the whole response to a follower's fetch; a larger first batch is returned whole.",
         Range(0),
     ),
     Setting(
         "leader.replication.throttled.rate",
         LONG,
         str(LONG_MAX),
-        "Bytes a second that this broker gives followers outside the ISR of the partitions it leads that are named in "
-        "leader.replication.throttled.replicas of their topics.",
+        "Bytes per second that this broker sends to followers outside the ISR, for partitions that it leads and that "
+        "are listed in leader.replication.throttled.replicas of their topics.",
         Range(0),
         dynamic=True,
     ),
@@ -166,8 +166,8 @@ CLUSTER = table(
         "follower.replication.throttled.rate",
         LONG,
         str(LONG_MAX),
-        "Bytes a second that this broker copies of partitions in which it is behind its leader, and that are named in "
-        "follower.replication.throttled.replicas of their topics.",
+        "Bytes per second that this broker fetches of partitions in which it is behind its leader, and that are listed "
+        "in follower.replication.throttled.replicas of their topics.",
         Range(0),
         dynamic=True,
     ),
@@ -175,7 +175,7 @@ CLUSTER = table(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         LONG,
         str(LONG_MAX),
-        "Without effect: no replica is moved between log directories.",
+        "Without effect: replicas are not moved between log dirs.",
         Range(0),
         dynamic=True,
     ),
@@ -183,7 +183,7 @@ CLUSTER = table(
         "replica.fetch.backoff.ms",
         INT,
         "1000",
-        "How long a follower waits after an error before it asks its leader again.",
+        "How long a follower waits after an error before it fetches from its leader again.",
         Range(0, INT_MAX),
     ),
 )

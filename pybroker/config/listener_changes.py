@@ -1,10 +1,10 @@
-"""What may become of the listeners of a running broker, as Kafka's DynamicListenerConfig judges it (KIP-226).
+"""Checks changes of the listeners of a running broker, like Kafka's DynamicListenerConfig (KIP-226).
 
-One may come, with settings of its own, and one may go that brokers do not use. What is there stays as it is, but for
-its TLS, the mechanisms and users of its logins, its limits, and the address that clients are told. Kafka takes another
-address in `listeners` without a word, and has it at its next start; here that is refused, but for the address that
-the broker was started with: what was altered can be taken back. One that could not be opened is not there, and may
-become anything. The refusals have Kafka's words.
+Listeners may be added, and removed except for the inter-broker listener. Of an existing listener only the TLS settings,
+SASL mechanisms and users, limits and advertised address may change. Kafka silently accepts another address in
+`listeners` and uses it after the next start. Here this is refused, except for the address that the broker was started
+with, so that a change can be reverted. A listener that could not be opened may change in any way. The error texts are
+Kafka's.
 """
 
 from .broker import BrokerConfig
@@ -16,7 +16,7 @@ from .ssl_settings import is_reconfigurable
 
 
 def check_listeners(now: BrokerConfig, after: BrokerConfig) -> None:
-    """Raises ConfigError where a running broker cannot go from one to the other."""
+    """Raise ConfigError if a running broker cannot change from one configuration to the other."""
     before, then = now.listeners, after.listeners
     there = {endpoint.listener: endpoint for endpoint in before.endpoints}
     started = now.as_started().listeners.endpoints
@@ -25,7 +25,7 @@ def check_listeners(now: BrokerConfig, after: BrokerConfig) -> None:
         if name not in there or name in now.not_open:
             continue
         if endpoint != there[name] and endpoint not in started:
-            why = f"listener {name} is at {there[name]} while the broker runs: give the one at {endpoint} another name"
+            why = f"listener {name} cannot move from {there[name]}: give the listener at {endpoint} another name"
             raise ConfigError(f"{LISTENERS} is not allowed: {why}")
         if before.protocols[name] != then.protocols[name]:
             why = f"Security protocol cannot be updated for existing listener {name}"
@@ -38,12 +38,12 @@ def check_listeners(now: BrokerConfig, after: BrokerConfig) -> None:
 
 
 def _fixed(config: BrokerConfig, listener: str) -> set[tuple[str, str]]:
-    """What a listener has of its own that stays as long as it is there."""
+    """The settings of one listener that cannot change while it is open."""
     own = config.own_of_listener(listener).items()
     return {(name, text) for name, text in own if not _changes(name)}
 
 
 def _changes(name: str) -> bool:
-    """True if a listener that is there takes another value of this setting of its own."""
+    """True if this setting of an open listener can change."""
     setting = changes_of_listener(name)
     return is_reconfigurable(name) or is_exchanged(name) or (setting is not None and setting.without_effect)

@@ -1,7 +1,6 @@
-"""The settings of which a listener may have a value of its own, before the broker's: listener.name.<l>.max.connections.
+"""Settings that a listener can override: listener.name.<l>.max.connections.
 
-They are Kafka's ListenerReconfigurableConfigs. Who may log in at a listener is told in security_settings, and its TLS
-in ssl_settings.
+They are Kafka's ListenerReconfigurableConfigs. Logins are in security_settings, and TLS in ssl_settings.
 """
 
 import re
@@ -20,18 +19,18 @@ _OWN: Final = re.compile(rf"listener\.name\.[^.]+\.(?P<name>{'|'.join(map(re.esc
 
 
 def own_name(listener: str, name: str) -> str:
-    """What the setting is called where it is said of one listener."""
+    """The name of the setting with the listener's prefix."""
     return f"{OF_LISTENER}{listener.lower()}.{name}"
 
 
 def of_broker(name: str) -> str | None:
-    """The setting of the broker that holds where a listener has not set this one; None if it is no listener's."""
+    """The broker setting that this listener setting overrides; None if it is not a listener setting."""
     found = _OWN.fullmatch(name)
     return None if found is None else found["name"]
 
 
 def own_setting(name: str) -> Setting | None:
-    """The setting of one listener that is called so, None if there is none. It has no default."""
+    """The listener setting of this name, without a default; None if there is none."""
     base = of_broker(name)
     if base is None:
         return None
@@ -39,9 +38,8 @@ def own_setting(name: str) -> Setting | None:
 
 
 def changes_of_listener(name: str) -> Setting | None:
-    """The setting of one listener's TLS or logins that is called so, or one that Kafka's listeners have; None if there
-    is none. Only a broker by itself has it, and the store has it encrypted if it is sensitive. Some of them do not
-    change while the listener is there."""
+    """The TLS, login or ineffective setting of one listener with this name; None if there is none. It can only be set
+    for one broker, and sensitive values are encrypted in the store. Some do not change while the listener is open."""
     setting = own_of_login(name) or own_of_tls(name) or own_without_effect(name)
     if setting is None and re.fullmatch(rf"listener\.name\.[^.]+\.{re.escape(THREADS)}", name):
         setting = _THREADS

@@ -1,11 +1,11 @@
-"""Where a broker listens and where its clients are sent: four settings that say one thing, and Kafka's rules for them.
+"""The four settings that define a broker's listeners and their advertised addresses, with Kafka's rules for them.
 
     listeners                       a name and an address each
     listener.security.protocol.map  the security protocol of each name
-    advertised.listeners            the address that clients of each listener are told; else the one in `listeners`
+    advertised.listeners            the address sent to clients of each listener; by default the one in `listeners`
     inter.broker.listener.name      the listener that other brokers use
 
-Names are compared in capitals, as Kafka has them. The refusals have the words of Kafka's.
+Names are compared in capitals, as in Kafka. The error texts are Kafka's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
 class Refused(ValueError):
-    """A setting does not go with the others; `why` completes "is not allowed: ", None where its own range says it."""
+    """A setting contradicts others. `why` completes "is not allowed: "; None to name what the setting takes."""
 
     def __init__(self, setting: str, why: str | None = None) -> None:
         super().__init__(setting, why)
@@ -35,7 +35,7 @@ class Refused(ValueError):
 
 
 class Listeners(NamedTuple):
-    """What the four settings say together. `advertised` is None where it is not set; `protocols` has each of
+    """The result of the four settings. `advertised` is None if it is not set; `protocols` has every listener in
     `endpoints`, also those that are not advertised."""
 
     endpoints: tuple[Endpoint, ...]
@@ -45,12 +45,12 @@ class Listeners(NamedTuple):
 
 
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
-    """The endpoints of a comma-separated list. ValueError if one is none."""
+    """The endpoints of a comma-separated list. Raises ValueError."""
     return tuple(Endpoint.parse(part.strip()) for part in text.split(","))
 
 
 def parse_advertised(text: str) -> tuple[Endpoint, ...]:
-    """The same, each with a host that others can reach. ValueError."""
+    """The endpoints of a comma-separated list, each with a host that others can reach. Raises ValueError."""
     endpoints = parse_endpoints(text)
     if any(endpoint.host in EVERY_INTERFACE for endpoint in endpoints):
         raise ValueError(text)
@@ -58,7 +58,7 @@ def parse_advertised(text: str) -> tuple[Endpoint, ...]:
 
 
 def parse_protocols(text: str) -> dict[str, str]:
-    """{name: security protocol} of NAME:PROTOCOL,... ValueError if it is none, or has one that Kafka has not."""
+    """{name: security protocol} from NAME:PROTOCOL,... Raises ValueError."""
     found = {}
     for part in text.split(","):
         name, colon, protocol = part.strip().rpartition(":")
@@ -69,9 +69,9 @@ def parse_protocols(text: str) -> dict[str, str]:
 
 
 def parse_per_ip(text: str) -> dict[str, int]:
-    """{address: connections} of ADDRESS:COUNT,... ValueError if it is none. Unlike Kafka's it has no names, which would
-    be looked up once."""
-    import ipaddress  # few set it
+    """{address: connections} from ADDRESS:COUNT,... Raises ValueError. Unlike Kafka's it allows no host names, which
+    would be resolved only once."""
+    import ipaddress  # the setting is rarely used
 
     found = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -87,7 +87,7 @@ def parse_per_ip(text: str) -> dict[str, int]:
 def settle(
     listeners: str, advertised: str | None, protocols: str, inter_broker: str | None, protocol: str = PLAINTEXT
 ) -> Listeners:
-    """What the texts of the four settings, each allowed by itself, say together. Raises Refused."""
+    """Combine the four settings, each valid on its own. Raises Refused."""
     endpoints, mapped = parse_endpoints(listeners), parse_protocols(protocols)
     shown = None if advertised is None else parse_advertised(advertised)
     _check_protocols(endpoints, mapped)
@@ -123,7 +123,8 @@ def _check_names(setting: str, endpoints: Sequence[Endpoint]) -> None:
 
 
 def _check_ports(endpoints: Iterable[Endpoint]) -> None:
-    """One port may have two listeners, one with an IPv4 address, one with an IPv6 address; 0 is any free port."""
+    """Check that two listeners share a port only if one has an IPv4 and the other an IPv6 address; 0 is any free port.
+    """
     by_port: dict[int, list[str]] = {}
     for endpoint in endpoints:
         if endpoint.port:
@@ -131,15 +132,15 @@ def _check_ports(endpoints: Iterable[Endpoint]) -> None:
     for port, hosts in by_port.items():
         versions = [_ip_version(host) for host in hosts] if len(hosts) > 1 else []
         if versions.count(None) > 1:
-            raise Refused(LISTENERS, f"Each listener must have a different port, and {port} is of {len(hosts)}")
+            raise Refused(LISTENERS, f"Each listener must have a different port, but {len(hosts)} have {port}")
         if len(hosts) > 1 and sorted(version or 0 for version in versions) != [4, 6]:
             words = "If you have two listeners on the same port then one needs to be IPv4 and the other IPv6"
             raise Refused(LISTENERS, f"{words}, port: {port}")
 
 
 def _ip_version(host: str) -> int | None:
-    """None for a name, or no host."""
-    import ipaddress  # it takes as long to load as the settings do, and few have two listeners at one port
+    """4 or 6; None for a name or an empty host."""
+    import ipaddress  # takes as long to import as the settings, and few brokers have two listeners on one port
 
     try:
         return ipaddress.ip_address(host).version

@@ -16,7 +16,7 @@ LOG = table(
         STRING,
         None,
         "Directories for the data, separated by commas. A new partition goes to the one with the fewest "
-        "partitions, and to one that is full only where all are.",
+        "partitions; full ones are used only if all are full.",
     ),
     Setting(
         "message.max.bytes",
@@ -31,8 +31,8 @@ LOG = table(
         "compression.type",
         STRING,
         "producer",
-        "The codec of stored batches. With producer the broker keeps each batch as it arrives; with another codec it "
-        "compresses batches anew.",
+        "The codec of stored batches. With producer the broker stores each batch as it arrives; with another codec it "
+        "recompresses batches.",
         CODECS,
         dynamic=True,
     ),
@@ -341,7 +341,7 @@ DURABILITY = table(
         "log.flush.offset.checkpoint.interval.ms",
         INT,
         "60000",
-        "How often the broker records the recovery points. After a crash it scans only what lies behind them.",
+        "How often the broker records the recovery points. After a crash it scans only records after them.",
         Range(0),
     ),
     Setting(

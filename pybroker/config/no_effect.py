@@ -1,8 +1,8 @@
-"""Kafka's broker settings that change nothing here: taken, checked, kept and shown, so that a file or a program written
-for Kafka need not know the difference.
+"""Kafka's broker settings that have no effect here: accepted, checked, stored and shown, so that files and programs
+written for Kafka work unchanged.
 
-With the other tables these are all names that Kafka 3.9.1 knows. Names, types, defaults and ranges are Kafka's, and so
-is what may be altered while the broker runs. Each text begins with "Without effect" and says why.
+Together the tables have all settings of Kafka 3.9.1. Names, types, defaults, ranges, and whether a setting is dynamic,
+are Kafka's. Each text begins with "Without effect" and gives the reason.
 """
 
 from typing import Final
@@ -12,23 +12,23 @@ from .settings import INT_MAX, WITHOUT_EFFECT, Choice, Range, Setting, Shape, Ty
 
 CLASS, PASSWORD = Type.CLASS, Type.PASSWORD
 RELEASE_DIGITS_MAX = 4
-CODE = "no class of Java is loaded here"
-KRAFT = "brokers have a ZooKeeper or an embedded store, and no controllers of KRaft"
-KERBEROS = "there are no logins by Kerberos"
-REFRESHED = "a broker asks for its next token by rules of its own"
+CODE = "no Java classes are loaded"
+KRAFT = "there is no KRaft: brokers use ZooKeeper or an embedded store"
+KERBEROS = "Kerberos is not supported"
+REFRESHED = "the times at which a broker refreshes its token are fixed"
 TIERED = "there is no tiered storage"
-TRANSACTIONS = "there are no transactions"
-NEXT_GROUPS = "there are no groups of the next protocol (KIP-848)"
-SHARED = "there are no share groups"
-METRICS = "metrics are shown by metrics.listener"
+TRANSACTIONS = "transactions are not supported"
+NEXT_GROUPS = "the consumer group protocol of KIP-848 is not supported"
+SHARED = "share groups are not supported"
+METRICS = "metrics are served at metrics.listener"
 WINDOWS = "the window of quotas is fixed"
-PURGATORIES = "requests that wait are not kept in purgatories"
-BETWEEN_BROKERS = "times of connections between brokers are fixed"
-OPENSSL = "TLS is OpenSSL's"
+PURGATORIES = "there are no purgatories for waiting requests"
+BETWEEN_BROKERS = "timeouts and buffers of connections between brokers are fixed"
+OPENSSL = "TLS uses OpenSSL"
 
 
 def _check_release(text: str) -> None:
-    """See that a text is a release of Kafka, like 3.9 or 3.9-IV0. Raises ValueError."""
+    """Check that a text is a Kafka release, like 3.9 or 3.9-IV0. Raises ValueError."""
     number, dash, step = text.partition("-")
     parts = number.split(".")
     if not 2 <= len(parts) <= RELEASE_DIGITS_MAX or not all(part.isascii() and part.isdecimal() for part in parts):
@@ -37,7 +37,7 @@ def _check_release(text: str) -> None:
         raise ValueError(text)
 
 
-RELEASE: Final = Shape("a release of Kafka, like 3.9 or 3.9-IV0", _check_release)
+RELEASE: Final = Shape("a Kafka release, like 3.9 or 3.9-IV0", _check_release)
 
 
 def _at_start(name: str, kind: Type, default: str | None, valid: Range | Choice | Shape | None = None) -> Setting:
@@ -49,7 +49,7 @@ def _running(name: str, kind: Type, default: str | None, valid: Range | Choice |
 
 
 def _since(why: str, *settings: Setting) -> dict[str, Setting]:
-    """The settings that are without effect for one reason."""
+    """Settings that have no effect for one reason."""
     return table(*(setting._replace(doc=f"{WITHOUT_EFFECT}: {why}.") for setting in settings))
 
 
@@ -127,8 +127,7 @@ NO_EFFECT: Final[dict[str, Setting]] = {
         _at_start("sasl.login.retry.backoff.ms", LONG, "100"),
     ),
     **_since(
-        "as in Kafka, a login module belongs to a listener and a mechanism, "
-        "listener.name.clients.plain.sasl.jaas.config",
+        "set the login module for a listener and a mechanism, as in listener.name.clients.plain.sasl.jaas.config",
         _running("sasl.jaas.config", PASSWORD, None),
     ),
     **_since(
@@ -140,7 +139,7 @@ NO_EFFECT: Final[dict[str, Setting]] = {
         _running("ssl.trustmanager.algorithm", STRING, "PKIX"),
     ),
     **_since(
-        "a running broker takes every certificate that it can use, with any names",
+        "a running broker accepts new certificates with any names",
         _at_start("ssl.allow.dn.changes", BOOLEAN, "false"),
         _at_start("ssl.allow.san.changes", BOOLEAN, "false"),
     ),
@@ -271,22 +270,22 @@ NO_EFFECT: Final[dict[str, Setting]] = {
         _at_start("socket.connection.setup.timeout.ms", LONG, "10000"),
     ),
     **_since(
-        "no replica is moved between log directories",
+        "replicas are not moved between log dirs",
         _at_start("alter.log.dirs.replication.quota.window.num", INT, "11", Range(1)),
         _at_start("alter.log.dirs.replication.quota.window.size.seconds", INT, "1", Range(1)),
         _at_start("num.replica.alter.log.dirs.threads", INT, None),
     ),
     **_since(
-        "compaction has one buffer, that of log.cleaner.dedupe.buffer.size",
+        "compaction has one buffer, log.cleaner.dedupe.buffer.size",
         _running("log.cleaner.io.buffer.load.factor", DOUBLE, "0.9"),
         _running("log.cleaner.io.buffer.size", INT, "524288", Range(0)),
     ),
     **_since(
-        "the broker always reserves space ahead, and the size of a file is that of its records",
+        "the broker always preallocates space, without changing the size of the file",
         _running("log.preallocate", BOOLEAN, "false"),
     ),
     **_since(
-        "the format on disk is record batch v2, always",
+        "the format on disk is always record batch v2",
         _at_start("log.message.format.version", STRING, "3.0-IV1", RELEASE),
     ),
     **_since(
@@ -294,22 +293,22 @@ NO_EFFECT: Final[dict[str, Setting]] = {
         _running("log.message.downconversion.enable", BOOLEAN, "true"),
     ),
     **_since(
-        "brokers speak the versions that all of them know",
+        "brokers use the versions that all of them support",
         _at_start("inter.broker.protocol.version", STRING, "3.9-IV0", RELEASE),
         _at_start("unstable.api.versions.enable", BOOLEAN, "false"),
     ),
-    **_since("chores begin with the broker", _at_start("log.initial.task.delay.ms", LONG, "30000", Range(0))),
+    **_since("background tasks start with the broker", _at_start("log.initial.task.delay.ms", LONG, "30000", Range(0))),
     **_since(
-        "the controller speaks to brokers by the listener of inter.broker.listener.name",
+        "the controller uses the listener of inter.broker.listener.name",
         _at_start("control.plane.listener.name", STRING, None),
     ),
     **_since(
-        "a broker without an id draws one above 1000",
+        "a broker without an id always gets one above 1000",
         _at_start("broker.id.generation.enable", BOOLEAN, "true"),
         _at_start("reserved.broker.max.id", INT, "1000", Range(0)),
     ),
     **_since(
-        "a commit of offsets waits for all replicas that are in sync",
+        "an offset commit waits for all in-sync replicas",
         _at_start("offsets.commit.required.acks", SHORT, "-1"),
     ),
     **_since(

@@ -1,7 +1,7 @@
-"""The settings of OAUTHBEARER on a broker: which tokens open the door, by whose keys. Names and defaults are Kafka's.
+"""The settings of OAUTHBEARER on a broker: accepted tokens, and keys to verify them. Names and defaults are Kafka's.
 
-A listener may have its own: listener.name.clients.sasl.oauthbearer.jwks.endpoint.url, with or without `oauthbearer.`
-behind the listener's name, as Kafka has both.
+A listener can override them: listener.name.clients.sasl.oauthbearer.jwks.endpoint.url, with or without `oauthbearer.`
+after the listener's name, as in Kafka.
 """
 
 from collections.abc import Callable
@@ -32,15 +32,15 @@ OAUTH: Final = table(
         JWKS_URL,
         Type.STRING,
         None,
-        "Where the keys are by which tokens are signed, a JSON Web Key Set: file:///path, https://host/path, or http. "
-        "Redirects are not followed.",
+        "The URL of the keys to verify tokens, a JSON Web Key Set: file:///path, https://host/path, or http. Redirects "
+        "are not followed.",
     ),
     Setting(
         ALLOWED_URLS,
         Type.LIST,
         "",
-        "The URLs that sasl.oauthbearer.jwks.endpoint.url may be, letter by letter; no other is read. In Kafka this "
-        "is a system property.",
+        "The URLs allowed for sasl.oauthbearer.jwks.endpoint.url; they must match exactly. In Kafka this is a system "
+        "property.",
     ),
     Setting(
         AUDIENCE,
@@ -58,21 +58,21 @@ OAUTH: Final = table(
         ANY_AUDIENCE,
         Type.BOOLEAN,
         "false",
-        "Take tokens for whomever they are: sasl.oauthbearer.expected.audience need not be set. Then a token that its "
-        "owner gave to another service opens this broker, too.",
+        "Accept tokens for any audience: sasl.oauthbearer.expected.audience need not be set. Then another service that "
+        "gets a user's token can log in at this broker with it.",
     ),
     Setting(
         ANY_ISSUER,
         Type.BOOLEAN,
         "false",
-        "Take tokens of whichever issuer has the keys: sasl.oauthbearer.expected.issuer need not be set.",
+        "Accept tokens of any issuer, if signed with a known key: sasl.oauthbearer.expected.issuer need not be set.",
     ),
     Setting(
         TOKEN_URL,
         Type.STRING,
         None,
-        "Where this broker has the tokens by which it logs in at others, if brokers do that by OAUTHBEARER: a token "
-        "endpoint, or a file:///path. The client and its secret stand in "
+        "The source of the tokens with which this broker logs in at others, if brokers use OAUTHBEARER: a token "
+        "endpoint, or a file:///path. The client id and secret are set in "
         "listener.name.brokers.oauthbearer.sasl.jaas.config (clientId, clientSecret, scope).",
     ),
     Setting("sasl.oauthbearer.sub.claim.name", Type.STRING, "sub", "The claim of a token that names its user."),
@@ -80,28 +80,27 @@ OAUTH: Final = table(
         "sasl.oauthbearer.scope.claim.name",
         Type.STRING,
         "scope",
-        "The claim of a token that has its scope: a text or a list of texts, if it is there.",
+        "The optional claim of a token with its scope: a text or a list of texts.",
     ),
     Setting(
         "sasl.oauthbearer.clock.skew.seconds",
         Type.INT,
         "30",
-        "So many seconds may the clock of whoever issues tokens differ.",
+        "Seconds by which the clock of the token issuer may differ.",
         Range(0, 3600),
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",
         Type.LONG,
         "3600000",
-        "How often the keys are read again. A token that names an unknown key has them read at once.",
+        "How often the keys are read again. A token with an unknown key id causes a read at once.",
         Range(1000),
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
         Type.LONG,
         "100",
-        "The first pause before the keys are read again that could not be read, or had no key that was wanted; it "
-        "doubles.",
+        "The first pause before keys are read again after a failure or an unknown key id; further pauses double.",
         Range(1),
     ),
     Setting(
@@ -115,17 +114,17 @@ OAUTH: Final = table(
 
 
 class OwnTokens(NamedTuple):
-    """Where a broker has the tokens by which it logs in at others."""
+    """The source of the tokens with which a broker logs in at others."""
 
     url: str
     scope: str = ""
 
 
 class OAuth(NamedTuple):
-    """Which tokens a listener takes. None of audience or issuer: whichever."""
+    """The tokens that a listener accepts. `audience` or `issuer` None: any."""
 
     jwks_url: str
-    """Empty: tokens that nobody signed."""
+    """Empty: unsigned tokens."""
     audience: tuple[str, ...] | None
     issuer: str | None
     sub_claim: str
@@ -141,8 +140,8 @@ class OAuth(NamedTuple):
 
 
 def oauth_of(listener: str, value: Callable[[str], Value], handler: str | None) -> OAuth:
-    """What the settings say of a listener with OAUTHBEARER. `value` has a setting's, the listener's own before all
-    listeners'; `handler` is the class that sasl.server.callback.handler.class names. ConfigError."""
+    """The OAUTHBEARER settings of a listener. `value` returns the value of a setting, with the listener's overrides;
+    `handler` is the value of sasl.server.callback.handler.class. Raises ConfigError."""
     if handler is not None and handler not in (*SECURE, UNSECURED):
         raise ConfigError(
             f"{HANDLER} of the listener {listener} is not allowed: it takes {SECURE[0]}, or for tests {UNSECURED}"
@@ -151,14 +150,14 @@ def oauth_of(listener: str, value: Callable[[str], Value], handler: str | None) 
     if handler == UNSECURED:
         url = ""
     elif not url:
-        words = f"the listener {listener} has OAUTHBEARER, and no keys to check tokens by"
+        words = f"the listener {listener} has OAUTHBEARER, but no keys to verify tokens"
         raise ConfigError(f"{JWKS_URL} is not set: {words}")
     else:
         _check_url(str(url), value(ALLOWED_URLS))
         for name, expected, unchecked in ((AUDIENCE, audience, ANY_AUDIENCE), (ISSUER, issuer, ANY_ISSUER)):
             if not expected and value(unchecked) is not True:
                 raise ConfigError(
-                    f"{name} is not set: the listener {listener} would take tokens that are not meant for it; "
+                    f"{name} is not set: the listener {listener} would accept tokens for other services; "
                     f"set it, or {unchecked}=true"
                 )
     assert audience is None or isinstance(audience, tuple)
@@ -182,16 +181,16 @@ def oauth_of(listener: str, value: Callable[[str], Value], handler: str | None) 
 
 
 def _check_url(url: str, allowed: Value) -> None:
-    """ConfigError for one that is not among those that are allowed, or is none that can be read."""
+    """Raise ConfigError for a URL that is not in the allowed list, or has an unsupported form."""
     if not is_url(url):
         raise ConfigError(f"{JWKS_URL} = {url!r} is not allowed: it takes file:///path, https://host/path or http://")
     assert isinstance(allowed, tuple)
     if url not in allowed:
-        raise ConfigError(f"{JWKS_URL} = {url!r} is not allowed: {ALLOWED_URLS} does not have it")
+        raise ConfigError(f"{JWKS_URL} = {url!r} is not allowed: add it to {ALLOWED_URLS}")
 
 
 def is_url(url: str) -> bool:
-    """Is it the URL of a file of this machine, or of a web server, without a password in it?"""
+    """True for the URL of a local file or of a web server, without a password in it."""
     try:
         parts = urlsplit(url)
         _ = parts.port

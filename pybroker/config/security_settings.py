@@ -1,4 +1,4 @@
-"""The table of settings that say who may come in: Kafka's names, and those that a listener may have of its own."""
+"""The table of settings for logins and authorization, with Kafka's names, and their overrides by listener."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -27,11 +27,11 @@ ENCODER_ITERATIONS: Final = "password.encoder.iterations"
 CIPHERS: Final = ("AES/CBC/PKCS5Padding", "AES/GCM/NoPadding")
 _HASHES: Final = ("sha1", "sha224", "sha256", "sha384", "sha512")
 KEY_FACTORIES: Final = {f"PBKDF2WithHmac{name.upper()}": name for name in _HASHES}
-"""Java's names of PBKDF2 by its hashes, and those of hashlib."""
+"""The names of the hashes of PBKDF2: {Java's name: hashlib's name}."""
 KEY_FACTORY: Final = "PBKDF2WithHmacSHA512"
 KEY_BITS: Final = (128, 192, 256)
 ITERATIONS_MIN, ITERATIONS_MAX = 1024, 1_000_000
-"""The most takes half a second or more for each password."""
+"""The maximum takes half a second or more for each password."""
 MAX_REAUTH: Final = "connections.max.reauth.ms"
 AUTHORIZER: Final = "authorizer.class.name"
 ACL_AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
@@ -39,16 +39,15 @@ SUPER_USERS: Final = "super.users"
 
 
 def super_users(text: str) -> frozenset[str]:
-    """The principals of super.users, like User:ann;User:CN=bob,OU=ops. ValueError if one is none.
-
-    An empty one is none, but at the end."""
+    """The principals of super.users, like User:ann;User:CN=bob,OU=ops. A semicolon at the end is allowed. Raises
+    ValueError."""
     given = text.rstrip(";")
     parts = [part.strip() for part in given.split(";")] if given else []
     for part in parts:
-        if ":" not in part or re.search(r",\s*User:", part):  # Kafka takes the latter for one user, whom nobody means
+        if ":" not in part or re.search(r",\s*User:", part):  # Kafka reads a comma as part of one user's name
             raise ValueError(
-                f"{SUPER_USERS}={shown(text)} is not allowed: {shown(part)} is no principal; "
-                f"write a type and a name each, with semicolons between them, like User:ann;User:bob"
+                f"{SUPER_USERS}={shown(text)} is not allowed: {shown(part)} is not a principal; "
+                f"write types and names separated by semicolons, like User:ann;User:bob"
             )
     return frozenset(parts)
 
@@ -58,11 +57,10 @@ SECURITY = table(
         ENABLED,
         Type.LIST,
         "",
-        "The mechanisms by which clients of listeners with SASL may log in. A listener may have its own: "
-        "listener.name.clients.sasl.enabled.mechanisms. The users of PLAIN, and the user by which this broker logs "
-        "in at others, stand in listener.name.clients.plain.sasl.jaas.config; the credentials of SCRAM are in the "
-        "coordination store, see pybroker users. A mechanism that comes or goes while the broker runs does so for "
-        "logins from then on.",
+        "The mechanisms with which clients of listeners with SASL may log in. A listener can override it: "
+        "listener.name.clients.sasl.enabled.mechanisms. The users of PLAIN, and the user with which this broker logs "
+        "in at others, are set in listener.name.clients.plain.sasl.jaas.config; SCRAM credentials are in the "
+        "coordination store, see pybroker users. A change while the broker runs applies to new logins.",
         Choice(MECHANISMS),
         dynamic=True,
     ),
@@ -70,8 +68,8 @@ SECURITY = table(
         INTER_BROKER_MECHANISM,
         Type.STRING,
         None,
-        "The mechanism by which brokers log in at each other, if inter.broker.listener.name has SASL. A change comes "
-        "into effect at the next start.",
+        "The mechanism with which brokers log in at each other, if inter.broker.listener.name has SASL. A change takes "
+        "effect at the next start.",
         Choice(MECHANISMS),
         dynamic=True,
     ),
@@ -79,8 +77,8 @@ SECURITY = table(
         MAX_REAUTH,
         Type.LONG,
         "0",
-        "How long somebody who is logged in may go on before they have to log in again on the same connection "
-        "(KIP-368); 0: for good, but for a token, which ends. A listener and a mechanism of it may have their own: "
+        "How long a login lasts before the client has to re-authenticate on the same connection (KIP-368). 0: no "
+        "limit, except that tokens expire. It can be overridden for a listener and a mechanism: "
         "listener.name.clients.plain.connections.max.reauth.ms.",
         Range(0),
     ),
@@ -89,110 +87,113 @@ SECURITY = table(
         TOKEN_SECRET,
         Type.PASSWORD,
         None,
-        "The key by which the secrets of delegation tokens are made, the same at all brokers. Not set: there are none.",
+        "The key from which the secrets of delegation tokens are derived, the same at all brokers. Not set: delegation "
+        "tokens are disabled.",
     ),
     Setting(
         "delegation.token.master.key",
         Type.PASSWORD,
         None,
-        "The older name of delegation.token.secret.key, which holds where only this one is set.",
+        "The older name of delegation.token.secret.key, used if only this one is set.",
     ),
     Setting(
         "delegation.token.max.lifetime.ms",
         Type.LONG,
         "604800000",
-        "The longest that a delegation token lives, however often it is renewed.",
+        "The maximum lifetime of a delegation token, even if it is renewed.",
         Range(1),
     ),
     Setting(
         "delegation.token.expiry.time.ms",
         Type.LONG,
         "86400000",
-        "How long a delegation token lives that is not renewed.",
+        "The lifetime of a delegation token that is not renewed.",
         Range(1),
     ),
     Setting(
         "delegation.token.expiry.check.interval.ms",
         Type.LONG,
         "3600000",
-        "How often delegation tokens that have ended are removed. They open nothing before that.",
+        "How often expired delegation tokens are removed. Expired tokens are refused even before that.",
         Range(1),
     ),
     Setting(
         ENCODER_SECRET,
         Type.PASSWORD,
         None,
-        "What encrypts the passwords that are altered while the broker runs, in the coordination store. Not set: none "
-        "can be altered.",
+        "The secret that encrypts dynamic passwords in the coordination store. Not set: passwords cannot be altered "
+        "while the broker runs.",
     ),
     Setting(
         ENCODER_OLD_SECRET,
         Type.PASSWORD,
         None,
-        "What password.encoder.secret was before. The broker encrypts anew, at its start, what it finds by this one.",
+        "The previous password.encoder.secret. At its start the broker re-encrypts passwords that were encrypted with "
+        "it.",
     ),
     Setting(
         ENCODER_CIPHER,
         Type.STRING,
         CIPHERS[0],
-        "The cipher of passwords that are kept from now on; each of those that are there says its own.",
+        "The cipher for newly stored passwords; each stored password names its own cipher.",
         Choice(CIPHERS),
     ),
     Setting(
         ENCODER_KEY_FACTORY,
         Type.STRING,
         None,
-        "How the secret becomes the key of the cipher. Not set: PBKDF2WithHmacSHA512.",
+        "The function that derives the cipher's key from the secret. Not set: PBKDF2WithHmacSHA512.",
         Choice(tuple(KEY_FACTORIES)),
     ),
     Setting(
         ENCODER_KEY_LENGTH,
         Type.INT,
         "128",
-        "The bits of that key.",
+        "The length of the cipher's key in bits.",
         Choice(tuple(map(str, KEY_BITS))),
     ),
     Setting(
         ENCODER_ITERATIONS,
         Type.INT,
         "4096",
-        "How often the secret is hashed for it.",
+        "The iterations of the key derivation.",
         Range(ITERATIONS_MIN, ITERATIONS_MAX),
     ),
     Setting(
         AUTHORIZER,
         Type.STRING,
         "",
-        "Whether ACLs are kept: those of Kafka's AclAuthorizer in the coordination store, by which every request is "
-        "judged. Empty: everybody may do everything.",
+        "The authorizer: Kafka's AclAuthorizer, with ACLs in the coordination store, which checks every request. "
+        "Empty: everything is allowed.",
         Choice(("", ACL_AUTHORIZER)),
     ),
     Setting(
         SUPER_USERS,
         Type.STRING,
         "",
-        "Principals who may do everything, whatever ACLs say, with semicolons between them. Brokers have to be among "
-        "them, or have an ACL for ClusterAction; whom this broker logs in as at others, is.",
+        "Principals, separated by semicolons, that are allowed everything regardless of ACLs. Brokers must be super "
+        "users or have an ACL for ClusterAction; the user with which this broker logs in at others is one "
+        "automatically.",
         Shape("principals with semicolons between them, like User:ann;User:bob", super_users),
     ),
     Setting(
         "allow.everyone.if.no.acl.found",
         Type.BOOLEAN,
         "false",
-        "Whether everybody may do everything to what no ACL is about. One ACL for one user closes it to the others.",
+        "Whether everything is allowed on resources without any ACL. The first ACL for one user excludes all others.",
     ),
     Setting(
         "connection.failed.authentication.delay.ms",
         Type.INT,
         "100",
-        "How long the answer to a login that failed is held back.",
+        "How long the response to a failed login is delayed.",
         Range(0, 60_000),
     ),
     Setting(
         "sasl.server.max.receive.size",
         Type.INT,
         "524288",
-        "The largest request, in bytes, that is taken from somebody who is not logged in yet.",
+        "The largest request, in bytes, that the broker accepts before a client has logged in.",
         Range(64),
     ),
 )
@@ -204,19 +205,19 @@ _LOGIN_MODULE: Final = Setting(
     JAAS,
     Type.PASSWORD,
     None,
-    "The users of a mechanism, and whom this broker logs in as at others. It is of a listener and a mechanism: "
-    "listener.name.clients.plain.sasl.jaas.config.",
+    "The users of a mechanism, and the user with which this broker logs in at others. It is set for a listener and a "
+    "mechanism: listener.name.clients.plain.sasl.jaas.config.",
 )
-_HANDLER_CLASS: Final = Setting(HANDLER, Type.STRING, None, "Who judges the tokens of OAUTHBEARER of a listener.")
+_HANDLER_CLASS: Final = Setting(HANDLER, Type.STRING, None, "The validator of OAUTHBEARER tokens of a listener.")
 _ALONE: Final = {setting.name: setting for setting in (_LOGIN_MODULE, _HANDLER_CLASS)}
-"""What has no meaning without a listener and a mechanism, and is in no table."""
+"""Settings that need a listener and a mechanism, and are in no table."""
 _WITHOUT_MECHANISM: Final = {ENABLED}
 _WITH_MECHANISM: Final = {JAAS, HANDLER}
 _WITH_OR_WITHOUT: Final = {MAX_REAUTH, *OAUTH} - {ALLOWED_URLS}
 
 
 def own_of_login(name: str) -> Setting | None:
-    """The setting of logins that this is for one listener, which the broker honours; None if it is none."""
+    """The login setting that this name overrides for one listener, or None."""
     found = _OF_LISTENER.fullmatch(name)
     if found is None:
         return None
@@ -226,30 +227,29 @@ def own_of_login(name: str) -> Setting | None:
 
 
 def own_without_effect(name: str) -> Setting | None:
-    """The setting of logins or TLS that Kafka's listeners may have of their own, and that changes nothing here; None if
-    it is none."""
+    """The login or TLS setting without effect that this name overrides for one listener, or None."""
     found = _OF_LISTENER.fullmatch(name)
     is_of_listeners = found is not None and found["name"].startswith(("sasl.", "ssl.", "principal."))
     return NO_EFFECT.get(found["name"]) if found is not None and is_of_listeners else None
 
 
 def is_exchanged(name: str) -> bool:
-    """True if it is a setting of one listener's logins that changes while the listener is there: a login module, or the
+    """True for a login setting of one listener that can change while the listener is open: a login module, or the
     mechanisms."""
     found = _OF_LISTENER.fullmatch(name)
     return found is not None and (found["name"] == ENABLED or (found["name"] == JAAS and found[1] is not None))
 
 
 class Sasl(NamedTuple):
-    """Who may log in at one listener, and how. The texts are secrets."""
+    """The logins of one listener. Some texts are secrets."""
 
     mechanisms: tuple[str, ...]
     passwords: Mapping[str, str]
-    """Of the users of PLAIN."""
+    """{user: password} for PLAIN."""
     accounts: Mapping[str, tuple[str, str]]
-    """By mechanism, name and password that this broker has at the listeners of this name of others."""
+    """{mechanism: (user, password)} with which this broker logs in at this listener of other brokers."""
     max_reauth_ms: Mapping[str, int]
-    """By mechanism, how long a login holds; 0 for good."""
+    """{mechanism: lifetime of a login}; 0 for no limit."""
     oauth: OAuth | None
     """None without OAUTHBEARER."""
     own_tokens: OwnTokens | None
@@ -261,9 +261,8 @@ class Sasl(NamedTuple):
 def sasl_of(
     listener: str, protocol: str, common: Callable[[str], Value], own: Mapping[str, tuple[str, str]]
 ) -> Sasl | None:
-    """What the settings say of a listener, None without SASL. `common` has what a setting of SECURITY says of all
-    listeners; `own` are those that own_of_login knows, and where they were set. Raises ConfigError, which shows no
-    secret."""
+    """The logins of a listener; None without SASL. `common` returns the value of a setting for all listeners; `own` has
+    (text, place) by name with a listener prefix. Raises ConfigError, without secrets."""
     if protocol not in SASL_PROTOCOLS:
         return None
     prefix = f"listener.name.{listener.lower()}."
@@ -278,7 +277,7 @@ def sasl_of(
     assert isinstance(mechanisms, tuple)
     if not mechanisms:
         raise ConfigError(
-            f"the listener {listener} has {protocol}, but no mechanism to log in by: "
+            f"the listener {listener} has {protocol}, but no SASL mechanism: "
             f"{prefix}{ENABLED} takes {', '.join(MECHANISMS)}"
         )
     logins = {
@@ -288,7 +287,7 @@ def sasl_of(
     }
     passwords = logins["PLAIN"].passwords if "PLAIN" in logins else {}
     if "PLAIN" in mechanisms and not passwords:
-        raise ConfigError(f"nobody can log in by PLAIN: {prefix}plain.{JAAS} names no user (user_alice=\"...\")")
+        raise ConfigError(f"PLAIN has no users: add them to {prefix}plain.{JAAS}, like user_alice=\"...\"")
     accounts = {mechanism: login.user for mechanism, login in logins.items() if login.user is not None}
     oauth, own_tokens = None, None
     if OAUTHBEARER in mechanisms:
@@ -301,31 +300,31 @@ def sasl_of(
     return Sasl(mechanisms, passwords, accounts, max_reauth_ms, oauth, own_tokens)
 
 
-def _login(mechanism: str, name: str, text: str, where: str) -> jaas.Login:
+def _login(mechanism: str, name: str, text: str, where: str) -> jaas.JaasLogin:
     try:
         login = jaas.parse(text)
         if mechanism not in login.mechanisms:
-            raise ValueError(f"the login module is one of {', '.join(login.mechanisms)}")
+            raise ValueError(f"the login module is for {', '.join(login.mechanisms)}, not for {mechanism}")
     except ValueError as problem:
         raise ConfigError(f"{name} ({where}) is not allowed: {problem}") from None
     return login
 
 
 class OwnAccount(NamedTuple):
-    """By which a broker logs in at others. The password is a secret."""
+    """The account with which a broker logs in at others. The password is a secret."""
 
     mechanism: str
     user: str
     password: str
     tokens: OwnTokens | None = None
-    """For OAUTHBEARER, whose user and password are an endpoint's client and its secret."""
+    """The token source for OAUTHBEARER; `user` and `password` are then the client id and secret."""
 
     def __repr__(self) -> str:
         return f"OwnAccount({self.mechanism}, {self.user!r})"
 
 
 def account_of(listener: str, protocol: str, mechanism: str | None, sasl: Sasl | None) -> OwnAccount | None:
-    """How a broker logs in at others; None where nobody does. Raises ConfigError."""
+    """The account with which a broker logs in at others; None if brokers need no login. Raises ConfigError."""
     if protocol == PLAINTEXT or sasl is None:
         return None
     words = "brokers cannot log in at each other"

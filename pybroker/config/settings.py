@@ -1,6 +1,6 @@
-"""What a setting is: its name, type, default and range, and how a value given as text is read.
+"""Defines settings: name, type, default and range, and the parsing of values.
 
-Names, types, defaults and numbers of types and sources are Kafka's (those of DescribeConfigs).
+Names, types, defaults, and the numbers of types and sources (of DescribeConfigs) are Kafka's.
 """
 
 import re
@@ -29,8 +29,8 @@ class Type(IntEnum):
 
 
 class Source(IntEnum):
-    """The place that a value comes from, numbered as in DescribeConfigs; the smallest number that has a value wins. The
-    last one is of log levels alone."""
+    """The source of a value, numbered as in DescribeConfigs; the smallest number that has a value wins. The last one is
+    for log levels only."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -44,7 +44,7 @@ BITS = {Type.SHORT: 16, Type.INT: 32, Type.LONG: 64}
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
 SHOWN_MAX = 100
-INTEGER = re.compile(r"[+-]?[0-9]+")  # int() would also take 1_000 and the digits of every script
+INTEGER = re.compile(r"[+-]?[0-9]+")  # int() would also accept 1_000 and the digits of other scripts
 NOUNS = {
     Type.BOOLEAN: "true or false",
     Type.STRING: "text",
@@ -57,17 +57,17 @@ NOUNS = {
 
 
 class ConfigError(KafkaError):
-    """A setting cannot take its value; the message is one sentence for the person who set it."""
+    """A setting's value is not allowed; the message is one sentence for the operator."""
 
     def __init__(self, message: str) -> None:
         super().__init__(INVALID_CONFIG, message)
         self.args = (message,)
         self.warnings: Sequence[str] = ()
-        """What was said of other settings before this one, such as names that are none."""
+        """Warnings about other settings, such as unknown names."""
 
 
 class NotDynamic(ConfigError):
-    """A setting that a running broker does not take, by Kafka's code."""
+    """A setting that cannot change while the broker runs, with Kafka's error code."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ class NotDynamic(ConfigError):
 
 
 class Range(NamedTuple):
-    """Numbers from low to high, both included, and perhaps one more; high None is the type's largest."""
+    """Numbers from low to high, inclusive, and `also` if given; high None is the type's largest number."""
 
     low: float
     high: float | None = None
@@ -83,25 +83,25 @@ class Range(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """One of these words; for a LIST, any number of them."""
+    """Allows one of these words; for a LIST, any number of them."""
 
     words: tuple[str, ...]
 
 
 class Shape(NamedTuple):
-    """Text for which `check` raises no ValueError; `text` says what it takes."""
+    """Allows text for which `check` raises no ValueError; `text` describes it."""
 
     text: str
     check: Callable[[str], object]
 
 
 WITHOUT_EFFECT: Final = "Without effect"
-"""The beginning of the text of a setting that is taken, and changes nothing here."""
+"""The beginning of the text of settings that have no effect here."""
 OF_THE_AUTHORIZER: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 
 
 class Setting(NamedTuple):
-    """One setting. `default` is text as in a file, None for "not set"; `synonyms` is for topic settings."""
+    """One setting. `default` is text, as in a file; None for "not set". `synonyms` is for topic settings."""
 
     name: str
     type: Type
@@ -109,9 +109,9 @@ class Setting(NamedTuple):
     doc: str
     valid: Range | Choice | Shape | None = None
     dynamic: bool = False
-    """The broker takes a new value while it runs."""
+    """True if the value can change while the broker runs."""
     synonyms: tuple[tuple[str, int], ...] = ()
-    """Broker settings that give a topic its default, first one set wins, and the factor to the topic's unit."""
+    """(broker setting, factor to the topic's unit) for the topic's default; the first one that is set wins."""
 
     @property
     def sensitive(self) -> bool:
@@ -125,12 +125,12 @@ class Setting(NamedTuple):
 
     @property
     def without_effect(self) -> bool:
-        """True if the setting is taken because Kafka has it, and changes nothing here."""
+        """True if the setting is accepted because Kafka has it, but has no effect here."""
         return self.doc.startswith(WITHOUT_EFFECT)
 
     @property
     def allowed(self) -> str:
-        """What the setting takes, as words that complete "it takes ..."."""
+        """The allowed values, as words that complete "it takes ..."."""
         noun = NOUNS.get(self.type, "text")
         valid = self.valid
         if isinstance(valid, Shape):
@@ -149,7 +149,7 @@ class Setting(NamedTuple):
         return text if also is None else f"{also} or {text}"
 
     def bounds(self) -> tuple[float | None, float | None]:
-        """The smallest and largest number allowed; (None, None) for what is not a number or has no limit."""
+        """The smallest and largest number allowed; (None, None) without limits, or if this is not a number."""
         bits = BITS.get(self.type)
         low = -(1 << (bits - 1)) if bits else None
         high = (1 << (bits - 1)) - 1 if bits else None
@@ -161,9 +161,9 @@ class Setting(NamedTuple):
         return low, high
 
     def parse(self, text: str, where: str) -> Value:
-        """The typed value of a text; ConfigError if it is not allowed. `where` names the place that has the text."""
+        """Return the typed value of a text. Raises ConfigError; `where` is the place that has the text."""
         try:
-            text.encode()  # what came as an argument may be no UTF-8
+            text.encode()  # an argument of the command line may not be UTF-8
             value = self._read(text.strip())
             self._check(value)
         except ValueError:
@@ -199,12 +199,12 @@ class Setting(NamedTuple):
 
 
 def shown(text: str) -> str:
-    """A text that somebody gave, quoted and cut: an error message must fit into an answer of the protocol."""
+    """Quote a given text and cut it, as an error message must fit into a response."""
     return repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "...")
 
 
 def as_text(value: Value) -> str | None:
-    """A typed value as DescribeConfigs shows it."""
+    """Return a typed value as DescribeConfigs shows it."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -222,8 +222,8 @@ class Synonym(NamedTuple):
     source: Source
 
 
-class Entry(NamedTuple):
-    """One line of a DescribeConfigs answer; the synonyms begin with the one that won."""
+class DescribedConfig(NamedTuple):
+    """One setting in a DescribeConfigs response; the first synonym is the one that applies."""
 
     name: str
     value: str | None

@@ -1,4 +1,4 @@
-"""The table of settings of TLS: Kafka's names, each of which a listener may have of its own."""
+"""The table of TLS settings, with Kafka's names; a listener can override each."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -11,38 +11,38 @@ VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 PRINCIPAL_RULES: Final = "ssl.principal.mapping.rules"
 CLIENT_AUTH: Final = "ssl.client.auth"
 NONE, REQUESTED, REQUIRED = "none", "requested", "required"
-STORES: Final = "PEM, PKCS12, or JKS, which has to be a PKCS#12 file in truth"
+STORES: Final = "PEM, PKCS12, or JKS if the file is in fact PKCS#12"
 
 SSL = table(
     Setting(
         "ssl.keystore.type",
         Type.STRING,
         "JKS",
-        f"The form of the key store: {STORES}. A listener may have its own of this and of every setting of ssl.: "
+        f"The format of the key store: {STORES}. A listener can override every setting of ssl.: "
         "listener.name.clients.ssl.keystore.type.",
     ),
-    Setting("ssl.keystore.location", Type.STRING, None, "The file that has this broker's key and certificates."),
+    Setting("ssl.keystore.location", Type.STRING, None, "The file with this broker's key and certificates."),
     Setting("ssl.keystore.password", Type.PASSWORD, None, "The password of the key store; PEM has none."),
     Setting("ssl.key.password", Type.PASSWORD, None, "The password of the key, if it is encrypted."),
-    Setting("ssl.keystore.key", Type.PASSWORD, None, "The key itself, as PEM, in place of a file."),
-    Setting("ssl.keystore.certificate.chain", Type.PASSWORD, None, "With it, its certificate and those above it."),
-    Setting("ssl.truststore.type", Type.STRING, "JKS", f"The form of the trust store: {STORES}."),
+    Setting("ssl.keystore.key", Type.PASSWORD, None, "The key itself, as PEM, instead of a file."),
+    Setting("ssl.keystore.certificate.chain", Type.PASSWORD, None, "The certificate chain of this key, as PEM."),
+    Setting("ssl.truststore.type", Type.STRING, "JKS", f"The format of the trust store: {STORES}."),
     Setting(
         "ssl.truststore.location",
         Type.STRING,
         None,
-        "The file of the certificates of authorities whose clients, and brokers, are believed. Neither it nor "
-        "certificates: those of the system.",
+        "The file with the certificates of the authorities that the broker trusts, for clients and other brokers. If "
+        "ssl.truststore.certificates is not set either: those of the system.",
     ),
     Setting("ssl.truststore.password", Type.PASSWORD, None, "The password of the trust store; PEM has none."),
-    Setting("ssl.truststore.certificates", Type.PASSWORD, None, "The certificates themselves, as PEM."),
+    Setting("ssl.truststore.certificates", Type.PASSWORD, None, "Trusted certificates as PEM, instead of a file."),
     Setting(
         CLIENT_AUTH,
         Type.STRING,
         NONE,
-        "Whether clients have to show a certificate, may, or are not asked. Of listeners with SASL only what is set "
-        "with the listener's prefix counts. As every setting of ssl. that changes while the broker runs, it holds for "
-        "connections from then on.",
+        "Whether clients must send a certificate (required), may send one (requested), or are not asked. For listeners "
+        "with SASL only the setting with the listener's prefix counts. Like all dynamic settings of ssl., a change "
+        "applies to new connections.",
         Choice((NONE, REQUESTED, REQUIRED)),
         dynamic=True,
     ),
@@ -50,7 +50,7 @@ SSL = table(
         "ssl.enabled.protocols",
         Type.LIST,
         ",".join(VERSIONS),
-        "The versions of TLS that are spoken.",
+        "The allowed versions of TLS.",
         Choice(VERSIONS),
         dynamic=True,
     ),
@@ -58,14 +58,14 @@ SSL = table(
         "ssl.cipher.suites",
         Type.LIST,
         "",
-        "The cipher suites that may be chosen, by their names of IANA, as Java has them. Empty: those of OpenSSL.",
+        "The allowed cipher suites, by their IANA names, as in Java. Empty: those of OpenSSL.",
         dynamic=True,
     ),
     Setting(
         "ssl.endpoint.identification.algorithm",
         Type.STRING,
         "https",
-        "Whether a broker that connects to another looks for its host in that one's certificate. Empty: it does not.",
+        "Whether a broker that connects to another checks the host name in its certificate. Empty: it does not.",
         Choice(("https", "HTTPS", "")),
         dynamic=True,
     ),
@@ -73,59 +73,59 @@ SSL = table(
         PRINCIPAL_RULES,
         Type.STRING,
         "DEFAULT",
-        "How the subject of a client's certificate becomes the name of its principal: the first rule whose pattern "
-        "matches all of it. DEFAULT takes it as it is. A client that none matches is turned away. "
-        "Patterns are those of Python's re, with ASCII classes.",
+        "How the subject of a client's certificate is mapped to the name of its principal: by the first rule whose "
+        "pattern matches all of it. DEFAULT uses the subject unchanged. A client whose subject matches no rule is "
+        "refused. Patterns are those of Python's re, with ASCII classes.",
         Shape("rules like RULE:^CN=(.*?),.*$/$1/L,DEFAULT", lambda text: check_rules(text)),
     ),
 )
 
 OF_STORES: Final = frozenset(n for n in SSL if n.startswith(("ssl.key", "ssl.truststore")))
-"""What a running broker takes of one of its listeners alone: all of key store and trust store."""
+"""Key store and trust store settings, which can change in a running broker only for one listener."""
 RECONFIGURABLE: Final = OF_STORES | {name for name, setting in SSL.items() if setting.dynamic}
-"""What a running broker takes of one of its listeners."""
+"""Settings of one listener that can change in a running broker."""
 
 _OF_LISTENER: Final = re.compile(r"listener\.name\.(?P<listener>[^.]+)\.(?P<name>ssl\..+)")
 
 
 def check_rules(text: str) -> None:
-    """ValueError if the text is no rules. Whoever knows rules says how they are read."""
+    """Raise ValueError if the text does not have the syntax of rules; security/principals.py parses them."""
     rule = r"\s*(?:DEFAULT|RULE:(?:\\.|[^\\/])*/(?:\\.|[^\\/])*/[LU]?)\s*(?:,|\Z)"
     if re.fullmatch(f"(?:{rule})*", text, re.DOTALL) is None:
         raise ValueError(text)
 
 
 def own_of_tls(name: str) -> Setting | None:
-    """The setting of TLS that this is for one listener; None if it is none."""
+    """The TLS setting that this name overrides for one listener, or None."""
     found = _OF_LISTENER.fullmatch(name)
     return None if found is None else SSL.get(found["name"])
 
 
 def is_reconfigurable(name: str) -> bool:
-    """Can this setting of one listener change while the broker runs?"""
+    """True if this setting of one listener can change while the broker runs."""
     found = _OF_LISTENER.fullmatch(name)
     return found is not None and found["name"] in RECONFIGURABLE
 
 
 def is_of_stores(name: str) -> bool:
-    """True if it is about a store of keys of one listener, whose file may be another one under the same name."""
+    """True for key store and trust store settings of one listener, whose files may change under the same name."""
     found = _OF_LISTENER.fullmatch(name)
     return found is not None and found["name"] in OF_STORES
 
 
 class Ssl:
-    """What the settings say of the TLS of one listener: the texts of some are secrets."""
+    """The TLS settings of one listener. Some values are secrets."""
 
     __slots__ = ("_own", "_prefix", "values")
 
-    def __init__(self, values: Mapping[str, Any], prefix: str = "", own: Collection[str] = ()) -> None:
+    def __init__(self, values: Mapping[str, object], prefix: str = "", own: Collection[str] = ()) -> None:
         """`own`: the settings that are set with the listener's prefix."""
         self.values = values
         self._prefix = prefix
         self._own = own
 
     def prefix(self, *names: str) -> str:
-        """How errors begin the names of settings of one kind: with the listener's prefix if one of them has it."""
+        """The prefix of setting names in errors: the listener's if one of the settings `names` is set with it."""
         has = any(name.startswith(names) for name in self._own)
         return (self._prefix if has else "") + "ssl."
 
@@ -136,9 +136,11 @@ class Ssl:
         return f"Ssl({self._prefix})"
 
 
-def ssl_of(listener: str, protocol: str, values: Mapping[str, Any], own: Mapping[str, tuple[str, str]]) -> Ssl | None:
-    """What the settings say of a listener, None without TLS. `values` are those without a prefix; `own` texts with one,
-    and where they were set. Raises ConfigError, which shows no secret."""
+def ssl_of(
+    listener: str, protocol: str, values: Mapping[str, object], own: Mapping[str, tuple[str, str]]
+) -> Ssl | None:
+    """The TLS settings of a listener; None without TLS. `values` are those without a prefix; `own` are (text, place) by
+    name with a prefix. Raises ConfigError, without secrets."""
     if protocol not in SSL_PROTOCOLS:
         return None
     prefix = f"listener.name.{listener.lower()}."
@@ -149,5 +151,6 @@ def ssl_of(listener: str, protocol: str, values: Mapping[str, Any], own: Mapping
         if prefix + name in own:
             found[name] = setting._replace(name=prefix + name).parse(*own[prefix + name])
     if not found["ssl.enabled.protocols"]:
-        raise ConfigError(f"the listener {shown(listener)} speaks no version of TLS: ssl.enabled.protocols is empty")
+        words = f"is empty: it takes {', '.join(VERSIONS)}"
+        raise ConfigError(f"ssl.enabled.protocols of the listener {shown(listener)} {words}")
     return Ssl(found, prefix, [name for name in SSL if prefix + name in own])

@@ -1,10 +1,10 @@
-"""A topic's configuration: its own settings over what the broker says for topics that say nothing."""
+"""A topic's configuration: its own settings over the broker's defaults for topics."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from .broker import BrokerConfig, default_of
-from .settings import LONG_MAX, ConfigError, Entry, Setting, Source, Synonym, Value, as_text, shown
+from .settings import LONG_MAX, ConfigError, DescribedConfig, Setting, Source, Synonym, Value, as_text, shown
 from .topic_settings import DURABILITY, RECORDS, RETENTION, SEGMENTS, TIERS
 
 CHAPTERS: dict[str, dict[str, Setting]] = {
@@ -28,7 +28,7 @@ CORE_NAMES = (
     "file.delete.delay.ms",
     "flush.messages",
 )
-"""What core takes as it is."""
+"""Settings that are passed to core unchanged."""
 COMPACTION_LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 CLEANUP_BITS = {"delete": 1, "compact": 2}
 
@@ -37,10 +37,10 @@ class TopicConfig:
     """A topic's settings, typed: `config["retention.ms"]`. `overrides` are the topic's own, as given."""
 
     def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str | None], *, stored: bool = False) -> None:
-        """ConfigError in one sentence if a name is unknown or a value not allowed.
+        """Raises ConfigError if a name is unknown or a value not allowed.
 
-        `stored`: they were allowed once, and another broker or other settings of the broker are no reason not to serve;
-        what is not allowed any more is left out, and `problems` has the sentences."""
+        `stored`: the overrides were valid when they were stored, so that the topic must be served in any case: invalid
+        ones are left out, and `problems` has a sentence for each."""
         self.overrides: dict[str, str] = {}
         self.problems: list[str] = []
         self._broker = broker
@@ -65,7 +65,7 @@ class TopicConfig:
 
     def _take(self, name: str, text: str | None) -> None:
         if name not in TOPIC:
-            import difflib  # who names a setting that there is needs no time for it
+            import difflib  # only needed for unknown names
 
             near = difflib.get_close_matches(name, TOPIC, n=1, cutoff=0.8)
             raise ConfigError(f"{shown(name)} is no setting of a topic{f'; did you mean {near[0]}?' if near else ''}")
@@ -75,40 +75,41 @@ class TopicConfig:
         self.overrides[name] = text
 
     def __getitem__(self, name: str) -> Any:
-        """The value: bool, int, float, str or, for lists, a tuple of str. KeyError if unknown."""
+        """The value: bool, int, float, str or, for lists, a tuple of str. Raises KeyError if unknown."""
         return self._values[name]
 
     def core(self) -> dict[str, int]:
-        """The settings that core.Broker.open and Partition.configure take, as integers."""
+        """The settings that core.LogManager.open and Partition.configure take, as integers."""
         numbers: dict[str, int] = {name: self[name] for name in CORE_NAMES}
-        numbers["max.message.bytes"] = max(1, numbers["max.message.bytes"])  # to core 0 is no limit
+        numbers["max.message.bytes"] = max(1, numbers["max.message.bytes"])  # for core 0 means no limit
         numbers["message.timestamp.type"] = int(self["message.timestamp.type"] == "LogAppendTime")
         numbers["cleanup.policy"] = sum(CLEANUP_BITS[word] for word in set(self["cleanup.policy"]))
-        if "compact" in self["cleanup.policy"]:  # what is in the active segment is not compacted (KIP-354)
+        if "compact" in self["cleanup.policy"]:  # the active segment is not compacted (KIP-354)
             numbers["segment.ms"] = min(numbers["segment.ms"], self["max.compaction.lag.ms"])
         numbers["producer.id.expiration.ms"] = self._broker["producer.id.expiration.ms"]
         return numbers
 
     def throttles(self, role: str, partition: int, broker: int) -> bool:
-        """Is a replica on the list of those that are throttled in a role, "leader" or "follower"?"""
+        """True if a replica is listed as throttled in this role, "leader" or "follower"."""
         name = f"{role}.replication.throttled.replicas"
         listed: tuple[str, ...] = self[name]
         if not listed or listed == ("*",):
             return bool(listed)
-        if name not in self._throttled:  # for all replicas of a topic, which may be many on a long list
+        if name not in self._throttled:  # parsed once, as a topic may have many replicas on a long list
             pairs = (each.split(":") for each in listed if each)
             self._throttled[name] = frozenset((int(index), int(holder)) for index, holder in pairs)
         return (partition, broker) in self._throttled[name]
 
     def timestamp_limits_ms(self) -> tuple[int, int]:
-        """How far a producer's timestamp may lie (before, after) the broker's clock; 2^63-1 for no limit (KIP-937)."""
+        """Milliseconds by which a producer's timestamp may be (before, after) the broker's clock (KIP-937); 2^63-1 for
+        no limit."""
         older: int = self["message.timestamp.difference.max.ms"]
         before: int = self["message.timestamp.before.max.ms"]
         after: int = self["message.timestamp.after.max.ms"]
         return older if before == LONG_MAX else before, older if after == LONG_MAX else after
 
-    def entries(self) -> list[Entry]:
-        """Every setting as DescribeConfigs answers it for this topic."""
+    def entries(self) -> list[DescribedConfig]:
+        """Every setting of this topic as DescribeConfigs returns it."""
         return [self._entry(setting) for setting in TOPIC.values()]
 
     def _default(self, setting: Setting) -> Value:
@@ -118,12 +119,12 @@ class TopicConfig:
                 return -1 if value == -1 else value * factor if factor != 1 else value
         return default_of(setting)
 
-    def _entry(self, setting: Setting) -> Entry:
+    def _entry(self, setting: Setting) -> DescribedConfig:
         value = as_text(self[setting.name])
         synonyms = self._broker.synonyms(setting.synonyms[0][0]) if setting.synonyms else []
         if setting.name in self.overrides:
             synonyms.insert(0, Synonym(setting.name, value, Source.DYNAMIC_TOPIC))
-        return Entry(
+        return DescribedConfig(
             setting.name,
             value,
             synonyms[0].source if synonyms else Source.DEFAULT,

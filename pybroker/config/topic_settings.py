@@ -1,7 +1,7 @@
 """The table of topic settings: every name that Kafka 3.9 takes for a topic, and what each does here.
 
-Kafka's names are all accepted, so that a program written for Kafka can create its topics; a setting that changes
-nothing here says so in its text. `synonyms` names the broker settings that give the default, the first one set wins.
+All of Kafka's names are accepted, so that programs written for Kafka can create their topics; a setting without effect
+says so in its text. `synonyms` names the broker settings for the default; the first one that is set wins.
 """
 
 import re
@@ -16,7 +16,7 @@ THROTTLED = re.compile(r"\*|((?:[0-9]{1,9}:[0-9]{1,9})?(?:,|$))*")
 
 
 def _check_replicas(text: str) -> None:
-    """See that a text is a list of PARTITION:BROKER, or *. Raises ValueError."""
+    """Check that a text is a list of PARTITION:BROKER, or *. Raises ValueError."""
     if not THROTTLED.fullmatch(text):
         raise ValueError(text)
 
@@ -81,7 +81,7 @@ SEGMENTS = table(
         "preallocate",
         BOOLEAN,
         "false",
-        "Without effect: the broker always reserves space ahead, and the size of a file is that of its records.",
+        "Without effect: the broker always preallocates space, without changing the size of the file.",
         synonyms=_of("log.preallocate"),
     ),
 )
@@ -157,8 +157,8 @@ RECORDS = table(
         "compression.type",
         STRING,
         "producer",
-        "The codec of stored batches. With producer the broker keeps each batch as it arrives; with another codec it "
-        "compresses batches anew.",
+        "The codec of stored batches. With producer the broker stores each batch as it arrives; with another codec it "
+        "recompresses batches.",
         CODECS,
         synonyms=_of("compression.type"),
     ),
@@ -232,7 +232,7 @@ RECORDS = table(
         "message.format.version",
         STRING,
         "3.0-IV1",
-        "Without effect: the format on disk is record batch v2, always.",
+        "Without effect: the format on disk is always record batch v2.",
         synonyms=_of("log.message.format.version"),
     ),
     Setting(
@@ -274,23 +274,22 @@ DURABILITY = table(
         "unclean.leader.election.enable",
         BOOLEAN,
         "false",
-        "In a cluster: a replica that is not in sync may lead where no other one lives. Records that were acknowledged "
-        "may be lost then. A partition with one replica has no other leader to elect.",
+        "In a cluster: a replica that is not in sync may become leader if no in-sync replica is alive. This may lose "
+        "acknowledged records. No effect for a partition with one replica.",
         synonyms=_of("unclean.leader.election.enable"),
     ),
     Setting(
         "leader.replication.throttled.replicas",
         LIST,
         "",
-        "Replicas that leader.replication.throttled.rate holds back where they lead: PARTITION:BROKER, or * for all.",
+        "Leader replicas to which leader.replication.throttled.rate applies: PARTITION:BROKER, or * for all.",
         REPLICAS,
     ),
     Setting(
         "follower.replication.throttled.replicas",
         LIST,
         "",
-        "Replicas that follower.replication.throttled.rate holds back where they follow: PARTITION:BROKER, or * for "
-        "all.",
+        "Follower replicas to which follower.replication.throttled.rate applies: PARTITION:BROKER, or * for all.",
         REPLICAS,
     ),
 )

@@ -1,6 +1,6 @@
-"""The table of settings that say how a broker reaches ZooKeeper safely: Kafka's names, but for those of the login.
+"""The table of settings for secure connections to ZooKeeper: Kafka's names, except for the login.
 
-Kafka has that in a JAAS file; zookeeper.sasl.client is a property of its JVM."""
+Kafka has the login in a JAAS file; zookeeper.sasl.client is a property of its JVM."""
 
 from typing import Final
 
@@ -22,8 +22,8 @@ def _store_type(name: str, what: str) -> Setting:
         f"zookeeper.ssl.{name}.type",
         STRING,
         None,
-        f"The form of {what}. Not set: by the end of the file's name, which is .pem, .p12 or .jks. A PKCS12 may be "
-        "called JKS, as keytool does; what really is a JKS is refused, with how to convert it.",
+        f"The format of {what}. Not set: from the file's extension, .pem, .p12 or .jks. A PKCS12 file may be called "
+        "JKS, as keytool does; a real JKS file is refused, with how to convert it.",
         Shape(f"one of {', '.join(STORES)}", lambda text: _any_case(text, STORES)),
     )
 
@@ -33,24 +33,24 @@ ZOOKEEPER = table(
         "zookeeper.set.acl",
         BOOLEAN,
         "false",
-        "Make nodes that only the brokers may change, and read where secrets are (/config/users, /config/brokers, "
-        "/delegation_token/tokens). It needs a login or a certificate of the broker, the same for all brokers of a "
-        "cluster. Nodes that are there already stay as they are: see pybroker zookeeper-acls.",
+        "Create nodes that only the brokers can change; nodes with secrets (/config/users, /config/brokers, "
+        "/delegation_token/tokens) can only be read by them. This needs a login or a certificate, the same for all "
+        "brokers of a cluster. Existing nodes do not change: see pybroker zookeeper-acls.",
     ),
     Setting(
         "zookeeper.sasl.client.username",
         STRING,
         None,
-        "Whom the broker logs in as at ZooKeeper, by DIGEST-MD5: a user of the section Server of its JAAS file. Kafka "
-        "has this in the section Client of a JAAS file.",
+        "The user with which the broker logs in at ZooKeeper, by DIGEST-MD5: one of the section Server of ZooKeeper's "
+        "JAAS file. Kafka has this in the section Client of a JAAS file.",
     ),
-    Setting("zookeeper.sasl.client.password", PASSWORD, None, "That user's password."),
-    Setting("zookeeper.ssl.client.enable", BOOLEAN, "false", "Speak TLS to ZooKeeper."),
+    Setting("zookeeper.sasl.client.password", PASSWORD, None, "The password of this user."),
+    Setting("zookeeper.ssl.client.enable", BOOLEAN, "false", "Use TLS for connections to ZooKeeper."),
     Setting(
         "zookeeper.clientCnxnSocket",
         STRING,
         None,
-        "Kafka wants it with TLS. Here it makes no difference.",
+        "Kafka needs it for TLS. Here it has no effect.",
         Choice((NETTY,)),
     ),
     Setting(
@@ -63,25 +63,26 @@ ZOOKEEPER = table(
         "zookeeper.ssl.keystore.password",
         PASSWORD,
         None,
-        "The password of that file; of a PEM file, that of the key in it, if it is encrypted.",
+        "The password of the key store; for a PEM file, of the key in it if that is encrypted.",
     ),
     _store_type("keystore", "zookeeper.ssl.keystore.location"),
     Setting(
         "zookeeper.ssl.truststore.location",
         STRING,
         None,
-        "The file with the certificates of those who vouch for ZooKeeper's servers. Not set: whom this machine trusts.",
+        "The file with the certificates of the authorities that are trusted for ZooKeeper's servers. Not set: those of "
+        "the system.",
     ),
-    Setting("zookeeper.ssl.truststore.password", PASSWORD, None, "The password of that file; a PEM file has none."),
+    Setting("zookeeper.ssl.truststore.password", PASSWORD, None, "The password of the trust store; PEM has none."),
     _store_type("truststore", "zookeeper.ssl.truststore.location"),
     Setting(
         "zookeeper.ssl.protocol",
         STRING,
         "TLSv1.2",
-        "The version of TLS, where zookeeper.ssl.enabled.protocols is not set.",
+        "The version of TLS, if zookeeper.ssl.enabled.protocols is not set.",
         Choice(VERSIONS),
     ),
-    Setting("zookeeper.ssl.enabled.protocols", LIST, None, "The versions of TLS.", Choice(VERSIONS)),
+    Setting("zookeeper.ssl.enabled.protocols", LIST, None, "The allowed versions of TLS.", Choice(VERSIONS)),
     Setting(
         "zookeeper.ssl.cipher.suites",
         LIST,
@@ -92,21 +93,21 @@ ZOOKEEPER = table(
         "zookeeper.ssl.endpoint.identification.algorithm",
         STRING,
         "HTTPS",
-        "Whether a server's certificate has to be of the host that zookeeper.connect names. Empty: it need not.",
+        "Whether a server's certificate must match its host in zookeeper.connect. Empty: it need not.",
         Shape("HTTPS, or nothing", lambda text: _any_case(text, ("HTTPS", ""))),
     ),
     Setting(
         "zookeeper.ssl.crl.enable",
         BOOLEAN,
         "false",
-        "Lists of certificates that were revoked are not looked at: no more can be asked for.",
+        "Certificate revocation lists are not supported, so only false is allowed.",
         Choice(("false",)),
     ),
     Setting(
         "zookeeper.ssl.ocsp.enable",
         BOOLEAN,
         "false",
-        "Nobody is asked whether a certificate was revoked: no more can be asked for.",
+        "OCSP is not supported, so only false is allowed.",
         Choice(("false",)),
     ),
 )

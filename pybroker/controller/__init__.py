@@ -1,1 +1,1 @@
-"""The elected broker's work: take the controllership, write topics, load the cluster's image."""
+"""The controller: elects leaders, writes the states of partitions, and sends these decisions to the brokers."""

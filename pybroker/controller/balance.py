@@ -1,4 +1,4 @@
-"""The balance of leaders: preferred replicas lead again if others lead too many of a broker's partitions."""
+"""The leader balance: preferred replicas become leaders again if others lead too many of a broker's partitions."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from pybroker.cluster import election as elections
-from pybroker.cluster.image import PartitionState
 from pybroker.config import BrokerConfig
-from pybroker.controller.cluster_context import ClusterContext
+from pybroker.controller.context import ControllerContext
 from pybroker.controller.inbox import Inbox
+from pybroker.decisions import election as elections
+from pybroker.decisions.image import PartitionState
 from pybroker.model import TopicPartition
 
 
-class Changes(Protocol):
-    """The controller, which writes new states."""
+class LeaderWriter(Protocol):
+    """The controller, which writes new partition states."""
 
     async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]: ...
 
@@ -23,20 +23,23 @@ class Changes(Protocol):
 class Balance:
     """Checks each broker's share of preferred leaders every `leader.imbalance.check.interval.seconds`."""
 
-    def __init__(self, config: BrokerConfig, context: ClusterContext, controller: Changes, inbox: Inbox) -> None:
+    def __init__(
+        self, config: BrokerConfig, context: ControllerContext, controller: LeaderWriter, inbox: Inbox
+    ) -> None:
         self._config = config
         self._context = context
         self._controller = controller
         self._inbox = inbox
 
     async def run(self) -> None:
+        """Queue a check at each interval, if auto.leader.rebalance.enable is set."""
         while True:
             await asyncio.sleep(self._config["leader.imbalance.check.interval.seconds"])
             if self._config["auto.leader.rebalance.enable"]:
                 self._inbox.once("balance", self._balance)
 
     async def _balance(self) -> None:
-        """Give leadership back to preferred replicas, if others lead too many of a broker's partitions."""
+        """Elect preferred replicas of each broker whose share of partitions led by others is above the limit."""
         context = self._context
         states = dict(context.states())
         share = self._config["leader.imbalance.per.broker.percentage"] / 100

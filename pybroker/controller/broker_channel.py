@@ -1,13 +1,14 @@
-"""From the controller to one broker: one connection, one queue, one request at a time, until the broker is gone.
+"""Sends the controller's requests to one broker: one connection, one queue, one request at a time.
 
-    told ──> batch: LeaderAndIsr, then UpdateMetadata, then StopReplica ──> sent, again and again until it is answered
-    the connection ends ──> opened again at once ──refused──> the process is dead: the controller is told
+    decisions ──> batch: LeaderAndIsr, then UpdateMetadata, then StopReplica ──> sent again until answered
+    the connection ends ──> reopened at once ──refused──> the process is dead: reported to the controller
 
-A broker that was never reached proves nothing by refusing: Kafka's own registers before its port accepts, and does not
-register anew when its node is deleted.
+A refused connection proves this only if the broker was reached before. Kafka's broker registers before its port
+accepts, and does not register again if its node is deleted.
 
-What is told while a batch is away goes into the next one, where later news of a partition replaces earlier. The order
-of the three is Kafka's: who becomes leader knows it before clients do, and what stops has been replaced before.
+Decisions made while a batch is in flight go into the next one, where the latest state of a partition replaces earlier
+ones. The order of the three requests is Kafka's: a leader knows its role before clients do, and a replica stops after
+it was replaced.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypedDict
 
 from pybroker import errors
-from pybroker.cluster.image import LiveBroker, PartitionState
-from pybroker.cluster.metadata_cache import FULL
-from pybroker.cluster.rollback import Known
+from pybroker.decisions.image import LiveBroker, PartitionState
+from pybroker.decisions.metadata_cache import FULL
+from pybroker.decisions.rollback import Known
 from pybroker.errors import KafkaError, system_words
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.protocol.message import R, Request
 from pybroker.protocol.wire import EncodeError
-from pybroker.upkeep import keep_up
+from pybroker.retries import keep_up
+from pybroker.tasks import wait_for_either
 
 log = logging.getLogger(__name__)
 
@@ -36,28 +39,28 @@ PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 RETRY_S = 0.1
 AGAIN_S = 1.0
 ACCEPTS_S = 1.0
-"""How long a broker may refuse connections before that is logged: it registers, and then accepts."""
+"""Seconds that a broker may refuse connections before this is logged: it registers first, then accepts."""
 OVER = (errors.STALE_CONTROLLER_EPOCH, errors.STALE_BROKER_EPOCH, errors.BROKER_NOT_AVAILABLE)
-"""Who is told, or who tells it, is no more: it is not told again."""
+"""Errors after which a request is not sent again: the controller's term or the broker's registration is over."""
 
 
 class Asked(Protocol):
-    """A connection to a broker (client/link.py)."""
+    """A connection to a broker (interbroker/link.py)."""
 
     closed: asyncio.Future[str]
 
-    async def ask(self, message: Any, version: int) -> Any:
-        """The answer to a request. Raises ConnectionError, TimeoutError."""
+    async def ask(self, message: Request[R], version: int) -> R:
+        """Send a request and return its response. Raises ConnectionError, TimeoutError."""
 
     def close(self) -> None: ...
 
 
 OpenLink = Callable[[LiveBroker], Awaitable[Asked]]
-"""Connects to a broker's inter-broker listener. Raises OSError; ConnectionRefusedError where nobody listens."""
+"""Connects to a broker's inter-broker listener. Raises OSError; ConnectionRefusedError if the port is closed."""
 
 
 class Told(NamedTuple):
-    """What is told of a partition, and the id of its topic; `offline`: replicas whose logs live brokers cannot use."""
+    """A partition's state to send, and its topic id; `offline`: replicas on live brokers whose logs are unusable."""
 
     topic_id: bytes
     state: PartitionState
@@ -66,26 +69,25 @@ class Told(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A replica is to stop fetching, or to be deleted."""
+    """A replica to stop, or with `delete` to delete."""
 
     leader_epoch: int
     delete: bool
 
 
 @dataclass(slots=True)
-class Batch:
-    """What goes out together; `live` is given with each UpdateMetadata."""
+class PendingRequests:
+    """One batch of up to three requests; `live`, the live brokers, is set if it has an UpdateMetadata."""
 
     leaders: dict[TopicPartition, Told] = field(default_factory=dict)
     metadata: dict[TopicPartition, Told] = field(default_factory=dict)
     stops: dict[TopicPartition, Stop] = field(default_factory=dict)
     live: Mapping[int, LiveBroker] | None = None
     full: bool = False
-    """`metadata` is of all partitions that there are: a topic that it does not name was deleted."""
+    """`metadata` has all partitions: topics that are not in it were deleted."""
 
     def drop_next(self) -> None:
-        """Leave out the next request, which cannot be written, and never could be: what else there is to be told goes
-        on."""
+        """Drop the next request, which can never be encoded; the others are sent."""
         if self.leaders:
             self.leaders = {}
         elif self.live is not None:
@@ -95,26 +97,26 @@ class Batch:
 
 
 class Reports(Protocol):
-    """Whoever hears what came of it: the controller."""
+    """The controller, which handles the brokers' responses."""
 
     def answered(self, broker: int, code: int) -> None:
-        """A request as a whole was answered with a code that is not 0."""
+        """Handle a whole request that a broker refused with one of OVER."""
 
     def led(self, broker: int, partition: TopicPartition, code: int) -> None:
-        """A broker became what it was told to be of a partition, or could not."""
+        """Handle a broker's LeaderAndIsr result for one partition."""
 
     def knows(self, broker: int, known: Mapping[TopicPartition, Known]) -> None:
-        """A broker knows later states of these partitions than those it was sent."""
+        """Handle states of partitions that a broker knows and that are later than those it was sent."""
 
     def stopped(self, broker: int, partition: TopicPartition, deleted: bool, code: int) -> None:
-        """A replica has stopped."""
+        """Handle a broker's StopReplica result for one partition."""
 
     def refused(self, broker: int, epoch: int) -> None:
-        """Nobody listens any more at the address of the broker that was registered under this epoch."""
+        """Handle a broker, registered with this epoch, whose address was reached before and now refuses connections."""
 
 
 class _Failed(Exception):
-    """A broker did nothing of a request, because of itself."""
+    """A broker refused a whole request with an error of its own."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -122,7 +124,7 @@ class _Failed(Exception):
 
 
 class BrokerChannel:
-    """The queue of one broker in its present registration: `epoch` is the czxid of its node."""
+    """The queue of one broker in its current registration: `epoch` is the czxid of its node."""
 
     def __init__(
         self, controller_id: int, controller_epoch: int, broker: LiveBroker, epoch: int, open_link: OpenLink,
@@ -130,26 +132,26 @@ class BrokerChannel:
     ) -> None:  # fmt: skip
         self.broker = broker
         self.epoch = epoch
-        self._head = {"controller_id": controller_id, "controller_epoch": controller_epoch, "broker_epoch": epoch}
+        self._head = _Head(controller_id=controller_id, controller_epoch=controller_epoch, broker_epoch=epoch)
         self._open_link = open_link
         self._reports = reports
-        self._batches: list[Batch] = []
+        self._batches: list[PendingRequests] = []
         self._news = asyncio.Event()
         self._link: Asked | None = None
         self._reached = False
-        """Did a connection stand in this registration, at this address?"""
-        self._sending: Batch | None = None
+        """True once a connection has succeeded in this registration, at this address."""
+        self._sending: PendingRequests | None = None
         self._refused: int = errors.NONE
-        """What the last request was refused with, as it was said."""
-        work = keep_up(self._work, f"what broker {broker.id} is told")
+        """The error that refused the last request, and that was logged."""
+        work = keep_up(self._work, f"requests to broker {broker.id}")
         self._task = asyncio.get_running_loop().create_task(work)
 
-    # -- what is to be told ------------------------------------------------------------------------------------------
+    # -- queueing ----------------------------------------------------------------------------------------------------
 
     def lead_and_follow(self, told: Mapping[TopicPartition, Told]) -> None:
-        """LeaderAndIsr of these partitions."""
+        """Queue a LeaderAndIsr of these partitions."""
         batch = self._batch()
-        if batch.stops.keys() & told.keys():  # what stopped comes again: behind it
+        if batch.stops.keys() & told.keys():  # a stopped replica starts again: send this after the stop
             batch = self._append()
         batch.leaders.update(told)
         self._news.set()
@@ -158,8 +160,8 @@ class BrokerChannel:
         self, told: Mapping[TopicPartition, Told], live: Mapping[int, LiveBroker], *, first: bool = False,
         full: bool = False,
     ) -> None:  # fmt: skip
-        """UpdateMetadata of these partitions, and of who is alive; `first`, or of no partition, it goes before what
-        comes later, for who follows has to know where leaders are. `full`: there are no others."""
+        """Queue an UpdateMetadata of these partitions and the live brokers. With `first`, or without partitions, it is
+        sent before later LeaderAndIsr requests: followers need the addresses. `full`: these are all partitions."""
         batch = self._batch()
         if first or not told:
             self._append()
@@ -169,9 +171,9 @@ class BrokerChannel:
         self._news.set()
 
     def stop_replicas(self, stops: Mapping[TopicPartition, Stop]) -> None:
-        """StopReplica of these partitions."""
+        """Queue a StopReplica of these partitions."""
         batch = self._batch()
-        if batch.stops.keys() & stops.keys():  # first to stop, then to be deleted
+        if batch.stops.keys() & stops.keys():  # stop first, then delete
             batch = self._append()
         batch.stops.update(stops)
         self._news.set()
@@ -180,22 +182,22 @@ class BrokerChannel:
         self._task.cancel()
 
     def moved(self, broker: LiveBroker) -> None:
-        """It is reached elsewhere, in the same registration: what it is to be told goes there."""
+        """Send further requests to the broker's new address, in the same registration."""
         self.broker, self._reached = broker, False
         if self._link is not None:
             self._link.close()
 
-    def _batch(self) -> Batch:
+    def _batch(self) -> PendingRequests:
         return self._batches[-1] if self._batches else self._append()
 
-    def _append(self) -> Batch:
-        self._batches.append(Batch())
+    def _append(self) -> PendingRequests:
+        self._batches.append(PendingRequests())
         return self._batches[-1]
 
     async def ask(self, topics: Mapping[TopicPartition, bytes]) -> tuple[dict[TopicPartition, Known], int]:
-        """Ask the broker what it knows of partitions of topics with these ids, and for the latest broker epoch that it
-        has had. Uses a connection of its own, ahead of the queue. Kafka's broker answers nothing and -1. Raises
-        OSError, KafkaError."""
+        """Query the broker's states of partitions of topics with these ids, and its latest broker epoch. Uses a
+        connection of its own, ahead of the queue. Kafka's broker returns no states and -1. Raises OSError, KafkaError.
+        """
         kind = m.LeaderAndIsrRequest
         by_topic: dict[tuple[str, bytes], list[int]] = {}
         for (name, index), topic_id in topics.items():
@@ -211,10 +213,10 @@ class BrokerChannel:
         finally:
             link.close()
         if answer.error_code:
-            raise KafkaError(answer.error_code, f"broker {self.broker.id} does not say what it knows")
+            raise KafkaError(answer.error_code, f"broker {self.broker.id} does not report its partition states")
         return _known(answer), answer.latest_broker_epoch
 
-    # -- telling it --------------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         try:
@@ -239,35 +241,30 @@ class BrokerChannel:
                 if broker is self.broker:
                     self._reached = True
                     return link
-                link.close()  # it is reached elsewhere meanwhile
+                link.close()  # the broker's address changed meanwhile
                 continue
             except OSError as problem:
                 proof = isinstance(problem, ConnectionRefusedError) and self._reached
                 if proof:
                     self._reports.refused(self.broker.id, self.epoch)
                 elif clock() - began_s >= ACCEPTS_S and (why := _why(problem)) != said:
-                    # Logged again if the reason changes, or after it was reached.
+                    # Logged again if the reason changes, or after the broker was reached.
                     at = ",".join(f"{at.host}:{at.port}" for at in broker.endpoints.values())
                     reason = system_words(problem)
                     event(log, logging.WARNING, "broker not reached", broker=broker.id, at=at, reason=reason)
                     said = why
             await asyncio.sleep(RETRY_S)
 
-    async def _next(self, link: Asked) -> Batch | None:
-        """The next batch; None where the connection ended first."""
+    async def _next(self, link: Asked) -> PendingRequests | None:
+        """Wait for the next batch; None if the connection ends first."""
         self._news.clear()
         if not self._batches:
-            waiting = asyncio.get_running_loop().create_task(self._news.wait())
-            ends: list[asyncio.Future[Any]] = [waiting, link.closed]
-            try:
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                waiting.cancel()
+            await wait_for_either(self._news, link.closed)
         return None if link.closed.done() or not self._batches else self._batches.pop(0)
 
-    async def _send(self, link: Asked, batch: Batch) -> bool:
-        """Send a batch, and report what came of it; False where it is to be sent again, as the connection ended, or the
-        broker failed with it. What is sent twice is harmless: the epochs say so."""
+    async def _send(self, link: Asked, batch: PendingRequests) -> bool:
+        """Send a batch and report the results. False if it must be sent again, because the connection ended or the
+        broker failed. Sending a request twice is harmless: the epochs fence it."""
         try:
             if batch.leaders:
                 self._led(batch, await link.ask(self._leader_and_isr(batch), LEADER_AND_ISR))
@@ -278,24 +275,24 @@ class BrokerChannel:
             if batch.stops:
                 self._stopped(batch, await link.ask(self._stop_replica(batch), STOP_REPLICA))
         except (ConnectionError, TimeoutError) as problem:
-            event(log, logging.WARNING, "broker not told", broker=self.broker.id, reason=problem)
+            event(log, logging.WARNING, "broker request failed", broker=self.broker.id, reason=problem)
             link.close()
             return False
         except EncodeError as problem:
-            event(log, logging.ERROR, "broker cannot be told", broker=self.broker.id, reason=problem)
+            event(log, logging.ERROR, "broker request not encodable", broker=self.broker.id, reason=problem)
             batch.drop_next()
             return False
         except _Failed as problem:
             if problem.code != self._refused:
                 reason = f"it answered {errors.lookup(problem.code).name}"
-                event(log, logging.WARNING, "broker not told", broker=self.broker.id, reason=reason)
+                event(log, logging.WARNING, "broker request failed", broker=self.broker.id, reason=reason)
             self._refused = problem.code
             await asyncio.sleep(AGAIN_S)
             return False
         self._refused = errors.NONE
         return True
 
-    def _leader_and_isr(self, batch: Batch) -> Any:
+    def _leader_and_isr(self, batch: PendingRequests) -> m.LeaderAndIsrRequest:
         kind = m.LeaderAndIsrRequest
         states = kind.TopicStates.PartitionStates
         topics = [
@@ -329,7 +326,7 @@ class BrokerChannel:
                 leaders.append(kind.LiveLeaders(broker_id=broker_id, host_name=at.host, port=at.port))
         return kind(type=0, topic_states=topics, live_leaders=leaders, **self._head)
 
-    def _update_metadata(self, batch: Batch) -> Any:
+    def _update_metadata(self, batch: PendingRequests) -> m.UpdateMetadataRequest:
         kind = m.UpdateMetadataRequest
         states = kind.TopicStates.PartitionStates
         live = batch.live or {}
@@ -365,10 +362,10 @@ class BrokerChannel:
         ]
         return kind(topic_states=topics, live_brokers=brokers, type=FULL if batch.full else 0, **self._head)
 
-    def _stop_replica(self, batch: Batch) -> Any:
+    def _stop_replica(self, batch: PendingRequests) -> m.StopReplicaRequest:
         kind = m.StopReplicaRequest
         states = kind.TopicStates.PartitionStates
-        topics: dict[str, list[Any]] = {}
+        topics: dict[str, list[m.StopReplicaRequest.TopicStates.PartitionStates]] = {}
         for (name, index), stop in batch.stops.items():
             topics.setdefault(name, []).append(
                 states(partition_index=index, leader_epoch=stop.leader_epoch, delete_partition=stop.delete)
@@ -376,16 +373,16 @@ class BrokerChannel:
         named = [kind.TopicStates(topic_name=name, partition_states=found) for name, found in topics.items()]
         return kind(topic_states=named, **self._head)
 
-    # -- what came of it ---------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------------------
 
     def _whole(self, code: int) -> None:
-        """Raises _Failed for a code that says nothing of who is told what: it may be another one the next time."""
+        """Report an error in OVER. Raise _Failed for any other: the request is sent again."""
         if code in OVER:
             self._reports.answered(self.broker.id, code)
         elif code:
             raise _Failed(code)
 
-    def _led(self, batch: Batch, answer: Any) -> None:
+    def _led(self, batch: PendingRequests, answer: m.LeaderAndIsrResponse) -> None:
         self._whole(answer.error_code)
         if answer.error_code:
             return  # the answer has no partitions
@@ -398,7 +395,7 @@ class BrokerChannel:
                     key = TopicPartition(names[topic.topic_id], p.partition_index)
                     self._reports.led(self.broker.id, key, p.error_code)
 
-    def _stopped(self, batch: Batch, answer: Any) -> None:
+    def _stopped(self, batch: PendingRequests, answer: m.StopReplicaResponse) -> None:
         self._whole(answer.error_code)
         failed = {TopicPartition(p.topic_name, p.partition_index): p.error_code for p in answer.partition_errors}
         for key, stop in batch.stops.items():
@@ -407,12 +404,12 @@ class BrokerChannel:
 
 
 def _why(problem: OSError) -> str:
-    """The kind of a failure to connect, in the same words each time it occurs."""
+    """The kind of a connection failure, as text that is equal each time it occurs."""
     return f"{type(problem).__name__} {problem.errno}"
 
 
-def _known(answer: Any) -> dict[TopicPartition, Known]:
-    """The broker's knowledge of its partitions, from its answer."""
+def _known(answer: m.LeaderAndIsrResponse) -> dict[TopicPartition, Known]:
+    """The broker's states of its partitions, from its response."""
     return {
         TopicPartition(p.topic_name, p.partition_index): Known(
             p.leader_epoch, p.partition_epoch, p.leader, tuple(p.isr), p.log_epoch, p.log_end
@@ -421,8 +418,23 @@ def _known(answer: Any) -> dict[TopicPartition, Known]:
     }
 
 
-def _decided(state: PartitionState) -> dict[str, Any]:
-    """What LeaderAndIsr and UpdateMetadata both say of a partition."""
+class _Head(TypedDict):
+    """The first fields of each request."""
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+
+
+class _Decided(TypedDict):
+    controller_epoch: int
+    leader: int
+    leader_epoch: int
+    isr: list[int]
+
+
+def _decided(state: PartitionState) -> _Decided:
+    """The fields of a partition in both LeaderAndIsr and UpdateMetadata."""
     return {
         "controller_epoch": state.controller_epoch,
         "leader": state.leader,
@@ -432,7 +444,7 @@ def _decided(state: PartitionState) -> dict[str, Any]:
 
 
 def _by_topic(told: Mapping[TopicPartition, Told]) -> Iterable[tuple[str, bytes, list[tuple[int, Told]]]]:
-    """(name, id, its partitions in their order) of each topic."""
+    """(name, id, sorted partitions) of each topic."""
     topics: dict[tuple[str, bytes], list[tuple[int, Told]]] = {}
     for (name, index), each in sorted(told.items()):
         topics.setdefault((name, each.topic_id), []).append((index, each))

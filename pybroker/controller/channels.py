@@ -1,16 +1,16 @@
-"""The channels to all live brokers: they carry the controller's decisions to the brokers concerned."""
+"""The channels to all live brokers, and which of them get a decision of the controller."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from pybroker.controller.broker_channel import BrokerChannel, OpenLink, Reports
-from pybroker.controller.cluster_context import ClusterContext
+from pybroker.controller.context import ControllerContext
 from pybroker.model import TopicPartition
 
 
 class Channels(dict[int, BrokerChannel]):
-    """The channel of each live broker. They report the brokers' answers to `reports`."""
+    """The channel of each live broker. They report the brokers' responses to `reports`."""
 
     def __init__(self, broker_id: int, open_link: OpenLink, reports: Reports) -> None:
         super().__init__()
@@ -18,8 +18,8 @@ class Channels(dict[int, BrokerChannel]):
         self._open_link = open_link
         self._reports = reports
 
-    def open(self, context: ClusterContext, brokers: Iterable[int]) -> None:
-        """Open channels to brokers that are registered."""
+    def open(self, context: ControllerContext, brokers: Iterable[int]) -> None:
+        """Open channels to registered brokers."""
         for broker in brokers:
             self[broker] = BrokerChannel(
                 self._broker_id, context.fence.epoch, context.brokers[broker], context.epochs[broker],
@@ -27,12 +27,12 @@ class Channels(dict[int, BrokerChannel]):
             )  # fmt: skip
 
     def close(self, brokers: Iterable[int]) -> None:
-        """Close the channels to brokers that are gone, or all: the term is over."""
+        """Close the channels to these brokers."""
         for broker in list(brokers):
             self.pop(broker).close()
 
     def lead_and_follow(
-        self, context: ClusterContext, keys: Iterable[TopicPartition], new: Iterable[TopicPartition] = ()
+        self, context: ControllerContext, keys: Iterable[TopicPartition], new: Iterable[TopicPartition] = ()
     ) -> None:
         """Send LeaderAndIsr for these partitions to their replicas; those in `new` are new."""
         by_broker: dict[int, list[TopicPartition]] = {}
@@ -45,17 +45,17 @@ class Channels(dict[int, BrokerChannel]):
             if broker in self:
                 self[broker].lead_and_follow(context.told(its, fresh))
 
-    def all_held(self, context: ClusterContext, broker: int) -> None:
+    def all_held(self, context: ControllerContext, broker: int) -> None:
         """Send one broker LeaderAndIsr for all partitions that it holds."""
         its = [key for key, state in context.states() if broker in state.replicas]
         self[broker].lead_and_follow(context.told(its))
 
     def update_metadata(
-        self, context: ClusterContext, keys: Iterable[TopicPartition], to: Iterable[int] | None = None, *,
+        self, context: ControllerContext, keys: Iterable[TopicPartition], to: Iterable[int] | None = None, *,
         first: bool = False, full: bool = False,
     ) -> None:  # fmt: skip
         """Send UpdateMetadata for these partitions to all live brokers, or to some. `first` and `full` as in a channel;
-        a topic that cannot be read is no reason for brokers to forget it."""
+        not `full` while topics cannot be read, or brokers would forget these."""
         told, live = context.told(keys), dict(context.brokers)
         full = full and not context.damaged
         for broker in self if to is None else to:

@@ -1,14 +1,17 @@
-"""The controller of a cluster: one task with one inbox, on the broker that was elected.
+"""The controller of a cluster: one task with one inbox, on the elected broker.
 
-    standing ──/controller is free: elected──> reigning ──another's epoch, the session is over,
-                                                  │              or /controller is no longer its own──> standing
-        watches, answers, timers, requests ──> inbox ──one at a time──> cluster/election.py decides
-                                                  ──> states are written by their versions, behind the epoch
-                                                  ──> brokers are told, each by a queue of its own
+    candidate ──/controller is free: elected──> controller ──later epoch, session over, /controller lost──> candidate.
+                                                  │
+        watches, responses, timers, requests ──> inbox ──one at a time──> decisions/election.py decides
+                                                  ──> states are written, with checks of version and epoch
+                                                  ──> brokers get requests, each from its own queue.
 
-It may die between any two steps: the next one finds all that it needs in the store. What it does when it is elected:
-who is alive and what there is, is read behind watches; brokers are told who is alive; partitions without a live leader
-get one; each broker is told all that it holds, and everybody all there is; then deletions go on.
+It may die between any two steps: the next controller finds all that it needs in the store. An elected controller:
+1. sets watches, and reads live brokers and topics;
+2. sends the live brokers to all brokers;
+3. elects leaders of partitions without a live one;
+4. sends each broker LeaderAndIsr of all its replicas, and UpdateMetadata of all partitions;
+5. continues deletions.
 """
 
 from __future__ import annotations
@@ -19,48 +22,54 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import TypeVar
 
 from pybroker import errors
-from pybroker.cluster import election as elections
-from pybroker.cluster.changes import Changes
-from pybroker.cluster.image import PartitionState, TopicImage
-from pybroker.cluster.rollback import Known
 from pybroker.config import BrokerConfig, TopicConfig
-from pybroker.controller import failures, nodes
+from pybroker.controller import broker_failures
 from pybroker.controller.balance import Balance
 from pybroker.controller.broker_channel import OpenLink
 from pybroker.controller.candidacy import Candidacy
 from pybroker.controller.channels import Channels
-from pybroker.controller.cluster_context import ClusterContext
+from pybroker.controller.context import ControllerContext
 from pybroker.controller.damage import AGAIN_S
-from pybroker.controller.election import Deposed, Fence, check_node
 from pybroker.controller.inbox import Inbox
 from pybroker.controller.restoration import Restoration, add_lost_partitions, raise_above
 from pybroker.controller.topic_deletion import Deletions
 from pybroker.coordination.store import ENDED, Session, SessionState, StoreError, WatchEvent
+from pybroker.decisions import election as elections
+from pybroker.decisions.changes import Changes
+from pybroker.decisions.image import NO_LEADER, PartitionState, TopicImage
+from pybroker.decisions.rollback import Known
 from pybroker.errors import KafkaError
 from pybroker.logs import event
+from pybroker.metadata import nodes
+from pybroker.metadata.controllership import Deposed, Fence, check_node
 from pybroker.model import TopicPartition
+from pybroker.retries import keep_up
 from pybroker.tasks import cancel_and_wait
-from pybroker.upkeep import keep_up
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 HAND_OVER_S = 1.0
-"""How long a controller that stops leaves an election to others: they hold one in milliseconds, if there are any."""
+"""Seconds that a stopping controller leaves elections to other brokers, which need only milliseconds."""
 STOPS = "this broker stops"
 
 
 class Controller:
-    """Of the broker `broker_id`, in one session."""
+    """Stands for election and acts as controller, for broker `broker_id` in one session."""
 
     def __init__(
         self, session: Session, broker_id: int, config: BrokerConfig,
         topic_config: Callable[[str], Mapping[str, str]], known: Callable[[str], TopicImage | None],
-        open_link: OpenLink, wall_ms: Callable[[], int], changes: Changes,
+        open_link: OpenLink, wall_ms: Callable[[], int], changes: Changes, remember_deleted: bool = False,
     ) -> None:  # fmt: skip
-        """`topic_config` gives a topic's own settings, `known` its partitions, as this broker knows them."""
+        """`topic_config` returns a topic's own settings, `known` its partitions in this broker's metadata.
+        `remember_deleted`: keep the ids of deleted topics in the store."""
+        self._remember_deleted = remember_deleted
+        self._taking_over: asyncio.Future[None] | None = None
+        self._why = STOPS
         self._known = known
         self._changes = changes
         self._session = session
@@ -71,56 +80,68 @@ class Controller:
         self._inbox = Inbox(broker_id)  # a new one for each term
         self.channels = Channels(broker_id, open_link, self)
         self._task: asyncio.Task[None] | None = None
-        self.context: ClusterContext | None = None  # while it is the controller
+        self.context: ControllerContext | None = None  # None while this broker is not the controller
         self._deletions: Deletions | None = None
         self._restoration: Restoration | None = None
         self._refusals: set[tuple[int, int]] = set()
         """(broker, code) of each refusal that was logged, in any term, until the broker executes a request again."""
         self._step = 1
-        """By how much the controller epoch is raised when a broker knows a later one: twice as much each time, because
-        the broker does not say which."""
+        """The step by which the controller epoch is raised when a broker knows a later one. It doubles each time, as
+        the broker does not report its epoch."""
+
+    @property
+    def term(self) -> ControllerContext | None:
+        """The session and fence to write with; None while this broker is not the controller."""
+        return self.context
 
     @property
     def active(self) -> bool:
-        """Is this broker the controller?"""
+        """True if this broker is the controller."""
         return self.context is not None
 
-    def start(self) -> None:
-        """Stand for election, again and again, until the session ends."""
-        self._task = asyncio.get_running_loop().create_task(self._candidacy.stand())
+    def start(self, fence: Fence | None = None) -> None:
+        """Stand for election until the session ends; with a `fence` this broker is already elected."""
+        self._task = asyncio.get_running_loop().create_task(self._candidacy.stand(fence))
 
-    async def stop(self) -> None:
-        """Resign; the node of the controllership goes with the session."""
+    async def taken_over(self) -> None:
+        """Wait until the next term has taken over. Raises StoreError if the controller resigns before."""
+        self._taking_over = asyncio.get_running_loop().create_future()
+        await self._taking_over
+
+    async def stop(self, why: str = "it was stopped") -> None:
+        """Resign; /controller is deleted when the session ends."""
+        self._why = why
         if self._task is not None:
             await cancel_and_wait(self._task)
 
     async def hand_over(self) -> None:
-        """Resign if this broker is the controller, and let the others stand for election first."""
+        """Resign if this broker is the controller, and let other brokers stand for election first."""
         if self.context is not None:
             self._candidacy.wait(HAND_OVER_S)
             with contextlib.suppress(KafkaError, TimeoutError):
                 await asyncio.wait_for(self.ask(functools.partial(self._over, STOPS)), HAND_OVER_S)
 
-    # -- the reign -----------------------------------------------------------------------------------------------------
+    # -- one term ------------------------------------------------------------------------------------------------------
 
     async def _reign(self, fence: Fence) -> None:
-        """Be the controller until it is over."""
-        event(log, logging.INFO, "elected controller", broker=self._broker_id, epoch=fence.epoch)
+        """Run one term as controller: take over, then process the inbox until the epoch or session ends."""
+        event(log, logging.INFO, "controller elected", broker=self._broker_id, epoch=fence.epoch)
         inbox = self._inbox = Inbox(self._broker_id)
-        context = self.context = ClusterContext(self._session, fence)
-        self._deletions = Deletions(context, self)
+        context = self.context = ControllerContext(self._session, fence)
+        self._deletions = Deletions(context, self, remember=self._remember_deleted)
         self._restoration = Restoration(context, self.channels, self._unclean, self, inbox)
         self._session.listen(self._heed)
         balance = Balance(self._config, context, self, inbox)
         loop = asyncio.get_running_loop()
         timers = [
             loop.create_task(keep_up(balance.run, "balance of leaders")),
-            loop.create_task(keep_up(self._look_again, "look at what is left out")),
+            loop.create_task(keep_up(self._look_again, "check of unreadable nodes")),
         ]
-        why = "it was stopped"
+        why = ""  # empty if `stop` ends the term
         try:
             await self._check_node()
             await self._take_over()
+            self._tell_taken_over(None)
             await inbox.work()
         except Deposed as problem:
             why = problem.message
@@ -133,6 +154,8 @@ class Controller:
             why = str(problem)
             raise
         finally:
+            why = why or self._why
+            self._tell_taken_over(StoreError(detail=f"the controller resigned: {why}"))
             level = logging.INFO if why == STOPS else logging.WARNING
             event(log, level, "controller resigned", epoch=fence.epoch, cause=why)
             for timer in timers:
@@ -142,8 +165,17 @@ class Controller:
             self.context = self._deletions = self._restoration = None
             self.channels.close(self.channels)
 
+    def _tell_taken_over(self, problem: StoreError | None) -> None:
+        waiting, self._taking_over = self._taking_over, None
+        if waiting is None or waiting.done():
+            return
+        if problem is None:
+            waiting.set_result(None)
+        else:
+            waiting.set_exception(problem)
+
     def _heed(self, state: SessionState) -> None:
-        """Connected again: the watches are gone. Ended: so is this."""
+        """Read everything again after a reconnect, which loses the watches; end the term with the session."""
         if self.context is None:
             return
         if state in ENDED:
@@ -157,18 +189,18 @@ class Controller:
             self._inbox.once("log dirs", self._log_dirs)
 
     async def _check_node(self) -> None:
-        """End the term where its node is gone or another's; else watch it."""
+        """End the term if /controller is gone or another broker's; otherwise watch it."""
         inbox = self._inbox
         await check_node(
             self._session, self._broker_id, lambda _: inbox.once("controllership", self._check_node)
         )
 
-    async def _over(self, why: str = "the session of the controller is over") -> None:
+    async def _over(self, why: str = "the session of the controller has ended") -> None:
         raise KafkaError(errors.NOT_CONTROLLER, why)
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    async def ask(self, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def ask(self, work: Callable[[], Awaitable[T]]) -> T:
         """Execute a request in its turn. Raises NOT_CONTROLLER, and what the request raises."""
         if self.context is None:
             raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is not the controller")
@@ -192,7 +224,7 @@ class Controller:
         restored = await self.restoration.restore()
         await self._create_missing()
         gone = {broker for _, state in context.states() for broker in state.isr} - context.brokers.keys()
-        changed = await self._elect(f"brokers gone: {_names(gone)}" if gone else "the controller is new")
+        changed = await self._elect(f"brokers gone: {_names(gone)}" if gone else "new controller")
         self._lead_and_follow([key for key, _ in context.states() if key not in changed | restored])
         self._tell_metadata([key for key, _ in context.states()], full=True)
         await self._delete()
@@ -200,20 +232,20 @@ class Controller:
         await context.make_feature_node()
 
     @property
-    def _context(self) -> ClusterContext:
+    def _context(self) -> ControllerContext:
         if self.context is None:
-            raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is the controller no more")
+            raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is no longer the controller")
         return self.context
 
     @property
     def restoration(self) -> Restoration:
         """The restoration of this term. Raises NOT_CONTROLLER."""
         if self._restoration is None:
-            raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is the controller no more")
+            raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is no longer the controller")
         return self._restoration
 
     async def _create_missing(self) -> set[TopicPartition]:
-        """Give the partitions a first state that have none; those."""
+        """Write a first state of each partition without one, and return these partitions."""
         context, restoration = self._context, self.restoration
         live = context.brokers.keys() - context.leaving
 
@@ -238,7 +270,8 @@ class Controller:
         return bool(TopicConfig(self._config, own, stored=True)["unclean.leader.election.enable"])
 
     async def _elect(self, cause: str) -> set[TopicPartition]:
-        """Elect and shrink wherever who is alive asks for it, and tell the replicas; the partitions that changed."""
+        """Elect leaders and shrink ISRs where the live brokers require it, and send the changes to the replicas. Return
+        the partitions that changed."""
         context, unclean = self._context, functools.cache(self._unclean)
 
         def elect(key: TopicPartition, state: PartitionState) -> PartitionState | None:
@@ -250,7 +283,7 @@ class Controller:
         return await self._change(context.decide(elect), cause)
 
     async def _change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
-        """Write new states, and tell their replicas."""
+        """Write new states, and send them to their replicas. Return the partitions that were written."""
         context = self._context
         before = {key: context.state(key) for key in changes}
         done = await context.write_states(changes)
@@ -266,18 +299,21 @@ class Controller:
         """Log a change that was written, and keep it for /changes."""
         assert was is not None
         what, unclean = self._changes.written(key, was, state, cause)
+        level = logging.WARNING if unclean else logging.INFO
+        if state.leader == NO_LEADER != was.leader:
+            what, level = "partition without leader", logging.WARNING
         event(
-            log, logging.WARNING if unclean else logging.INFO, what, partition=key, leader=state.leader,
+            log, level, what, partition=key, leader=state.leader,
             leader_epoch=state.leader_epoch, isr=",".join(map(str, state.isr)), leader_before=was.leader,
             unclean=unclean or None, cause=cause,
         )  # fmt: skip
 
-    async def _elect_again(self, cause: str = "somebody else had written") -> None:
+    async def _elect_again(self, cause: str = "a state was modified by another writer") -> None:
         news = await self._create_missing()
         self._tell_metadata(news | await self._elect(cause))
 
     def settings_changed(self) -> None:
-        """Elect where unclean.leader.election.enable allows it now."""
+        """Elect leaders that unclean.leader.election.enable now allows."""
         self._inbox.once("settings", lambda: self._elect_again("settings changed"))
 
     def _lead_and_follow(self, keys: Iterable[TopicPartition], new: Iterable[TopicPartition] = ()) -> None:
@@ -286,7 +322,7 @@ class Controller:
     def _tell_metadata(self, keys: Iterable[TopicPartition], *, full: bool = False) -> None:
         self.channels.update_metadata(self._context, keys, full=full)
 
-    # -- what watches say --------------------------------------------------------------------------------------------
+    # -- watches -----------------------------------------------------------------------------------------------------
 
     def _on_brokers(self, _: WatchEvent) -> None:
         self._inbox.once("brokers", self._brokers)
@@ -300,7 +336,7 @@ class Controller:
         self._inbox.once("deletions", self._delete)
 
     async def _brokers(self) -> None:
-        """Brokers came, went, came again under another epoch, or changed."""
+        """Handle brokers that came, went, registered again with a new epoch, or changed."""
         context = self._context
         brokers, epochs = await context.read_brokers(self._on_brokers)
         gone = {b for b, epoch in context.epochs.items() if epochs.get(b) != epoch}
@@ -316,14 +352,14 @@ class Controller:
         for broker in changed:
             self.channels[broker].moved(brokers[broker])
         event(log, logging.INFO, "brokers changed", came=_names(came), gone=_names(gone), live=_names(brokers))
-        # Who went and came is first gone: what it was told before, it does not know any more.
+        # A broker that registered again is first treated as gone: it has lost what it was sent before.
         live = {b: each for b, each in brokers.items() if b not in came}
         context.brokers, context.epochs = live, {b: epochs[b] for b in live}
         touched = await self._elect(f"brokers gone: {_names(gone)}") if gone else set[TopicPartition]()
         context.brokers, context.epochs = brokers, epochs
         self.channels.open(context, came)
         if came or changed:
-            # Live brokers first, then leaders: Kafka's broker follows no leader that it does not know to be alive.
+            # Live brokers first, then leaders: Kafka's broker does not follow a leader that is not in its metadata.
             self.channels.update_metadata(context, (), self.channels.keys() - came)
             self.channels.update_metadata(context, [key for key, _ in context.states()], came, first=True, full=True)
         touched |= await self._create_missing()
@@ -333,11 +369,11 @@ class Controller:
             touched |= await self._elect(f"brokers came: {_names(came)}")
             for broker in came:
                 self.channels.all_held(context, broker)
-        self._tell_metadata(touched | usable)  # a leader's ISR takes in no broker whose replica is offline there
+        self._tell_metadata(touched | usable)  # a leader does not add an offline replica to the ISR
         await self._delete()
 
     async def _topics(self) -> None:
-        """Topics came, have more partitions, or were removed by hand."""
+        """Handle topics that came, grew, or were removed by hand."""
         context = self._context
         assert self._deletions is not None
         was_damaged = set(context.damaged)
@@ -346,9 +382,9 @@ class Controller:
         self._deletions.tell_gone(gone)
         news = mended | await self._create_missing()
         if mended:
-            news |= await self._elect("what the store has of a topic can be read")
+            news |= await self._elect("a topic is readable again")
             self._lead_and_follow(mended)
-        if was_damaged and not context.damaged:  # all there is can be told again, and so what is gone
+        if was_damaged and not context.damaged:  # a full update, from which brokers see what is gone, is possible again
             self._tell_metadata([key for key, _ in context.states()], full=True)
         elif news:
             self._tell_metadata(news)
@@ -356,7 +392,7 @@ class Controller:
             self._inbox.once("deletions", self._delete)
 
     async def _look_again(self) -> None:
-        """Judge left-out topics again, on a timer: no watch fires when the ACL of a node changes."""
+        """Read topics that are left out again, on a timer: no watch fires when the ACL of a node changes."""
         while True:
             await asyncio.sleep(AGAIN_S)
             context = self._context
@@ -367,10 +403,11 @@ class Controller:
                 self._inbox.once("log dirs", self._log_dirs)
 
     async def _log_dirs(self) -> None:
-        """Send LeaderAndIsr to brokers whose log dirs failed, became full, or have room again: their answers say which
-        replicas they can use."""
+        """Send LeaderAndIsr to brokers whose log dirs failed, became full, or have room again: their responses show
+        which replicas they can use."""
         context = self._context
-        for broker in await failures.failed_log_dirs(context, lambda _: self._inbox.once("log dirs", self._log_dirs)):
+        again = functools.partial(self._inbox.once, "log dirs", self._log_dirs)
+        for broker in await broker_failures.failed_log_dirs(context, lambda _: again()):
             event(log, logging.WARNING, "log dirs changed", broker=broker)
             self.channels.all_held(context, broker)
 
@@ -384,7 +421,7 @@ class Controller:
     async def _wishes(self) -> list[str]:
         return await self._context.names(nodes.DELETIONS, self._on_deletions)
 
-    # -- what channels report ----------------------------------------------------------------------------------------
+    # -- brokers' responses ------------------------------------------------------------------------------------------
 
     def answered(self, broker: int, code: int) -> None:
         if (broker, code) not in self._refusals:
@@ -415,8 +452,8 @@ class Controller:
                 self.context.failed.discard((broker, partition))
                 cause = f"broker {broker} can use a log again"
                 self._inbox.once(f"usable {broker}", lambda: self._logs_changed(broker, cause))
-        elif code in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):  # else the epochs say so
-            self.context.failed.add((broker, partition))  # before the election, which is of all that are reported
+        elif code in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):  # other errors are stale epochs
+            self.context.failed.add((broker, partition))  # now: the queued election covers all failures reported so far
             self._inbox.once(f"failed {broker}", lambda: self._elect_again(f"broker {broker} cannot use a log"))
 
     async def _room_changed(self, broker: int) -> None:
@@ -424,7 +461,7 @@ class Controller:
         await self._logs_changed(broker, f"broker {broker} {'has a full log dir' if full else 'has room again'}")
 
     async def _logs_changed(self, broker: int, cause: str) -> None:
-        """Replicas of a broker can be used less, or more, than before: elect, and announce which may be in sync."""
+        """Elect leaders after some replicas of a broker became usable or unusable, and announce their state."""
         touched = await self._elect(cause)
         its = {key for key, state in self._context.states() if broker in state.replicas}
         self._tell_metadata(touched | its)
@@ -437,15 +474,16 @@ class Controller:
         self._inbox.put(note)
 
     def refused(self, broker: int, epoch: int) -> None:
-        """Nobody listens where a broker was: its process is dead, and its node need not wait for the session."""
+        """Delete the node of a broker whose address refuses: its process is dead, so its session need not expire."""
         if not self._config["broker.death.proof.enable"]:
             return
-        self._inbox.once(f"bury {broker}", lambda: failures.bury(self._context, broker, epoch))
+        self._inbox.once(f"bury {broker}", lambda: broker_failures.bury(self._context, broker, epoch))
 
-    # -- what requests and the balance write -------------------------------------------------------------------------
+    # -- writes for requests and the leader balance ------------------------------------------------------------------
 
     async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
-        """Write states that a request asked for, tell replicas and everybody; those that were written."""
+        """Write new states, send them to their replicas, and update all brokers' metadata. Return the partitions that
+        were written."""
         done = await self._change(changes, cause)
         self._tell_metadata(done)
         return done

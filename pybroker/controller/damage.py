@@ -1,6 +1,6 @@
 """Topics that a controller leaves out, because their nodes are damaged or its own work on them failed.
 
-    led ──nodes damaged, or an exception about it──> left out: logged once a reason; brokers serve it as they know it
+    handled ──nodes damaged, or work on it failed──> left out: logged once a reason; brokers go on serving it
      ^                                                   │
      └── judged sound: its node changed, or the timer ───┘
 
@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Set
 from typing import Final, NamedTuple, TypeVar
 
 from pybroker import errors
-from pybroker.controller import nodes
 from pybroker.coordination.store import (
     BadArguments,
     ConnectionLoss,
@@ -25,19 +24,20 @@ from pybroker.coordination.store import (
 )
 from pybroker.errors import KafkaError
 from pybroker.logs import event
+from pybroker.metadata import nodes
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 AGAIN_S: Final = 10.0
-"""How often topics that are left out are judged again, and unreadable nodes are read again."""
+"""Seconds until topics that are left out, and unreadable nodes, are read again."""
 
 
 class _Why(NamedTuple):
     reason: str
     judged: bool
-    """True where the nodes themselves are damaged; False where work on the topic failed."""
+    """True if the nodes themselves are damaged; False if work on the topic failed."""
 
 
 class Damaged(Set[str]):
@@ -71,12 +71,12 @@ class Damaged(Set[str]):
             event(log, logging.WARNING, "topic damaged", topic=topic, reason=reason, exc_info=mistake)
 
     def sound(self, topic: str) -> bool:
-        """Take a topic back whose nodes are sound; True if it was left out. If work on it had failed, the same failure
+        """Take back a topic whose nodes are sound. True if it was left out. If work on it had failed, the same failure
         is not logged again."""
         why = self._why.pop(topic, None)
         if why is not None and why.judged:
             self._said.pop(topic, None)
-            event(log, logging.INFO, "topic mended", topic=topic)
+            event(log, logging.INFO, "topic repaired", topic=topic)
         return why is not None
 
     def forget(self, topic: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TypeVar
 
 from pybroker import errors
 from pybroker.coordination.store import StoreError, StoreFailed
 from pybroker.errors import KafkaError
 
+T = TypeVar("T")
 Work = Callable[[], Awaitable[object]]
 """An entry of the inbox."""
 
@@ -38,9 +39,9 @@ class Inbox:
 
         self.put(begin)
 
-    async def ask(self, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def ask(self, work: Callable[[], Awaitable[T]]) -> T:
         """Execute a request in its turn and return its result. Raises NOT_CONTROLLER, and what the request raises."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def begin() -> None:
             try:
@@ -57,7 +58,8 @@ class Inbox:
                     answer.set_result(found)
 
         self.put(begin)
-        await asyncio.wait([answer, self._ended], return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[T] | asyncio.Future[None]] = [answer, self._ended]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
             answer.cancel()
             raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is no longer the controller")

@@ -1,4 +1,4 @@
-"""What brokers and clients ask of a cluster's controller, as the wire has it: each in its turn in the inbox.
+"""Requests to a cluster's controller, each executed in its turn in the inbox.
 
 AlterPartition (KIP-497, 903), ControlledShutdown, ElectLeaders (KIP-460).
 """
@@ -7,134 +7,141 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from pybroker import errors
-from pybroker.cluster import election as elections
-from pybroker.cluster.image import PartitionState
 from pybroker.controller.broker_channel import Stop
-from pybroker.controller.cluster_context import ClusterContext
+from pybroker.controller.context import ControllerContext
 from pybroker.controller.controller import Controller
+from pybroker.decisions import election as elections
+from pybroker.decisions.image import PartitionState
+from pybroker.decisions.orders import AlteredIsr, AlteredTopic, AskedIsr, AskedTopic, IsrState
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
-from pybroker.protocol import messages as m
 
 log = logging.getLogger(__name__)
 
-EPOCHS_VERSION = 3
-"""From here on AlterPartition says under which epoch each member is registered."""
-IDS_VERSION = 2
 UNCLEAN = 1
 NOT_KNOWN = -1
 
 
-def _context(controller: Controller) -> ClusterContext:
+def _context(controller: Controller) -> ControllerContext:
     if controller.context is None:
-        raise KafkaError(errors.NOT_CONTROLLER, "this broker is the controller no more")
+        raise KafkaError(errors.NOT_CONTROLLER, "this broker is no longer the controller")
     return controller.context
 
 
-def _check_broker(context: ClusterContext, broker: int, epoch: int) -> None:
-    """Raises STALE_BROKER_EPOCH unless this is the broker's present registration."""
+def _check_broker(context: ControllerContext, broker: int, epoch: int) -> None:
+    """Raise STALE_BROKER_EPOCH unless this is the broker's current registration."""
     if context.epochs.get(broker) != epoch:
         known = context.epochs.get(broker)
-        why = f"it says epoch {epoch}, and is registered as {known}"
-        if context.fenced.get(broker) != epoch:  # it asks again and again, until it has registered or heard of that
+        why = f"it sent broker epoch {epoch}, but is registered with {known}"
+        if context.fenced.get(broker) != epoch:  # the broker repeats its request until it has registered again
             context.fenced[broker] = epoch
             event(log, logging.WARNING, "broker fenced", broker=broker, broker_epoch=epoch, cause=why)
         raise KafkaError(errors.STALE_BROKER_EPOCH, f"broker {broker}: {why}")
 
 
 def check_asker(controller: Controller, broker: int, epoch: int) -> None:
-    """See that a broker asks the controller, in its present registration. Raises NOT_CONTROLLER, STALE_BROKER_EPOCH."""
+    """Check that this is the controller, and the epoch the broker's current one. Raises NOT_CONTROLLER,
+    STALE_BROKER_EPOCH."""
     _check_broker(_context(controller), broker, epoch)
 
 
 # -- AlterPartition --------------------------------------------------------------------------------------------------
 
 
-async def alter_partition(controller: Controller, request: Any, version: int) -> Any:
-    """Change the ISR of partitions as their leader asks. Raises KafkaError: NOT_CONTROLLER, STALE_BROKER_EPOCH."""
-    return await controller.ask(lambda: _alter_partition(controller, request, version))
+async def alter_partition(
+    controller: Controller, broker: int, broker_epoch: int, asked: Sequence[AskedTopic]
+) -> list[AlteredTopic]:
+    """Change the ISR of partitions as their leader requests. Raises NOT_CONTROLLER, STALE_BROKER_EPOCH."""
+    return await controller.ask(lambda: _alter_partition(controller, broker, broker_epoch, asked))
 
 
-async def _alter_partition(controller: Controller, request: Any, version: int) -> Any:
+async def _alter_partition(
+    controller: Controller, broker: int, broker_epoch: int, asked: Sequence[AskedTopic]
+) -> list[AlteredTopic]:
     context = _context(controller)
-    _check_broker(context, request.broker_id, request.broker_epoch)
+    _check_broker(context, broker, broker_epoch)
     names = {topic.id: name for name, topic in context.topics.items()}
-    kind = m.AlterPartitionResponse.Topics
+    named = [(names.get(topic.id) if topic.id is not None else topic.name, topic) for topic in asked]
     changes: dict[TopicPartition, PartitionState] = {}
-    answers: list[tuple[TopicPartition, Any]] = []
-    response = m.AlterPartitionResponse(topics=[])
-    fenced: list[tuple[TopicPartition, Any]] = []
-    for topic in request.topics:
-        name = names.get(topic.topic_id) if version >= IDS_VERSION else topic.topic_name
-        told = kind(topic_id=topic.topic_id, topic_name=name or topic.topic_name, partitions=[])
-        response.topics.append(told)
+    refused: list[list[int]] = []
+    fenced: list[tuple[TopicPartition, AskedIsr]] = []
+    for name, topic in named:
+        codes: list[int] = []
+        refused.append(codes)
         for p in topic.partitions:
-            answer = kind.Partitions(partition_index=p.partition_index)
-            told.partitions.append(answer)
-            key = TopicPartition(name or "", p.partition_index)
+            key = TopicPartition(name or "", p.partition)
             try:
                 if name is None:
                     raise KafkaError(errors.UNKNOWN_TOPIC_ID, "no topic has this id")
-                if _is_ahead(context, request.broker_id, key, p):
+                if _is_ahead(context, broker, key, p):
                     controller.restoration.suspect(key)
-                after = _asked_isr(context, request.broker_id, key, p, version)
-                answers.append((key, answer))
+                after = _asked_isr(context, broker, key, p)
                 if after is not None:
                     changes[key] = after
+                codes.append(errors.NONE)
             except KafkaError as problem:
-                answer.error_code = problem.code
+                codes.append(problem.code)
                 if problem.code == errors.FENCED_LEADER_EPOCH:
                     fenced.append((key, p))
-    _say_fenced(context, request.broker_id, fenced)
-    done = await controller.change(changes, f"broker {request.broker_id} asked for it")
-    for key, answer in answers:
-        state = context.state(key)
-        if state is None or (key in changes and key not in done):
-            answer.error_code = errors.INVALID_UPDATE_VERSION
-        else:
-            answer.leader_id, answer.leader_epoch = state.leader, state.leader_epoch
-            answer.isr, answer.partition_epoch = list(state.isr), state.partition_epoch
-    return response
+    _say_fenced(context, broker, fenced)
+    done = await controller.change(changes, f"requested by broker {broker}")
+
+    def outcome(name: str | None, index: int, code: int) -> AlteredIsr:
+        key = TopicPartition(name or "", index)
+        state = None if code else context.state(key)
+        if not code and (state is None or (key in changes and key not in done)):
+            code, state = errors.INVALID_UPDATE_VERSION, None
+        if state is None:
+            return AlteredIsr(index, code, None)
+        return AlteredIsr(index, code, IsrState(state.leader, state.leader_epoch, state.isr, state.partition_epoch))
+
+    return [
+        AlteredTopic(
+            name or topic.name,
+            [outcome(name, p.partition, code) for p, code in zip(topic.partitions, codes, strict=True)],
+        )
+        for (name, topic), codes in zip(named, refused, strict=True)
+    ]
 
 
 def _leads(state: PartitionState) -> str:
     return f"{state.leader} leads in epoch {state.leader_epoch}"
 
 
-def _say_fenced(context: ClusterContext, broker: int, fenced: Sequence[tuple[TopicPartition, Any]]) -> None:
-    """Log that a broker asked as the leader that it was: in one line, for the change of leaders is on its way to it."""
+def _say_fenced(
+    context: ControllerContext, broker: int, fenced: Sequence[tuple[TopicPartition, AskedIsr]]
+) -> None:
+    """Log in one line that a broker's requests came from a former leader, which has not yet seen the new one."""
     for key, asked in fenced[:1]:
         state = context.state(key)
-        assert state is not None, "it was refused by its state"
+        assert state is not None, "FENCED_LEADER_EPOCH without a state"
         event(
             log, logging.INFO, "leader fenced", leader=broker, partitions=len(fenced), first=key,
             leader_epoch=asked.leader_epoch, cause=_leads(state),
         )  # fmt: skip
 
 
-def _is_ahead(context: ClusterContext, broker: int, key: TopicPartition, asked: Any) -> bool:
-    """True if the broker of a replica sent later epochs than the store has."""
+def _is_ahead(context: ControllerContext, broker: int, key: TopicPartition, asked: AskedIsr) -> bool:
+    """True if the broker of a replica sent later epochs than those in the store."""
     state = context.state(key)
     if state is None or broker not in state.replicas:
         return False
-    return bool((asked.leader_epoch, asked.partition_epoch) > (state.leader_epoch, state.partition_epoch))
+    return (asked.leader_epoch, asked.partition_epoch) > (state.leader_epoch, state.partition_epoch)
 
 
 def _asked_isr(
-    context: ClusterContext, broker: int, key: TopicPartition, asked: Any, version: int
+    context: ControllerContext, broker: int, key: TopicPartition, asked: AskedIsr
 ) -> PartitionState | None:
-    """The state with the ISR that a leader asks for; None if that is its ISR already. Raises KafkaError."""
+    """The state with the ISR that a leader requests; None if it already has that ISR. Raises KafkaError."""
     state = context.state(key)
     if state is None or key.topic in context.deleting:
-        raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {key}")
-    members = {e.broker_id: e.broker_epoch for e in asked.new_isr_with_epochs} if version >= EPOCHS_VERSION else None
-    isr = tuple(asked.new_isr) if members is None else tuple(e.broker_id for e in asked.new_isr_with_epochs)
+        raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"partition {key} does not exist")
+    isr, members = asked.isr, asked.epochs
     if asked.leader_epoch > state.leader_epoch or asked.partition_epoch > state.partition_epoch:
-        raise KafkaError(errors.NOT_CONTROLLER, f"the leader of {key} knows more than this controller")
+        raise KafkaError(errors.NOT_CONTROLLER, f"the leader of {key} has later epochs than this controller")
     if asked.leader_epoch < state.leader_epoch or state.leader != broker:
         raise KafkaError(errors.FENCED_LEADER_EPOCH, f"{key}: {_leads(state)}")
     if isr == state.isr:
@@ -142,8 +149,8 @@ def _asked_isr(
     if asked.partition_epoch < state.partition_epoch:
         raise KafkaError(errors.INVALID_UPDATE_VERSION, f"{key} is at partition epoch {state.partition_epoch}")
     is_one = len(set(isr)) == len(isr) and broker in isr and set(isr) <= set(state.replicas)
-    if getattr(asked, "leader_recovery_state", 0) or not is_one:
-        raise KafkaError(errors.INVALID_REQUEST, f"{isr} is no ISR of {key}, whose replicas are {state.replicas}")
+    if asked.recovering or not is_one:
+        raise KafkaError(errors.INVALID_REQUEST, f"{isr} is not an ISR of {key}, whose replicas are {state.replicas}")
     live = context.live(key) - context.leaving_of(key)
     for member in set(isr) - set(state.isr):
         epoch = NOT_KNOWN if members is None else members[member]
@@ -155,15 +162,15 @@ def _asked_isr(
 # -- ControlledShutdown ----------------------------------------------------------------------------------------------
 
 
-async def controlled_shutdown(controller: Controller, request: Any) -> Any:
-    """Move what a broker leads to others, and take it out of the ISRs. Raises KafkaError: 41, 77."""
-    return await controller.ask(lambda: _controlled_shutdown(controller, request))
+async def controlled_shutdown(controller: Controller, broker: int, broker_epoch: int) -> list[TopicPartition]:
+    """Move leadership away from a broker, and take it out of the ISRs. Return the partitions that it still leads.
+    Raises NOT_CONTROLLER, STALE_BROKER_EPOCH."""
+    return await controller.ask(lambda: _controlled_shutdown(controller, broker, broker_epoch))
 
 
-async def _controlled_shutdown(controller: Controller, request: Any) -> Any:
+async def _controlled_shutdown(controller: Controller, broker: int, broker_epoch: int) -> list[TopicPartition]:
     context = _context(controller)
-    broker = request.broker_id
-    _check_broker(context, broker, request.broker_epoch)
+    _check_broker(context, broker, broker_epoch)
     context.leaving.add(broker)
     held = [key for key, state in context.states() if broker in state.replicas and len(state.replicas) > 1]
     moved = set(held)
@@ -171,22 +178,23 @@ async def _controlled_shutdown(controller: Controller, request: Any) -> Any:
     await controller.change(changes, f"broker {broker} shuts down")
     stops = {}
     left = []
-    kind = m.ControlledShutdownResponse.RemainingPartitions
     for key in held:
         state = context.state(key)
         if state is None:
             continue
         if state.leader == broker:
-            left.append(kind(topic_name=key.topic, partition_index=key.partition))
+            left.append(key)
         else:
             stops[key] = Stop(state.leader_epoch, False)
     if stops and broker in controller.channels:
         controller.channels[broker].stop_replicas(stops)
-    return m.ControlledShutdownResponse(error_code=errors.NONE, remaining_partitions=left)
+    return left
 
 
-def _without(context: ClusterContext, broker: int, key: TopicPartition, state: PartitionState) -> PartitionState | None:
-    """The state once a broker no longer leads a partition; a replica with a full log dir leads rather than none."""
+def _without(
+    context: ControllerContext, broker: int, key: TopicPartition, state: PartitionState
+) -> PartitionState | None:
+    """The state without a broker as leader; a replica with a full log dir becomes leader rather than none."""
     live = context.live(key)
     after = elections.after_change(state, live, leaving=context.leaving_of(key))
     if (after or state).leader == broker:
@@ -200,9 +208,8 @@ def _without(context: ClusterContext, broker: int, key: TopicPartition, state: P
 async def elect_leaders(
     controller: Controller, keys: Iterable[TopicPartition] | None, election_type: int
 ) -> dict[TopicPartition, int]:
-    """Elect preferred replicas, or with type 1 any that is alive; the code for each partition, for all with None.
-
-    Raises KafkaError: NOT_CONTROLLER."""
+    """Elect preferred replicas, or with type UNCLEAN any live replica, of these partitions, or with None of all. Return
+    the error code of each. Raises NOT_CONTROLLER."""
     found: dict[TopicPartition, int] = await controller.ask(lambda: _elect_leaders(controller, keys, election_type))
     return found
 
@@ -236,7 +243,7 @@ async def _elect_leaders(
         else:
             changes[key] = after
             codes[key] = errors.NONE
-    done = await controller.change(changes, "it was asked for")
+    done = await controller.change(changes, "requested by a client")
     for key in changes.keys() - done:
         codes[key] = errors.NOT_CONTROLLER
     return codes

@@ -1,14 +1,16 @@
-"""Brings a store that went back in time forward, in one term of the controller, with what live brokers know.
+"""Repairs a store that was restored from an older copy, with the states that live brokers have; for one term.
 
-    a term begins       before any election the controller asks replicas about states that were written before a member
-                        of their ISR registered: after a restore that is all of them, at a usual failover none
-    a node has lost     a topic's partitions, that the controller's own broker knows: they are written back
-    a broker refuses    a LeaderAndIsr, and says what it knows: the controller asks all live replicas of the partition,
-                        and restores it
-    only logs know      the partition is doubted, and has no leader, until all its replicas are alive
+    a term begins       Before any election the controller asks replicas about states that were written before a member
+                        of their ISR registered. After a restore these are all states, at a usual failover none.
+    partitions missing  If a topic's node has lost partitions that the controller's own broker knows, they are written
+                        back.
+    a broker refuses    It answers a LeaderAndIsr with later states: the controller asks all live replicas of these
+                        partitions, and restores them.
+    state lost          If only logs show the last state, the partition is doubted: it has no leader until all its
+                        replicas are alive.
 
-cluster/rollback.py decides. The controller does not wait longer than HEAR_S for a broker: one that knows later states
-refuses LeaderAndIsr afterwards.
+decisions/rollback.py decides. The controller waits at most HEAR_S for a broker: one with later states refuses
+LeaderAndIsr afterwards.
 """
 
 from __future__ import annotations
@@ -21,18 +23,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from pybroker import errors
-from pybroker.cluster import election
-from pybroker.cluster.image import NO_LEADER, PartitionState, TopicImage
-from pybroker.cluster.rollback import NOTHING, Known, is_ahead, restored
-from pybroker.controller import nodes
 from pybroker.controller.channels import Channels
-from pybroker.controller.cluster_context import ClusterContext
-from pybroker.controller.election import Fence, check_reign, write
+from pybroker.controller.context import ControllerContext
 from pybroker.controller.inbox import Inbox
 from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import BadVersion, NoNode, Session, Set
+from pybroker.decisions import election
+from pybroker.decisions.image import NO_LEADER, PartitionState, TopicImage
+from pybroker.decisions.rollback import NOTHING, Known, is_ahead, restored
 from pybroker.errors import KafkaError
 from pybroker.logs import event
+from pybroker.metadata import nodes
+from pybroker.metadata.controllership import Fence, check_reign, write
 from pybroker.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -40,40 +42,40 @@ log = logging.getLogger(__name__)
 HEAR_S = 1.0
 STEP_MAX = 1 << 20
 """The largest step by which the controller epoch is raised."""
-REASON = "the store was restored from an older copy, or its nodes were changed?"
+REASON = "was the store restored from an older copy, or were its nodes changed by hand?"
 
 
 async def raise_above(session: Session, fence: Fence, step: int) -> None:
-    """Raise the controller epoch by `step`, which ends this term: a broker knows a later controller than the store
-    does. Raises NOT_CONTROLLER; does nothing if `step` is above STEP_MAX."""
+    """Raise the controller epoch by `step`, because a broker has a later one than the store; this ends the term. Raises
+    NOT_CONTROLLER; does nothing if `step` is above STEP_MAX."""
     await check_reign(session, fence)
     if step > STEP_MAX:
-        cause = "brokers know a later controller, however often it is raised"
+        cause = "brokers still have a later controller epoch"
         event(log, logging.ERROR, "controller epoch not raised", epoch=fence.epoch, cause=cause)
         return
     epoch = min(fence.epoch + step, nodes.EPOCH_MAX - 1)
     with contextlib.suppress(BadVersion):
         await commit(session, [Set(nodes.CONTROLLER_EPOCH, str(epoch).encode(), fence.version)])
         event(log, logging.WARNING, "controller epoch raised", epoch=epoch, epoch_before=fence.epoch, cause=REASON)
-    raise KafkaError(errors.NOT_CONTROLLER, f"brokers know a later controller than that of epoch {fence.epoch}")
+    raise KafkaError(errors.NOT_CONTROLLER, f"brokers have a later controller epoch than {fence.epoch}")
 
 
-async def add_lost_partitions(context: ClusterContext, known: Callable[[str], TopicImage | None]) -> bool:
-    """Write partitions back that a topic's node has lost, and this broker knows under the topic's id; whether there
-    were any. They are read again, and continue above their known states. Raises KafkaError: NOT_CONTROLLER,
+async def add_lost_partitions(context: ControllerContext, known: Callable[[str], TopicImage | None]) -> bool:
+    """Write back partitions that a topic's node has lost and that are in this broker's metadata under the topic's id.
+    True if there were any: read the topics again; their epochs continue above the known ones. Raises NOT_CONTROLLER,
     StoreError."""
     added = False
     for topic in list(context.topics.values()):
         image, count = known(topic.name), len(topic.partitions)
         if image is None or image.id != topic.id or len(image.partitions) <= count or topic.name in context.deleting:
             continue
-        with context.about(topic.name), contextlib.suppress(BadVersion, NoNode):  # it is read again by its watch
+        with context.about(topic.name), contextlib.suppress(BadVersion, NoNode):  # the watch has it read again
             lost = {index: image.partitions[index] for index in range(count, len(image.partitions))}
             data, stat = await read(context.session, nodes.topic(topic.name))
             node = nodes.load_topic(data)
             if node.id != topic.id or len(node.replicas) != count:
                 continue
-            # A partition without known replicas never had a leader, so it has no records: any brokers may hold it.
+            # A partition without known replicas never had a leader, so it has no records: any brokers can be replicas.
             replicas = {index: state.replicas or node.replicas[0] for index, state in lost.items()}
             changed = nodes.with_partitions(data, replicas)
             await write(context.session, context.fence, [Set(nodes.topic(topic.name), changed, stat.version)])
@@ -88,17 +90,17 @@ async def add_lost_partitions(context: ClusterContext, known: Callable[[str], To
     return added
 
 
-class Changes(Protocol):
+class StateWriter(Protocol):
     """The controller, which writes new states."""
 
     async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]: ...
 
 
 class Restoration:
-    """Facts by partition and broker, and the partitions that they decide on."""
+    """Collects the states that brokers have, and restores partitions from them."""
 
     def __init__(
-        self, context: ClusterContext, channels: Channels, unclean: Callable[[str], bool], controller: Changes,
+        self, context: ControllerContext, channels: Channels, unclean: Callable[[str], bool], controller: StateWriter,
         inbox: Inbox,
     ) -> None:  # fmt: skip
         self._context = context
@@ -107,19 +109,19 @@ class Restoration:
         self._controller = controller
         self._inbox = inbox
         self._known: defaultdict[TopicPartition, dict[int, tuple[int, Known]]] = defaultdict(dict)
-        """By partition and broker: the broker epoch under which it answered, and its knowledge."""
+        """By partition and broker: the broker epoch with which it answered, and the state that it has."""
         self._news: set[TopicPartition] = set()
-        """Partitions to decide on, because a broker knows later states."""
+        """Partitions to decide on, because a broker has a later state."""
         self._suspects: set[TopicPartition] = set()
-        """Partitions of which a broker may know later states, but has not sent them."""
+        """Partitions of which a broker may have a later state, but has not sent it."""
         self.stale = False
-        """True once a broker answered that it knows a later controller."""
+        """True once a broker has refused this controller's epoch as stale."""
 
-    # -- facts -------------------------------------------------------------------------------------------------------
+    # -- brokers' states ---------------------------------------------------------------------------------------------
 
     async def hear_old(self) -> None:
-        """Ask live replicas about doubted states, and about states that were written before a member of their ISR
-        registered. At a usual failover there are none: a member that comes back joins the ISR by a later write."""
+        """Query live replicas about doubted states, and about states written before a member of their ISR registered.
+        At a usual failover there are none: a broker that comes back joins the ISR by a later write."""
         asked = defaultdict[int, list[TopicPartition]](list)
         epochs, doubted = self._context.epochs, self._context.doubted
         for key, state in self._context.states():
@@ -128,7 +130,7 @@ class Restoration:
                 for broker in state.replicas:
                     asked[broker].append(key)
         await self._hear(asked)
-        if self._news:  # a store that is behind in one state may be behind in all others
+        if self._news:  # a store with one old state may have others
             self._news.update(*asked.values())
         self._news |= doubted
 
@@ -144,9 +146,9 @@ class Restoration:
             if getattr(problem, "code", None) == errors.STALE_CONTROLLER_EPOCH:
                 self.stale = True
             else:
-                event(log, logging.WARNING, "broker not asked what it knows", broker=broker, reason=problem)
+                event(log, logging.WARNING, "broker state query failed", broker=broker, reason=problem)
             return
-        if latest_epoch >= 0:  # else it is a Kafka broker, which does not answer what it knows
+        if latest_epoch >= 0:  # -1: a Kafka broker, which does not report its states
             known = dict.fromkeys(ids, NOTHING) | known
         self._take(broker, known, went_back=latest_epoch > self._context.epochs.get(broker, latest_epoch))
 
@@ -156,14 +158,14 @@ class Restoration:
         self._inbox.once("restore", self.restore)
 
     def _take(self, broker: int, known: Mapping[TopicPartition, Known], *, went_back: bool) -> None:
-        """Note a broker's knowledge. `went_back`: its registration has a lower epoch than an earlier one, so leaders
-        may refuse its fetches; each of its partitions gets a new leader epoch, in which they accept them."""
+        """Note a broker's states. `went_back`: its broker epoch is lower than an earlier one, so leaders may refuse its
+        fetches; each of its partitions gets a new leader epoch, in which leaders accept them."""
         epoch = self._context.epochs.get(broker)
         if epoch is None:
             return
         for key, each in known.items():
             if not (each.leader_epoch < nodes.EPOCH_MAX and each.log_epoch <= each.leader_epoch):
-                event(log, logging.ERROR, "what a broker knows is ignored", broker=broker, partition=key, known=each)
+                event(log, logging.ERROR, "broker state ignored", broker=broker, partition=key, known=each)
                 continue
             state = self._context.state(key)
             self._known[key][broker] = epoch, each
@@ -171,12 +173,12 @@ class Restoration:
                 self._news.add(key)
 
     def suspect(self, key: TopicPartition) -> None:
-        """Note that a leader sent later epochs than the store has."""
+        """Note that a leader sent later epochs than those in the store."""
         self._suspects.add(key)
         self._inbox.once("restore", self.restore)
 
     def came(self, brokers: Collection[int]) -> None:
-        """Decide again on partitions that waited for brokers which have come now."""
+        """Decide again on partitions that waited for these brokers."""
         for key in self._context.doubted:
             state = self._context.state(key)
             if state is not None and not set(brokers).isdisjoint(state.replicas):
@@ -185,8 +187,8 @@ class Restoration:
     # -- decisions ---------------------------------------------------------------------------------------------------
 
     async def restore(self) -> set[TopicPartition]:
-        """Bring forward the partitions with news, after asking all their live replicas; return those that changed.
-        Raises KafkaError: NOT_CONTROLLER, StoreError."""
+        """Restore partitions of which a broker has a later state, after querying all live replicas. Return the
+        partitions that changed. Raises NOT_CONTROLLER, StoreError."""
         if not self._news and not self._suspects:
             return set()
         await self._hear_news()
@@ -197,8 +199,8 @@ class Restoration:
         return await self._write(changes)
 
     async def force(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Elect the best live replica of each doubted partition, though others may know more; return the partitions
-        that changed. Raises as `restore`."""
+        """Elect the best live replica of each of these partitions, though absent ones may have more records. Return the
+        partitions that changed. Raises as `restore`."""
         return await self._write(self._decide(keys, unclean=True))
 
     async def _write(self, states: Mapping[TopicPartition, PartitionState]) -> set[TopicPartition]:
@@ -209,10 +211,10 @@ class Restoration:
             self._channels.lead_and_follow(context, missing)
             self._channels.update_metadata(context, missing)
         there = {key: state for key, state in states.items() if key not in missing}
-        return missing | await self._controller.change(there, "brokers know more than the store")
+        return missing | await self._controller.change(there, "brokers have later states than the store")
 
     async def _hear_news(self) -> None:
-        """Ask all live replicas of the partitions to decide on."""
+        """Query all live replicas of the partitions to decide on."""
         asked = defaultdict[int, list[TopicPartition]](list)
         suspects, self._suspects = self._suspects, set()
         for key in self._news | suspects:
@@ -239,7 +241,7 @@ class Restoration:
         return changes
 
     def after_lost(self, key: TopicPartition) -> PartitionState | None:
-        """The state of a partition whose node is gone though this controller knew it; None if it knew none."""
+        """The state of a partition whose node is missing, above the last one that is known; None if none is known."""
         context = self._context
         topic_id, was = context.lost.pop(key, (b"", None))
         if was is None or topic_id != context.topics[key.topic].id:
@@ -248,7 +250,7 @@ class Restoration:
         return (after or election.above(was, was.leader, was.isr))._replace(partition_epoch=0)
 
     def _facts(self, key: TopicPartition) -> dict[int, Known]:
-        """The knowledge of brokers whose registration is still the one under which they answered."""
+        """The states that brokers reported in their current registration."""
         epochs = self._context.epochs
         said = self._known[key].items()
         return {broker: known for broker, (epoch, known) in said if epochs.get(broker) == epoch and known.log_end >= 0}
@@ -266,6 +268,6 @@ class Restoration:
         if waiting:
             absent = set(changes[waiting[0]].replicas) - self._facts(waiting[0]).keys()
             event(
-                log, logging.WARNING, "partitions wait for replicas that may know more", partitions=len(waiting),
+                log, logging.WARNING, "partitions wait for absent replicas", partitions=len(waiting),
                 partition=waiting[0], brokers=",".join(map(str, sorted(absent))),
             )  # fmt: skip

@@ -1,7 +1,7 @@
-"""How a cluster's topic is deleted: wished for by a node, done by the controller, and taken up again by the next one.
+"""Deletes topics of a cluster: a node requests the deletion, the controller executes it, and the next one continues it.
 
-    a wish ──> clients see it no more; its replicas stop, then delete ──all of them did──> its nodes go, the wish last
-                      └── a replica's broker is away: the topic waits until it is back
+    request ──> clients no longer see the topic; replicas stop, then delete ──all done──> nodes are deleted
+                      └── a replica's broker is away: the deletion waits until it is back
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pybroker import errors
-from pybroker.cluster.image import DELETED, LiveBroker
-from pybroker.cluster.topics import Topic
-from pybroker.controller import nodes
 from pybroker.controller.broker_channel import BrokerChannel, Stop, Told
-from pybroker.controller.cluster_context import OPS_PER_WRITE, READ_AT_ONCE, ClusterContext
-from pybroker.controller.election import write
+from pybroker.controller.context import OPS_PER_WRITE, READ_AT_ONCE, ControllerContext
 from pybroker.coordination.commit import read, until_answered
-from pybroker.coordination.store import Delete, NoNode, NotEmpty, Op
+from pybroker.coordination.store import Create, Delete, NoNode, NotEmpty, Op
+from pybroker.decisions.image import DELETED, LiveBroker
+from pybroker.decisions.topics import Topic
 from pybroker.logs import event
+from pybroker.metadata import nodes
+from pybroker.metadata.controllership import write
 from pybroker.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
 Replica = tuple[int, TopicPartition]
-"""A broker, and what it holds of which partition."""
+"""A replica: its broker and partition."""
 
 TRIES = 3
-"""How often a replica that cannot delete its log is asked again while its broker lives."""
+"""Repeated requests to a replica that cannot delete its log, per registration of its broker."""
 
 
-class Channels(Protocol):
-    """Who tells brokers."""
+class HasChannels(Protocol):
+    """The controller, which has the channels to brokers."""
 
     @property
     def channels(self) -> Mapping[int, BrokerChannel]: ...
@@ -44,33 +44,35 @@ class Channels(Protocol):
 
 @dataclass(slots=True)
 class Deletion:
-    """One under way: it ends with all that is known of it, for another topic may take the name."""
+    """A deletion in progress. It is dropped as a whole at its end, as another topic may take the name."""
 
     left: set[Replica]
     asked: dict[Replica, int] = field(default_factory=dict)
-    """Under which epoch of its broker each was asked."""
+    """The broker epoch in which each replica was last asked to delete its log."""
     failed: Counter[Replica] = field(default_factory=Counter)
-    """How often each could not, since its broker came."""
+    """The failures of each replica since its broker registered."""
 
 
 class Deletions:
-    """The deletions under way, of one controller."""
+    """Runs the deletions of one term as controller."""
 
-    def __init__(self, context: ClusterContext, controller: Channels) -> None:
+    def __init__(self, context: ControllerContext, controller: HasChannels, *, remember: bool = False) -> None:
+        """`remember`: keep the ids of deleted topics in the store, so that a log dir that was away brings none back."""
+        self._remember = remember
         self._context = context
         self._controller = controller
         self._under_way: dict[str, Deletion] = {}
 
     async def give_up(self, wishes: Collection[str]) -> bool:
-        """Forget the deletions whose wish and whose topic were removed by hand: another topic may have the name. Were
-        there any? Raises KafkaError: NOT_CONTROLLER."""
+        """Drop deletions whose request and topic nodes were removed by hand: another topic may have the name. True if
+        there were any. Raises NOT_CONTROLLER."""
         given_up = []
         for name in self._unwished(wishes):
             with self._context.about(name):
                 if await self._id(name) != self._context.topics[name].id:
                     given_up.append(name)
         for name in given_up:
-            event(log, logging.WARNING, "deletion given up", topic=name, reason="it was removed by hand")
+            event(log, logging.WARNING, "topic deletion cancelled", topic=name, reason="its nodes were removed by hand")
             del self._under_way[name]
             self._context.forget(name)
         return bool(given_up)
@@ -79,20 +81,20 @@ class Deletions:
         return [name for name in self._under_way if name not in wishes]
 
     async def go_on(self, wishes: Collection[str], enabled: bool) -> None:
-        """Begin what is wished for, and ask brokers again that were away. Raises KafkaError: NOT_CONTROLLER."""
+        """Begin requested deletions, and continue those whose brokers have come back. Raises NOT_CONTROLLER."""
         for name in [*wishes, *self._unwished(wishes)]:
             with self._context.about(name):
                 await self._go_on(name, enabled)
 
     async def _go_on(self, name: str, enabled: bool) -> None:
         if name in self._context.damaged:
-            return  # the topic cannot be read, so what to delete is unknown: the request waits until it can
+            return  # the topic is unreadable, so what to delete is unknown: the request waits
         if name not in self._under_way:
             if not enabled or not await self._context.wished([name]):
                 if name in self._context.damaged:
-                    return  # because the request to delete cannot be read
-                reason = "there is no such topic" if enabled else "delete.topic.enable is false"
-                event(log, logging.WARNING, "deletion ignored", topic=name, reason=reason)
+                    return  # the request is unreadable
+                reason = "the topic does not exist" if enabled else "delete.topic.enable is false"
+                event(log, logging.WARNING, "topic deletion ignored", topic=name, reason=reason)
                 await self._ignore(name)
                 return
             self._begin(self._context.topics[name])
@@ -100,7 +102,7 @@ class Deletions:
         await self._finish(name)
 
     async def _ignore(self, name: str) -> None:
-        with contextlib.suppress(NotEmpty):  # another program holds it: it is ignored again at the next look
+        with contextlib.suppress(NotEmpty):  # another program created a node below it: try again next time
             await self._remove([Delete(nodes.deletion(name))])
 
     def _begin(self, topic: Topic) -> None:
@@ -113,7 +115,7 @@ class Deletions:
         })  # fmt: skip
 
     def tell_gone(self, topics: Iterable[Topic]) -> None:
-        """Have clients see topics no more."""
+        """Send UpdateMetadata that removes topics from brokers' metadata."""
         gone = {
             TopicPartition(topic.name, index): Told(topic.id, state._replace(leader=DELETED, leader_epoch=DELETED))
             for topic in topics
@@ -126,7 +128,7 @@ class Deletions:
             channel.update_metadata(gone, live)
 
     def _ask(self, name: str) -> None:
-        """Have replicas stop, then delete, that were not asked in their broker's present life."""
+        """Ask replicas to stop, then to delete, unless they were asked in their broker's current registration."""
         deletion = self._under_way[name]
         by_broker: dict[int, list[TopicPartition]] = {}
         for replica in deletion.left:
@@ -140,11 +142,12 @@ class Deletions:
                 by_broker.setdefault(broker, []).append(key)
         for broker, keys in by_broker.items():
             channel = self._controller.channels[broker]
-            channel.stop_replicas({key: Stop(DELETED, False) for key in keys})
+            if not self._remember:  # a lone broker has no followers that could fetch from a deleted leader
+                channel.stop_replicas({key: Stop(DELETED, False) for key in keys})
             channel.stop_replicas({key: Stop(DELETED, True) for key in keys})
 
     async def stopped(self, broker: int, key: TopicPartition, deleted: bool, code: int) -> None:
-        """A replica answered. Raises KafkaError: NOT_CONTROLLER."""
+        """Handle a replica's result. Raises NOT_CONTROLLER."""
         with self._context.about(key.topic):
             await self._stopped(broker, key, deleted, code)
 
@@ -153,7 +156,7 @@ class Deletions:
         if deletion is None or not deleted:
             return
         replica = broker, key
-        if code in (errors.NONE, errors.UNKNOWN_TOPIC_OR_PARTITION):
+        if code in (errors.NONE, errors.UNKNOWN_TOPIC_OR_PARTITION) or self._remember:
             deletion.left.discard(replica)
             await self._finish(key.topic)
         elif deletion.failed[replica] < TRIES:
@@ -165,8 +168,8 @@ class Deletions:
             event(log, logging.ERROR, "replica not deleted", broker=broker, partition=key, error=name)
 
     async def _finish(self, name: str) -> None:
-        """Forget a topic whose replicas are all gone. Where another program makes nodes below it all the while, the
-        next look tries again."""
+        """Delete the nodes of a topic whose replicas are all gone. If another program keeps creating nodes below it,
+        the next `go_on` tries again."""
         if self._under_way[name].left:
             return
         topic = self._context.topics[name]
@@ -186,12 +189,15 @@ class Deletions:
         event(log, logging.INFO, "topic deleted", topic=name, partitions=len(topic.partitions))
 
     async def _free(self, topic: Topic) -> None:
-        """Delete the last nodes together: once the name is free another topic may take it, whose settings and life
-        these were else. Where the write was done and its answer lost, that one may be there: it is left alone."""
+        """Delete the last nodes in one multi: once the name is free another topic may take it, and its nodes must not
+        be deleted. This holds also if the multi was executed but its response was lost."""
         ops: list[Op] = [Delete(nodes.topic(topic.name)), Delete(nodes.topic_config(topic.name))]
         wish = Delete(nodes.deletion(topic.name))
+        remembered: list[Op] = []
+        if self._remember and not await self._context.has(nodes.deleted(topic.id)):
+            remembered.append(Create(nodes.deleted(topic.id)))
         try:
-            await self._write([wish, *ops])
+            await self._write([wish, *ops, *remembered])
         except NoNode as problem:
             if problem.path == wish.path and await self._id(topic.name) == topic.id:
                 await self._remove(ops)
@@ -199,7 +205,7 @@ class Deletions:
                 await self._remove([op for op in (*ops, wish) if op.path != problem.path])
 
     async def _id(self, name: str) -> bytes | None:
-        """Of the topic that has a name now."""
+        """The id of the topic that currently has this name; None if there is none."""
         try:
             data, _ = await read(self._context.session, nodes.topic(name))
         except NoNode:
@@ -207,20 +213,20 @@ class Deletions:
         return nodes.load_topic(data).id
 
     async def _remove(self, ops: list[Op]) -> None:
-        """Delete nodes, all at once, some of which are gone already: an earlier controller may have deleted them."""
+        """Delete nodes in one multi, except those that are gone: an earlier controller may have deleted some."""
         while ops:
             try:
                 await self._write(ops)
                 break
             except NoNode as problem:
                 left = [op for op in ops if op.path != problem.path]
-                if len(left) == len(ops):  # the node of the fence: the whole tree is gone
+                if len(left) == len(ops):  # /controller_epoch: the whole tree is gone
                     raise
                 ops = left
 
     async def _write(self, ops: list[Op]) -> None:
-        """Delete nodes, all at once, after what another program left below them. Raises NoNode, and NotEmpty where more
-        of that came meanwhile."""
+        """Delete nodes in one multi, after deleting any nodes of other programs below them. Raises NoNode, and NotEmpty
+        if another program keeps creating nodes there."""
         cleared = set[str]()
         while True:
             try:
@@ -236,7 +242,7 @@ class Deletions:
                     await self._remove([Delete(path) for path in below[start : start + OPS_PER_WRITE]])
 
     async def _below(self, path: str) -> list[str]:
-        """Every node below one, children first."""
+        """All nodes below this one, children first."""
         found, asked = [path], 0
         while asked < len(found):
             share = found[asked : asked + READ_AT_ONCE]

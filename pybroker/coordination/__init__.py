@@ -1,1 +1,1 @@
-"""Coordination: a small tree of nodes with ZooKeeper's semantics, kept by ZooKeeper or in a file of our own."""
+"""Coordination: a small tree of nodes with ZooKeeper's semantics, stored by ZooKeeper or in a local SQLite file."""

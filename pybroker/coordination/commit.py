@@ -1,21 +1,20 @@
-"""Writes whose outcome is known: what a broken connection leaves open is read back.
+"""Writes with a known outcome: if the connection breaks before the answer, the nodes are read back.
 
     multi --an answer--> done, or refused
       | ConnectionLoss
       v
     its checks again, then its nodes --a check fails--> refused
       |                              --each node is as the write leaves it--> done
-      | they are not: it had no effect, and nothing arrives any more that was sent on the old connection
+      | a node is not: the write had no effect, and the old connection delivers nothing any more
       v
     multi, once more
 
-The checks go through ZooKeeper's leader, as every multi does, so what is read behind them is no older than the write.
+The checks go through ZooKeeper's leader, as every multi does, so the reads after them are no older than the write.
 
-How nodes show that it was this write: a created one has its data and its owner and was not set since, one that was set
-at a version is at the next one, a deleted one is gone; and those that are there were last written by one transaction.
-This is sound while nobody else writes the same: because the checks keep others out, as the controller's epoch does, or
-because what is written is the writer's own, as an ephemeral node is. A node that holds already what it is to be set to,
-at whatever version, counts as set.
+The nodes show this write if: a created node has the data, the owner and version 0; a node set at a version is at the
+next version; a deleted node is gone; and all existing nodes were last written by one transaction. This is sound while
+no other client writes the same values: the checks exclude others (the controller's epoch), or only this client writes
+the node (an ephemeral node). A Set without a version counts as done if the node has the data already.
 """
 
 import asyncio
@@ -24,6 +23,7 @@ from typing import TypeVar
 
 from .store import (
     ANY_VERSION,
+    Answer,
     Check,
     ConnectionLoss,
     Create,
@@ -40,24 +40,25 @@ from .store import (
 T = TypeVar("T")
 
 ENDS_MAX = 100
-"""So often a write is sent anew though the connection ends at it, and the store answers in between: there is something
-about it that the store does not take."""
+"""Give up a write after it was sent this often and the connection ended each time, though the store answers reads in
+between: the store does not accept this write."""
 
 
-async def commit(session: Session, ops: Sequence[Op]) -> None:
-    """Do all of the operations, once, or none. Raises as `multi`, but ConnectionLoss only where it stays unknown: the
-    session ended before it was read back, or nothing but sequential nodes would show it.
+async def commit(session: Session, ops: Sequence[Op]) -> list[Answer] | None:
+    """Do all of the operations once, or none. Return their answers, or None if they were done but the answer was lost.
 
-    A check that fails says that others have written since; what was lost before may have taken effect before them."""
+    Raises as `multi`, but ConnectionLoss only if the outcome stays unknown: the session ended before the nodes were
+    read back, or only sequential nodes would show it. If a check fails, another client has written since; the lost
+    write may have taken effect before that."""
     unknown, sent = False, 0
     while True:
         try:
-            if not (unknown and await _took_effect(session, ops)):
-                if sent > ENDS_MAX:
-                    raise StoreFailed(ops[0].path, f"the connection has ended {sent} times at this write")
-                sent += 1
-                await session.multi(ops)
-            return
+            if unknown and await _took_effect(session, ops):
+                return None
+            if sent > ENDS_MAX:
+                raise StoreFailed(ops[0].path, f"the connection has ended {sent} times at this write")
+            sent += 1
+            return await session.multi(ops)
         except ConnectionLoss:
             if any(map(_numbered, ops)) and all(isinstance(op, Check) or _numbered(op) for op in ops):
                 raise
@@ -69,21 +70,21 @@ async def commit(session: Session, ops: Sequence[Op]) -> None:
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask on each next connection what may be done twice: a read, above all. Raises as `ask`, but no ConnectionLoss."""
+    """Repeat an idempotent operation, such as a read, until it is answered. Raises as `ask`, but no ConnectionLoss."""
     while True:
         try:
             return await ask()
         except ConnectionLoss:
-            continue  # what is asked now waits for the connection
+            continue  # the next attempt waits for the next connection
 
 
 async def read(session: Session, path: str) -> tuple[bytes, Stat]:
-    """A node's data and Stat, asked for until there is an answer. Raises as `get`, but no ConnectionLoss."""
+    """The node's data and Stat; repeated until it is answered. Raises as `get`, but no ConnectionLoss."""
     return await until_answered(lambda: session.get(path))
 
 
 async def _took_effect(session: Session, ops: Sequence[Op]) -> bool:
-    """Whether the operations were done. Raises the StoreError of a check that fails, and as a read does."""
+    """True if the operations were done. Raises the StoreError of a failed check or read."""
     checks = [(index, op) for index, op in enumerate(ops) if isinstance(op, Check)]
     last = {op.path: op for op in ops if not isinstance(op, Check) and not _numbered(op)}
     asked = session.multi([op for _, op in checks])
@@ -105,7 +106,7 @@ async def _took_effect(session: Session, ops: Sequence[Op]) -> bool:
 
 
 def _done(op: Op, node: tuple[bytes, Stat] | None, session: int) -> bool:
-    """Whether a node is as an operation of the session leaves it."""
+    """True if a node is as this operation of the session leaves it."""
     if node is None or isinstance(op, Delete):
         return node is None and isinstance(op, Delete)
     data, stat = node
@@ -116,5 +117,5 @@ def _done(op: Op, node: tuple[bytes, Stat] | None, session: int) -> bool:
 
 
 def _numbered(op: Op) -> bool:
-    """Whether nothing at the operation's path shows that it was done: the node's name has a number."""
+    """True for a sequential create: the node's name is not known, so it cannot be read back."""
     return isinstance(op, Create) and op.sequential

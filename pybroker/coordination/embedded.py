@@ -2,30 +2,29 @@
 
     caller --job--> queue --batch--> thread: run all, one commit --outcomes--> event loop: watches fire, futures answer
 
-Whatever waits in the queue when the thread comes back is one batch and one fsync.
+All jobs that wait in the queue become one batch and one fsync.
 
-A session lives as long as this process unless it is suspended, as a client is that froze or lost its network: then it
-neither sends nor hears, and after its timeout the store ends it.
+A session lives as long as this process unless it is suspended, like a client that froze or lost its network: then it
+sends and receives nothing, and the store ends it after its timeout.
 """
 
 import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from pybroker.clock import boot_ms, wall_ms
 
 from .local import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, LocalStore, run
-from .local_session import Job, answer
-from .store import StoreClosed
+from .local_session import StoreJob, answer
+from .store import AnyFuture, StoreClosed
 from .tree import Tree
 
 BATCH_JOBS_MAX = 1024
 
 
 class EmbeddedStore(LocalStore):
-    """A store in one file, which one process has open at a time."""
+    """A store in one file, which only one process at a time can open."""
 
     def __init__(
         self,
@@ -34,19 +33,20 @@ class EmbeddedStore(LocalStore):
         timeouts_ms: tuple[int, int] = (TIMEOUT_MS_MIN, TIMEOUT_MS_MAX),
         clock_ms: Callable[[], int] = boot_ms,
         wall_ms: Callable[[], int] = wall_ms,
+        made_room: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`timeouts_ms` are the shortest and longest session timeouts granted; `clock_ms` is what they run on."""
+        """`timeouts_ms`: the shortest and longest session timeouts granted, measured by `clock_ms`. `made_room`: called
+        on the store's thread when the disk is full; returns True if there may be room now."""
         super().__init__(timeouts_ms, clock_ms)
         self.path = path
-        self.made_room: Callable[[], bool] = lambda: False
-        """Called on the store's thread when the disk is full; returns True if there may be room now."""
+        self._made_room = made_room
         self._wall_ms = wall_ms
-        self._jobs: queue.SimpleQueue[Job | asyncio.Future[None]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[StoreJob | asyncio.Future[None]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     async def open(self) -> None:
-        """Open or create the file. StoreFailed if it is damaged, another program's, or in use by another process."""
+        """Open or create the file. Raises StoreFailed if it is damaged, of another program, or in use."""
         self._loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._work, args=(opened,), name="coordination", daemon=True)
@@ -58,7 +58,7 @@ class EmbeddedStore(LocalStore):
             raise
 
     async def close(self) -> None:
-        """Finish what was submitted and close the file; ephemeral nodes that are left go when it is opened again."""
+        """Finish submitted work and close the file. Ephemeral nodes that remain are deleted by the next open."""
         if self._thread is None or self._loop is None:
             return
         thread, self._thread = self._thread, None
@@ -67,8 +67,8 @@ class EmbeddedStore(LocalStore):
         await closed
         thread.join()
 
-    def submit(self, job: Job) -> "asyncio.Future[Any]":
-        """Queue work for the thread; its future."""
+    def submit(self, job: StoreJob) -> AnyFuture:
+        """Queue work for the thread. Return its future."""
         if self._thread is None:
             answer(job.future, None, StoreClosed())
         else:
@@ -88,7 +88,7 @@ class EmbeddedStore(LocalStore):
         while closed is None:
             jobs = []
             item = self._jobs.get()
-            while isinstance(item, Job):
+            while isinstance(item, StoreJob):
                 jobs.append(item)
                 if len(jobs) == BATCH_JOBS_MAX or self._jobs.empty():
                     break
@@ -96,7 +96,7 @@ class EmbeddedStore(LocalStore):
             else:
                 closed = item
             if jobs:
-                self._call(self.deliver, run(tree, jobs, self.made_room))
+                self._call(self.deliver, run(tree, jobs, self._made_room))
         try:
             tree.close()
         finally:
@@ -106,5 +106,5 @@ class EmbeddedStore(LocalStore):
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:  # the loop is closed: nobody is left to be told
+        except RuntimeError:  # the loop is closed: no caller waits for the result
             assert self._loop.is_closed()

@@ -1,10 +1,10 @@
-"""How kazoo waits, is woken and calls back: on its connection's thread alone.
+"""A kazoo handler that waits, wakes and calls back on the connection's thread alone. What it replaces:
 
-kazoo's own handler has a thread for watches and another one for answers, which overtake each other. Whoever asks for
-something wakes the connection's thread through a socket that nobody reads while there is no connection: after some
-hundred requests the next one would wait there, and with it the event loop. And each of its waits needs a descriptor of
-its own: a process that has none to spare would lose a connection that is fine. With TLS it reads files
-for each connection, and what a record brought besides the frame that it looks for, it leaves until more comes.
+kazoo's own handler runs watches and answers on two threads, so that they overtake each other. A request wakes the
+connection's thread through a socket, which is not read while there is no connection: after some hundred requests the
+next one would block, and with it the event loop. Each wait opens a descriptor: a process that has none left would lose
+a sound connection. With TLS, kazoo reads the certificate files for each connection. And a TLS record may bring more
+than one frame: kazoo leaves the rest undelivered until more bytes arrive.
 """
 
 import os
@@ -12,7 +12,7 @@ import select
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
@@ -22,14 +22,14 @@ class HasFileno(Protocol):
 
 
 class _AtOnce:
-    """A queue whose entries are called by who puts them there."""
+    """A queue that calls each entry at once, on the thread that puts it there."""
 
     def put(self, call: Callable[[], object]) -> None:
         call()
 
 
 class _Bell:
-    """Both ends of what wakes the thread, as kazoo uses a pair of sockets: a byte is read for each that was sent."""
+    """Both ends of kazoo's pair of wake-up sockets, as one eventfd: one byte can be read for each byte sent."""
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -42,7 +42,7 @@ class _Bell:
         return len(data)
 
     def recv(self, count: int) -> bytes:
-        """OSError where nothing was sent."""
+        """Read one byte. Raises OSError if there is none."""
         os.eventfd_read(self._fd)
         return b"\0"
 
@@ -55,35 +55,35 @@ class _Bell:
 
 
 class Patience:
-    """How long a server may take for a handshake: one that is slow is waited for twice as long each time.
+    """The timeout of a handshake, doubled after each one that fails.
 
-    It may be longer than a session lasts: a server that is so slow has more to do with each handshake that is given up,
-    and might never end one."""
+    It may exceed the session timeout: each abandoned handshake costs a slow server work, and with short timeouts the
+    server might never complete one."""
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._least_s = self._present_s = least_s
         self._most_s = most_s
 
     def take(self, timeout_s: float) -> float:
-        """For this time, and never longer than the timeout."""
+        """The timeout in seconds for the next handshake, at most `timeout_s`; doubles the one after it."""
         bound_s = min(timeout_s, self._present_s)
         self._present_s = min(self._most_s, 2 * self._present_s)
         return bound_s
 
     def tls(self) -> float:
-        """For a handshake of TLS."""
+        """The timeout in seconds for the next TLS handshake."""
         return self.take(self._most_s)
 
     def met(self) -> None:
-        """It was long enough."""
+        """Return to the shortest timeout, as a handshake has succeeded."""
         self._present_s = self._least_s
 
 
 class OneThread(SequentialThreadingHandler):  # type: ignore[misc]
-    """Has the connection's thread call back: watches, answers and states come in the order of the wire."""
+    """Calls back on the connection's thread: watches, answers and states come in the order of the wire."""
 
     def __init__(self, tls: ssl.SSLContext | None = None, patience: Patience | None = None) -> None:
-        """`tls`: what connections are made with, if they are; then `patience` is for their handshakes."""
+        """`tls`: None for plain connections. `patience`: the timeouts of TLS handshakes."""
         super().__init__()
         self.callback_queue = self.completion_queue = _AtOnce()
         self._tls = tls
@@ -101,10 +101,12 @@ class OneThread(SequentialThreadingHandler):  # type: ignore[misc]
         return bell, bell
 
     def create_connection(
-        self, address: tuple[str, int], timeout: float = 1.0, hostname: object = None, **how: Any
+        self, address: tuple[str, int], timeout: float = 1.0, hostname: object = None, **how: object
     ) -> socket.socket:
-        """A socket that is connected, with TLS if there is to be. `hostname`: whose certificate it has to be; kazoo
-        names no host where it asks the server that it has a session with. Raises OSError."""
+        """Return a connected socket, with TLS if set. Raises OSError.
+
+        `hostname`: the name to verify in the certificate. kazoo passes no name for a four-letter command to its current
+        server: then the last name is used."""
         if self._tls is None:
             return super().create_connection(address, timeout=timeout, hostname=hostname, **how)  # type: ignore[no-any-return]
         self._name = hostname if isinstance(hostname, str) else self._name
@@ -120,7 +122,7 @@ class OneThread(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readers: Sequence[HasFileno], writers: Sequence[HasFileno], _: object, timeout_s: float | None = None
     ) -> tuple[list[HasFileno], list[HasFileno], list[HasFileno]]:
-        """Those that are ready: to be read from, and to be written to. What is decrypted already waits for nobody."""
+        """The readers and the writers that are ready. A TLS socket with decrypted data pending is ready at once."""
         if held := [each for each in readers if isinstance(each, ssl.SSLSocket) and each.pending()]:
             timeout_s = 0
         poll = select.poll()

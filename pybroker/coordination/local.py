@@ -1,27 +1,27 @@
 """A store in this process: its sessions, and how work on the tree becomes events and answers.
 
-Watches live on the event loop and never see a change that was not committed: outcomes are walked there in order, each
-setting its watch or firing those of its changes before its own future is answered. Where the work is done is the
-kind of store's own.
+Watches live on the event loop and never see an uncommitted change: the outcomes are processed there in order. Each sets
+its watch, or fires the watches of its changes, before its own future is answered. Subclasses choose the thread that
+does the work.
 """
 
 import asyncio
 import sqlite3
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .local_session import Job, LocalSession, answer
-from .store import Store, StoreError, StoreFailed, WatchEvent
+from .local_session import LocalSession, StoreJob, answer
+from .store import AnyFuture, Store, StoreError, StoreFailed, WatchEvent
 from .tree import Tree
 
 TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 4_000, 40_000
-"""What ZooKeeper grants with its default tick of 2 s: 2 to 20 ticks."""
+"""The range that ZooKeeper grants with its default tick of 2 s: 2 to 20 ticks."""
 
 
 class Outcome(NamedTuple):
-    job: Job
-    result: Any
+    job: StoreJob
+    result: object
     error: Exception | None
     events: list[WatchEvent]
 
@@ -37,20 +37,20 @@ class LocalStore(Store):
         self._sessions: dict[int, LocalSession] = {}
 
     @abstractmethod
-    def submit(self, job: Job) -> "asyncio.Future[Any]":
-        """Have work done, in the order of the calls; its future."""
+    def submit(self, job: StoreJob) -> AnyFuture:
+        """Submit work; jobs run in the order of the calls. Return its future."""
 
     async def session(self, timeout_ms: int) -> LocalSession:
-        """A new session, its timeout brought within what the store grants."""
+        """Return a new session; its timeout is clamped to what the store grants."""
         shortest, longest = self._timeouts_ms
         loop = asyncio.get_running_loop()
-        number: int = await self.submit(Job(lambda tree, events: tree.new_session(), loop.create_future()))
+        number: int = await self.submit(StoreJob(lambda tree, events: tree.new_session(), loop.create_future()))
         session = self.session_type(self, loop, number, max(shortest, min(timeout_ms, longest)))
         self._sessions[number] = session
         return session
 
     def expire_overdue(self) -> None:
-        """End the suspended sessions whose time is up. The event loop's clock calls it; a test with its own must."""
+        """End the suspended sessions whose timeout is over. A timer calls this; a test with its own clock must."""
         for session in [s for s in self._sessions.values() if s.overdue(self.clock_ms())]:
             session.expire()
 
@@ -58,7 +58,7 @@ class LocalStore(Store):
         self._sessions.pop(session.id, None)
 
     def deliver(self, outcomes: list[Outcome]) -> None:
-        """Fire what was watched, and answer; on the event loop."""
+        """Fire the watches and answer the futures; on the event loop."""
         for job, result, error, events in outcomes:
             if job.watch is not None and error is None:
                 job.watch(result)
@@ -71,8 +71,8 @@ class LocalStore(Store):
                 job.session.answered(job.future, result, error)
 
 
-def run(tree: Tree, jobs: list[Job], made_room: Callable[[], bool] = lambda: False) -> list[Outcome]:
-    """Run a batch as one transaction; if that fails, each job on its own, for a full disk still lets some through.
+def run(tree: Tree, jobs: list[StoreJob], made_room: Callable[[], bool] = lambda: False) -> list[Outcome]:
+    """Run a batch as one transaction; if that fails, run each job alone, as some may still fit on a full disk.
 
     `made_room` is called when the disk is full; it returns True if the batch may fit now."""
     outcomes = []
@@ -84,7 +84,7 @@ def run(tree: Tree, jobs: list[Job], made_room: Callable[[], bool] = lambda: Fal
             except StoreError as error:
                 outcomes.append(Outcome(job, None, error, []))
         tree.commit()
-    except Exception as error:  # whatever it is, the callers hear of it, and the next batch starts clean
+    except Exception as error:  # any failure goes to the callers, and the next batch starts clean
         why = f"the coordination store {tree.path} failed: {error}"
         try:
             tree.rollback()

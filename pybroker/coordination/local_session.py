@@ -1,15 +1,16 @@
-"""A session of a store in this process: what a client submits, hears and holds back, and how it ends."""
+"""A session of a store in this process: its operations, watches, suspension and end."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from .store import (
     ANY_VERSION,
     ENDED,
     Answer,
+    AnyFuture,
     Create,
     Delete,
     Op,
@@ -36,23 +37,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RETRY_S = 1.0
-"""Between attempts to end a session whose store fails."""
+"""Pause between attempts to end a session while the store fails."""
 TIMER_SLACK_MS = 2
-"""The loop's clock and the session's are cut to whole numbers at different places."""
+"""The loop's clock and the session's are rounded to milliseconds at different points."""
 
 
-class Job(NamedTuple):
-    """Work on the store's tree, which must raise StoreError before it changes anything; answered on the loop."""
+Work = Callable[[Tree, list[WatchEvent]], object]
+Hear = Callable[..., None]
 
-    work: Callable[[Tree, list[WatchEvent]], Any]
-    future: "asyncio.Future[Any]"
+
+class StoreJob(NamedTuple):
+    """Work on the store's tree, answered on the event loop. It must raise StoreError before it changes anything."""
+
+    work: Work
+    future: AnyFuture
     session: "LocalSession | None" = None
-    watch: Callable[[Any], None] | None = None
+    watch: Hear | None = None
     """Sets the operation's watch, given its answer."""
 
 
-def answer(future: "asyncio.Future[Any]", result: object, error: Exception | None) -> None:
-    """Answer a future, unless its caller was cancelled; what was done stays done."""
+def answer(future: AnyFuture, result: object, error: Exception | None) -> None:
+    """Answer a future, unless its caller was cancelled; the operation's effect stays."""
     if future.done():
         return
     if error is None:
@@ -74,7 +79,7 @@ class LocalSession(Session):
         self._ended_ms: int | None = None
         self._suspended_ms: int | None = None
         self._held: deque[Callable[[], object]] = deque()
-        """What a suspended session sends and hears once it is resumed, in order."""
+        """Sends and deliveries of a suspended session, done in order when it is resumed."""
 
     # -- operations ---------------------------------------------------------------------------------------------------
 
@@ -102,7 +107,7 @@ class LocalSession(Session):
         ops = list(ops)
         return self._submit(lambda tree, events: tree.multi(ops, self.id, events), lambda: check_multi(ops))
 
-    def _write(self, op: Op) -> "asyncio.Future[Any]":
+    def _write(self, op: Op) -> AnyFuture:
         return self._submit(lambda tree, events: tree.write(op, self.id, events), lambda: check_op(op))
 
     def _read(
@@ -116,11 +121,11 @@ class LocalSession(Session):
 
     def _submit(
         self,
-        work: Callable[[Tree, list[WatchEvent]], Any],
+        work: Work,
         check: Callable[[], object],
-        watch: Callable[[Any], None] | None = None,
-    ) -> "asyncio.Future[Any]":
-        job = Job(work, self._loop.create_future(), self, watch)
+        watch: Hear | None = None,
+    ) -> AnyFuture:
+        job = StoreJob(work, self._loop.create_future(), self, watch)
         try:
             check()
             if self.state in ENDED:
@@ -131,7 +136,7 @@ class LocalSession(Session):
         self._when_there(lambda: self._send(job))
         return job.future
 
-    def _send(self, job: Job) -> None:
+    def _send(self, job: StoreJob) -> None:
         if self._ended_ms is not None:
             answer(job.future, None, SessionExpired())
         else:
@@ -140,13 +145,13 @@ class LocalSession(Session):
     # -- life and death -----------------------------------------------------------------------------------------------
 
     def suspend(self) -> None:
-        """Send and hear nothing until `resume`, as a client that froze or was cut off; the timeout runs from now."""
+        """Send and receive nothing until `resume`, like a client that froze; the timeout runs from now."""
         if self._suspended_ms is None:
             self._suspended_ms = self._store.clock_ms()
             self._loop.call_later((self.timeout_ms + TIMER_SLACK_MS) / 1000, self._store.expire_overdue)
 
     def resume(self) -> None:
-        """Be there again: what was held back goes out and comes in, in order; so does the news of an expiry."""
+        """Send and deliver what was held back, in order, including a notice of expiry."""
         self._suspended_ms = None
         while self._held and self._suspended_ms is None:
             self._held.popleft()()
@@ -156,13 +161,13 @@ class LocalSession(Session):
 
     @property
     def answered_ms(self) -> int:
-        """A store in this process answers at once, as long as both are there."""
+        """The present, as a store in this process answers at once; once suspended or ended, the time of that."""
         if self._suspended_ms is not None:
             return self._suspended_ms
         return self._store.clock_ms() if self._ended_ms is None else self._ended_ms
 
     def expire(self) -> None:
-        """End the session on the store's side; the client hears of it when its ephemeral nodes are gone."""
+        """End the session on the store's side; the client is notified after its ephemeral nodes are deleted."""
         if self._ended_ms is None:
             self._end().add_done_callback(lambda _: self._when_there(lambda: self._become(SessionState.EXPIRED)))
 
@@ -176,14 +181,14 @@ class LocalSession(Session):
         return done
 
     def _end(self) -> "asyncio.Future[None]":
-        """Delete the ephemeral nodes, trying again while the store fails: nobody else would."""
+        """Delete the ephemeral nodes; retry while the store fails, as nothing else would delete them."""
         self._ended_ms = self.answered_ms
         self._watches.clear()
         self._store.forget(self)
         finished: asyncio.Future[None] = self._loop.create_future()
 
         def attempt() -> None:
-            job = Job(lambda tree, events: tree.end_session(self.id, events), self._loop.create_future())
+            job = StoreJob(lambda tree, events: tree.end_session(self.id, events), self._loop.create_future())
             self._store.submit(job).add_done_callback(settle)
 
         def settle(tried: "asyncio.Future[None]") -> None:
@@ -195,14 +200,14 @@ class LocalSession(Session):
         attempt()
         return finished
 
-    # -- hearing ------------------------------------------------------------------------------------------------------
+    # -- events and answers -------------------------------------------------------------------------------------------
 
     def hear(self, event: WatchEvent) -> None:
         """Fire the watches that wait for the event."""
         for watch in self._watches.take(event):
             self._when_there(partial(tell, watch, event, f"a watch failed on {event.type.name} of {event.path}"))
 
-    def answered(self, future: "asyncio.Future[Any]", result: object, error: Exception | None) -> None:
+    def answered(self, future: AnyFuture, result: object, error: Exception | None) -> None:
         """Hand an operation its answer."""
         self._when_there(lambda: answer(future, result, error))
 

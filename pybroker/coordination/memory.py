@@ -1,29 +1,28 @@
 """The store in memory, on the event loop: no thread, no file, and the same answers in the same order each time.
 
-What was submitted in one turn of the loop is done in the next, as one batch. It ends with its process; for tests and
-simulations, whose clocks are their own, and who say when a session loses its connection:
+Jobs submitted in one turn of the loop are done in the next, as one batch. It is for tests and simulations, which have
+their own clocks and decide when a session loses its connection:
 
     CONNECTED --> DISCONNECTED    at an operation, before or after it takes effect (`fate`), or at once (`disconnect`)
     DISCONNECTED --> CONNECTED    by `reconnect`, or, once the session's timeout is over, EXPIRED
 
-`suspend` is the silence before: nothing passes, nobody knows why, and `resume` or `disconnect` ends it.
+`suspend` is the silence before a disconnection is detected: nothing passes until `resume` or `disconnect`.
 """
 
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
 
 from pybroker.clock import boot_ms, wall_ms
 
 from .local import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, LocalStore, run
-from .local_session import Job, LocalSession, answer
-from .store import ConnectionLoss, SessionExpired, SessionState, StoreClosed, StoreError, WatchEvent
+from .local_session import Hear, LocalSession, StoreJob, Work, answer
+from .store import AnyFuture, ConnectionLoss, SessionExpired, SessionState, StoreClosed, StoreError
 from .tree import IN_MEMORY, Tree
 
 
 class Fate(Enum):
-    """What becomes of an operation that is sent, and of the connection behind it."""
+    """The fate of an operation that is sent; if it is lost, the connection breaks there."""
 
     ANSWERED = "answered"
     LOST_BEFORE = "lost before it took effect"
@@ -31,23 +30,23 @@ class Fate(Enum):
 
 
 class MemorySession(LocalSession):
-    """A session whose connection breaks when a test says so."""
+    """A session whose connection a test can break."""
 
     _store: "MemoryStore"
     fate: Callable[[], Fate]
-    """Asked for each operation as it is sent; what was sent behind one that is lost has no effect."""
+    """Called for each operation as it is sent. Operations sent after a lost one have no effect."""
 
     def __init__(self, store: LocalStore, loop: asyncio.AbstractEventLoop, number: int, timeout_ms: int) -> None:
         super().__init__(store, loop, number, timeout_ms)
         self.fate = lambda: Fate.ANSWERED
-        self._unanswered: dict[asyncio.Future[Any], None] = {}
-        self._lost: asyncio.Future[Any] | None = None
-        """The operation at which the connection broke, until the client has heard of it."""
+        self._unanswered: dict[AnyFuture, None] = {}
+        self._lost: AnyFuture | None = None
+        """The operation at which the connection broke, until the client is notified of that."""
 
     def disconnect(self) -> None:
-        """Break the connection, and have the client hear of it: operations without an answer fail with ConnectionLoss.
+        """Break the connection, and notify the client: unanswered operations fail with ConnectionLoss.
 
-        Those that the store has not come to have no effect; those whose answer is held back (`suspend`) have had it."""
+        Operations that the store has not begun have no effect; those whose answer is held back (`suspend`) are done."""
         if self.state is not SessionState.CONNECTED:
             return
         self.suspend()
@@ -59,7 +58,7 @@ class MemorySession(LocalSession):
         self._fail(ConnectionLoss)
 
     def reconnect(self) -> None:
-        """Reach the store again: what was submitted meanwhile is sent, or refused if the session's time is up."""
+        """Reach the store again: waiting operations are sent, or refused if the session's timeout is over."""
         if self.state is SessionState.DISCONNECTED:
             self._store.expire_overdue()
             self._become(SessionState.CONNECTED if self._ended_ms is None else SessionState.EXPIRED)
@@ -70,7 +69,7 @@ class MemorySession(LocalSession):
             super().resume()
 
     def close(self) -> "asyncio.Future[None]":
-        """Without a connection nobody tells the store, which ends the session when its time is up."""
+        """End the session. Without a connection, the store does so when the session's timeout is over."""
         if self._lost is not None:
             self.disconnect()
         if self.state is not SessionState.DISCONNECTED:
@@ -82,7 +81,7 @@ class MemorySession(LocalSession):
         done.set_result(None)
         return done
 
-    def answered(self, future: "asyncio.Future[Any]", result: object, error: Exception | None) -> None:
+    def answered(self, future: AnyFuture, result: object, error: Exception | None) -> None:
         if future is self._lost:
             self._when_there(self.disconnect)
         else:
@@ -90,18 +89,18 @@ class MemorySession(LocalSession):
 
     def _submit(
         self,
-        work: Callable[[Tree, list[WatchEvent]], Any],
+        work: Work,
         check: Callable[[], object],
-        watch: Callable[[Any], None] | None = None,
-    ) -> "asyncio.Future[Any]":
+        watch: Hear | None = None,
+    ) -> AnyFuture:
         future = super()._submit(work, check, watch)
         self._unanswered[future] = None
         future.add_done_callback(lambda _: self._unanswered.pop(future, None))
         return future
 
-    def _send(self, job: Job) -> None:
+    def _send(self, job: StoreJob) -> None:
         if self._lost is not None:
-            return  # it is behind on the same connection
+            return  # it was sent after the lost operation, on the same connection
         fate = self.fate() if self._ended_ms is None else Fate.ANSWERED
         if fate is not Fate.ANSWERED:
             self._lost = job.future
@@ -111,13 +110,13 @@ class MemorySession(LocalSession):
         super()._send(job)
 
     def _fail(self, error: type[StoreError]) -> None:
-        """Fail what has no answer, in the order in which it was submitted."""
+        """Fail unanswered operations, in the order in which they were submitted."""
         for future in list(self._unanswered):
             answer(future, None, error())
 
 
 class MemoryStore(LocalStore):
-    """A store that nothing is left of."""
+    """A store that keeps nothing after it is closed."""
 
     session_type = MemorySession
 
@@ -128,11 +127,11 @@ class MemoryStore(LocalStore):
         clock_ms: Callable[[], int] = boot_ms,
         wall_ms: Callable[[], int] = wall_ms,
     ) -> None:
-        """As of EmbeddedStore."""
+        """Take the arguments of EmbeddedStore."""
         super().__init__(timeouts_ms, clock_ms)
         self._wall_ms = wall_ms
         self._tree: Tree | None = None
-        self._waiting: list[Job] = []
+        self._waiting: list[StoreJob] = []
 
     async def open(self) -> None:
         self._tree = Tree(IN_MEMORY, self._wall_ms)
@@ -149,10 +148,10 @@ class MemoryStore(LocalStore):
         return session
 
     def withdraw(self, session: MemorySession) -> None:
-        """Forget what a session has submitted and is not done."""
+        """Drop the jobs of a session that are not done yet."""
         self._waiting = [job for job in self._waiting if job.session is not session]
 
-    def submit(self, job: Job) -> "asyncio.Future[Any]":
+    def submit(self, job: StoreJob) -> AnyFuture:
         if self._tree is None:
             answer(job.future, None, StoreClosed())
             return job.future

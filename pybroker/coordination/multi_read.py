@@ -1,6 +1,6 @@
-"""ZooKeeper's multiRead, which kazoo has not: many nodes by one request and one answer (ZooKeeper 3.6, ZOOKEEPER-1535).
+"""ZooKeeper's multiRead, which kazoo lacks: many nodes by one request and one answer (ZooKeeper 3.6, ZOOKEEPER-1535).
 
-Each read in it succeeds or fails by itself. An older server answers that it is not implemented, and ends the session.
+Each read in it succeeds or fails by itself. An older server answers Unimplemented, and ends the session.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STAT: Final = struct.Struct("!qqqqiiiqiiq")
 
 
 class MultiRead:
-    """A request as kazoo sends one and has its answer read: the nodes at some paths, the chroot in front of them."""
+    """A request object for kazoo that reads the nodes at these paths; the paths include the chroot."""
 
     type = MULTI_READ
 
@@ -37,14 +37,14 @@ class MultiRead:
         return b"".join(parts)
 
     def deserialize(self, answer: bytes, at: int) -> list[tuple[bytes, ZnodeStat] | Exception]:
-        """What each read brought. Raises MarshallingError, struct.error."""
+        """Return the result of each read. Raises MarshallingError, struct.error."""
         found: list[tuple[bytes, ZnodeStat] | Exception] = []
         while True:
             kind, is_last, _ = _HEADER.unpack_from(answer, at)
             at += _HEADER.size
             if is_last:
                 break
-            (number,) = _INT.unpack_from(answer, at)  # the length of the data, or an error's code
+            (number,) = _INT.unpack_from(answer, at)  # the length of the data, or an error code
             at += _INT.size
             if kind == ERROR:
                 found.append(EXCEPTIONS[number]())

@@ -1,11 +1,11 @@
-"""Renewals of a lease on the thread that hears the store, so that a stalled event loop does not lose the lease.
+"""Renewals of a lease on the session's thread, so that a stalled event loop does not lose the lease.
 
     the event loop         look ──> is the registration there? ──yes──> keep ──if there was no news since the look──┐
     the session's thread   an answer ──> moved ──> the lease is renewed <───────────────────────────────────────────┘
-                           an event of the registration's node, another state ──> news: no more, until the next look
+                           an event of the registration's node, another state ──> news: no renewals until a next look
 
-The thread reads no nodes itself. If a node or the session is gone, that is news on its way to the loop, and from then
-on answers of the store prove nothing.
+The thread reads no nodes itself. If the node or the session is gone, an event is on its way to the loop; from then on
+the store's answers prove nothing.
 """
 
 import threading
@@ -27,7 +27,7 @@ class Renewals:
     # -- on the event loop -------------------------------------------------------------------------------------------
 
     def look(self, path: str) -> int:
-        """Return the count of news that `keep` needs; call it before reading the node that the lease depends on."""
+        """Return the count of news for `keep`; call this before reading the node that the lease depends on."""
         with self._lock:
             self._path = path
             return self._news

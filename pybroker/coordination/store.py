@@ -1,28 +1,28 @@
 """The coordination store as one small interface, with ZooKeeper's semantics.
 
-A tree of nodes, each with data and a Stat; sessions, to which ephemeral nodes belong; one-shot watches. Each operation
-is submitted when it is called and answers through the future that it returns: those of one session take effect in the
-order of the calls, whether somebody awaits them or not, so a thousand of them cost one round. A write is durable when
-its future is done. A watch fires before the answer of any later operation that sees the change (Hunt et al., ZooKeeper,
-2010).
+A tree of nodes, each with data and a Stat; sessions, which own ephemeral nodes; one-shot watches. An operation is
+submitted when it is called, and returns a future. The operations of a session take effect in the order of the calls,
+awaited or not, so a thousand of them cost one round trip. A write is durable when its future is done. A watch fires
+before the answer of any later operation that sees the change (Hunt et al., ZooKeeper, 2010).
 
-A session is as its client knows it, by what came over the connection:
+The states of a session, as its client knows them from the connection:
 
-    CONNECTED <--> DISCONNECTED   the connection broke: operations without an answer fail with ConnectionLoss, and any
-                                  of them, from the first on, may have taken effect; watches are forgotten. What is
-                                  submitted now waits for the next connection
-    any of them --> EXPIRED       the store has ended the session, and the client has heard of it: not before it is
-                                  connected again. Who must know earlier goes by `answered_ms`
+    CONNECTED <--> DISCONNECTED   the connection broke: unanswered operations fail with ConnectionLoss, and each of them
+                                  may have taken effect; watches are forgotten. Operations submitted now wait for the
+                                  next connection
+    any of them --> EXPIRED       the store has ended the session; the client learns this when it is connected again.
+                                  A caller that must know earlier checks `answered_ms`
     any of them --> CLOSED        by the client
 
-A listener hears of each change before an operation fails of it. `commit.py` writes so that the outcome is known.
+Listeners are called with each new state before operations fail because of it. `commit.py` has writes with a known
+outcome.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum, IntEnum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pybroker.clock import boot_ms
 from pybroker.coordination.renewals import Renewals
@@ -30,23 +30,23 @@ from pybroker.coordination.renewals import Renewals
 T = TypeVar("T")
 
 DATA_BYTES_MAX = 1_000_000
-"""Of a node."""
+"""The size limit of a node's data."""
 REQUEST_BYTES_MAX = 1_040_000
-"""ZooKeeper's default (jute.maxbuffer) allows a request of just under 1 MiB with everything in it. It ends the
-connection of who sends more."""
+"""ZooKeeper's default (jute.maxbuffer) allows a request of just under 1 MiB in all. It ends the connection of a client
+that sends more."""
 OP_BYTES = 128
-"""Of an operation beside its path and its data, at most: its kind, its version, its ACLs."""
+"""An upper bound for an operation without its path and data: its kind, version and ACLs."""
 ANY_VERSION = -1
 SEQUENCE_DIGITS = 10
 
 
 class Stat(NamedTuple):
-    """What the store knows of a node besides its data.
+    """The metadata of a node.
 
-    `czxid`, `mzxid` and `pzxid` number the transactions that created it, set its data, and last created or deleted a
-    child; numbers only ever grow. `version` counts sets, `cversion` creations and deletions of children.
-    `ephemeral_owner` is the session that the node vanishes with, 0 for none. The times may be 0 in the answer to a
-    Create of a multi: ZooKeeper does not tell them there."""
+    `czxid`, `mzxid` and `pzxid` are the zxids of the transactions that created it, set its data, and last created or
+    deleted a child; zxids only grow. `version` counts sets, `cversion` creations and deletions of children.
+    `ephemeral_owner` is the session that the node is deleted with, 0 for none. The times may be 0 in the answer to a
+    Create of a multi: ZooKeeper does not return them there."""
 
     czxid: int
     mzxid: int
@@ -61,7 +61,7 @@ class Stat(NamedTuple):
 
 
 class EventType(IntEnum):
-    """What happened to a watched node; ZooKeeper's numbers."""
+    """The event at a watched node, with ZooKeeper's numbers."""
 
     CREATED = 1
     DELETED = 2
@@ -80,7 +80,7 @@ also when it is created; by `children`, when a child is created or deleted or th
 
 
 class SessionState(Enum):
-    """Of a session, as its client knows it."""
+    """The state of a session, as its client knows it."""
 
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
@@ -94,7 +94,7 @@ Listener = Callable[[SessionState], object]
 
 
 class Create(NamedTuple):
-    """Create a node; its answer is (path, Stat), the path with its number if sequential."""
+    """Create a node; the answer is (path, Stat), where the path of a sequential node has its number."""
 
     path: str
     data: bytes = b""
@@ -103,7 +103,7 @@ class Create(NamedTuple):
 
 
 class Set(NamedTuple):
-    """Set a node's data if it is at `version`; its answer is the new Stat."""
+    """Set a node's data if it is at `version`; the answer is the new Stat."""
 
     path: str
     data: bytes
@@ -111,14 +111,14 @@ class Set(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Delete a node without children if it is at `version`; its answer is None."""
+    """Delete a node without children if it is at `version`; the answer is None."""
 
     path: str
     version: int = ANY_VERSION
 
 
 class Check(NamedTuple):
-    """Go on only if a node exists and is at `version`; its answer is None."""
+    """Check that a node exists and is at `version`; the answer is None."""
 
     path: str
     version: int = ANY_VERSION
@@ -126,6 +126,8 @@ class Check(NamedTuple):
 
 Op = Create | Set | Delete | Check
 Answer = tuple[str, Stat] | Stat | None
+AnyFuture = asyncio.Future[Any]
+"""The future of an operation; the result type depends on the operation."""
 
 
 class StoreError(Exception):
@@ -149,7 +151,7 @@ class NodeExists(StoreError):
 
 
 class NoNode(StoreError):
-    says = "there is no such node, or for a creation no parent"
+    says = "the node does not exist, or the parent of a new node does not"
 
 
 class BadVersion(StoreError):
@@ -161,15 +163,15 @@ class NotEmpty(StoreError):
 
 
 class NoChildrenForEphemerals(StoreError):
-    says = "the parent is ephemeral, which has no children"
+    says = "the parent is an ephemeral node, which cannot have children"
 
 
 class BadArguments(StoreError):
-    says = "the store does not take these arguments"
+    says = "the arguments are invalid"
 
 
 class ConnectionLoss(StoreError):
-    """Whether the operation took effect is unknown."""
+    """The connection broke; it is unknown whether the operation took effect."""
 
     says = "the connection to the store broke before the answer came"
 
@@ -185,26 +187,26 @@ class StoreClosed(StoreError):
 
 
 class StoreFailed(StoreError):
-    """The store could not do its work: a disk that is full, a file that is damaged. Nothing of it took effect."""
+    """The store could not do the operation, for example on a full disk. Nothing of it took effect."""
 
 
 class StoreRefused(StoreFailed):
-    """The store does not let this client in."""
+    """The store refuses this client's login."""
 
 
 class StoreDamaged(StoreFailed):
-    """What is in the file is not what was written there."""
+    """The store's file is damaged."""
 
 
 class Session(ABC):
-    """A client of the store, alive while it is heard of within `timeout_ms`; its ephemeral nodes die with it.
+    """A client of the store, alive while the store hears from it within `timeout_ms`. It owns its ephemeral nodes.
 
-    Every operation may fail with ConnectionLoss, SessionExpired, StoreClosed, StoreFailed, and with BadArguments for a
-    path that is none or for too much data."""
+    Every operation may fail with ConnectionLoss, SessionExpired, StoreClosed, StoreFailed, and with BadArguments for an
+    invalid path or too much data."""
 
     id: int
     timeout_ms: int
-    """What the store granted, which may differ from what was asked."""
+    """The timeout that the store granted, which may differ from the requested one."""
     state: SessionState
     expired: asyncio.Event
     """Set once the store has ended the session by itself; its ephemeral nodes are gone by then."""
@@ -218,31 +220,31 @@ class Session(ABC):
     @property
     @abstractmethod
     def answered_ms(self) -> int:
-        """When the latest request that was answered had been sent, by the clock since boot: a lease runs from here.
+        """The time at which the latest answered request was sent, by the clock since boot; a lease runs from here.
 
-        The store ends the session `timeout_ms` later at the earliest. A session asks often enough by itself."""
+        The store ends the session `timeout_ms` later at the earliest. A session sends enough requests by itself."""
 
     @property
     def silent(self) -> bool:
-        """Has the store said nothing for so long that an operation waits for it? It is asked far more often."""
+        """True if operations have to wait, as the store has not answered for half the timeout, or is disconnected."""
         return self.state is not SessionState.CONNECTED or boot_ms() - self.answered_ms > self.timeout_ms / 2
 
     def listen(self, listener: Listener) -> None:
-        """Have a listener called with each state that the session comes to."""
+        """Call a listener with each new state of the session."""
         self._listeners.append(listener)
 
     def unlisten(self, listener: Listener) -> None:
-        """Call a listener no more."""
+        """Stop calling a listener."""
         self._listeners.remove(listener)
 
     def _become(self, state: SessionState) -> None:
-        """Come to a state and say so; what has ended stays as it ended."""
+        """Enter a state and call the listeners; a session that has ended keeps its state."""
         if state is self.state or self.state in ENDED:
             return
         self.state = state
         if state is SessionState.EXPIRED:
             self.expired.set()
-        for listener in list(self._listeners):  # one may leave at what it hears
+        for listener in list(self._listeners):  # a copy: a listener may remove itself
             tell(listener, state, f"a listener failed on {state.name}")
 
     @abstractmethod
@@ -255,11 +257,11 @@ class Session(ABC):
 
     @abstractmethod
     def get(self, path: str, *, watch: Watch | None = None) -> asyncio.Future[tuple[bytes, Stat]]:
-        """The node's data and Stat. Raises NoNode, and then sets no watch."""
+        """Return the node's data and Stat. Raises NoNode, and then sets no watch."""
 
     @abstractmethod
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> asyncio.Future[Stat]:
-        """Set the node's data; its new Stat. Raises NoNode, BadVersion."""
+        """Set the node's data and return its new Stat. Raises NoNode, BadVersion."""
 
     @abstractmethod
     def delete(self, path: str, version: int = ANY_VERSION) -> asyncio.Future[None]:
@@ -267,17 +269,17 @@ class Session(ABC):
 
     @abstractmethod
     def exists(self, path: str, *, watch: Watch | None = None) -> asyncio.Future[Stat | None]:
-        """The node's Stat, None if there is no such node; the watch is set either way."""
+        """Return the node's Stat, None if there is no such node; the watch is set either way."""
 
     @abstractmethod
     def children(self, path: str, *, watch: Watch | None = None) -> asyncio.Future[tuple[list[str], Stat]]:
-        """The names of the node's children, sorted, and its Stat. Raises NoNode, and then sets no watch."""
+        """Return the sorted names of the node's children, and its Stat. Raises NoNode, and then sets no watch."""
 
     @abstractmethod
     def multi(self, ops: Sequence[Op]) -> asyncio.Future[list[Answer]]:
-        """All of the operations or none, as one transaction, and their answers.
+        """Do all of the operations or none, as one transaction. Return their answers.
 
-        Raises the error of the first that fails, with its `index`."""
+        Raises the error of the first operation that fails, with its `index`."""
 
     @abstractmethod
     def close(self) -> asyncio.Future[None]:
@@ -285,32 +287,32 @@ class Session(ABC):
 
 
 class Store(ABC):
-    """A store to open sessions with."""
+    """A store that sessions are opened with."""
 
     @abstractmethod
     async def open(self) -> None:
-        """Make the store ready. Raises StoreFailed with one sentence for a person."""
+        """Make the store ready. Raises StoreFailed with one sentence for the operator."""
 
     @abstractmethod
     async def session(self, timeout_ms: int) -> Session:
-        """A new session; the store may grant another timeout."""
+        """Return a new session; the store may grant another timeout."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what was submitted, then refuse everything with StoreClosed."""
+        """Finish submitted operations, then refuse all others with StoreClosed."""
 
     async def why(self) -> str:
-        """Why it cannot be reached, for a person, as far as can be found out: it may take a minute."""
+        """Return the probable reason why the store cannot be reached, for the operator. May take a minute."""
         return ""
 
     def give_up(self, session: Session) -> str:
-        """Declare a session expired if no server will continue it, because the store went back in time, as the last
-        `why` found out. Return the reason, "" if it goes on."""
+        """Declare a session expired if the last `why` found that the store went back in time, so that no server will
+        continue the session. Return the reason, "" if the session is not expired."""
         return ""
 
 
 def tell(listener: Callable[[T], object], news: T, problem: str) -> None:
-    """Call a listener or a watch, whose own mistake must not cost others their news."""
+    """Call a listener or a watch; an exception goes to the loop's handler, so that the others are still called."""
     try:
         listener(news)
     except Exception as error:
@@ -318,29 +320,29 @@ def tell(listener: Callable[[T], object], news: T, problem: str) -> None:
 
 
 def check_path(path: str, *, sequential: bool = False) -> str:
-    """The path if ZooKeeper takes it; else BadArguments. A sequential one may end with the slash before its number."""
+    """Return the path if it is valid in ZooKeeper; a sequential one may end with a slash. Raises BadArguments."""
     whole = path + "0" if sequential else path
     if not whole.startswith("/"):
-        raise BadArguments(path, "a path begins with /")
+        raise BadArguments(path, "a path must begin with /")
     if whole == "/":
         return path
     for name in whole[1:].split("/"):
         if name in ("", ".", ".."):
-            raise BadArguments(path, f"a path has no {name!r} between its slashes and none at its end")
+            raise BadArguments(path, f"a name in a path must not be {name!r}")
     if not (whole.isascii() and whole.isprintable()) and any(map(_forbidden, whole)):
-        raise BadArguments(path, "a path has no control or private characters")
+        raise BadArguments(path, "a path must not contain control or private characters")
     return path
 
 
 def check_op(op: Op) -> None:
-    """BadArguments if an operation's path or data are not taken."""
+    """Raise BadArguments if an operation's path or data are invalid."""
     check_path(op.path, sequential=isinstance(op, Create) and op.sequential)
     if isinstance(op, Create | Set) and not (isinstance(op.data, bytes) and len(op.data) <= DATA_BYTES_MAX):
-        raise BadArguments(op.path, f"a node holds bytes, {DATA_BYTES_MAX} of them at most")
+        raise BadArguments(op.path, f"the data of a node must be bytes, at most {DATA_BYTES_MAX} of them")
 
 
 def check_multi(ops: Sequence[Op]) -> None:
-    """BadArguments, with its index, for the first operation that is not taken."""
+    """Raise BadArguments, with its index, for the first invalid operation."""
     for index, op in enumerate(ops):
         try:
             check_op(op)
@@ -350,7 +352,7 @@ def check_multi(ops: Sequence[Op]) -> None:
 
 
 def check_request(ops: Sequence[Op], chroot: str = "") -> None:
-    """BadArguments if operations are more than a request to ZooKeeper holds."""
+    """Raise BadArguments if operations are too large for one request to ZooKeeper."""
     size = sum(OP_BYTES + len(chroot) + len(op.path.encode()) + len(getattr(op, "data", b"")) for op in ops)
     if size > REQUEST_BYTES_MAX:
         raise BadArguments(ops[0].path, f"a request holds {REQUEST_BYTES_MAX} bytes, and this one has {size}")

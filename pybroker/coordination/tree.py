@@ -1,12 +1,12 @@
-"""The tree of nodes in one SQLite file: ZooKeeper's rules, told as SQL. One thread, no sessions' timing, no watches.
+"""The tree of nodes in one SQLite file: ZooKeeper's rules in SQL. One thread; no session timeouts, no watches.
 
-The file: `node` has one row a node, found by its parent's path and its own name, so that a node and the children of a
-node are both one search. `creates` counts the children ever created: it numbers sequential ones, and ZooKeeper's
-cversion is 2 * creates - children. `meta` has the last transaction's number. Journal mode WAL with synchronous=FULL:
-a commit is one write and one fsync, and a crash leaves the last commit or the one before. The exclusive lock keeps a
+The file: `node` has one row per node, with its parent's path and its own name as key, so that a node and the children
+of a node are both one search. `creates` counts the children ever created: sequential nodes are numbered by it, and
+ZooKeeper's cversion is 2 * creates - children. `meta` has the last zxid. Journal mode WAL with synchronous=FULL: a
+commit is one write and one fsync, and a crash leaves the last commit or the one before. The exclusive lock keeps a
 second process out.
 
-Opening must write, on a full disk too: the log dir sets room aside for that (pybroker/replication/disk_space.py).
+Opening writes, on a full disk too: the log dir reserves space for that (pybroker/replication/disks/disk_space.py).
 """
 
 import contextlib
@@ -41,12 +41,12 @@ from .store import (
 )
 
 IN_MEMORY = ":memory:"
-"""A path: no file at all."""
+"""The path of a tree without a file."""
 DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 APPLICATION_ID = 0x70796B76  # marks the file as ours
 FORMAT = 1
 FILE_MODE = 0o600
-"""What is stored is for the broker's own user, whatever the umask lets through."""
+"""Only the broker's own user may read the file, whatever the umask allows."""
 SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE node (
@@ -67,7 +67,7 @@ STAT = "czxid, mzxid, ctime_ms, mtime_ms, version, 2 * creates - children, owner
 
 
 def split(path: str) -> tuple[str, str]:
-    """(parent, name) of a path; the root is ("", "") and its children's parent is "/"."""
+    """Return the (parent, name) of a path; the root is ("", "") and its children's parent is "/"."""
     head, _, name = path.rpartition("/")
     return (head or "/" if name else "", name)
 
@@ -76,7 +76,7 @@ class Tree:
     """The open file. Nothing is durable before `commit`; writes collect the events of what they change."""
 
     def __init__(self, path: str, wall_ms: Callable[[], int]) -> None:
-        """Open or create the file; nodes of sessions that died with their process go. StoreFailed in one sentence."""
+        """Open or create the file, and delete the ephemeral nodes of earlier processes. Raises StoreFailed."""
         self.path = path
         self._wall_ms = wall_ms
         if path != IN_MEMORY:
@@ -85,7 +85,7 @@ class Tree:
         self._sql = sqlite3.connect(
             path, timeout=0, isolation_level=None, cached_statements=64, check_same_thread=is_file
         )
-        if not is_file:  # nothing is lost with it: from 3.13 on Python warns of a database that was not closed
+        if not is_file:  # from 3.13 on, Python warns about a database that was not closed
             weakref.finalize(self, self._sql.close)
         try:
             self._open()
@@ -119,11 +119,10 @@ class Tree:
         if checked != "ok":
             raise StoreDamaged(detail=f"the coordination store {self.path} is damaged: {' '.join(checked.split())}")
         with contextlib.suppress(sqlite3.OperationalError):
-            self._one("PRAGMA wal_checkpoint(RESTART)")  # what a killed process left of its journal is used again
+            self._one("PRAGMA wal_checkpoint(RESTART)")  # reuse the journal that a killed process left
 
     def _one(self, sql: str) -> tuple[Any, ...]:
-        row: tuple[Any, ...] = self._sql.execute(sql).fetchone()
-        return row
+        return tuple(self._sql.execute(sql).fetchone())
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
@@ -132,7 +131,7 @@ class Tree:
             self._sql.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
-        """Make everything since the last commit durable. sqlite3.Error if it cannot be: then `rollback`."""
+        """Make everything since the last commit durable. Raises sqlite3.Error; the caller must `rollback` then."""
         if self._sql.in_transaction:
             self._sql.execute("UPDATE meta SET value = ? WHERE name = 'zxid'", (self.zxid,))
             self._sql.execute("COMMIT")
@@ -148,14 +147,14 @@ class Tree:
         self._sql.close()
 
     def write(self, op: Op, session: int, events: list[WatchEvent]) -> Answer:
-        """One operation under a number of its own. Raises StoreError, and has changed nothing then."""
+        """Do one operation under a zxid of its own. Raises StoreError, and has changed nothing then."""
         self._begin()
         answer = self._apply(op, session, self.zxid + 1, events)
         self.zxid += 1
         return answer
 
     def multi(self, ops: Sequence[Op], session: int, events: list[WatchEvent]) -> list[Answer]:
-        """All of the operations or none, under one number; each sees what those before it did. Raises StoreError."""
+        """Do all of the operations or none, under one zxid; each sees the effect of those before. Raises StoreError."""
         self._begin()
         self._sql.execute("SAVEPOINT multi")
         answers: list[Answer] = []
@@ -174,7 +173,7 @@ class Tree:
         return answers
 
     def new_session(self) -> int:
-        """A session's id: the number of the transaction that makes it, so no two are alike, restarts included."""
+        """Return a new session id: the zxid of its creation, so that no two are alike, even after restarts."""
         self._begin()
         self.zxid += 1
         return self.zxid
@@ -204,7 +203,7 @@ class Tree:
         return [name for (name,) in rows], stat
 
     def _expect(self, path: str, version: int) -> Stat:
-        """The Stat of a node that must be there, at a version. Raises NoNode, BadVersion."""
+        """Return the Stat of a node. Raises NoNode, and BadVersion if it is not at this version."""
         stat = self.stat(path)
         if stat is None:
             raise NoNode(path)
@@ -269,7 +268,7 @@ class Tree:
         events += WatchEvent(EventType.DELETED, op.path), WatchEvent(EventType.CHILDREN_CHANGED, parent)
 
     def _adopt(self, parent: str, zxid: int, *, created: int, children: int) -> None:
-        """Tell a parent that a child came or went."""
+        """Count in the parent that a child was created or deleted."""
         self._sql.execute(
             "UPDATE node SET creates = creates + ?, children = children + ?, pzxid = ? WHERE parent = ? AND name = ?",
             (created, children, zxid, *split(parent)),
@@ -284,9 +283,9 @@ def _see_to_files(path: str) -> None:
 
 
 def _make(path: str) -> None:
-    """Make the file, empty, if it is not there: SQLite gives its journals the same mode. What fails, SQLite will say.
+    """Create the file, empty, if it is missing: SQLite gives its journals the same mode. SQLite reports any failure.
 
-    Never opened if it is there: closing it again would give up the locks that this process holds on it (fcntl(2))."""
+    An existing file is not opened: closing it would release the locks that this process holds on it (fcntl(2))."""
     with contextlib.suppress(OSError), open(path, "xb", opener=_for_owner):
         pass
 
@@ -296,9 +295,9 @@ def _for_owner(path: str, flags: int) -> int:
 
 
 def _why(error: sqlite3.Error) -> str:
-    """What went wrong at opening, as the end of a sentence."""
+    """Return why the file could not be opened, as the end of a sentence."""
     if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
         return "is in use by another process"
     if error.sqlite_errorcode & 0xFF in DAMAGED:
-        return f"is damaged, or no database at all: {error}"
+        return f"is damaged, or is not an SQLite database: {error}"
     return f"cannot be opened: {error}"

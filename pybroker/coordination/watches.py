@@ -1,9 +1,9 @@
-"""Who waits for what to happen to which node: one-shot watches, ZooKeeper's rules of which event fires which."""
+"""One-shot watches of nodes, with ZooKeeper's rules of which event fires which watch."""
 
 from .store import EventType, Watch, WatchEvent
 
 DATA, EXIST, CHILD = range(3)
-"""Set by get (or exists on a node that is there), by exists on a node that is not, and by children."""
+"""Kinds of watches: set by get (or by exists if the node exists), by exists if it does not, and by children."""
 
 FIRES = {
     EventType.CREATED: (EXIST,),
@@ -20,11 +20,11 @@ class Watches:
         self._waiting: dict[tuple[int, str], dict[Watch, None]] = {}
 
     def add(self, kind: int, path: str, watch: Watch) -> None:
-        """Set a watch; the same one, set again before it fired, still fires once."""
+        """Set a watch. A watch that is set twice before it fires still fires once."""
         self._waiting.setdefault((kind, path), {})[watch] = None
 
     def take(self, event: WatchEvent) -> list[Watch]:
-        """Remove and return what an event fires, each watch once, in the order in which they were set."""
+        """Remove and return the watches that an event fires, each once, in the order in which they were set."""
         fired: dict[Watch, None] = {}
         for kind in FIRES[event.type]:
             fired |= self._waiting.pop((kind, event.path), {})

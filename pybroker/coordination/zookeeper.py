@@ -16,25 +16,25 @@ from pybroker.model import HostPort
 
 from . import store as s
 from .commit import until_answered
-from .found_at import ASK_TLS_S, Found, found_at
-from .zookeeper_access import Access, access_of
+from .zookeeper_access import ZooKeeperAccess, access_of
+from .zookeeper_probe import ASK_TLS_S, ProbeResult, found_at
 from .zookeeper_session import ANYBODY, ZooKeeperSession
 
 log = logging.getLogger(__name__)
 
 CLOSE_S_MAX: Final = 3.0
 LOOK_S_MAX: Final = 48.0
-"""For a look at a server with TLS: one that did not answer gets twice as long the next time. It is busy with each
-handshake that was given up, and a crowd that gives up soon keeps it from ever ending one."""
+"""The longest timeout of a probe with TLS; it doubles after each probe without an answer. Abandoned handshakes cost the
+server work: many clients with short timeouts can keep it from ever completing one."""
 SILENT_S: Final = 2.0
-"""Without an answer for so long, a start says whom it waits for."""
+"""After this time without an answer, a start logs which servers it waits for."""
 
 
 class ZooKeeperStore(s.Store):
     """The ensemble that zookeeper.connect names: HOST:PORT,HOST:PORT/chroot."""
 
-    def __init__(self, connect: str, *, connection_timeout_ms: int = 18_000, access: Access = ANYBODY) -> None:
-        """`connection_timeout_ms`: how long the first session may take to reach a server."""
+    def __init__(self, connect: str, *, connection_timeout_ms: int = 18_000, access: ZooKeeperAccess = ANYBODY) -> None:
+        """`connection_timeout_ms`: the time for the first session to reach a server."""
         self._access = access
         self._hosts, slash, chroot = connect.partition("/")
         self._chroot = (slash + chroot).rstrip("/")
@@ -42,12 +42,12 @@ class ZooKeeperStore(s.Store):
         self._sessions: list[ZooKeeperSession] = []
         self._look_s = ASK_TLS_S
         self._latest = -1
-        """Zxid that a serving server had at the last look, the latest of all of them; -1: none served."""
+        """The latest zxid of all servers that were serving at the last probe; -1 if none was."""
         self._seen: dict[ZooKeeperSession, int] = {}
-        """The last zxid of each session, as it was before that look."""
+        """The last zxid of each session, as it was before that probe."""
 
     async def open(self) -> None:
-        """See that a server answers, and make the chroot, as Kafka does. Raises StoreFailed in one sentence."""
+        """If there is a chroot, connect and create it, as Kafka does. Raises StoreFailed in one sentence."""
         if not self._chroot:
             return
         for last in (False, False, True):
@@ -55,8 +55,8 @@ class ZooKeeperStore(s.Store):
                 return
 
     async def _made_chroot(self, last: bool) -> bool:
-        """In a session of its own. False if that expired, as that of a process does which stands still while it starts;
-        the last one raises SessionExpired."""
+        """Create the chroot in a session of its own. False if the session expired, as when a starting process is
+        suspended; the `last` attempt raises SessionExpired."""
         session = await self._reach(self._hosts, int(self._timeout_s * 1000))
         self._sessions.append(session)
         path = ""
@@ -65,12 +65,12 @@ class ZooKeeperStore(s.Store):
                 for name in self._chroot.strip("/").split("/"):
                     path = f"{path}/{name}"
                     if await until_answered(lambda path=path: session.exists(path)):  # type: ignore[misc]
-                        continue  # it may be below what is somebody else's: to make it is forbidden
+                        continue  # a create could be forbidden here by the parent's ACL
                     with contextlib.suppress(s.NodeExists):
                         await until_answered(lambda path=path: session.create(path))  # type: ignore[misc]
                         event(log, logging.INFO, "chroot created", at=self._hosts, path=path)
         except TimeoutError:
-            problem = f"ZooKeeper at {self._hosts} did not make {path} in {self._timeout_s:g} s (zookeeper.connect)"
+            problem = f"ZooKeeper at {self._hosts} did not create {path} in {self._timeout_s:g} s (zookeeper.connect)"
             raise s.StoreFailed(detail=problem) from None
         except s.SessionExpired as problem:
             if last:
@@ -116,8 +116,8 @@ class ZooKeeperStore(s.Store):
         refused = {self._refusal(each.refused) for each in self._sessions if each.refused and not each.stopped}
         return "; ".join([*(each.words for each in found), *refused])
 
-    async def _look(self) -> list[Found]:
-        """Look at each address of the ensemble."""
+    async def _look(self) -> list[ProbeResult]:
+        """Probe each address of the ensemble."""
         seen = {session: session.last_zxid for session in self._sessions}
         last, hosts = max(seen.values(), default=0), collect_hosts(self._hosts)[0]
         looks = (found_at(HostPort(*host), last, self._access.tls, self._look_s) for host in hosts)
@@ -127,32 +127,31 @@ class ZooKeeperStore(s.Store):
         return found
 
     def give_up(self, session: s.Session) -> str:
-        """Expire a session if, at the last look, no serving server had a transaction as late as the last one that it
-        had seen then.
+        """Expire a session if, at the last probe, no serving server had a transaction as late as the session's last.
 
-        A server refuses such a session. A server that merely lags does so only for a while, hence all are asked."""
+        A server refuses such a session. One that only lags refuses it for a while, so all servers are probed."""
         assert isinstance(session, ZooKeeperSession)
         seen = self._seen.get(session, 0)
         if not 0 <= self._latest < seen or not session.give_up():
             return ""
-        return f"ZooKeeper knows transactions up to {self._latest:#x}, and the session has seen {seen:#x}"
+        return f"ZooKeeper has transactions up to {self._latest:#x}, but the session has seen {seen:#x}"
 
     async def close(self) -> None:
-        """A connection that is being made, as to a host that is gone, is not waited for."""
+        """Close the sessions. Does not wait for an attempt to connect, as to a host that is gone."""
         if ends := [session.close() for session in self._sessions]:
             await asyncio.wait(ends, timeout=CLOSE_S_MAX)
         self._sessions.clear()
 
 
 def store_of(config: BrokerConfig) -> ZooKeeperStore:
-    """The ensemble that a broker's settings name, reached as they say. Raises ConfigError."""
+    """Return the store for the ensemble in a broker's settings. Raises ConfigError."""
     connect: str = config["zookeeper.connect"]
     timeout_ms = config["zookeeper.connection.timeout.ms"] or config["zookeeper.session.timeout.ms"]
     return ZooKeeperStore(connect, connection_timeout_ms=timeout_ms, access=access_of(config))
 
 
 def is_here(connect: str) -> bool:
-    """Whether all of its servers listen on this machine alone, as far as their names tell."""
+    """True if all servers are at localhost or a loopback address."""
     return all(name == "localhost" or _is_loopback(name) for name, _ in collect_hosts(connect)[0])
 
 

@@ -1,6 +1,6 @@
-"""ACLs of nodes that are there already: of a cluster that was begun without zookeeper.set.acl, or is to go on so.
+"""ACL migration of existing nodes, for a cluster that turns zookeeper.set.acl on or off.
 
-    brokers have a login --> brokers have zookeeper.set.acl --> what is there is secured     and the other way round
+    brokers have a login --> brokers have zookeeper.set.acl --> existing nodes are secured     and the other way round
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ AT_ONCE: Final = 500
 
 
 async def set_all(session: ZooKeeperSession, *, secure: bool) -> int:
-    """Give the root and all of Kafka's nodes the ACLs that they would be made with. How many they are; 0 where there
-    are none, and then nothing was changed. Raises StoreError.
+    """Give the root and all of Kafka's nodes the ACLs that they would be created with. Return how many were changed, 0
+    if there are none of Kafka's nodes. Raises StoreError.
 
-    A node is closed before its children are listed: what comes later is a broker's, who has zookeeper.set.acl."""
+    The ACL of a node is set before its children are listed: later children are created by brokers, which have
+    zookeeper.set.acl by then."""
     found = [path for path in SECURED if await until_answered(lambda path=path: session.exists(path))]  # type: ignore[misc]
     if not found:
         return 0
@@ -38,7 +39,7 @@ async def set_all(session: ZooKeeperSession, *, secure: bool) -> int:
 
 
 async def _set(session: ZooKeeperSession, paths: Sequence[str], secure: bool) -> list[str]:
-    """Those that are still there."""
+    """Set the ACLs of these nodes, and return the paths of those that still exist."""
 
     async def one(path: str) -> bool:
         try:

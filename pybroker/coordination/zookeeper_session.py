@@ -1,12 +1,12 @@
 """A session of ZooKeeper: kazoo behind the interface of store.py.
 
-kazoo has a thread for each session. It calls back on that thread, in the order of the wire; one queue, the event
-loop's, brings watches, answers and states over in that order, so that a watch fires before the answer of a later
-operation that sees the change. A session that expired is stopped: kazoo would begin another one by itself.
+kazoo has a thread for each session and calls back on it, in the order of the wire. The event loop's queue passes
+watches, answers and states on in that order, so that a watch fires before the answer of a later operation that sees the
+change. A session that expired is stopped: kazoo would begin another one by itself.
 
-What kazoo keeps to itself, and a lease needs: the timeout that the server granted, and when the last answered request
-was sent. The first is taken from its handshake. For the second the session sends requests often enough by itself, and
-notes answers on kazoo's thread (renewals.py): while the loop stands still, these are the answers to kazoo's pings.
+A lease needs two facts that kazoo does not expose: the timeout that the server granted, and when the last answered
+request was sent. The first is taken from kazoo's handshake. For the second, the session sends requests often enough by
+itself, and notes answers on kazoo's thread (renewals.py): while the loop is stalled, those to kazoo's pings.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from kazoo import exceptions
-from kazoo.client import KazooState
+from kazoo.client import KazooState, TransactionRequest
+from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
+from kazoo.security import ACL
 
 from pybroker.clock import boot_ms
 
 from . import store as s
 from .commit import until_answered
-from .kazoo_client import ASKS, Client
+from .kazoo_client import ASKS, ZooKeeperClient
 from .multi_read import MultiRead
-from .zookeeper_access import Access, acls
+from .zookeeper_access import ZooKeeperAccess, acls
 
 ERRORS: Final[dict[type[Exception], type[s.StoreError]]] = {
     exceptions.NodeExistsError: s.NodeExists,
@@ -42,7 +44,7 @@ ERRORS: Final[dict[type[Exception], type[s.StoreError]]] = {
     exceptions.ConnectionClosedError: s.SessionExpired,
 }
 UNDONE: Final = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
-"""What ZooKeeper answers to operations of a multi that were fine, and had no effect for another one was not."""
+"""ZooKeeper's answers to the valid operations of a multi in which another operation failed."""
 EVENTS: Final = {
     "CREATED": s.EventType.CREATED,
     "DELETED": s.EventType.DELETED,
@@ -62,49 +64,47 @@ STATES: Final = {
     KazooState.LOST: s.SessionState.EXPIRED,
 }
 SILENT_SHARE: Final = 1 / 2
-"""Of that timeout: a server that has not answered for so long stands still."""
-ANYBODY: Final = Access()
-NO_AUTH: Final = (
-    "ZooKeeper allows that to somebody else alone, whom it knows by another login or certificate (zookeeper.set.acl)"
-)
-WANTS_LOGIN: Final = "lets in nobody without a login"
+"""A server that has not answered for this share of the session timeout counts as stalled."""
+ANYBODY: Final = ZooKeeperAccess()
+NO_AUTH: Final = "ZooKeeper allows that only to another login or certificate, the node's creator (zookeeper.set.acl)"
+WANTS_LOGIN: Final = "requires a login"
 NOBODY: Final = (
-    "ZooKeeper knows this connection by no login and no certificate: zookeeper.set.acl needs one that it asks for "
-    "(zookeeper.sasl.client.username, or its ssl.clientAuth)"
+    "this connection has neither a login nor a certificate that ZooKeeper asked for: zookeeper.set.acl needs one "
+    "(set zookeeper.sasl.client.username here, or ssl.clientAuth in ZooKeeper)"
 )
 MULTI_READ_SINCE: Final = (3, 6)
 ASK_VERSION_S: Final = 1.0
 READS_AT_ONCE: Final = 200
-"""How many nodes one request reads."""
+"""The most nodes that one request reads."""
 Read = tuple[str, "asyncio.Future[tuple[bytes, s.Stat]]"]
 STOP_AGAIN_S: Final = 1.0
 STOP_S_MAX: Final = 1.0
-"""How long a server is given to hear of a session's end."""
+"""The time for a server to answer the end of a session."""
 
 
 class ZooKeeperSession(s.Session):
-    """A session of ZooKeeper, of `hosts`: HOST:PORT,..., and the chroot behind them."""
+    """A session of ZooKeeper. `hosts` is HOST:PORT,... and the chroot, if there is one."""
 
-    def __init__(self, hosts: str, timeout_ms: int, access: Access = ANYBODY) -> None:
+    def __init__(self, hosts: str, timeout_ms: int, access: ZooKeeperAccess = ANYBODY) -> None:
         super().__init__()
         self.loop = asyncio.get_running_loop()
-        self._told: tuple[WatchedEvent | None, list[s.Watch]] = None, []  # the last event, and who was told of it
+        self._told: tuple[WatchedEvent | None, list[s.Watch]] = None, []  # the last event and its watches
         self._next: asyncio.TimerHandle | None = None
-        self._asked: asyncio.Future[s.Stat | None] | None = None  # by itself, the last time,
-        self._asked_ms = 0  # and when
+        self._asked: asyncio.Future[s.Stat | None] | None = None  # the session's own last request,
+        self._asked_ms = 0  # and when it was sent
         self._stopping: asyncio.Future[None] | None = None
         self._reached = asyncio.Event()
         self._reads: list[Read] = []
         self._reads_many = False
         self._secure = access.set_acl
-        self._client = Client(
+        self._client = ZooKeeperClient(
             hosts, timeout_ms, access, lambda: self._soon(self._reached.set), self.renewals.moved
         )
         self._client.add_listener(self._state_told)
 
     async def open(self, timeout_s: float) -> None:
-        """Reach a server; who is cancelled waits for nobody. Raises StoreRefused where one does not let this client in,
-        StoreFailed where none answers in time."""
+        """Connect to a server; a cancelled call does not wait for the end. Raises StoreRefused if a server refuses the
+        login, StoreFailed if none answers in time."""
         try:
             self._client.start_async()
         except RuntimeError as problem:  # there may be no more threads
@@ -114,7 +114,7 @@ class ZooKeeperSession(s.Session):
                 await self._reached.wait()
                 if self.refused:
                     raise s.StoreRefused(detail=self.refused)
-                await until_answered(lambda: self.exists("/"))  # who wants a login says so at a first request
+                await until_answered(lambda: self.exists("/"))  # a server that requires a login refuses this request
             self.id = self._client.client_id[0]
             self._reads_many = await self._version() >= MULTI_READ_SINCE
         except TimeoutError:
@@ -126,7 +126,7 @@ class ZooKeeperSession(s.Session):
         self._ask()
 
     async def _version(self) -> tuple[int, ...]:
-        """Of the server; () if it does not tell. A request that a server does not know costs the session."""
+        """Return the server's version; () if unknown. A request that the server does not know would end the session."""
         try:
             async with asyncio.timeout(ASK_VERSION_S):
                 text = await self.loop.run_in_executor(None, self._client.command, b"srvr")
@@ -141,7 +141,7 @@ class ZooKeeperSession(s.Session):
 
     @property
     def refused(self) -> str:
-        """What is wrong with the login, as the end of a sentence about the server; "" if nothing is."""
+        """The reason why the login is refused, as the end of a sentence about the server; "" if it is not."""
         return self._client.refused
 
     @property
@@ -153,8 +153,9 @@ class ZooKeeperSession(s.Session):
         return self.renewals.answered_ms
 
     def _ask(self) -> None:
-        """kazoo's pings are answered to itself alone, and none is due where much is asked: a server that stands still
-        is left for another one, while the session lasts."""
+        """Send a request at each interval, and leave a stalled server for another one while the session lasts.
+
+        kazoo's pings do not suffice: it sends none while there are other requests."""
         if self.state is s.SessionState.CONNECTED:
             if self._asked is None or self._asked.done():
                 self._asked, self._asked_ms = self.exists("/"), boot_ms()
@@ -164,7 +165,7 @@ class ZooKeeperSession(s.Session):
         self._next = self.loop.call_later(self.timeout_ms / 1000 / ASKS, self._ask)
 
     def _soon(self, call: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
             self.loop.call_soon_threadsafe(call, *arguments)
 
     def _state_told(self, state: str) -> None:
@@ -201,7 +202,7 @@ class ZooKeeperSession(s.Session):
         try:
             s.check_path(path)
         except s.BadArguments:
-            return self._get(path)  # which says so
+            return self._get(path)  # which raises it through the future
         if not self._reads:
             self.loop.call_soon(self._send_reads)
         future: asyncio.Future[tuple[bytes, s.Stat]] = self.loop.create_future()
@@ -213,7 +214,7 @@ class ZooKeeperSession(s.Session):
         return self._submit(s.Check(path), lambda: send(path, self._watch(watch)), lambda got: (got[0], _stat(got[1])))
 
     def _send_reads(self) -> None:
-        """Send the reads of this turn of the loop, many in a request: each by itself costs both sides far more."""
+        """Send the reads of this turn of the loop, many in a request: single ones cost both sides far more."""
         reads, self._reads = self._reads, []
         for first in range(0, len(reads), READS_AT_ONCE):
             share = reads[first : first + READS_AT_ONCE]
@@ -226,12 +227,12 @@ class ZooKeeperSession(s.Session):
     def _read_many(self, reads: list[Read]) -> None:
         root = self._client.chroot
 
-        def send() -> Any:
+        def send() -> IAsyncResult:
             result = self._client.handler.async_result()
             self._client._call(MultiRead([root + path if path != "/" else root or path for path, _ in reads]), result)
             return result
 
-        def take(done: asyncio.Future[Any]) -> None:
+        def take(done: s.AnyFuture) -> None:
             if done.cancelled():
                 return
             error = done.exception()
@@ -240,7 +241,7 @@ class ZooKeeperSession(s.Session):
                 if future.done():
                     continue
                 if isinstance(answer, s.StoreError):
-                    future.set_exception(type(answer)(path, answer.detail))  # each its own, to be raised
+                    future.set_exception(type(answer)(path, answer.detail))  # an instance for each future
                 elif isinstance(answer, BaseException):
                     future.set_exception(_translated(answer, path))
                 else:
@@ -263,16 +264,18 @@ class ZooKeeperSession(s.Session):
     def multi(self, ops: Sequence[s.Op]) -> asyncio.Future[list[s.Answer]]:
         ops = list(ops)
 
-        def read(got: list[Any], zxid: int) -> list[s.Answer]:
+        def read(got: list[object], zxid: int) -> list[s.Answer]:
             failed = [index for index, answer in enumerate(got) if isinstance(answer, Exception)]
             if failed:
                 index = next((each for each in failed if not isinstance(got[each], UNDONE)), failed[0])
-                raise _translated(got[index], ops[index].path, index)
+                failure = got[index]
+                assert isinstance(failure, Exception)
+                raise _translated(failure, ops[index].path, index)
             return [self._of_multi(op, answer, zxid) for op, answer in zip(ops, got, strict=True)]
 
         return self._submit(ops, lambda: self._transaction(ops).commit_async(), read)
 
-    def _transaction(self, ops: Sequence[s.Op]) -> Any:
+    def _transaction(self, ops: Sequence[s.Op]) -> TransactionRequest:
         transaction = self._client.transaction()
         for op in ops:
             match op:
@@ -286,19 +289,20 @@ class ZooKeeperSession(s.Session):
                     transaction.check(op.path, op.version)
         return transaction
 
-    def _acls(self, path: str) -> list[Any]:
+    def _acls(self, path: str) -> list[ACL]:
         return acls(path, secure=self._secure)
 
     def set_acls(self, path: str, *, secure: bool) -> asyncio.Future[s.Stat]:
-        """Give a node the ACLs that it would be made with. Raises NoNode, StoreFailed where that is not allowed."""
+        """Give a node the ACLs that it would be created with. Raises NoNode, StoreFailed if that is not allowed."""
         return self._submit(
             s.Check(path), lambda: self._client.set_acls_async(path, acls(path, secure=secure)), _stat
         )
 
-    def _of_multi(self, op: s.Op, answer: Any, zxid: int) -> s.Answer:
-        """In a multi, ZooKeeper answers a creation with its path alone, and kazoo True for what has no answer."""
+    def _of_multi(self, op: s.Op, answer: object, zxid: int) -> s.Answer:
+        """Convert one answer of a multi. ZooKeeper answers a create with the path alone, kazoo a delete with True."""
         if isinstance(op, s.Create):
             owner = self.id if op.ephemeral else 0
+            assert isinstance(answer, str)
             return answer, s.Stat(zxid, zxid, 0, 0, 0, 0, owner, len(op.data), 0, zxid)
         return _stat(answer) if isinstance(answer, ZnodeStat) else None
 
@@ -306,7 +310,7 @@ class ZooKeeperSession(s.Session):
         return None if watch is None else _Watch(self, watch)
 
     def first_told(self, event: WatchedEvent, watch: s.Watch) -> bool:
-        """Is it news to a watch? kazoo calls one that was set for data and for children twice with the same event."""
+        """True if the watch was not called with this event yet: kazoo calls one set for data and children twice."""
         last, watches = self._told
         if last is not event:
             watches = []
@@ -317,26 +321,26 @@ class ZooKeeperSession(s.Session):
         return True
 
     def _submit(
-        self, op: s.Op | list[s.Op], send: Callable[[], Any], read: Callable[..., Any]
-    ) -> asyncio.Future[Any]:
-        """Send an operation, or those of a multi, whose answer is read with the number of its transaction."""
+        self, op: s.Op | list[s.Op], send: Callable[[], IAsyncResult], read: Callable[..., object]
+    ) -> s.AnyFuture:
+        """Send an operation, or the operations of a multi; `read` of a multi gets the answer and the zxid."""
         if self._reads:
-            self._send_reads()  # what was asked first is sent first
-        future: asyncio.Future[Any] = self.loop.create_future()
+            self._send_reads()  # earlier operations are sent first
+        future: s.AnyFuture = self.loop.create_future()
         path, sent_ms, several = "" if isinstance(op, list) else op.path, boot_ms(), isinstance(op, list)
 
-        def settle(result: Any, zxid: int) -> None:
+        def settle(result: IAsyncResult, zxid: int) -> None:
             try:
                 answer, error = result.get(), None
                 answer = read(answer, zxid) if several else read(answer)
             except Exception as problem:
                 answer, error = None, _translated(problem, path)
             if isinstance(error, s.ConnectionLoss):
-                self._become(s.SessionState.DISCONNECTED)  # kazoo fails what waits before it tells its state
+                self._become(s.SessionState.DISCONNECTED)  # kazoo fails operations before it reports its state
             if not future.done():
                 future.set_result(answer) if error is None else future.set_exception(error)
 
-        def hear(result: Any) -> None:
+        def hear(result: IAsyncResult) -> None:
             """Pass a result to the loop; called on kazoo's thread."""
             if not isinstance(result.exception, NO_ANSWERS):
                 self.renewals.moved(sent_ms)
@@ -355,11 +359,11 @@ class ZooKeeperSession(s.Session):
 
     @property
     def stopped(self) -> bool:
-        """Nothing of it is left."""
+        """True once kazoo's thread has ended."""
         return self._stopping is not None and self._stopping.done()
 
     def give_up(self) -> bool:
-        """Declare the session expired, if it is disconnected; False if it is not."""
+        """Declare the session expired, if it is disconnected; return False if it is not."""
         if self.state is not s.SessionState.DISCONNECTED:
             return False
         self._become(s.SessionState.EXPIRED)
@@ -373,24 +377,24 @@ class ZooKeeperSession(s.Session):
         return self._end()
 
     def _end(self) -> asyncio.Future[None]:
-        """Have kazoo's thread end, once."""
+        """Stop kazoo's thread; further calls return the same future."""
         if self._next is not None:
             self._next.cancel()
         if self._stopping is None:
             self._stopping = self.loop.create_future()
             self._begin_to_stop()
-            self._next = self.loop.call_later(STOP_S_MAX, self._client.hang_up)  # it reads on, as if for a session
+            self._next = self.loop.call_later(STOP_S_MAX, self._client.hang_up)  # else kazoo waits for an answer
         return self._stopping
 
     def _begin_to_stop(self) -> None:
-        """On a thread of its own, for which no end of a process waits: a server that says nothing holds it up."""
+        """Stop kazoo on a daemon thread, as a silent server blocks it; the process does not wait for it at exit."""
         try:
             threading.Thread(target=self._stop, name="pybroker-zookeeper-stop", daemon=True).start()
-        except RuntimeError:  # there may be no more threads; or its session would live on
+        except RuntimeError:  # no thread can be started now; the session must still be ended
             self.loop.call_later(STOP_AGAIN_S, self._begin_to_stop)
 
     def _stop(self) -> None:
-        with contextlib.suppress(exceptions.KazooException):  # its own thread did not end in time
+        with contextlib.suppress(exceptions.KazooException):  # kazoo's own thread did not end in time
             self._client.stop()
             self._client.close()
         self._soon(self._stopped)
@@ -403,7 +407,7 @@ class ZooKeeperSession(s.Session):
 
 
 class _Watch:
-    """A watch that is called on the loop; the same callable is one watch, as in ZooKeeper's own client."""
+    """A watch that is called on the loop. Equal callables are one watch, as in ZooKeeper's own client."""
 
     def __init__(self, session: ZooKeeperSession, watch: s.Watch) -> None:
         self._session = session
@@ -430,8 +434,8 @@ def _stat(z: ZnodeStat) -> s.Stat:
     )
 
 
-def _pass_on(done: asyncio.Future[Any], to: asyncio.Future[Any]) -> None:
-    """Give what one future came to to another one."""
+def _pass_on(done: asyncio.Future[s.T], to: asyncio.Future[s.T]) -> None:
+    """Pass the outcome of one future to another."""
     if to.done() or done.cancelled():
         return
     error = done.exception()
@@ -446,6 +450,6 @@ def _translated(error: BaseException, path: str = "", index: int | None = None) 
         return s.StoreRefused(path, index=index, detail=WANTS_LOGIN)
     if isinstance(error, exceptions.NoAuthError | exceptions.InvalidACLError):
         return s.StoreFailed(path, index=index, detail=NO_AUTH if isinstance(error, exceptions.NoAuthError) else NOBODY)
-    if isinstance(error, exceptions.KazooException):  # it refuses (quotas), or is out of order
+    if isinstance(error, exceptions.KazooException):  # the server refuses (quotas), or is out of order
         return s.StoreFailed(path, index=index, detail=f"ZooKeeper answered {type(error).__name__}")
     return error

@@ -1,1 +1,1 @@
-"""The coordinator of consumer groups: their state in memory, and in the log of __consumer_offsets."""
+"""The group coordinator: consumer groups in memory, and stored in the log of __consumer_offsets."""

@@ -1,9 +1,9 @@
-"""The group coordinator: which partitions of __consumer_offsets are led here, and the groups in them.
+"""The group coordinator: the partitions of __consumer_offsets that this broker leads, and the groups in them.
 
-A partition is led under a leader epoch, and resigned; what comes late of an older epoch changes nothing. `members.py`
-and `offsets.py` say what is done for a group. Everything runs on the event loop, so that one group is never in two
-hands; only the log of a partition is read and written on threads. Sessions count on the loop's clock, what is stored
-carries the wall clock.
+This broker leads a partition in one leader epoch, then resigns it; late changes of an older epoch are ignored.
+`members.py` and `offsets.py` handle the requests of a group. Everything runs on the event loop, so a group needs no
+lock; only the log of a partition is read and written on threads. Sessions use the loop's clock, stored times the wall
+clock.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from functools import partial
 
 from pybroker import core, errors
 from pybroker.clock import wall_ms
-from pybroker.cluster.group import Cause
-from pybroker.cluster.image import OFFSETS_TOPIC
 from pybroker.config import BrokerConfig
 from pybroker.config.settings import shown
+from pybroker.decisions.group import Cause
+from pybroker.decisions.image import OFFSETS_TOPIC
 from pybroker.errors import KafkaError
 from pybroker.groups.loading import load
 from pybroker.groups.members import Members
 from pybroker.groups.offsets import Offsets
-from pybroker.groups.shard import Entry, Shard
+from pybroker.groups.shard import GroupEntry, Shard
 from pybroker.groups.writer import OffsetsLog, Writer
 from pybroker.logs import event
-from pybroker.upkeep import keep_up
+from pybroker.retries import keep_up
 
 LOAD_AGAIN_S = 0.1
 LOAD_AGAIN_S_MAX = 10.0
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def java_hash(text: str) -> int:
-    """String.hashCode of Java: over UTF-16 code units, 32 bits with wrap."""
+    """Java's String.hashCode: over UTF-16 code units, wrapped to 32 bits."""
     value = 0
     units = text.encode("utf-16-be")
     for i in range(0, len(units), 2):
@@ -46,21 +46,21 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """The partition of an internal topic that a group or transactional id lives in (Kafka's Utils.abs, no murmur2)."""
+    """The partition of an internal topic for a group or transactional id (Kafka's Utils.abs, not murmur2)."""
     value = java_hash(key)
     return (0 if value == -(1 << 31) else abs(value)) % partitions
 
 
 def random_uuid() -> object:
-    """What ends the id of a new member; a broker starts without the module."""
+    """The suffix of a new member's id. The import is local to keep it out of the broker's start."""
     import uuid
 
     return uuid.uuid4()
 
 
 class Coordinator:
-    """The groups of the partitions that this broker leads. `partitions`: how many there are in all, 0 as long as
-    nobody knows."""
+    """Coordinates the groups of the partitions that this broker leads. `partitions`: the partition count of the offsets
+    topic, 0 while unknown."""
 
     def __init__(
         self,
@@ -70,7 +70,8 @@ class Coordinator:
         wall_ms: Callable[[], int] = wall_ms,
         draw_id: Callable[[], object] = random_uuid,
     ) -> None:
-        """`wall_ms` dates what is stored, `draw_id` ends the id of a new member. Deadlines go by the loop that runs."""
+        """`wall_ms` is the time in stored records, `draw_id` returns the suffix of a new member's id. Deadlines use the
+        running loop's clock."""
         self.wall_ms = wall_ms
         self.members = Members(config, self.shard_of, wall_ms, draw_id)
         self.offsets = Offsets(config, self.shard_of, wall_ms)
@@ -81,12 +82,12 @@ class Coordinator:
         self._commit_timeout_s: float = config["offsets.commit.timeout.ms"] / 1000
         self._check_s: float = config["offsets.retention.check.interval.ms"] / 1000
         self._shards: dict[int, Shard] = {}
-        self._epochs: dict[int, int] = {}  # the latest leader epoch that was heard of each partition
+        self._epochs: dict[int, int] = {}  # the latest known leader epoch of each partition
         self._upkeep: asyncio.Task[None] | None = None
 
     @property
     def rebalances(self) -> Counter[Cause]:
-        """Begun since the start."""
+        """The rebalances begun since the start, by cause."""
         return self.members.rebalances
 
     # -- partitions of the offsets topic -----------------------------------------------------------------------------
@@ -94,10 +95,10 @@ class Coordinator:
     def lead(
         self, index: int, leader_epoch: int, replica: OffsetsLog, deleted: Iterable[str] = (), *, led_on: bool = False
     ) -> None:
-        """Coordinate the groups of a partition from now on; they are loaded first. No news of an epoch is news once.
+        """Load and coordinate the groups of a partition. Each leader epoch is acted on once; repeats are ignored.
 
-        `deleted`: topics whose deletion was decided in an earlier life, and finished in this one. `led_on`: its log was
-        led here all the while; then its groups do not notice that there is another epoch."""
+        `deleted`: topics whose deletion was requested before this start, and completed after it. `led_on`: this broker
+        has led the log without a break, so its groups continue in the new epoch."""
         known = self._epochs.get(index)
         if known is not None and leader_epoch <= known:
             return
@@ -115,7 +116,7 @@ class Coordinator:
             self._upkeep = loop.create_task(keep_up(self._keep_up, "expiry of offsets"))
 
     async def loaded(self) -> None:
-        """Wait until no partition is being loaded, but for those where that has failed and is tried again."""
+        """Wait until no partition is being loaded, except those whose loading has failed and is retried."""
         while loaders := [
             s.loader for s in self._shards.values() if s.loader and not s.loader.done() and s.failure is None
         ]:
@@ -133,9 +134,9 @@ class Coordinator:
                 found, lost, end = await loop.run_in_executor(self._workers, load, shard.replica, self._read_bytes)
                 await shard.replica.committed(
                     end, self._epochs[shard.index]
-                )  # nothing is shown that a next leader may not have
+                )  # show nothing that a next leader may lack
                 break
-            except Exception as problem:  # it may pass: nobody else loads them while they are led here
+            except Exception as problem:  # retry: no other broker loads the groups while this one leads
                 known = isinstance(problem, (KafkaError, core.LogError, OSError))
                 event(
                     log, logging.ERROR, "groups not loaded", partition=shard.replica.key, reason=problem,
@@ -154,25 +155,26 @@ class Coordinator:
         shard.loading = False
         unstable = sum(len(entry.unstable) for entry in found.values())
         if lost:
-            event(log, logging.ERROR, "damaged records of groups skipped", partition=shard.replica.key, records=lost)
+            event(log, logging.ERROR, "damaged group records skipped", partition=shard.replica.key, records=lost)
         if unstable:
             event(log, logging.WARNING, "offsets of open transactions", partition=shard.replica.key, offsets=unstable)
         await self.offsets.forget_topics(shard, shard.deleted_topics)
 
     def resign(self, index: int, leader_epoch: int) -> None:
-        """Another broker leads a partition under this epoch, or none: who waits is told to look for the coordinator."""
+        """Drop the groups of a partition that has another leader or none in this epoch; waiting requests get
+        NOT_COORDINATOR."""
         if leader_epoch >= self._epochs.get(index, leader_epoch):
             self._epochs[index] = leader_epoch
             self._let_go(index)
 
     def begin_anew(self) -> None:
-        """The offsets topic is another one by this name: its groups are, and its epochs begin again."""
+        """Drop all groups and leader epochs, because the offsets topic was deleted and created again."""
         for index in list(self._shards):
             self._let_go(index)
         self._epochs.clear()
 
     def resign_all(self) -> None:
-        """The broker stops, or the topic is gone, and with it all epochs of its partitions."""
+        """Drop all groups and leader epochs, because the broker stops or the offsets topic is gone."""
         if self._upkeep is not None:
             self._upkeep.cancel()
             self._upkeep = None
@@ -180,7 +182,7 @@ class Coordinator:
         self.partitions = 0
 
     def resign_failed(self) -> None:
-        """A log dir failed: the groups that are stored there are nobody's, until they are led under another epoch."""
+        """Resign the groups stored in a failed log dir, until their partitions have a new leader epoch."""
         for shard in list(self._shards.values()):
             if shard.replica.offline and shard.failure is None:
                 self._lose(shard.index, "its log is offline")
@@ -193,12 +195,12 @@ class Coordinator:
         shard = self._shards.get(index)
         if shard is not None:
             self._let_go(index)
-            # Another object: what is under way for the old one is not done to this.
+            # A new object, so that pending work on the old one does not change it.
             lost = self._shards[index] = self._shard(index, shard.replica)
             lost.loading, lost.failure = False, why
 
     def _let_go(self, index: int) -> None:
-        """Forget the groups of a partition; whoever waits is told to look for another coordinator."""
+        """Forget the groups of a partition; waiting requests get NOT_COORDINATOR."""
         shard = self._shards.pop(index, None)
         if shard is None:
             return
@@ -210,12 +212,12 @@ class Coordinator:
         shard.entries.clear()
 
     def is_lost(self, group_id: str) -> bool:
-        """Can nobody coordinate a group, because its partition is offline?"""
+        """True if a group has no coordinator, because its partition is offline."""
         shard = self._shards.get(partition_of(group_id, self.partitions)) if self.partitions else None
         return shard is not None and shard.failed
 
     def shard_of(self, group_id: str) -> Shard:
-        """The partition that a group lives in. Raises 14, 15, 16, 24."""
+        """The partition of a group. Raises COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
         if not self.partitions:
             raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} does not exist yet")
         shard = self._shards.get(partition_of(group_id, self.partitions))
@@ -231,12 +233,12 @@ class Coordinator:
         indexes = {partition_of(name, self.partitions) for name in group_ids} if self.partitions else set()
         return [shard.replica for index, shard in self._shards.items() if index in indexes]
 
-    def find(self, group_id: str) -> Entry | None:
-        """A group that is here, or None. Raises as shard_of."""
+    def find(self, group_id: str) -> GroupEntry | None:
+        """The group, or None if it does not exist. Raises as shard_of."""
         return self.shard_of(group_id).entries.get(group_id)
 
-    def entries(self) -> list[Entry]:
-        """All groups that are loaded; whoever asks may be on another thread, where each list is made at one blow."""
+    def entries(self) -> list[GroupEntry]:
+        """All loaded groups; each list is copied atomically, so other threads may call this."""
         return [entry for shard in list(self._shards.values()) for entry in list(shard.entries.values())]
 
     def loading(self) -> bool:
@@ -252,12 +254,12 @@ class Coordinator:
                 event(log, logging.INFO, "offsets expired", offsets=gone)
 
     async def expire(self, now_ms: int) -> int:
-        """Forget the offsets whose time is over, and the groups that keep none; how many offsets."""
+        """Remove expired offsets, and groups without any left. Return the number of offsets."""
         active = [shard for shard in self._shards.values() if not shard.loading]
         return sum([await self.offsets.expire(shard, now_ms) for shard in active])
 
     async def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: nobody stands anywhere in it, whatever is still to be read of its offsets."""
+        """Remove all groups' offsets of a deleted topic, including those still to be loaded."""
         under_way = []
         for shard in list(self._shards.values()):
             if shard.loading:

@@ -1,9 +1,9 @@
-"""A partition of __consumer_offsets, read from its start: the groups that its records leave.
+"""Loads the groups of a partition of __consumer_offsets from its log.
 
-plain offset        counts at once
-transactional one   pending ── COMMIT of its producer ──> counts, unless a later one does already
-                           └── ABORT ──> never was
-                           └── neither is in the log ──> unstable: the group stands where it stood before
+plain offset           applied at once
+transactional offset   pending ── COMMIT of its producer ──> applied, unless a later one already is
+                              └── ABORT ──> dropped
+                              └── neither is in the log ──> unstable: the group keeps its previous offset
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pybroker import core
-from pybroker.cluster.group import Group
-from pybroker.cluster.offsets import Committed
+from pybroker.decisions.group import Group
+from pybroker.decisions.offsets import Committed
 from pybroker.errors import CORRUPT_MESSAGE, KafkaError
 from pybroker.groups import records
 from pybroker.groups.records import GroupRecord, OffsetRecord
-from pybroker.groups.shard import Entry
+from pybroker.groups.shard import GroupEntry
 from pybroker.groups.writer import OffsetsLog
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import open_batch
@@ -27,7 +27,7 @@ COMMIT = (0).to_bytes(2, "big") + (1).to_bytes(2, "big")
 
 
 class _Place(NamedTuple):
-    """Where a group stands in a partition."""
+    """The key of a committed offset: group and partition."""
 
     group: str
     key: TopicPartition
@@ -38,19 +38,18 @@ class _Stored(NamedTuple):
     at: int  # the base offset of its batch
 
 
-class Loaded(NamedTuple):
-    """The groups of a partition, by name, how many of its records say nothing that can be understood, and the
-    offset that it was read to."""
+class LoadedGroups(NamedTuple):
+    """The groups of a partition by name, the number of unreadable records, and the offset up to which it was read."""
 
-    entries: dict[str, Entry]
+    entries: dict[str, GroupEntry]
     records_lost: int
     end: int
 
 
-def load(replica: OffsetsLog, read_bytes: int) -> Loaded:
-    """Read all groups of a partition to the end of its log, what is not committed yet included: for who leads it.
+def load(replica: OffsetsLog, read_bytes: int) -> LoadedGroups:
+    """Read all groups of a partition to the end of its log, including records not committed yet: only for its leader.
 
-    A damaged batch costs what it held. On a thread. Raises KafkaError, core.LogError, OSError."""
+    Records of a damaged batch are lost. Runs on a thread. Raises KafkaError, core.LogError, OSError."""
     log = replica.partition()
     replay = _Replay()
     offset, end = log.log_start_offset, log.log_end_offset
@@ -66,7 +65,7 @@ def load(replica: OffsetsLog, read_bytes: int) -> Loaded:
             if problem.code != CORRUPT_MESSAGE:
                 raise
             offset = replica.pass_by(offset)
-    return Loaded(replay.groups(), replay.lost, offset)
+    return LoadedGroups(replay.groups(), replay.lost, offset)
 
 
 def _read(log: core.Partition, offset: int, read_bytes: int) -> bytes | None:
@@ -80,18 +79,18 @@ def _read(log: core.Partition, offset: int, read_bytes: int) -> bytes | None:
 
 
 class _Replay:
-    """What the batches so far have left."""
+    """The state after the batches read so far."""
 
     def __init__(self) -> None:
         self._groups: dict[str, GroupRecord] = {}
         self._offsets: dict[_Place, _Stored] = {}
         self._in_transaction: dict[int, dict[_Place, _Stored]] = {}  # by producer id
-        self.lost = 0  # records that could not be understood
+        self.lost = 0  # unreadable records
 
     def batch(self, data: memoryview, header: core.BatchHeader) -> None:
         try:
             found = list(core.walk_records(open_batch(data, header), header))
-        except (KafkaError, core.LogError):  # its CRC is right: who wrote it did it wrong
+        except (KafkaError, core.LogError):  # its CRC is right: it was written wrongly
             self.lost += header.count
             return
         if header.attributes & CONTROL:
@@ -122,12 +121,12 @@ class _Replay:
             transactional = header.attributes & TRANSACTIONAL
             offsets = in_transaction.setdefault(header.producer_id, {}) if transactional else self._offsets
             offsets[place] = _Stored(record.committed, header.base_offset)
-        else:  # forgotten, with what would have counted later
+        else:  # a tombstone: also drops pending offsets
             for offsets in (self._offsets, *in_transaction.values()):
                 offsets.pop(place, None)
 
-    def groups(self) -> dict[str, Entry]:
-        """By name; what has neither members nor offsets any more is left out."""
+    def groups(self) -> dict[str, GroupEntry]:
+        """The groups by name, without those that have neither members nor offsets."""
         entries = {record.id: _entry(record) for record in self._groups.values() if record.group is not None}
         for place, stored in self._offsets.items():
             self._of(entries, place).offsets[place.key] = stored.committed
@@ -137,9 +136,9 @@ class _Replay:
         return {name: e for name, e in entries.items() if e.offsets or e.unstable or not e.group.is_simple()}
 
     @staticmethod
-    def _of(entries: dict[str, Entry], place: _Place) -> Entry:
-        return entries.setdefault(place.group, Entry(Group(place.group)))
+    def _of(entries: dict[str, GroupEntry], place: _Place) -> GroupEntry:
+        return entries.setdefault(place.group, GroupEntry(Group(place.group)))
 
 
-def _entry(record: GroupRecord) -> Entry:
-    return Entry(record.group or Group(record.id), since_ms=max(record.since_ms, 0))
+def _entry(record: GroupRecord) -> GroupEntry:
+    return GroupEntry(record.group or Group(record.id), since_ms=max(record.since_ms, 0))

@@ -1,7 +1,7 @@
-"""Where groups stand: offsets are committed, forgotten, expire; and groups end.
+"""Commits, deletes and expires the offsets of groups, and deletes groups.
 
-A decision is made on what is committed and what is on its way to the log; it becomes a write, which shows once it is
-committed. Writes wait side by side: nobody is held back but who asks for a group whose end is being written.
+Each decision considers committed offsets and pending writes, and becomes a write, which takes effect once committed.
+Writes do not wait for each other: only requests for a group that is being deleted wait for that write.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from pybroker import errors
-from pybroker.cluster import rebalance
-from pybroker.cluster.group import Group, State, check_commit
-from pybroker.cluster.offsets import Committed, expired
 from pybroker.config import BrokerConfig
 from pybroker.config.settings import shown
+from pybroker.decisions import rebalance
+from pybroker.decisions.group import Group, State, check_commit
+from pybroker.decisions.offsets import Committed, expired
 from pybroker.errors import KafkaError
 from pybroker.groups import records
-from pybroker.groups.shard import Entry, Shard, loop_ms
+from pybroker.groups.shard import GroupEntry, Shard, loop_ms
 from pybroker.groups.writer import OFFSETS_ERRORS, Write
 from pybroker.model import TopicPartition
 
 SWEEP_GROUPS = 32
-"""So many groups are swept at a time: clients' writes queue behind no more."""
+"""Groups whose offsets are expired at a time, so that clients' writes queue behind no more of them."""
 
 
 class Offsets:
-    """The offsets of the groups that are coordinated here."""
+    """Handles the offsets of the groups that this broker coordinates."""
 
     def __init__(self, config: BrokerConfig, shard_of: Callable[[str], Shard], wall_ms: Callable[[], int]) -> None:
         self._shard_of = shard_of
@@ -34,8 +34,9 @@ class Offsets:
         self._metadata_bytes_max: int = config["offset.metadata.max.bytes"]
         self._retention_ms: int = config["offsets.retention.minutes"] * 60_000
 
-    async def _open(self, group_id: str) -> tuple[Shard, Entry | None]:
-        """A group, if there is one; where its end is being written, as it is after that. Raises as shard_of, and 15."""
+    async def _open(self, group_id: str) -> tuple[Shard, GroupEntry | None]:
+        """The group, or None; waits for the write if the group is being deleted. Raises as shard_of, and
+        COORDINATOR_NOT_AVAILABLE."""
         while True:
             shard = self._shard_of(group_id)
             entry = shard.entries.get(group_id)
@@ -43,19 +44,20 @@ class Offsets:
                 return shard, entry
             error = await entry.ending.answered()
             if error and entry.ending is not None:
-                raise KafkaError(OFFSETS_ERRORS.get(error, error), f"the end of group {shown(group_id)} is not stored")
+                words = f"the deletion of group {shown(group_id)} could not be stored"
+                raise KafkaError(OFFSETS_ERRORS.get(error, error), words)
 
     async def commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int,
                offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int]:  # fmt: skip
-        """Store where a group stands; an error code for each partition. Raises KafkaError for the whole."""
+        """Store a group's offsets. Return the error code of each partition. Raises KafkaError for all of them."""
         shard, entry = await self._open(group_id)
         if entry is None:
             if generation >= 0:
                 raise KafkaError(errors.GROUP_ID_NOT_FOUND, f"group {shown(group_id)} has no generation {generation}")
-            entry = Entry(Group(group_id), since_ms=self._wall_ms())  # known once something is to be written
+            entry = GroupEntry(Group(group_id), since_ms=self._wall_ms())  # added below, if there is anything to write
         error = check_commit(entry.group, member_id, instance_id, generation)
         if error:
-            raise KafkaError(error, f"group {shown(group_id)} takes no offsets of member {shown(member_id)}")
+            raise KafkaError(error, f"group {shown(group_id)} refuses offsets of member {shown(member_id)}")
         rebalance.touch(entry.group, loop_ms(), member_id)
         answers = dict.fromkeys(offsets, errors.NONE)
         for key, committed in offsets.items():
@@ -64,12 +66,12 @@ class Offsets:
         good = {key: committed for key, committed in offsets.items() if answers[key] == errors.NONE}
         if not good:
             return answers
-        shard.entries[group_id] = entry  # before the write: who joins meanwhile joins this one
+        shard.entries[group_id] = entry  # before the write: members that join meanwhile join this group
         error = await self._move(shard, entry, good).answer
         return answers | dict.fromkeys(good, OFFSETS_ERRORS.get(error, error))
 
     @staticmethod
-    def _move(shard: Shard, entry: Entry, offsets: Mapping[TopicPartition, Committed]) -> Write:
+    def _move(shard: Shard, entry: GroupEntry, offsets: Mapping[TopicPartition, Committed]) -> Write:
         def settled(in_log: bool) -> None:
             if in_log:
                 entry.offsets.update(offsets)
@@ -80,7 +82,7 @@ class Offsets:
         return shard.write(entry, pairs, settled, offsets)
 
     async def forget(self, group_id: str, keys: Collection[TopicPartition]) -> int:
-        """Forget committed offsets; NONE or an error code. Raises as _open."""
+        """Delete committed offsets. Return NONE or an error code. Raises as _open."""
         shard, entry = await self._open(group_id)
         places = set(entry.places()) if entry is not None else set()
         known = [key for key in keys if key in places]
@@ -90,7 +92,7 @@ class Offsets:
         return OFFSETS_ERRORS.get(error, error)
 
     @staticmethod
-    def _forget(shard: Shard, entry: Entry, keys: Collection[TopicPartition]) -> Write:
+    def _forget(shard: Shard, entry: GroupEntry, keys: Collection[TopicPartition]) -> Write:
         def settled(in_log: bool) -> None:
             if in_log:
                 for key in keys:
@@ -101,7 +103,7 @@ class Offsets:
         return shard.write(entry, pairs, settled, keys)
 
     async def delete(self, group_id: str) -> int:
-        """Remove a group that has no members, with its offsets. Raises as _open."""
+        """Delete a group without members, and its offsets. Return NONE or an error code. Raises as _open."""
         shard, entry = await self._open(group_id)
         if entry is None:
             return errors.GROUP_ID_NOT_FOUND
@@ -111,15 +113,15 @@ class Offsets:
         return OFFSETS_ERRORS.get(error, error)
 
     @staticmethod
-    def _end(shard: Shard, entry: Entry) -> Write:
-        """Write that a group is gone from wherever it stands; nobody joins it meanwhile."""
+    def _end(shard: Shard, entry: GroupEntry) -> Write:
+        """Write tombstones of a group and its offsets; the group cannot be joined meanwhile."""
 
         def settled(in_log: bool) -> None:
             entry.ending = None
             if in_log:
                 shard.remove(entry)
             else:
-                entry.group.state = State.EMPTY  # it stays until the log takes its end
+                entry.group.state = State.EMPTY  # the write failed: the group stays
 
         entry.group.state = State.DEAD
         name, places = entry.group.id, entry.places()
@@ -128,20 +130,20 @@ class Offsets:
         return entry.ending
 
     async def expire(self, shard: Shard, now_ms: int) -> int:
-        """Forget the offsets of a partition whose time is over, and the groups that keep none; how many offsets."""
+        """Remove expired offsets in a partition, and groups without any left. Return the number of offsets."""
 
-        def over(entry: Entry) -> list[TopicPartition]:
+        def over(entry: GroupEntry) -> list[TopicPartition]:
             topics = records.subscribed_topics(entry.group)
             keys = expired(entry.group, entry.offsets, topics, entry.since_ms, now_ms, self._retention_ms)
-            return [key for key in keys if key not in entry.moving]  # what is on its way may be newer
+            return [key for key in keys if key not in entry.moving]  # a pending write may be newer
 
         return await self._sweep(shard, over)
 
     def forget_topics(self, shard: Shard, topics: Collection[str]) -> Awaitable[object]:
-        """Topics were deleted. A group that has no members, and stood nowhere else, goes with them.
+        """Remove all offsets of deleted topics, and groups without members that have no others.
 
-        Where groups stand now is forgotten, one after the other: others may have the names already, and what is
-        committed from now on is of those. What is on its way is of the deleted ones, and is forgotten at once."""
+        Only offsets that exist now are removed, group by group: new topics may already have these names, and later
+        commits belong to those. Pending writes belong to the deleted topics, and get a tombstone at once."""
         stood: dict[str, dict[TopicPartition, Committed | None]] = {}
         at_once = []
         for group_id, entry in shard.entries.items():
@@ -151,7 +153,7 @@ class Offsets:
             if still := {key: entry.offsets.get(key) for key in keys if key not in entry.moving}:
                 stood[group_id] = still
 
-        def there(entry: Entry) -> list[TopicPartition]:
+        def there(entry: GroupEntry) -> list[TopicPartition]:
             places, before = set(entry.places()), stood.get(entry.group.id, {})
             return [
                 key
@@ -166,8 +168,8 @@ class Offsets:
 
         return go_on()
 
-    async def _sweep(self, shard: Shard, choose: Callable[[Entry], Collection[TopicPartition]]) -> int:
-        """Forget what `choose` names of each group, and each group that is over; how many offsets were forgotten."""
+    async def _sweep(self, shard: Shard, choose: Callable[[GroupEntry], Collection[TopicPartition]]) -> int:
+        """Remove the offsets that `choose` returns for each group, and empty groups. Return the number of offsets."""
         gone = 0
         entries = list(shard.entries.values())
         for first in range(0, len(entries), SWEEP_GROUPS):
@@ -178,10 +180,10 @@ class Offsets:
             for ending in [self._end_if_over(shard, entry) for entry in some]:
                 if ending is not None:
                     await ending.answered()
-            await asyncio.sleep(0)  # whoever waits for an answer goes first
+            await asyncio.sleep(0)  # let waiting requests run first
         return gone
 
-    def _end_if_over(self, shard: Shard, entry: Entry) -> Write | None:
-        """A group that is over is forgotten, in the log too if it ever stood there."""
+    def _end_if_over(self, shard: Shard, entry: GroupEntry) -> Write | None:
+        """Remove a group that is empty, also from the log if it was ever stored."""
         shard.drop_if_nothing(entry)
         return self._end(shard, entry) if shard.is_over(entry) else None

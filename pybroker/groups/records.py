@@ -1,21 +1,22 @@
 """The records of __consumer_offsets: groups and committed offsets, in the formats that Kafka 3.9 writes and reads.
 
-    key    version i16 (0, 1: an offset; 2: a group), then the key of that kind
-    value  version i16, then the value; null: the key is gone
+    key    version i16 (0, 1: an offset; 2: a group), then the key of that type
+    value  version i16, then the value; null: the key is deleted
 
-What has another key version (KIP-848 keeps its groups under 3 to 8) is passed over.
+Records with other key versions (3 to 8: groups of KIP-848) are skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pybroker.cluster.group import Group, Member, State
-from pybroker.cluster.offsets import Committed
+from pybroker.decisions.group import Group, Member, State
+from pybroker.decisions.offsets import Committed
 from pybroker.model import TopicPartition
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
+from pybroker.protocol.message import Message
 
 OFFSET_KEY_VERSION, GROUP_KEY_VERSION = 1, 2
 OFFSET_VALUE_VERSION, OFFSET_VALUE_EXPIRING, GROUP_VALUE_VERSION = 3, 1, 3
@@ -24,7 +25,7 @@ Pair = tuple[bytes, bytes | None]
 
 
 class OffsetRecord(NamedTuple):
-    """A committed offset that was read back; None: forgotten."""
+    """A committed offset from the log; None: deleted."""
 
     group: str
     key: TopicPartition
@@ -32,19 +33,19 @@ class OffsetRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """A group that was read back; None: removed. `since_ms`: when it entered its state."""
+    """A group from the log; None: deleted. `since_ms`: the time when it entered its state."""
 
     id: str
     group: Group | None
     since_ms: int = -1
 
 
-def _versioned(message: Any, version: int) -> bytes:
+def _versioned(message: Message, version: int) -> bytes:
     return version.to_bytes(2, "big") + codec.encode(message, version)
 
 
 def offset_record(group: str, key: TopicPartition, committed: Committed | None) -> Pair:
-    """The record that says where a group stands in a partition."""
+    """The record of a committed offset; with None a tombstone."""
     name = _versioned(m.OffsetCommitKey(group=group, topic=key.topic, partition=key.partition), OFFSET_KEY_VERSION)
     if committed is None:
         return name, None
@@ -59,7 +60,7 @@ def offset_record(group: str, key: TopicPartition, committed: Committed | None) 
 
 
 def group_record(group: Group, since_ms: int) -> Pair:
-    """The record of a group as it is now."""
+    """The record of a group's current state."""
     members = [
         m.GroupMetadataValue.Members(
             member_id=member.id,
@@ -90,7 +91,7 @@ def group_key(group_id: str) -> bytes:
 
 
 def parse(key: bytes | None, value: bytes | None) -> OffsetRecord | GroupRecord | None:
-    """What a record says; None for one that is not ours. Raises ProtocolError."""
+    """The parsed record; None for a key version that is not used here. Raises ProtocolError."""
     if key is None or len(key) < 2:
         return None
     version = int.from_bytes(key[:2], "big", signed=True)
@@ -98,8 +99,8 @@ def parse(key: bytes | None, value: bytes | None) -> OffsetRecord | GroupRecord 
         name, _ = codec.decode(m.OffsetCommitKey, version, key, 2)
         return OffsetRecord(name.group, TopicPartition(name.topic, name.partition), _committed(value))
     if version == GROUP_KEY_VERSION:
-        name, _ = codec.decode(m.GroupMetadataKey, version, key, 2)
-        return _group(name.group, value)
+        group, _ = codec.decode(m.GroupMetadataKey, version, key, 2)
+        return _group(group.group, value)
     return None
 
 
@@ -129,7 +130,7 @@ def _group(group_id: str, value: bytes | None) -> GroupRecord:
     return GroupRecord(group_id, group, body.current_state_timestamp)
 
 
-def _members(stored: Iterable[Any], protocol: str | None) -> Iterable[Member]:
+def _members(stored: Iterable[m.GroupMetadataValue.Members], protocol: str | None) -> Iterable[Member]:
     for member in stored:
         yield Member(
             id=member.member_id,
@@ -145,7 +146,7 @@ def _members(stored: Iterable[Any], protocol: str | None) -> Iterable[Member]:
 
 
 def subscribed_topics(group: Group) -> set[str] | None:
-    """The topics that the members of a consumer group subscribe to; None where that cannot be known."""
+    """The topics that the members of a consumer group subscribe to; None if unknown."""
     if group.protocol_type != "consumer":
         return None
     topics: set[str] = set()

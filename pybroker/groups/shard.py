@@ -1,10 +1,10 @@
-"""One partition of __consumer_offsets: the groups that live in it, loaded from its log and written to it.
+"""One partition of __consumer_offsets: its groups, loaded from its log and written to it.
 
-    loading --all records read, and committed--> active --resigned--> (dropped, every waiting request told)
-                                                   --its log fails--> failed: whoever waits is told, as who asks later
+    loading --all records read, and committed--> active --resigned--> (dropped: waiting requests get NOT_COORDINATOR)
+                                                   --its log fails--> failed: all requests get NOT_COORDINATOR
 
-While it loads its groups answer COORDINATOR_LOAD_IN_PROGRESS; other partitions are not held up, for the reading is done
-on a thread of its own.
+While a partition loads, requests for its groups get COORDINATOR_LOAD_IN_PROGRESS. Loading runs on a thread, so other
+partitions are not blocked.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pybroker import errors
-from pybroker.cluster.group import Group, State
-from pybroker.cluster.offsets import Committed
+from pybroker.decisions.group import Group, State
+from pybroker.decisions.offsets import Committed
 from pybroker.errors import KafkaError
 from pybroker.groups.records import Pair
 from pybroker.groups.writer import OffsetsLog, Write, Writer
@@ -24,29 +23,29 @@ from pybroker.model import TopicPartition
 
 
 def loop_ms() -> int:
-    """The clock of sessions and rebalances: the running loop's."""
+    """The running loop's time, the clock of sessions and rebalances."""
     return int(asyncio.get_running_loop().time() * 1000)
 
 
 @dataclass(slots=True)
-class Entry:
-    """One group, its offsets as they are committed, and what the coordinator keeps beside them."""
+class GroupEntry:
+    """One group, its committed offsets, and the coordinator's bookkeeping."""
 
     group: Group
     offsets: dict[TopicPartition, Committed] = field(default_factory=dict)
-    unstable: set[TopicPartition] = field(default_factory=set)  # with an offset of a transaction that nobody ended
-    since_ms: int = 0  # wall clock: when the group became what it is, for the expiry of offsets
+    unstable: set[TopicPartition] = field(default_factory=set)  # partitions with an offset of an open transaction
+    since_ms: int = 0  # wall clock: when the group entered its state, for the expiry of offsets
     rebalanced_ms: int = -1  # wall clock: when its last rebalance began; -1 none since the broker's start
-    alarm: Any = None  # the timer's handle
+    alarm: asyncio.TimerHandle | None = None
     alarm_ms: int = 0
-    excused_ms: int = 0  # how much longer its members got, because the timer fired late
-    held_bytes: int = 0  # of its members, as the coordinator counted them last
-    writes: int = 0  # of it, that are under way
-    moving: dict[TopicPartition, int] = field(default_factory=dict)  # how many of them say where it stands in what
-    ending: Write | None = None  # the one that removes it
+    excused_ms: int = 0  # how much its members' sessions were extended, because the timer fired late
+    held_bytes: int = 0  # held by its members, when last counted
+    writes: int = 0  # pending writes
+    moving: dict[TopicPartition, int] = field(default_factory=dict)  # pending writes by partition
+    ending: Write | None = None  # the pending write that deletes the group
 
     def places(self) -> list[TopicPartition]:
-        """Where it stands, or may stand, or will once it is written."""
+        """The partitions with a committed, unstable or pending offset."""
         return list(dict.fromkeys([*self.offsets, *sorted(self.unstable), *self.moving]))
 
 
@@ -57,20 +56,20 @@ class Shard:
         self.index = index
         self.replica = replica
         self.writer = writer
-        self.deleted_topics: dict[str, None] = {}  # while it loads: their offsets are to be forgotten
+        self.deleted_topics: dict[str, None] = {}  # topics deleted while this loads: their offsets are removed after
         self.loading = True
         self.loader: asyncio.Task[None] | None = None
         self.failure: str | None = None
         self.resigned = False
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, GroupEntry] = {}
 
     @property
     def failed(self) -> bool:
-        """Its groups are not coordinated: its log could not be read, or takes no records any more."""
+        """True if the groups are not coordinated, because the log cannot be read or written."""
         return self.failure is not None or self.replica.offline
 
     def check(self) -> None:
-        """Raises COORDINATOR_LOAD_IN_PROGRESS, or NOT_COORDINATOR where loading failed, or the log did since."""
+        """Raise COORDINATOR_LOAD_IN_PROGRESS while loading, NOT_COORDINATOR if loading or the log has failed."""
         if self.failed:
             why = self.failure or "its log is offline"
             raise KafkaError(errors.NOT_COORDINATOR, f"__consumer_offsets-{self.index}: {why}")
@@ -79,12 +78,13 @@ class Shard:
 
     def write(
         self,
-        entry: Entry,
+        entry: GroupEntry,
         pairs: Sequence[Pair],
         settled: Callable[[bool], None],
         moving: Collection[TopicPartition] = (),
     ) -> Write:
-        """Store records of a group, among them those of `moving`; `settled` as in Writer.write."""
+        """Store records of a group; `moving` are the partitions of the offsets in them; `settled` as in Writer.write.
+        """
         entry.writes += 1
         for key in moving:
             entry.moving[key] = entry.moving.get(key, 0) + 1
@@ -99,17 +99,17 @@ class Shard:
 
         return self.writer.write(pairs, ended)
 
-    def is_over(self, entry: Entry) -> bool:
-        """Has a group no members, offsets or pending ids, and will not have any once its writes are done?"""
+    def is_over(self, entry: GroupEntry) -> bool:
+        """True if a group has no members, offsets, pending member ids or pending writes."""
         kept = entry.offsets or entry.unstable or entry.group.pending_members or entry.writes
         return entry.group.state is State.EMPTY and not kept and self.entries.get(entry.group.id) is entry
 
-    def drop_if_nothing(self, entry: Entry) -> None:
-        """A group that is over, and of which the log knows nothing, is forgotten."""
+    def drop_if_nothing(self, entry: GroupEntry) -> None:
+        """Forget a group that is over and was never stored in the log."""
         if not entry.group.generation and self.is_over(entry):
             self.remove(entry)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: GroupEntry) -> None:
         entry.group.state = State.DEAD
         if entry.alarm is not None:
             entry.alarm.cancel()

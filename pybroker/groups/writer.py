@@ -1,13 +1,13 @@
-"""The records of a partition of __consumer_offsets on their way into its log, one batch after the other.
+"""Writes the records of a partition of __consumer_offsets to its log, one batch after the other.
 
     queued --appended--> in the log --the high watermark passed it--> committed
       |                    |
-      |                    +--offsets.commit.timeout.ms--> its request is answered; it still counts once it is committed
-      +--not taken--> failed
-    queued, in the log --the partition is resigned--> dropped: whoever waits looks for another coordinator
+      |                    +--offsets.commit.timeout.ms--> the request times out; the write takes effect if committed
+      +--refused--> failed
+    queued, in the log --the partition is resigned--> dropped: requests get NOT_COORDINATOR
 
-What a write changes is shown when it is committed, in the order of the log: no coordinator that reads the log later can
-know less. With one replica the high watermark moves with the append, and nothing waits here.
+A write takes effect when it is committed, in log order, so a later coordinator that reads the log never has less. With
+one replica the high watermark moves with the append, and nothing waits here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from pybroker import core, errors
 from pybroker.errors import KafkaError
@@ -27,7 +27,7 @@ from pybroker.protocol.compression import compress
 
 
 class OffsetsLog(Protocol):
-    """The replica that a partition of the offsets topic is written to and read from."""
+    """The leader replica of a partition of the offsets topic."""
 
     @property
     def key(self) -> TopicPartition: ...
@@ -35,18 +35,18 @@ class OffsetsLog(Protocol):
     def offline(self) -> bool: ...
     def partition(self) -> core.Partition: ...
     def pass_by(self, offset: int) -> int:
-        """The offset behind the damage that a read met at `offset`. Raises core.LogError, OSError."""
+        """The first offset after the damage that a read found at `offset`. Raises core.LogError, OSError."""
 
     async def append(self, records: core.Bytes, now_ms: int, leader_epoch: int) -> core.Appended:
-        """Append one batch under a leader epoch. Raises KafkaError, core.LogError, OSError."""
+        """Append one batch in a leader epoch. Raises KafkaError, core.LogError, OSError."""
 
     async def committed(self, offset: int, leader_epoch: int) -> None:
-        """Wait until the high watermark is at `offset`, in this leader epoch. Raises NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        if it is, with too few replicas in sync; any other KafkaError where this log learns no more of it."""
+        """Wait until the high watermark reaches `offset`, in this leader epoch. Raises NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        if it does, with too few in-sync replicas; any other KafkaError if the outcome will not be known here."""
 
 
 class Write:
-    """One batch on its way. `answer` is NONE or the error of a log that the request is to be told."""
+    """One pending batch. `answer` is the log's error for the request, or NONE."""
 
     __slots__ = ("answer", "batch", "in_log", "now_ms", "settled", "timer")
 
@@ -59,7 +59,7 @@ class Write:
         self.timer: asyncio.TimerHandle | None = None
 
     async def answered(self) -> int:
-        """Its answer, where several wait for it and none may take it away from the others."""
+        """Wait for the answer; a cancelled caller does not cancel it for other callers."""
         return await asyncio.shield(self.answer)
 
     def tell(self, error: int) -> None:
@@ -71,7 +71,7 @@ class Write:
 
 
 class Writer:
-    """All writes of one partition, while it is led."""
+    """Executes all writes of one partition while this broker leads it."""
 
     def __init__(
         self,
@@ -82,23 +82,23 @@ class Writer:
         wall_ms: Callable[[], int],
         lost: Callable[[str], None],
     ) -> None:
-        """`lost` is told why, if the log will not say any more what becomes of its records."""
+        """`lost` is called with the reason if the outcome of writes can no longer be known from the log."""
         self._replica = replica
         self._leader_epoch = leader_epoch
-        self._news = asyncio.Event()  # of the epoch, or of the end
+        self._news = asyncio.Event()  # set by a new leader epoch, or by `close`
         self._codec = codec
         self._timeout_s = timeout_s
         self._wall_ms = wall_ms
         self._lost = lost
         self._closed = False
         self._queued: deque[Write] = deque()
-        self._in_log: deque[tuple[int, Write]] = deque()  # by the offset behind each
+        self._in_log: deque[tuple[int, Write]] = deque()  # each with its end offset
         self._appending: asyncio.Task[None] | None = None
         self._committing: asyncio.Task[None] | None = None
 
     def write(self, pairs: Sequence[Pair], settled: Callable[[bool], None]) -> Write:
-        """Store records in one batch. `settled` is told once whether the log has them for good, before `answer` is set;
-        never, if the partition is resigned first."""
+        """Store records in one batch. `settled` is called once, before `answer` is set, with True if the log has the
+        records; it is not called if the partition is resigned first."""
         now_ms = self._wall_ms()
         squeeze = partial(compress, self._codec) if self._codec else None
         batch = core.build_batch(
@@ -114,23 +114,23 @@ class Writer:
             self._appending = self._start(self._append())
         return write
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._check)
         return task
 
     def _check(self, task: asyncio.Task[None]) -> None:
-        """A task that ends as nobody foresaw leaves nobody waiting."""
+        """Resign the partition if a task ended unexpectedly, so that no request waits for ever."""
         if not task.cancelled() and (problem := task.exception()) is not None and not self._closed:
             self._lost(repr(problem))
 
     def lead_on(self, leader_epoch: int) -> None:
-        """The log is led here as it was, in another leader epoch."""
+        """Continue in a new leader epoch of the same log."""
         self._leader_epoch = leader_epoch
         self._news.set()
 
     def close(self) -> None:
-        """The partition is resigned: whoever waits is told, and what comes of the writes is nobody's concern here."""
+        """Resign the partition: answer waiting requests with NOT_COORDINATOR, and ignore the outcome of writes."""
         self._closed = True
         self._news.set()
         if self._committing is not None:
@@ -141,8 +141,8 @@ class Writer:
         self._in_log.clear()
 
     async def _append(self) -> None:
-        """Append what is queued. The batch under way stays at the head: a log that hangs is resigned nevertheless. The
-        log hears of another epoch a moment before this does: then what was refused is appended in that one."""
+        """Append the queued batches. A batch being appended stays at the head, so that `close` can answer it if the log
+        hangs. The log gets a new leader epoch shortly before this writer: a batch refused then is appended again."""
         while self._queued:
             write, epoch = self._queued[0], self._leader_epoch
             self._news.clear()
@@ -166,7 +166,7 @@ class Writer:
         self._appending = None
 
     async def _hears_of_an_epoch(self) -> bool:
-        """Wait for the news that the log has had; False where none comes."""
+        """Wait for the new leader epoch that the log already has; False after a timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._timeout_s):
                 await self._news.wait()
@@ -186,11 +186,11 @@ class Writer:
     def _is_committed(self, end: int) -> bool:
         try:
             return self._replica.partition().high_watermark >= end
-        except KafkaError:  # it was closed meanwhile: `committed` says why
+        except KafkaError:  # the log was closed meanwhile: `committed` raises the reason
             return False
 
     async def _commit(self) -> None:
-        """Wait for the high watermark to pass what is in the log."""
+        """Wait for the high watermark to pass the appended batches, in order."""
         while self._in_log:
             end, write = self._in_log[0]
             error = errors.NONE
@@ -207,7 +207,7 @@ class Writer:
         self._committing = None
 
     def _settle(self, write: Write, error: int) -> None:
-        write.settled(write.in_log)  # before the answer: who has it may ask at once for what it says
+        write.settled(write.in_log)  # before the answer: the client may read the new state at once
         write.tell(error)
 
 
@@ -225,10 +225,10 @@ OFFSETS_ERRORS = _ANY_RECORD | {
     errors.MESSAGE_TOO_LARGE: errors.INVALID_COMMIT_OFFSET_SIZE,
     errors.RECORD_LIST_TOO_LARGE: errors.INVALID_COMMIT_OFFSET_SIZE,
 }
-"""What a write of offsets, or of a group's end, failed with, and what that is to the client; any other code stays."""
+"""The error of a write of offsets or of a group's deletion -> the client's error; others are unchanged."""
 GROUP_ERRORS = _ANY_RECORD | {
     errors.REQUEST_TIMED_OUT: errors.REBALANCE_IN_PROGRESS,
     errors.MESSAGE_TOO_LARGE: errors.UNKNOWN_SERVER_ERROR,
     errors.RECORD_LIST_TOO_LARGE: errors.UNKNOWN_SERVER_ERROR,
 }
-"""The same for a group's generation: a member whose group was not stored in time joins it again."""
+"""The same for writes of a group's generation: members of a group that was not stored in time rejoin."""

@@ -1,1 +1,1 @@
-"""The wire as data: definitions, the codec that they drive, and the slow truth of record batches."""
+"""Kafka's wire protocol: message definitions, the codec built from them, and record batches in pure Python."""

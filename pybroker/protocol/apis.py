@@ -1,15 +1,15 @@
-"""The table of APIs: which ones exist, which ones this broker advertises, and which versions it answers."""
+"""The table of APIs: known, advertised and served APIs with their versions."""
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from pybroker.protocol import messages
 from pybroker.protocol.definitions import TEXTS
+from pybroker.protocol.message import Message, message
 from pybroker.protocol.schema import heading
 
 
 class Api(NamedTuple):
-    """One API with a range of versions, both ends included; `flexible_from` past every version: never flexible."""
+    """One API with an inclusive range of versions. If no version is flexible `flexible_from` is above all versions."""
 
     key: int
     name: str
@@ -21,14 +21,14 @@ class Api(NamedTuple):
         return self.min_version <= version <= self.max_version
 
     @property
-    def request(self) -> Any:
-        """The class of its requests."""
-        return messages.message(f"{self.name}Request")
+    def request(self) -> type[Message]:
+        """The class of the API's requests."""
+        return message(f"{self.name}Request")
 
     @property
-    def response(self) -> Any:
-        """The class of its responses."""
-        return messages.message(f"{self.name}Response")
+    def response(self) -> type[Message]:
+        """The class of the API's responses."""
+        return message(f"{self.name}Response")
 
 
 def _known() -> Iterator[Api]:
@@ -39,12 +39,12 @@ def _known() -> Iterator[Api]:
 
 
 KNOWN: Final[dict[int, Api]] = {api.key: api for api in sorted(_known())}
-"""Every API with a definition, at every version that the codec knows; by key, as the other tables are."""
+"""Every API with a definition, in all versions that the codec supports, by key."""
 
 _BY_NAME: Final = {api.name: api for api in KNOWN.values()}
 
-# What ApiVersions lists. An API is added with its handler, not before. Produce goes down to 0 only because librdkafka
-# up to 2.10 sends nothing compressed to a broker that does not list it (KAFKA-18659); 0 to 2 are refused.
+# The APIs that ApiVersions lists; add an API only with its handler. Produce is listed from version 0 because librdkafka
+# up to 2.10 otherwise sends nothing compressed (KAFKA-18659); versions 0 to 2 are refused.
 _ADVERTISED: Final = (
     ("Produce", 0, 13),
     ("Fetch", 4, 18),
@@ -103,13 +103,16 @@ APIS: Final[dict[int, Api]] = {
     api.key: api
     for api in (_BY_NAME[name]._replace(min_version=first, max_version=last) for name, first, last in _ADVERTISED)
 }
-"""What the broker advertises."""
+"""The APIs that the broker advertises, by key."""
 
 SERVED: Final[dict[int, Api]] = {
     api.key: api._replace(min_version=max(api.min_version, KNOWN[api.key].min_version)) for api in APIS.values()
 }
-"""What the broker answers: the advertised ranges less the versions that have no definition. A request for anything else
-closes its connection, but for ApiVersions (see `codec.encode_unsupported`)."""
+"""The APIs that the broker serves, by key: the advertised ranges without versions that have no definition. Any other
+request closes its connection, except for ApiVersions (see `codec.encode_unsupported`)."""
+
+ZSTD_SINCE: Final = {"Produce": 7, "Fetch": 10}
+"""The first versions whose clients support zstd (KIP-110)."""
 
 API_VERSIONS: Final = _BY_NAME["ApiVersions"].key
 CONTROLLED_SHUTDOWN: Final = _BY_NAME["ControlledShutdown"].key
@@ -117,4 +120,4 @@ CONTROLLED_SHUTDOWN: Final = _BY_NAME["ControlledShutdown"].key
 SPOKEN: Final[dict[int, Api]] = {
     key: api._replace(min_version=SERVED[key].min_version) if key in SERVED else api for key, api in KNOWN.items()
 }
-"""The versions that our client speaks: those that are known only to be refused, it does not."""
+"""The versions that our client uses: without those that the codec has only to refuse them."""

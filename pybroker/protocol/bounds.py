@@ -1,12 +1,12 @@
-"""The table of bounds: what one request of each API may hold, how much is read at once, where a larger one is cut.
+"""The table of bounds: the most elements in a request of each API, how many are decoded at once, and where it is cut.
 
 An element is a struct, a string or a number of an array, at any depth. A request with more than `most` elements is
-refused before it is read: no real client sends one. One with more than `at_once` is read and answered in slices of
-that many elements, between which other requests have their turn. If the API can be cut, each slice is a request of its
-own, and the answers are joined.
+refused while it is decoded; no real client sends one. A request with more than `at_once` elements is decoded and
+answered in slices of that many elements, between which other requests are executed. If the API can be cut, each slice
+is executed as a request of its own, and the responses are joined.
 
-    asked    the arrays of the request, from the outermost to the one whose elements go to slices
-    told     the corresponding arrays of the answer, one for each
+A cut has the arrays of the request, from the outermost to the one whose elements are sliced, and the corresponding
+arrays of the response.
 
 The bounds allow for Kafka's largest clusters: a client may ask one broker about 200,000 partitions, and a tool may
 change or describe 100,000 topics, or 20,000 groups, at once.
@@ -20,7 +20,7 @@ from pybroker.protocol.wire import ELEMENTS_MAX
 
 
 class Cut(NamedTuple):
-    """A place where requests are cut and answers are joined."""
+    """The arrays at which requests are cut and responses are joined."""
 
     asked: tuple[str, ...]
     told: tuple[str, ...]
@@ -29,8 +29,8 @@ class Cut(NamedTuple):
 class Bound(NamedTuple):
     """The bound of one API.
 
-    `cuts`: a version uses the first whose outermost array it has. `reads`: the API changes nothing, so a request is
-    given up once its client is gone. `once`: the fields that form a name, which a request may hold once."""
+    `cuts`: a version uses the first one whose outermost array it has. `reads`: the API changes nothing, so a request is
+    cancelled once its client disconnects. `once`: the fields that form a name, which must not repeat in a request."""
 
     most: int
     at_once: int
@@ -53,15 +53,15 @@ def _cut(asked: str, told: str) -> Cut:
 PARTITIONS: Final = ELEMENTS_MAX
 NAMES: Final = 20_000
 RESOURCES: Final = 100_000
-"""Resources whose settings are asked for or changed, topics that are created or grown, and ACLs."""
+"""Resources whose settings are described or altered, topics that are created or grown, and ACLs."""
 FEW: Final = 1_000
 FETCHED_TOPICS: Final = 100_000
-"""Topics of one Fetch that rights are asked for. The whole request is in memory, and Python's garbage collector, which
-cannot pause, goes through all of it."""
+"""Topics of one Fetch that is authorized. The whole request is in memory, and Python's garbage collector traverses all
+of it without a pause."""
 RESOURCE: Final = ("resource_type", "resource_name")
 
 OTHERS: Final = Bound(FEW, FEW)
-"""The bound of an API that has none of its own."""
+"""The bound of APIs that are not in the table."""
 
 BOUNDS: Final[Mapping[str, Bound]] = {
     # Requests about many partitions.
@@ -116,7 +116,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "UpdateMetadata": Bound(ELEMENTS_MAX, 1_000),
     "AlterPartition": Bound(ELEMENTS_MAX, 1_000),
 }
-"""The bound of each API, by name. JoinGroup's protocols, filters, owners and renewers are few: `OTHERS`."""
+"""The bounds by API name. APIs with few elements, such as JoinGroup's protocols, use `OTHERS`."""
 
 
 def bound_of(name: str) -> Bound:

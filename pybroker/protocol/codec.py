@@ -1,21 +1,20 @@
-"""Messages to bytes and back, at any version of their definition; and the headers that go before them.
+"""Encodes and decodes messages, at any version of their definition, and their headers.
 
-A reader and a writer are compiled for a message and version when first used (see `reader` and `writer`). What is read
-is untrusted: ProtocolError is all that it can raise, and what it allocates is bounded (`wire.ELEMENTS_MAX`).
+A reader and a writer are compiled for each message and version when first used (see `reader` and `writer`). Input is
+untrusted: decoding raises only ProtocolError, and the memory that it allocates is bounded (`wire.ELEMENTS_MAX`).
 """
 
 from collections.abc import Generator
-from functools import cache
 from struct import Struct as Layout
 from struct import error as StructError
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pybroker.errors import UNSUPPORTED_VERSION
 from pybroker.protocol import messages
 from pybroker.protocol.apis import API_VERSIONS, CONTROLLED_SHUTDOWN, KNOWN, SERVED
 from pybroker.protocol.diagnose import fault
-from pybroker.protocol.messages import Message
-from pybroker.protocol.reader import Piece, Reader, compile_reader, compile_slicer
+from pybroker.protocol.message import Bytes, Message, Reader, Sendable, Sliced
+from pybroker.protocol.reader import Piece, Slicer, compile_reader, compile_slicer
 from pybroker.protocol.wire import ELEMENTS_MAX, EncodeError, ProtocolError, TooMany, skip_tags, uvarint
 from pybroker.protocol.writer import compile_writer
 
@@ -37,7 +36,10 @@ __all__ = [
     "encode_unsupported",
 ]
 
-Buffer = bytes | bytearray | memoryview
+Buffer = Bytes
+M = TypeVar("M", bound=Message)
+Pieces = list[Any]
+"""Bytes, and objects given for records: slices of a request, file ranges of a response."""
 
 _UNREADABLE: Final = (StructError, IndexError, UnicodeDecodeError)
 _UNWRITABLE: Final = (StructError, TypeError, AttributeError, ValueError, OverflowError)
@@ -47,37 +49,44 @@ _UNWRITABLE: Final = (StructError, TypeError, AttributeError, ValueError, Overfl
 
 
 def decode(
-    kind: Any, version: int, data: Buffer, offset: int = 0, elements_max: int = ELEMENTS_MAX
-) -> tuple[Any, int]:
-    """(message, where it ends) of a message class at a version; its bytes are views of `data`. Raises ProtocolError,
-    TooMany if it has more elements than allowed."""
+    kind: type[M], version: int, data: Buffer, offset: int = 0, elements_max: int = ELEMENTS_MAX
+) -> tuple[M, int]:
+    """Return (message, end position); fields of bytes are views of `data`. Raises ProtocolError, TooMany if the message
+    has more elements than allowed."""
     reader = kind.READERS.get(version) or _new_reader(kind, version)
     if type(data) is not bytes:
         data = memoryview(data)
     try:
-        return reader(data, offset, len(data), elements_max)
+        decoded: tuple[M, int] = reader(data, offset, len(data), elements_max)
+        return decoded
     except _UNREADABLE as error:
         raise _unreadable(kind, version, len(data) - offset, error) from None
 
 
 def decode_slices(
-    kind: Any, version: int, data: Buffer, offset: int, elements_max: int, step: int, path: tuple[str, ...]
-) -> Generator[Piece, None, Any]:
+    kind: type[M], version: int, data: Buffer, offset: int, elements_max: int, step: int, path: tuple[str, ...]
+) -> Generator[Piece, None, M]:
     """Decode in slices of about `step` elements, as `reader.compile_slicer` does; the generator returns the message."""
-    slicer = _slicer(kind, version, path)
+    slicer = _SLICERS.get((kind, version, path)) or _new_slicer(kind, version, path)
     if type(data) is not bytes:
         data = memoryview(data)
     try:
+        message: M
         message, _ = yield from slicer(data, offset, len(data), elements_max, step)
     except _UNREADABLE as error:
         raise _unreadable(kind, version, len(data) - offset, error) from None
     return message
 
 
-_slicer: Final = cache(compile_slicer)
+_SLICERS: Final[dict[tuple[type[Message], int, tuple[str, ...]], Slicer]] = {}
 
 
-def _unreadable(kind: Any, version: int, size: int, error: Exception) -> ProtocolError:
+def _new_slicer(kind: type[Message], version: int, path: tuple[str, ...]) -> Slicer:
+    slicer = _SLICERS[kind, version, path] = compile_slicer(kind, version, path)
+    return slicer
+
+
+def _unreadable(kind: type[Message], version: int, size: int, error: Exception) -> ProtocolError:
     why = "has a string that is not UTF-8" if isinstance(error, UnicodeDecodeError) else "ends early"
     return ProtocolError(f"{kind.__name__} v{version} of {size} bytes {why}")
 
@@ -90,17 +99,17 @@ def _new_reader(kind: type[Message], version: int) -> Reader:
     return reader
 
 
-def encode(message: Any, version: int) -> bytes:
-    """The bytes of a message; slices given for records are read into them. Raises EncodeError."""
+def encode(message: Message, version: int) -> bytes:
+    """Return the bytes of a message, with the content of slices given for records. Raises EncodeError."""
     return _join(_pieces(message, version))
 
 
-def encode_parts(message: Any, version: int) -> list[Any]:
-    """The bytes of a message in order, as bytes, and between them, as they are, the slices given for records."""
+def encode_parts(message: Message, version: int) -> list[Bytes | Sliced]:
+    """Return the parts of a message in order: bytes, and unchanged the slices given for records. Raises EncodeError."""
     return _merge(_pieces(message, version))
 
 
-def _pieces(message: Any, version: int, *before: bytes) -> list[Any]:
+def _pieces(message: Message, version: int, *before: bytes) -> Pieces:
     kind = type(message)
     writer = kind.WRITERS.get(version)
     if writer is None:
@@ -108,7 +117,7 @@ def _pieces(message: Any, version: int, *before: bytes) -> list[Any]:
         if not schema.first <= version <= schema.last:
             raise EncodeError(f"{schema.name} has versions {schema.first} to {schema.last}, not {version}")
         writer = kind.WRITERS[version] = compile_writer(kind, version)
-    pieces: list[Any] = [*before]
+    pieces: Pieces = [*before]
     try:
         writer(message, pieces.append)
     except _UNWRITABLE as error:
@@ -117,15 +126,15 @@ def _pieces(message: Any, version: int, *before: bytes) -> list[Any]:
     return pieces
 
 
-def _join(pieces: list[Any]) -> bytes:
+def _join(pieces: Pieces) -> bytes:
     try:
         return b"".join(pieces)
     except TypeError:  # a slice is among them
         return b"".join([piece if isinstance(piece, bytes | memoryview) else piece.tobytes() for piece in pieces])
 
 
-def _merge(pieces: list[Any]) -> list[Any]:
-    merged: list[Any] = []
+def _merge(pieces: Pieces) -> Pieces:
+    merged: Pieces = []
     run: list[bytes | memoryview] = []
     for piece in pieces:
         if isinstance(piece, bytes | memoryview):
@@ -144,7 +153,7 @@ _I32: Final = Layout(">i")
 
 
 class RequestHeader(NamedTuple):
-    """What goes before a request's body, which starts at `body_offset` of its frame; the frame's size is not part."""
+    """The header of a request. Its body starts at `body_offset` in the frame, which does not include the size field."""
 
     api_key: int
     api_version: int
@@ -154,10 +163,10 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(frame: Buffer) -> RequestHeader:
-    """The header of a request of any API that has a definition, at any version. Raises ProtocolError.
+    """Decode the header of a request of any known API, at any version. Raises ProtocolError.
 
-    Where the header depends on the version, one that the definition lacks is read like the last one; but for
-    ApiVersions, whose later versions a broker must answer: there nothing past the client id is looked at.
+    An unknown version is decoded like the last known one. For unknown versions of ApiVersions, which a broker must
+    answer, nothing after the client id is decoded.
     """
     data = frame if type(frame) is bytes else memoryview(frame)
     try:
@@ -176,14 +185,14 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
 
 
 def _client_id(data: bytes | memoryview, position: int) -> tuple[str | None, int]:
-    """It is never compact, so that a broker can read it whatever the version."""
+    """Decode a client id, which is never compact, so that a broker can decode it at any version."""
     (size,) = _I16.unpack_from(data, position)
     position += _I16.size
     if size < 0:
         return None, position
     end = position + size
     if end > len(data):
-        raise ProtocolError(f"a client id of {size} bytes goes past the end of its frame")
+        raise ProtocolError(f"a client id of {size} bytes exceeds its frame")
     return str(data[position:end], "utf-8"), end
 
 
@@ -195,15 +204,15 @@ def _skip_section(data: bytes | memoryview, position: int) -> int:
     return skip_tags(data, position, len(data), count)
 
 
-def encode_request(api_key: int, version: int, correlation_id: int, client_id: str | None, message: Any) -> bytes:
-    """A request with its header, without the size that frames it. Raises EncodeError."""
+def encode_request(api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message) -> bytes:
+    """Encode a request with its header, without the size field. Raises EncodeError."""
     return _join(_pieces(message, version, _request_header(api_key, version, correlation_id, client_id)))
 
 
 def encode_request_parts(
-    api_key: int, version: int, correlation_id: int, client_id: str | None, message: Any
-) -> list[Any]:
-    """As `encode_request`, in parts as `encode_parts` gives them; the lengths add up to what frames it."""
+    api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message
+) -> list[Bytes | Sliced]:
+    """Encode a request as `encode_request` does, in parts as `encode_parts`; their total length is the size field."""
     return _merge(_pieces(message, version, _request_header(api_key, version, correlation_id, client_id)))
 
 
@@ -217,36 +226,38 @@ def _request_header(api_key: int, version: int, correlation_id: int, client_id: 
     return header
 
 
-def encode_response(api_key: int, version: int, correlation_id: int, message: Any) -> bytes:
-    """A response with its header, without the size that frames it. Raises EncodeError."""
+def encode_response(api_key: int, version: int, correlation_id: int, message: Message) -> bytes:
+    """Encode a response with its header, without the size field. Raises EncodeError."""
     return _join(_pieces(message, version, response_header(api_key, version, correlation_id)))
 
 
-def encode_response_parts(api_key: int, version: int, correlation_id: int, message: Any) -> list[Any]:
-    """As `encode_response`, in parts as `encode_parts` gives them; the lengths add up to what frames it."""
+def encode_response_parts(
+    api_key: int, version: int, correlation_id: int, message: Message
+) -> list[Bytes | Sendable]:
+    """Encode a response as `encode_response` does, in parts as `encode_parts`; their total length is the size field."""
     return _merge(_pieces(message, version, response_header(api_key, version, correlation_id)))
 
 
 def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
-    """The header of a response. ApiVersions has the oldest header at every version: its client does not know our
-    versions yet (KIP-511)."""
+    """Encode the header of a response. ApiVersions has the oldest header at every version, as the client does not know
+    our versions yet (KIP-511)."""
     flexible = version >= KNOWN[api_key].flexible_from and api_key != API_VERSIONS
     return _I32.pack(correlation_id) + b"\0" if flexible else _I32.pack(correlation_id)
 
 
 def encode_unsupported(correlation_id: int) -> bytes:
-    """The answer to ApiVersions at a version that is not served: version 0, the error, and the versions of this one API
-    for the client to ask again with (KIP-511)."""
-    kind: Any = messages.message("ApiVersionsResponse")
+    """Encode the response to ApiVersions at a version that is not served: version 0, UNSUPPORTED_VERSION, and the
+    versions of this one API with which the client can retry (KIP-511)."""
+    kind = messages.ApiVersionsResponse
     served = SERVED[API_VERSIONS]
     entry = kind.ApiKeys(api_key=API_VERSIONS, min_version=served.min_version, max_version=served.max_version)
     return encode_response(API_VERSIONS, 0, correlation_id, kind(error_code=UNSUPPORTED_VERSION, api_keys=[entry]))
 
 
-def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any]:
-    """(correlation id, message) of a response to a request of that API and version. Raises ProtocolError.
+def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Message]:
+    """Return (correlation id, message) of a response to a request of that API and version. Raises ProtocolError.
 
-    A broker that lacks the version of an ApiVersions request answers at version 0, with error 35; so is it read.
+    A broker that lacks the version of an ApiVersions request answers with UNSUPPORTED_VERSION at version 0.
     """
     api = KNOWN[api_key]
     data = frame if type(frame) is bytes else memoryview(frame)

@@ -1,11 +1,11 @@
-"""The codecs of record batches: gzip, snappy, lz4 and zstd, none of which can be made to fill memory.
+"""The codecs of record batches: gzip, snappy, lz4 and zstd, with bounded memory.
 
-What comes out of `decompress` is bounded by its caller, whatever the input says of itself; at most about twice that
-much is held for a moment. It runs without the GIL, but for as long as it takes: large input belongs on a thread.
+The caller bounds the output of `decompress`, regardless of sizes in the input; up to about twice as much memory is used
+for a moment. It runs without the GIL, but may take long: decompress large input on a thread.
 
-A broker stores nothing that some client's library refuses, so what is undone here is undone by the strict: lz4 in core,
-snappy and zstd by `cramjam`, gzip by zlib (`isal` takes a reserved flag). Frames are made by the fast: `lz4`,
-`zstandard`, and `isal` at gzip's default level. The packages are imported at their first use.
+A broker must not store data that some client's library refuses, so strict libraries decompress: lz4 in core, snappy and
+zstd by `cramjam`, gzip by zlib (`isal` accepts a reserved flag). Fast libraries compress: `lz4`, `zstandard`, and
+`isal` at gzip's default level. The packages are imported at their first use.
 """
 
 import contextlib
@@ -18,59 +18,58 @@ from typing import Any, Final
 
 from pybroker.core import BatchHeader, Block, LogError, Lz4Compressor, undo
 from pybroker.errors import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE, KafkaError
+from pybroker.model import CODECS
 
 Buffer = bytes | bytearray | memoryview
-
-CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-"""The names that configs have for codecs; their places are the numbers that batches have, in attribute bits 0 to 2."""
 
 LZ4: Final = CODECS.index("lz4")
 BATCH_HEADER_BYTES: Final = 61
 PLAIN_BYTES_MAX: Final = 100 << 20
-"""What one batch may become when it is decompressed, about the largest request that brought it."""
+"""The most bytes of a decompressed batch, about the size of the largest request."""
 
 _GZIP_WINDOW: Final = 31  # zlib's wbits for 32 KiB in a gzip wrapper
 _GZIP_LEVEL: Final = 2
-"""Of isal, which has 0 to 3: as small as zlib's default makes it, in half of the time and less."""
+"""The level of isal, from 0 to 3: as small as with zlib's default, in less than half of the time."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_HEAD_BYTES: Final = 10
 _GZIP_FLAGS_AT: Final = 3
-_GZIP_TAIL_BYTES: Final = 18  # or fewer that follow a member are none: Java's reader asks for more before it looks
+_GZIP_TAIL_BYTES: Final = 18  # so few bytes after a member are ignored: Java's reader needs more
 _GZIP_DEFLATE: Final = b"\x08"
 _GZIP_CRC: Final = 0x02
 _GZIP_EXTRA: Final = 0x04
 _GZIP_NAME: Final = 0x08
 _GZIP_COMMENT: Final = 0x10
-_GZIP_HEAD: Final = _GZIP_MAGIC + _GZIP_DEFLATE + bytes(_GZIP_HEAD_BYTES - 3)  # of no flags
+_GZIP_HEAD: Final = _GZIP_MAGIC + _GZIP_DEFLATE + bytes(_GZIP_HEAD_BYTES - 3)  # without flags
 _GZIP_STEP_BYTES: Final = 256
 _GZIP_STEP_BYTES_MAX: Final = 1 << 20
-"""A member is fed in steps that double: zlib copies what follows the end of one, and there may be a great many."""
+"""A member is decompressed in steps that double in size, as zlib copies all input after its end, and there may be many
+members."""
 
-# snappy-java's framing, which Kafka's clients use: magic, version, oldest compatible version, then blocks with an i32
-# of length each. librdkafka also takes and older clients sent snappy's raw format, one block and nothing else.
+# snappy-java's framing, which Kafka's clients use: magic, version, oldest compatible version, then blocks, each after
+# an i32 length. librdkafka also accepts, and older clients sent, snappy's raw format, which is one block.
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2
 _XERIAL_LENGTH_BYTES: Final = 4
 _XERIAL_BLOCK_BYTES: Final = 1 << 15
-_SNAPPY_RATIO_MAX: Final = 32  # its best element makes 64 bytes of three
+_SNAPPY_RATIO_MAX: Final = 32  # the best element expands 3 bytes to 64
 
 _GUESS_BYTES: Final = 1 << 16
 _GUESS_RATIO: Final = 8
-_FULL: Final = "failed to write whole buffer"  # what cramjam says when its output does not fit
+_FULL: Final = "failed to write whole buffer"  # cramjam's error if the output does not fit
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` as Kafka's clients read it; `level` as the codec counts them, None for its default, ignored by snappy.
+    """Compress data in the format of Kafka's clients. `level` None: the codec's default; snappy ignores it.
 
-    Raises KafkaError 76 for a codec that is none."""
+    Raises UNSUPPORTED_COMPRESSION_TYPE for an unknown codec."""
     if codec == 0:
         return bytes(data)
     return _of(_COMPRESSORS, codec)(data, level)
 
 
 def compressor(codec: int, level: int | None) -> Callable[[Buffer], bytes] | None:
-    """What applies a codec at a level; None for the codec that is none. Core makes frames of lz4 by itself, straight
-    into a batch, where it finds the library."""
+    """A function that compresses with a codec at a level; None for codec 0. Core itself writes lz4 frames, directly
+    into a batch, if it finds the library."""
     if codec == LZ4:
         with contextlib.suppress(ValueError):
             return Lz4Compressor(_lz4_level(level))
@@ -78,8 +77,8 @@ def compressor(codec: int, level: int | None) -> Callable[[Buffer], bytes] | Non
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
-    """What `data` was before. Raises KafkaError: 10 if that is more than max_bytes, 2 if data is cut, followed by
-    something else, or otherwise not what the codec writes, 76 for a codec that is none."""
+    """Decompress data. Raises MESSAGE_TOO_LARGE if the result exceeds max_bytes, CORRUPT_MESSAGE if data is truncated,
+    malformed or followed by other bytes, UNSUPPORTED_COMPRESSION_TYPE for an unknown codec."""
     if codec == 0:
         if len(data) > max_bytes:
             raise _too_large(codec, max_bytes)
@@ -88,18 +87,18 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
 
 
 def decompress_stored(codec: int, data: Buffer, max_bytes: int) -> bytes:
-    """Decompress what a broker has stored, Apache Kafka's too: as tolerantly as the decoders of its Java clients.
+    """Decompress data stored by a broker, also by Apache Kafka, as tolerantly as the decoders of Java clients.
 
-    It ignores what follows the data, reserved flags of gzip, and the size and checksum of an lz4 frame's content. Such
-    a frame ends at a block of no bytes."""
+    Ignores bytes after the data, reserved flags of gzip, and the size and checksum of an lz4 frame's content. Such a
+    frame ends at an empty block."""
     return _STORED.get(codec, decompress)(codec, data, max_bytes)
 
 
 def open_batch(batch: Buffer, header: BatchHeader, *, strict: bool = False) -> Buffer:
-    """The records section of a batch, decompressed; strict: of one to be stored. Raises KafkaError:
+    """Return the records section of a batch, decompressed; `strict` for a batch that is about to be stored. Raises
     CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE."""
     payload = memoryview(batch)[BATCH_HEADER_BYTES : header.size]
-    if header.codec == LZ4:  # as core made them: no copy
+    if header.codec == LZ4:  # core's buffer, without a copy
         return memoryview(_undone(LZ4, payload, PLAIN_BYTES_MAX, strict=strict))
     if not header.codec:
         return payload
@@ -108,7 +107,7 @@ def open_batch(batch: Buffer, header: BatchHeader, *, strict: bool = False) -> B
 
 def _of(table: dict[int, Callable[..., bytes]], codec: int) -> Callable[..., bytes]:
     if codec not in table:
-        raise KafkaError(UNSUPPORTED_COMPRESSION_TYPE, f"no codec has the number {codec}")
+        raise KafkaError(UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {codec}: it must be 0 to {len(CODECS) - 1}")
     return table[codec]
 
 
@@ -132,9 +131,9 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
 
 
 def _gzip_header_end(view: memoryview, start: int) -> int:
-    """The place where the header of a member that begins at `start` ends; -1 if Java's reader takes none there.
+    """The end of the member header that begins at `start`; -1 if Java's reader finds no header there.
 
-    It ignores reserved flags, and looks at the checksum of the header. A name and a comment may be of any length."""
+    Like that reader this ignores reserved flags and checks the header's CRC. Name and comment may have any length."""
     head = bytes(view[start : start + _GZIP_HEAD_BYTES])
     if len(head) < _GZIP_HEAD_BYTES or not head.startswith(_GZIP_MAGIC + _GZIP_DEFLATE):
         return -1
@@ -153,7 +152,7 @@ def _gzip_header_end(view: memoryview, start: int) -> int:
 
 
 def _past_zero(view: memoryview, at: int) -> int:
-    """The place behind the next byte of 0; beyond the end if there is none."""
+    """The position after the next zero byte; beyond the end if there is none."""
     while at < len(view):
         piece = bytes(view[at : at + _GZIP_STEP_BYTES])
         end = piece.find(0)
@@ -164,9 +163,8 @@ def _past_zero(view: memoryview, at: int) -> int:
 
 
 def _gunzip(codec: int, data: Buffer, max_bytes: int, *, strict: bool = True) -> bytes:
-    """One member or several, as gzip allows; what else follows is refused if `strict`.
-
-    If not, it reads like GZIPInputStream: what is no header behind a member is the end."""
+    """Decompress one or several gzip members. If `strict`, other bytes after a member are refused; if not, they are
+    taken as the end, as by Java's GZIPInputStream."""
     view = memoryview(data)
     made: list[bytes] = []
     left, position = max_bytes, 0
@@ -178,7 +176,7 @@ def _gunzip(codec: int, data: Buffer, max_bytes: int, *, strict: bool = True) ->
                 return b"".join(made)
             if begin < 0:
                 raise _corrupt(codec, "its header is damaged or cut")
-            member.decompress(_GZIP_HEAD)  # zlib then checks the length and the CRC behind the data
+            member.decompress(_GZIP_HEAD)  # so that zlib checks the length and CRC after the data
             position = begin
         while not member.eof:
             piece = view[position : position + step]
@@ -214,8 +212,8 @@ def _snappy(data: Buffer, level: int | None) -> bytes:
 
 
 def _unsnappy(codec: int, data: Buffer, max_bytes: int, *, strict: bool = True) -> bytes:
-    """One block, or xerial's frame of blocks. If not `strict` a header may stand again where a block would begin, and
-    less than a length ends it, as with SnappyInputStream."""
+    """Decompress one block, or a xerial frame of blocks. If not `strict`, a header may be repeated before a block, and
+    an incomplete length ends the frame, as in Java's SnappyInputStream."""
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _unsnappy_block(codec, view, max_bytes, max_bytes)
@@ -233,7 +231,7 @@ def _unsnappy(codec: int, data: Buffer, max_bytes: int, *, strict: bool = True) 
         size = int.from_bytes(view[position : position + _XERIAL_LENGTH_BYTES], "big")
         position += _XERIAL_LENGTH_BYTES
         if size > len(view) - position:
-            raise _corrupt(codec, f"a block of {size} bytes goes past its end")
+            raise _corrupt(codec, f"a block of {size} bytes exceeds the data")
         made.append(_unsnappy_block(codec, view[position : position + size], left, max_bytes))
         left -= len(made[-1])
         position += size
@@ -241,7 +239,7 @@ def _unsnappy(codec: int, data: Buffer, max_bytes: int, *, strict: bool = True) 
 
 
 def _unsnappy_block(codec: int, block: memoryview, left: int, max_bytes: int) -> bytes:
-    """The size that a block says it makes is believed only where a block of its length can make as much."""
+    """Decompress a block, after checking that its stated size is possible for its length."""
     import cramjam
 
     try:
@@ -249,7 +247,7 @@ def _unsnappy_block(codec: int, block: memoryview, left: int, max_bytes: int) ->
         if size > left:
             raise _too_large(codec, max_bytes)
         if size > len(block) * _SNAPPY_RATIO_MAX:
-            raise _corrupt(codec, f"{len(block)} bytes say that they make {size}")
+            raise _corrupt(codec, f"{len(block)} bytes cannot expand to {size}")
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise _corrupt(codec, error) from None
@@ -260,22 +258,22 @@ def _unsnappy_block(codec: int, block: memoryview, left: int, max_bytes: int) ->
 
 _CONTEXTS_MAX: Final = 4
 _CONTEXT_BYTES_MAX: Final = 16 << 20
-"""One of a high level has hundreds of MiB after a large batch."""
+"""The largest context that is kept; at a high level one takes hundreds of MiB after a large batch."""
 
 
 _ZSTD_LEVEL: Final = 3
 _ZSTD_TABLES: Final = {"hash_log": 16, "chain_log": 14}
-"""Of that level, for what is larger than 16 KiB: 320 KiB, where the library takes 768 for a batch of 1 MiB. More of it
-is near the core, and fewer short matches hide a longer one: docs/performance.md has speeds and sizes."""
+"""The tables of that level for input above 16 KiB: 320 KiB, where the library takes 768 KiB for a batch of 1 MiB. They
+fit better into CPU caches, and fewer short matches hide longer ones: docs/performance.md has speeds and sizes."""
 
 
 LEVELS: Final = {"gzip": (-1, 9), "lz4": (-1, 17), "zstd": (-131072, 22)}
-"""The lowest and the highest that the codecs have; -1 is the default of gzip and lz4."""
+"""The lowest and highest level of each codec; -1 is the default of gzip and lz4."""
 
 
 class _Contexts(threading.local):
-    """What a thread compresses with: to make one costs more than to compress a small batch. Of a few levels, and small
-    ones, are kept."""
+    """The compression contexts of a thread: creating one takes longer than compressing a small batch. Only small ones,
+    and those of a few levels, are kept."""
 
     def __init__(self) -> None:
         self.zstd: dict[int, Any] = {}
@@ -289,7 +287,7 @@ def _lz4_level(level: int | None) -> int:
 
 
 def _lz4(data: Buffer, level: int | None) -> bytes:
-    """A frame of blocks that do not refer to each other, which is all that Kafka reads, of 64 KiB, as Kafka's own."""
+    """Compress to a frame of independent blocks, the only kind that Kafka supports, of 64 KiB, as Kafka does."""
     from lz4 import frame
 
     return bytes(
@@ -337,9 +335,9 @@ def _undone(codec: int, data: Buffer, max_bytes: int, *, strict: bool) -> Block:
 
 
 def _unzstd(codec: int, data: Buffer, max_bytes: int) -> bytes:
-    """Into a buffer that is large enough for what is usual, and if not, into one of max_bytes whose pages are only
-    made as they are written. Either bounds what the library writes. By `cramjam`, which refuses what a consumer's
-    library may refuse; columns are undone in core."""
+    """Decompress into a buffer of the usual size, and if that is too small into one of max_bytes, whose pages are
+    allocated as they are written. Either bounds the output. Uses `cramjam`, which is as strict as clients' libraries.
+    """
     import cramjam
 
     guess = max(_GUESS_BYTES, _GUESS_RATIO * len(data))
@@ -350,7 +348,7 @@ def _unzstd(codec: int, data: Buffer, max_bytes: int) -> bytes:
             except cramjam.DecompressionError as error:
                 if _FULL not in str(error):
                     raise
-        with mmap.mmap(-1, max_bytes + 1) as pages:  # one more, as there are no maps of none
+        with mmap.mmap(-1, max_bytes + 1) as pages:  # one more, as a map cannot be empty
             made = _unzstd_into(data, pages)
     except cramjam.DecompressionError as error:
         raise (_too_large(codec, max_bytes) if _FULL in str(error) else _corrupt(codec, error)) from None

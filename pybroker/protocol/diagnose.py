@@ -1,4 +1,4 @@
-"""Finds the field that keeps a message from being written: the slow look that compiled writers leave out."""
+"""Finds the field that prevents a message from being encoded; compiled writers leave out these slow checks."""
 
 from struct import Struct as Layout
 from struct import error as StructError
@@ -10,7 +10,7 @@ from pybroker.protocol.wire import FORMATS, STRING_MAX
 _BITS = {"i8": 7, "i16": 15, "i32": 31, "i64": 63}
 
 
-def fault(struct: Struct, value: Any, version: int, where: str) -> str | None:
+def fault(struct: Struct, value: object, version: int, where: str) -> str | None:
     """One sentence on the first field of `value` that its definition does not allow; None if all are allowed."""
     for field in struct.fields:
         if not field.exists(version):
@@ -24,10 +24,10 @@ def fault(struct: Struct, value: Any, version: int, where: str) -> str | None:
     return None
 
 
-def _field(field: Field, value: Any, version: int, path: str) -> str | None:
+def _field(field: Field, value: object, version: int, path: str) -> str | None:
     if value is None:
         absent = field.tag is not None and field.struct is not None
-        return None if absent or field.nullable(version) else f"{path} is None, which it may not be in v{version}"
+        return None if absent or field.nullable(version) else f"{path} is None, which v{version} does not allow"
     if not field.is_array:
         return _value(field, value, version, path)
     if isinstance(value, str | bytes) or not (hasattr(value, "__len__") and hasattr(value, "__iter__")):
@@ -61,16 +61,16 @@ def _value(field: Field, value: Any, version: int, path: str) -> str | None:
     return None
 
 
-def _string(value: Any, shown: str) -> str | None:
+def _string(value: object, shown: str) -> str | None:
     if not isinstance(value, str):
         return f"{shown}; str takes a string"
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        return f"{shown}, which UTF-8 cannot tell"
+        return f"{shown}, which cannot be encoded in UTF-8"
     return None if size <= STRING_MAX else f"{shown} of {size} bytes; str takes at most {STRING_MAX}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,18 +1,18 @@
-"""Compiles a schema at one version into a Python function that reads it.
+"""Compiles a schema at one version into a Python function that decodes it.
 
-The function is straight-line code with a loop for each array. What comes before a field of variable size, and the first
-bytes of that size, is one struct call. A count or a length is compared with what is left before anything is made of it;
-what runs over the end within fields of fixed size raises struct.error or IndexError, for `codec.decode` to turn into
-ProtocolError. In the source `p` is the position, `n` the count or length just read, `q` the end of a value.
+The function is straight-line code with a loop for each array. Fixed fields before a field of variable size, and the
+first bytes of its size, are read with one struct call. A count or length is checked against the remaining bytes before
+it is used; fixed fields beyond the end raise struct.error or IndexError, which `codec.decode` turns into ProtocolError.
+In the source `p` is the position, `n` the count or length just read, `q` the end of a value.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import cache
 from struct import Struct as Layout
 from struct import unpack_from
 from typing import Any
 
-from pybroker.protocol.messages import Message
+from pybroker.protocol.message import Message, Reader, Scope
 from pybroker.protocol.schema import Field, Struct
 from pybroker.protocol.wire import (
     BESIDE_MAX,
@@ -27,56 +27,53 @@ from pybroker.protocol.wire import (
     uvarint,
 )
 
-Reader = Callable[..., tuple[Any, int]]
-"""(data, position, end, elements at most) -> (message, position after it)"""
-
-Piece = tuple[list[Any], int] | None
-"""The elements of a slice, and how many arrays deep its last one continues in the next; None for a mere pause."""
+Piece = tuple[Sequence[object], int] | None
+"""(elements of a slice, number of nested arrays in which its last element continues in the next); None for a pause."""
 
 Slicer = Callable[[bytes | memoryview, int, int, int, int], Generator[Piece, None, tuple[Any, int]]]
 """(data, position, end, elements at most, elements in a slice) -> slices; the generator returns what a reader returns,
 with the elements of the last slice."""
 
 SLICE_BYTES = 1 << 18
-"""A slice ends with the element that goes beyond so many: names may have 32 KiB each."""
+"""A slice ends with the element that exceeds this size, as names may have 32 KiB each."""
 
 
 def compile_reader(kind: type[Message], version: int) -> Reader:
-    """The reader of a top-level message at a version that its definition has."""
+    """Compile the reader of a top-level message at a version that its definition has."""
     reader: Reader = _Compiler(kind, version).compile("data, p, end, left=ELEMENTS_MAX")
     return reader
 
 
 def compile_slicer(kind: type[Message], version: int, path: tuple[str, ...]) -> Slicer:
-    """A reader as a generator, which pauses after so many elements and yields those of the arrays of `path`, each in
-    the one before. If it pauses within an element, only the fields before its array are set: the array has to be its
-    last field."""
+    """Compile a reader that is a generator: it pauses after each `step` elements and yields those of the nested arrays
+    of `path`. If it pauses within an element, only the fields before its array are set, so the array has to be its last
+    field."""
     slicer: Slicer = _Compiler(kind, version, path).compile("data, p, end, left, step")
     return slicer
 
 
 @cache
-def _unpackers(format_: str) -> tuple[Callable[..., tuple[Any, ...]], ...]:
-    """Of arrays of 0 to 15 numbers: replicas, partitions."""
+def _unpackers(format_: str) -> tuple[Callable[..., tuple[float, ...]], ...]:
+    """Unpackers for arrays of 0 to 15 numbers, such as replicas or partitions."""
     return tuple(Layout(f">{count}{format_}").unpack_from for count in range(16))
 
 
 class _Compiler:
-    """Writes the source, line by line; `run` holds the fixed fields that wait for their struct call."""
+    """Writes the source line by line; `run` has the fixed fields for the next struct call."""
 
     def __init__(self, kind: type[Message], version: int, path: tuple[str, ...] | None = None) -> None:
         self.kind = kind
         self.version = version
         self.path = path  # None: the reader never pauses
-        self.open: list[tuple[str, str, str]] = []  # of the path's arrays: elements, target, the element being read
-        self.aside = 0  # arrays beside the path that are being read
+        self.open: list[tuple[str, str, str]] = []  # for the path's arrays: elements, target, current element
+        self.aside = 0  # depth of arrays outside the path
         self.compact = kind.SCHEMA.flexible(version)
         self.title = f"{kind.SCHEMA.name} v{version}"
         self.lines: list[str] = []
         self.indent = 1
         self.run: list[tuple[str, str]] = []  # (struct format, target)
         self.count = 0
-        self.scope: dict[str, Any] = {
+        self.scope: Scope = {
             "ELEMENTS_MAX": ELEMENTS_MAX,
             "new": object.__new__,
             "refuse": refuse,
@@ -104,15 +101,15 @@ class _Compiler:
         self.count += 1
         return f"{prefix}{self.count}"
 
-    def constant(self, prefix: str, value: Any) -> str:
+    def constant(self, prefix: str, value: object) -> str:
         name = self.name(prefix)
         self.scope[name] = value
         return name
 
     # -- structs and their fields ------------------------------------------------------------------------------------
 
-    def struct(self, struct: Struct, kind: Any, where: str) -> str:
-        """Reads a struct; the name of the local that then holds it."""
+    def struct(self, struct: Struct, kind: type[Message], where: str) -> str:
+        """Write code that reads a struct; return the name of its local variable."""
         made = self.name("o")
         self.emit(f"{made} = new({self.constant('C', kind)})")
         for field in struct.fields:
@@ -125,7 +122,7 @@ class _Compiler:
         self.flush()
         return made
 
-    def value(self, field: Field, target: str, kind: Any, where: str) -> None:
+    def value(self, field: Field, target: str, kind: type[Message], where: str) -> None:
         if not field.is_array and field.type in FORMATS:
             self.run.append((FORMATS[field.type], target))
             return
@@ -139,7 +136,7 @@ class _Compiler:
             self.chunk(field.type, target, where, nullable)
         self.indent = indent
 
-    def lone_struct(self, struct: Struct, target: str, kind: Any, where: str, nullable: bool) -> None:
+    def lone_struct(self, struct: Struct, target: str, kind: type[Message], where: str, nullable: bool) -> None:
         if nullable:
             self.run.append(("b", "n"))
             self.flush()
@@ -149,15 +146,15 @@ class _Compiler:
         self.emit(f"{target} = {made}")
 
     def chunk(self, type_: str, target: str, where: str, nullable: bool) -> None:
-        """A string, or bytes, which stay a view of the frame."""
+        """Write code that reads a string, or bytes as a view of the frame."""
         is_text = type_ == "str"
         self.size("h" if is_text else "i", target, where, nullable, STRING_MAX if is_text else None)
         self.emit("q = p + n - 1" if self.compact else "q = p + n")
-        self.emit(f"if q > end: refuse('{where} goes past the end')")
+        self.emit(f"if q > end: refuse('{where} exceeds the message')")
         self.emit(f"{target} = str(data[p:q], 'utf-8')" if is_text else f"{target} = view[p:q]")
         self.emit("p = q")
 
-    def array(self, field: Field, target: str, kind: Any, where: str, nullable: bool) -> None:
+    def array(self, field: Field, target: str, kind: type[Message], where: str, nullable: bool) -> None:
         self.size("i", target, where, nullable)
         if self.compact:
             self.emit("n -= 1")
@@ -184,14 +181,14 @@ class _Compiler:
         self.spend(where)
         self.loop(field, target, kind, where)
 
-    def loop(self, field: Field, target: str, kind: Any, where: str) -> None:
-        """Reads `n` structs or strings."""
+    def loop(self, field: Field, target: str, kind: type[Message], where: str) -> None:
+        """Write code that reads `n` structs or strings."""
         items, made, on_path = self.name("a"), "x", self.is_on_path(field)
         left = self.name("i") if on_path else "_"
         self.emit(f"{target} = {items} = []", f"for {left} in range(n, 0, -1):" if on_path else "for _ in range(n):")
         self.indent += 1
         if on_path:
-            # A struct gets its variable name once it is read: the next free one.
+            # The struct will get the next free variable name.
             self.open.append((items, target, f"o{self.count + 1}"))
         else:
             self.aside += 1
@@ -216,8 +213,8 @@ class _Compiler:
         return bool(self.path) and not self.aside and self.path[depth : depth + 1] == (field.name,)  # type: ignore[index]
 
     def hand_over(self, own: tuple[str, str] | None = None) -> None:
-        """Write code that yields the elements read so far, of which the outer ones continue, and starts new lists.
-        `own` is the array between two elements of which the code runs."""
+        """Write code that yields the elements read so far and starts new lists; outer elements continue.
+        `own`: the array between whose elements the code runs."""
         for items, _, made in self.open:
             self.emit(f"{items}.append({made})")
         outermost = self.open[0][0] if self.open else own[0] if own else ""
@@ -225,8 +222,8 @@ class _Compiler:
         for items, target in [*((items, target) for items, target, _ in self.open), *([own] if own else [])]:
             self.emit(f"{target} = {items} = []")
 
-    def tags(self, struct: Struct, made: str, kind: Any, where: str) -> None:
-        """The section of tagged fields that ends a struct. Of a tag that comes twice the last one counts."""
+    def tags(self, struct: Struct, made: str, kind: type[Message], where: str) -> None:
+        """Write code that reads the tagged fields at the end of a struct. The last one of a repeated tag counts."""
         self.run.append(("B", "n"))
         self.flush()
         self.emit("if n:")
@@ -241,13 +238,13 @@ class _Compiler:
             self.tag_loop(known, made, kind, where)
         self.indent = indent
 
-    def tag_loop(self, known: list[Field], made: str, kind: Any, where: str) -> None:
+    def tag_loop(self, known: list[Field], made: str, kind: type[Message], where: str) -> None:
         end = self.name("z")
         self.emit("for _ in range(n):")
         self.indent += 1
         for target in ("t", "n"):
             self.emit(f"{target} = data[p]", "p += 1", f"if {target} > 127: {target}, p = uvarint(data, p, {target})")
-        self.emit(f"{end} = p + n", f"if {end} > end: refuse('{where}: a tagged field goes past the end')")
+        self.emit(f"{end} = p + n", f"if {end} > end: refuse('{where}: a tagged field exceeds the message')")
         for index, field in enumerate(known):
             self.emit(f"{'elif' if index else 'if'} t == {field.tag}:")
             self.indent += 1
@@ -260,7 +257,7 @@ class _Compiler:
     # -- parts of a value --------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Reads the run with one call."""
+        """Write code that reads `run` with one struct call."""
         if not self.run:
             return
         layout = Layout(">" + "".join(format_ for format_, _ in self.run))
@@ -274,8 +271,8 @@ class _Compiler:
         self.run.clear()
 
     def size(self, wide: str, target: str, where: str, nullable: bool, most: int | None = None) -> None:
-        """Reads the size or count of a value into `n`, which goes on where it is not null. Compact ones hold one more,
-        so that 0 is null; of the others any negative one is, as for Kafka."""
+        """Write code that reads the size or count of a value into `n`, and continues if it is not null. Compact sizes
+        are one larger, with 0 for null; otherwise negative sizes mean null, as in Kafka."""
         self.run.append(("B" if self.compact else wide, "n"))
         self.flush()
         if self.compact:
@@ -290,12 +287,12 @@ class _Compiler:
             self.emit(f"if {null}: refuse('{where} is null')")
 
     def spend(self, where: str, share: int = 1) -> None:
-        """Takes `n` elements, or `n` things of which so many count as one, from what the message may hold."""
+        """Write code that counts `n` items, `share` of which are one element, against the limit of the message."""
         self.emit("left -= n" if share == 1 else f"left -= n // {share}")
         self.emit(f"if left < 0: refuse_many('{where}', most)")
 
     def least(self, field: Field) -> int:
-        """The fewest bytes that an element takes."""
+        """The smallest size of an element in bytes."""
         if field.struct is None:
             return SIZES.get(field.type) or (1 if self.compact else 2 if field.type == "str" else 4)
         total = 1 if self.compact else 0  # its tags
@@ -304,5 +301,5 @@ class _Compiler:
                 total += 1 if self.compact else 4
             else:
                 total += 1 if inner.nullable(self.version) and inner.struct else self.least(inner)
-        assert total > 0, f"{self.title}: elements of no bytes could be counted without end"
+        assert total > 0, f"{self.title}: an array of empty elements would not be bounded"
         return total

@@ -1,15 +1,15 @@
-"""Record batches, magic 2 (KIP-98), in pure Python: the slow truth that core is held to, and what `dump` reads with.
+"""Record batches, magic 2 (KIP-98), in pure Python: the reference for tests of core, also used by `dump`.
 
-A batch is a header of 61 bytes, big-endian, and its records, plain or as one block of the codec in attribute bits 0-2:
+A batch is a header of 61 bytes, big-endian, and its records, plain or compressed with the codec in attribute bits 0-2:
 
-    base_offset i64 | batch_length i32, of what follows it | partition_leader_epoch i32 | magic i8 | crc u32
-    attributes i16 | last_offset_delta i32 | base_timestamp i64 | max_timestamp i64 | producer_id i64
-    producer_epoch i16 | base_sequence i32 | count i32
+    base_offset i64 | batch_length i32 (of all that follows) | partition_leader_epoch i32 | magic i8 | crc u32;
+    attributes i16 | last_offset_delta i32 | base_timestamp i64 | max_timestamp i64 | producer_id i64;
+    producer_epoch i16 | base_sequence i32 | count i32.
 
-The CRC-32C covers all from attributes on, so that a leader can stamp offset and epoch without counting it again. A
+The CRC-32C covers everything from attributes on, so a leader can set offset and epoch without computing it again. A
 record is: its length, attributes i8 (0), timestamp delta, offset delta, key, value, the number of headers, and the
-headers, each a key and a value. All but the attributes are zigzag varints, as are the lengths before keys and values,
--1 for null; a header's key is UTF-8 and never null. The log is a row of batches and nothing else.
+headers, each a key and a value. All but the attributes are zigzag varints, as are the lengths of keys and values, with
+-1 for null; a header's key is UTF-8 and never null. A log consists of batches only.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +41,7 @@ CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
 
 INFLATED_BYTES_MAX: Final = 1 << 28
-"""What the records of one batch may take once decompressed, where the caller sets no other bound."""
+"""The most bytes of decompressed records of one batch, unless the caller sets another limit."""
 
 
 class Record(NamedTuple):
@@ -54,7 +54,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch as it stands in a log or a request: its header, and its records as they are there, `payload`."""
+    """A batch as in a log or a request: its header, and its records, perhaps compressed, as `payload`."""
 
     base_offset: int
     batch_length: int
@@ -84,7 +84,7 @@ class Batch:
         return self.attributes & CODEC_MASK
 
     def records(self, max_bytes: int = INFLATED_BYTES_MAX) -> Iterator[Record]:
-        """Its records. Raises KafkaError: 87 where they do not parse, and what `compression.decompress` raises."""
+        """Yield the records. Raises INVALID_RECORD if they do not parse, and the errors of `compression.decompress`."""
         data = inflate(self.codec, self.payload, max_bytes)
         position = 0
         for _ in range(self.count):
@@ -98,18 +98,18 @@ class Batch:
 
 
 def read_batch(data: Buffer, position: int = 0, *, check_crc: bool = True) -> Batch:
-    """The batch at `position`; its records are not looked at. Raises KafkaError: 2 if it is cut or its CRC is another,
-    43 for another magic, 87 for counts that cannot be."""
+    """The batch at `position`, without checking its records. Raises CORRUPT_MESSAGE if it is truncated or its CRC does
+    not match, UNSUPPORTED_FOR_MESSAGE_FORMAT for another magic, INVALID_RECORD for impossible counts."""
     view = memoryview(data)[position:]
     if len(view) < HEADER_BYTES:
-        raise KafkaError(CORRUPT_MESSAGE, f"{len(view)} bytes are left, {HEADER_BYTES} are the least for a batch")
+        raise KafkaError(CORRUPT_MESSAGE, f"{len(view)} bytes are left, but a batch has at least {HEADER_BYTES}")
     base_offset, length = _FRAME.unpack_from(view)
     leader_epoch, magic = _BEFORE_CRC.unpack_from(view, _FRAME.size)
     if magic != MAGIC:
-        raise KafkaError(UNSUPPORTED_FOR_MESSAGE_FORMAT, f"magic {magic}; only {MAGIC} is read")
+        raise KafkaError(UNSUPPORTED_FOR_MESSAGE_FORMAT, f"magic {magic} is not supported, only {MAGIC}")
     end = _FRAME.size + length
     if not HEADER_BYTES <= end <= len(view):
-        raise KafkaError(CORRUPT_MESSAGE, f"a batch says it has {end} bytes, {len(view)} are there")
+        raise KafkaError(CORRUPT_MESSAGE, f"the size of the batch is {end} bytes, but {len(view)} are there")
     (crc,) = _CRC.unpack_from(view, MAGIC_AT + 1)
     if check_crc and crc32c(view[CRC_FROM:end]) != crc:
         raise KafkaError(CORRUPT_MESSAGE, f"the batch at offset {base_offset} does not match its CRC {crc:#010x}")
@@ -121,7 +121,7 @@ def read_batch(data: Buffer, position: int = 0, *, check_crc: bool = True) -> Ba
 
 
 def iter_batches(data: Buffer, *, check_crc: bool = True) -> Iterator[tuple[int, Batch]]:
-    """(position, batch) of each whole batch; one that is cut, as a Fetch response may end, ends the walk."""
+    """Yield (position, batch) of each complete batch; stop at an incomplete one, as at the end of a Fetch response."""
     position = 0
     while len(data) - position >= HEADER_BYTES:
         _, length = _FRAME.unpack_from(data, position)
@@ -143,8 +143,8 @@ def build_batch(
     partition_leader_epoch: int = -1,
     level: int | None = None,
 ) -> bytes:
-    """One batch of (timestamp_ms, key, value, headers), of which there is at least one, with the codec that
-    `attributes` names at that compression level."""
+    """Build a batch of one or more (timestamp_ms, key, value, headers), with the codec in `attributes` at this
+    compression level."""
     items = list(records)
     base_timestamp = items[0][0]
     payload = b"".join(
@@ -166,7 +166,7 @@ def _read_record(batch: Batch, data: bytes, position: int) -> tuple[Record, int]
     length, position = read_varint(data, position)
     end = position + length
     if length < 1 or end > len(data):
-        _invalid(f"a record of {length} bytes, {len(data) - position} are left")
+        _invalid(f"a record of {length} bytes, but {len(data) - position} are left")
     timestamp_delta, position = read_varint(data, position + 1, bits=64)
     offset_delta, position = read_varint(data, position)
     key, position = _read_bytes(data, position, end)
@@ -195,7 +195,7 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
     if length == -1:
         return None, position
     if length < 0 or length > end - position:
-        _invalid(f"{length} bytes of key, value or header where {end - position} are left")
+        _invalid(f"a key, value or header of {length} bytes, but {end - position} are left")
     return data[position : position + length], position + length
 
 
@@ -213,11 +213,12 @@ def _write_bytes(value: bytes | None) -> bytes:
 
 
 def read_varint(data: Buffer, position: int, *, bits: int = 32) -> tuple[int, int]:
-    """(value, end) of a zigzag varint of at most `bits` bits, which is 5 bytes for 32 and 10 for 64. KafkaError 87."""
+    """Decode a zigzag varint of at most `bits` bits (5 bytes for 32, 10 for 64) to (value, end). Raises INVALID_RECORD.
+    """
     value = shift = 0
     while True:
         if position >= len(data):
-            _invalid("a varint goes past the end")
+            _invalid("a varint exceeds the data")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
@@ -229,7 +230,7 @@ def read_varint(data: Buffer, position: int, *, bits: int = 32) -> tuple[int, in
 
 
 def write_varint(value: int) -> bytes:
-    """Zigzag: 0, -1, 1, -2 become 0, 1, 2, 3; then groups of seven bits, the lowest first."""
+    """Encode as zigzag (0, -1, 1, -2 become 0, 1, 2, 3), then in groups of seven bits, the lowest first."""
     rest = value << 1 if value >= 0 else ~(value << 1)
     out = bytearray()
     while rest > 0x7F:
@@ -248,11 +249,11 @@ def _invalid(why: str) -> NoReturn:
 _PAIR: Final = Layout(">hh")  # version, type
 _MARKER: Final = Layout(">hi")  # version, coordinator epoch
 MARKERS: Final = ("ABORT", "COMMIT")
-"""The names of control record types that end a transaction; others are of KRaft's making."""
+"""The names of control record types that end a transaction; other types are KRaft's."""
 
 
 def read_marker(record: Record) -> tuple[int, int]:
-    """(type, coordinator epoch) of the one record in a control batch; the epoch is -1 where the type has none."""
+    """Return (type, coordinator epoch) of the record in a control batch; the epoch is -1 if the type has none."""
     key, value = record.key or b"", record.value or b""
     if len(key) < _PAIR.size:
         _invalid(f"a control record has a key of {len(key)} bytes")
@@ -274,7 +275,7 @@ _CRC_TABLE: Final = _crc_table()
 
 
 def crc32c(data: Buffer) -> int:
-    """CRC-32C (Castagnoli, RFC 3720), a byte at a time."""
+    """Compute a CRC-32C (Castagnoli, RFC 3720), byte by byte."""
     crc = 0xFFFFFFFF
     for byte in memoryview(data):
         crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8

@@ -1,4 +1,4 @@
-"""Reads the notation of `definitions` into schemas: what a message is made of, at which version."""
+"""Parses the notation of `definitions` into schemas: the fields of each message and their versions."""
 
 import re
 from typing import Final, NamedTuple
@@ -11,9 +11,9 @@ VERSION_LAST: Final = 32767
 ZERO_UUID: Final = bytes(16)
 
 OUR_TAGS: Final = 9000
-"""Tagged fields from this number on are pybroker's own, far from those that Kafka gives out; clients pass them by."""
+"""Tagged fields from this number on are pybroker's own, far above Kafka's; clients ignore unknown tags."""
 
-# The default of a field that the notation gives none, by type; arrays and structs have [] and null.
+# The default of a field without one in the notation, by type; arrays and structs have [] and null.
 _ZEROS: dict[str, object] = {"bool": False, "f64": 0.0, "str": "", "bytes": b"", "records": b"", "uuid": ZERO_UUID}
 
 _HEAD = re.compile(r"(\w+)(?: (\d+))? v([\d-]+) flex (none|\d+\+)\n")
@@ -24,7 +24,7 @@ Range = tuple[int, int]
 
 
 class Field(NamedTuple):
-    """One field of a struct; `struct` is what a struct, or each element of an array of structs, is made of."""
+    """One field of a struct; `struct` describes a struct, or each element of an array of structs."""
 
     name: str
     type: str  # of each element, if it is an array; "struct" for a struct
@@ -33,7 +33,7 @@ class Field(NamedTuple):
     versions: Range
     nulls: Range | None  # the versions in which it may be null
     tag: int | None
-    default: object  # None stands for null, and for a tagged struct that is not there
+    default: object  # None for null, and for a missing tagged struct
 
     def exists(self, version: int) -> bool:
         return self.versions[0] <= version <= self.versions[1]
@@ -43,7 +43,7 @@ class Field(NamedTuple):
 
 
 class Struct(NamedTuple):
-    """Fields in the order of the wire; `name` is the class that `messages` makes of it."""
+    """Fields in the order of the wire; `name` is the name of its class in `messages`."""
 
     name: str
     fields: tuple[Field, ...]
@@ -52,12 +52,12 @@ class Struct(NamedTuple):
         return [f for f in self.fields if f.tag is None and f.exists(version)]
 
     def tagged(self, version: int) -> list[Field]:
-        """The tagged fields, by ascending tag as the wire has them."""
+        """The tagged fields, by ascending tag, as on the wire."""
         return sorted((f for f in self.fields if f.tag is not None and f.exists(version)), key=lambda f: f.tag or 0)
 
 
 class Schema(NamedTuple):
-    """A message; `key` is -1 for what is not an API, `flexible_from` past every version where none is flexible."""
+    """A message. `key` is -1 if it is not an API's; if no version is flexible `flexible_from` is above all versions."""
 
     name: str
     key: int
@@ -71,7 +71,7 @@ class Schema(NamedTuple):
 
 
 def _range(text: str) -> Range:
-    """`3+`, `0-2` or `1`."""
+    """Parse `3+`, `0-2` or `1`."""
     if text.endswith("+"):
         return int(text[:-1]), VERSION_LAST
     first, _, last = text.partition("-")
@@ -87,7 +87,7 @@ def _default(text: str | None, type_: str, is_array: bool, always_null: bool) ->
 
 
 def _fields(text: str, position: int) -> tuple[tuple[Field, ...], int]:
-    """The fields from `position` to the end of their struct, and where that is."""
+    """Return the fields from `position` to the end of their struct, and the position of that end."""
     fields = []
     end = ","
     while end == ",":
@@ -111,7 +111,7 @@ def _fields(text: str, position: int) -> tuple[tuple[Field, ...], int]:
 
 
 def heading(block: str) -> tuple[str, int, int, int, int]:
-    """(name, key, first version, last version, flexible from) of a block, without a look at its fields."""
+    """Return (name, key, first version, last version, flexible from) of a block, without parsing its fields."""
     head = _HEAD.match(block)
     assert head, f"a message is expected at {block[:40]!r}"
     name, key, versions, flexible = head.groups()

@@ -1,4 +1,4 @@
-"""What the compiled readers and writers share: formats, limits, varints, and the one error of malformed bytes."""
+"""Formats, limits, varints and errors for the compiled readers and writers."""
 
 from struct import Struct
 from typing import Final, NoReturn
@@ -6,29 +6,28 @@ from typing import Final, NoReturn
 from pybroker.errors import INVALID_REQUEST, KafkaError
 
 FORMATS: Final = {"bool": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "f64": "d", "uuid": "16s"}
-"""The struct format of each type of a fixed size, all big-endian."""
+"""The struct format of each fixed-size type; all are big-endian."""
 
 SIZES: Final = {type_: Struct(f">{format_}").size for type_, format_ in FORMATS.items()}
 
 ELEMENTS_MAX: Final = 1 << 18
-"""Structs, strings and tags that one message may hold, arrays counted before they are read. An element of two bytes
-costs two hundred in memory and a microsecond, so that the size of a frame alone does not bound what it takes of us:
-this many take 50 MiB and half a second. A cluster of Kafka's largest size has 200,000 partitions to tell."""
+"""Structs, strings and tags allowed in one message; arrays are counted before they are read. An element of two bytes
+takes 200 bytes of memory and a microsecond, so limiting the size of a frame is not enough: this many take 50 MiB and
+half a second. Kafka's largest clusters have 200,000 partitions."""
 
 NUMBERS_IN_ELEMENT: Final = 8
-"""So many numbers in an array count as one element, as replicas of partitions do; in a request, each by itself: what
-is asked of a partition is answered with a struct."""
+"""Numbers in an array, such as replicas, that count as one element. In a request each number counts, as each may be a
+partition that is answered with a struct."""
 
 BESIDE_MAX: Final = 20_000
-"""Elements in an array that is not cut, of an element that is: assignments or configs of a topic. They are executed at
-once."""
+"""Elements in a nested array that is not cut, such as assignments or configs of a topic, and is executed at once."""
 
 STRING_MAX: Final = 0x7FFF
-"""Bytes in a string: what the i16 before one that is not compact can tell; Kafka holds compact ones to the same."""
+"""Bytes in a string: the most that the i16 size of non-compact strings allows; Kafka limits compact ones too."""
 
 
 class ProtocolError(KafkaError):
-    """Bytes that are no message of their kind; the only thing that reading untrusted bytes raises."""
+    """Malformed bytes; the only error that decoding untrusted bytes raises."""
 
     def __init__(self, message: str) -> None:
         super().__init__(INVALID_REQUEST, message)
@@ -39,7 +38,7 @@ class TooMany(ProtocolError):
 
 
 class EncodeError(ValueError):
-    """A message that cannot be written at its version: which field, its value, and what the field takes."""
+    """A message cannot be encoded at this version; the text names the field, its value, and what is allowed."""
 
 
 def refuse(what: str) -> NoReturn:
@@ -51,7 +50,8 @@ def refuse_many(where: str, most: int, within: str = "message") -> NoReturn:
 
 
 def uvarint(data: bytes | memoryview, position: int, first: int) -> tuple[int, int]:
-    """(value, end) of an unsigned varint whose first byte, already read, goes on at `position`; 32 bits at most."""
+    """Return (value, end) of an unsigned varint whose first byte was read and whose rest is at `position`; at most 32
+    bits."""
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
         byte = data[position]
@@ -65,12 +65,12 @@ def uvarint(data: bytes | memoryview, position: int, first: int) -> tuple[int, i
 
 
 TAGS_MAX: Final = 1000
-"""So many tagged fields that nobody knows are passed over, in one section. Kafka's messages have one or two; half a
-megabyte of them, from somebody who is not logged in, would hold up all others for as long as they take."""
+"""Unknown tagged fields that are skipped in one section. Kafka's messages have one or two; without a limit half a
+megabyte of them, from a client without a login, would block all others."""
 
 
 def skip_tags(data: bytes | memoryview, position: int, end: int, count: int) -> int:
-    """The end of a section of `count` tagged fields that this version does not know. Raises ProtocolError."""
+    """Skip a section of `count` unknown tagged fields, and return its end. Raises ProtocolError."""
     if count > TAGS_MAX:
         raise ProtocolError(f"{count} unknown tagged fields are more than {TAGS_MAX}")
     for _ in range(count):
@@ -81,7 +81,7 @@ def skip_tags(data: bytes | memoryview, position: int, end: int, count: int) -> 
                 value, position = uvarint(data, position, value)
         position += value
         if position > end:
-            raise ProtocolError("a tagged field goes past the end")
+            raise ProtocolError("a tagged field exceeds the message")
     return position
 
 
@@ -89,7 +89,7 @@ _SINGLE: Final = [bytes([value]) for value in range(0x80)]
 
 
 def put_uvarint(value: int) -> bytes:
-    """An unsigned varint: groups of seven bits, the lowest first."""
+    """Encode an unsigned varint: groups of seven bits, the lowest first."""
     if value < 0x80:
         return _SINGLE[value]
     out = bytearray()

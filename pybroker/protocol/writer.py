@@ -1,8 +1,8 @@
-"""Compiles a schema at one version into a Python function that writes it.
+"""Compiles a schema at one version into a Python function that encodes it.
 
-The function is straight-line code with a loop for each array, and checks nothing that struct, len() and str.encode()
-check anyway: `codec.encode` turns what they raise into an EncodeError that names the field. In the source `w` takes
-the next piece of output, `v` is the value at hand, `n` its size or count.
+The function is straight-line code with a loop for each array. It relies on the checks of struct, len() and
+str.encode(); `codec.encode` turns their errors into an EncodeError that names the field. In the source `w` takes the
+next piece of output, `v` is the current value, `n` its size or count.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,20 +11,17 @@ from struct import Struct as Layout
 from struct import pack
 from typing import Any, NamedTuple
 
-from pybroker.protocol.messages import Message
+from pybroker.protocol.message import Bytes, Message, Scope, Sliced, Writer
 from pybroker.protocol.schema import Field, Struct
 from pybroker.protocol.wire import FORMATS, STRING_MAX, put_uvarint
 
-Writer = Callable[[Any, Callable[[Any], None]], None]
-"""(message, what takes the next piece of output): pieces are bytes, memoryviews, or slices given for records."""
-
 
 def compile_writer(kind: type[Message], version: int) -> Writer:
-    """The writer of a top-level message at a version that its definition has."""
+    """Compile the writer of a top-level message at a version that its definition has."""
     return _Compiler(kind, version).compile()
 
 
-class Level(NamedTuple):
+class ArrayWriters(NamedTuple):
     """The writers of a struct's fields before and after one of its arrays, and of an element of that array."""
 
     before: Writer
@@ -32,8 +29,8 @@ class Level(NamedTuple):
     element: Writer
 
 
-def compile_levels(kind: type[Message], version: int, path: tuple[str, ...]) -> list[Level]:
-    """The levels of a top-level message along the arrays of `path`, each in the one before."""
+def compile_levels(kind: type[Message], version: int, path: tuple[str, ...]) -> list[ArrayWriters]:
+    """Compile the writers for the nested arrays of `path` in a top-level message."""
     levels = []
     struct, of = kind.STRUCT, kind
     for name in path:
@@ -41,7 +38,7 @@ def compile_levels(kind: type[Message], version: int, path: tuple[str, ...]) -> 
         place = next(index for index, field in enumerate(fields) if field.name == name)
         array, write = fields[place], partial(_Compiler, kind, version)
         levels.append(
-            Level(
+            ArrayWriters(
                 write().compile_fields(fields[:place], of),
                 write().compile_fields(fields[place + 1 :], of, tags_of=struct),
                 write().compile_element(array, of),
@@ -54,28 +51,29 @@ def compile_levels(kind: type[Message], version: int, path: tuple[str, ...]) -> 
 
 @cache
 def _packers(count_format: str, format_: str) -> tuple[Callable[..., bytes], ...]:
-    """Of a count and an array of 0 to 15 numbers: replicas, partitions."""
+    """Packers for a count and an array of 0 to 15 numbers, such as replicas or partitions."""
     return tuple(Layout(f">{count_format}{count}{format_}").pack for count in range(16))
 
 
-def _numbers(compact: bool, format_: str, values: Sequence[Any]) -> bytes:
-    """A count and any number of numbers."""
+def _numbers(compact: bool, format_: str, values: Sequence[float]) -> bytes:
+    """Encode a count and an array of numbers."""
     count = put_uvarint(len(values) + 1) if compact else len(values).to_bytes(4, "big")
     return count + pack(f">{len(values)}{format_}", *values)
 
 
-def _payload(value: Any) -> Any:
-    """A bytes-like value as what b"".join takes, with one byte to each element; or a slice as it is."""
+def _payload(value: Any) -> Bytes | Sliced:
+    """Convert a bytes-like value for b"".join, with elements of one byte; return a slice unchanged."""
     try:
         view = memoryview(value)
     except TypeError:
-        if hasattr(value, "tobytes"):
-            return value
-        raise
+        sliced: Sliced = value
+        if not hasattr(value, "tobytes"):
+            raise
+        return sliced
     return view if view.c_contiguous and view.nbytes == len(view) else view.tobytes()
 
 
-def _check_uuid(value: Any) -> None:
+def _check_uuid(value: bytes) -> None:
     if len(value) != 16:
         raise ValueError("a uuid has 16 bytes")
 
@@ -86,7 +84,7 @@ def _check_string(size: int) -> None:
 
 
 class _Compiler:
-    """Writes the source, line by line; `run` holds the fixed fields that wait for their struct call."""
+    """Writes the source line by line; `run` has the fixed fields for the next struct call."""
 
     def __init__(self, kind: type[Message], version: int) -> None:
         self.kind = kind
@@ -98,7 +96,7 @@ class _Compiler:
         self.run: list[tuple[str, str]] = []  # (struct format, expression; "" for a pad byte)
         self.count = 0
         self.out = "w"
-        self.scope: dict[str, Any] = {
+        self.scope: Scope = {
             "check_string": _check_string,
             "check_uuid": _check_uuid,
             "numbers": _numbers,
@@ -110,16 +108,16 @@ class _Compiler:
         self.struct(self.kind.STRUCT, self.kind, "m")
         return self.finish()
 
-    def compile_fields(self, fields: Sequence[Field], kind: Any, tags_of: Struct | None = None) -> Writer:
-        """The writer of some fields of a struct; with `tags_of`, of its tags, too."""
+    def compile_fields(self, fields: Sequence[Field], kind: type[Message], tags_of: Struct | None = None) -> Writer:
+        """Compile the writer of some fields of a struct and, with `tags_of`, of its tags."""
         for field in fields:
             self.value(field, kind, f"m.{field.name}")
         if tags_of is not None and self.compact:
             self.tags(tags_of, kind, "m")
         return self.finish()
 
-    def compile_element(self, array: Field, kind: Any) -> Writer:
-        """The writer of one element of an array."""
+    def compile_element(self, array: Field, kind: type[Message]) -> Writer:
+        """Compile the writer of one element of an array."""
         if array.struct is not None:
             self.struct(array.struct, getattr(kind, array.struct.name), "m")
         elif array.type in FORMATS:
@@ -142,21 +140,21 @@ class _Compiler:
         self.count += 1
         return f"{prefix}{self.count}"
 
-    def constant(self, prefix: str, value: Any) -> str:
+    def constant(self, prefix: str, value: object) -> str:
         name = self.name(prefix)
         self.scope[name] = value
         return name
 
     # -- structs and their fields ------------------------------------------------------------------------------------
 
-    def struct(self, struct: Struct, kind: Any, source: str) -> None:
+    def struct(self, struct: Struct, kind: type[Message], source: str) -> None:
         for field in struct.untagged(self.version):
             self.value(field, kind, f"{source}.{field.name}")
         if self.compact:
             self.tags(struct, kind, source)
         self.flush()
 
-    def value(self, field: Field, kind: Any, source: str) -> None:
+    def value(self, field: Field, kind: type[Message], source: str) -> None:
         nullable = field.nullable(self.version)
         if field.is_array:
             self.array(field, kind, source, nullable)
@@ -169,7 +167,7 @@ class _Compiler:
         else:
             self.chunk(field.type, source, nullable)
 
-    def lone_struct(self, struct: Struct, kind: Any, source: str, nullable: bool) -> None:
+    def lone_struct(self, struct: Struct, kind: type[Message], source: str, nullable: bool) -> None:
         if nullable:
             self.run.append(("b", f"-1 if {source} is None else 1"))
             self.flush()
@@ -180,13 +178,13 @@ class _Compiler:
             self.indent -= 1
 
     def chunk(self, type_: str, source: str, nullable: bool) -> None:
-        """A string or bytes."""
+        """Write code that encodes a string or bytes."""
         is_text = type_ == "str"
         self.size(source, nullable, "b''", "v = v.encode()" if is_text else "if type(v) is not bytes: v = payload(v)")
         self.put_size("h" if is_text else "i", is_text)
         self.emit(f"{self.out}(v)")
 
-    def array(self, field: Field, kind: Any, source: str, nullable: bool) -> None:
+    def array(self, field: Field, kind: type[Message], source: str, nullable: bool) -> None:
         if field.type in FORMATS:
             self.numbers(FORMATS[field.type], source, nullable)
             return
@@ -202,7 +200,7 @@ class _Compiler:
         self.indent -= 1
 
     def numbers(self, format_: str, source: str, nullable: bool) -> None:
-        """An array of numbers; a short one is one struct call together with its count."""
+        """Write code that encodes an array of numbers; a short one and its count take one struct call."""
         assert format_ != "16s", "struct would write one string of n * 16"
         self.flush()
         self.emit(f"v = {source}")
@@ -215,8 +213,8 @@ class _Compiler:
         if nullable:
             self.indent -= 1
 
-    def tags(self, struct: Struct, kind: Any, source: str) -> None:
-        """The section of tagged fields that ends a struct: those that are not at their defaults, by ascending tag."""
+    def tags(self, struct: Struct, kind: type[Message], source: str) -> None:
+        """Write code that encodes the tagged fields at the end of a struct that differ from their defaults, by tag."""
         known = struct.tagged(self.version)
         if not known:
             self.run.append(("x", ""))
@@ -241,7 +239,7 @@ class _Compiler:
         self.flush()
         self.emit(f"if {section}: {self.out}(b''.join({section}))")
 
-    def present(self, field: Field, kind: Any, value: str) -> str:
+    def present(self, field: Field, kind: type[Message], value: str) -> str:
         """The condition under which a tagged field is written."""
         if field.default is None:
             if field.struct and not field.nullable(self.version):
@@ -253,20 +251,20 @@ class _Compiler:
     # -- parts of a value --------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Writes the run with one call."""
+        """Write code that encodes `run` with one struct call."""
         if self.run:
             self.emit(f"{self.out}({self.packed(self.run)})")
             self.run = []
 
     def packed(self, run: list[tuple[str, str]]) -> str:
-        """The expression of a run's bytes."""
+        """The expression for the bytes of a run."""
         formats = "".join(format_ for format_, _ in run)
         if formats == "x":
             return "b'\\0'"
         return f"{self.constant('P', Layout('>' + formats).pack)}({', '.join(e for _, e in run if e)})"
 
     def size(self, source: str, nullable: bool, empty: str, prepare: str = "") -> None:
-        """`v` and its size or count `n`: compact ones are written as one more, so that 0 is null."""
+        """Write code that sets `v` and its size or count `n`. Compact sizes are one larger, with 0 for null."""
         count = "n = len(v) + 1" if self.compact else "n = len(v)"
         self.emit(f"v = {source}")
         if nullable:
@@ -277,7 +275,7 @@ class _Compiler:
             self.indent -= 1
 
     def put_size(self, wide: str, is_text: bool = False) -> None:
-        """Writes the run and `n`."""
+        """Write code that encodes `run` and `n`."""
         if not self.compact:
             self.run.append((wide, "n"))
             self.flush()

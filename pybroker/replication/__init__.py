@@ -1,1 +1,1 @@
-"""The replicas that this broker holds, and the directories they lie in."""
+"""The replicas of this broker, and its log dirs."""

@@ -1,7 +1,7 @@
-"""Compaction of this broker's logs, one round after the other, on the caller's thread and as many as are set beside it.
+"""Compaction of this broker's logs, on the caller's thread and the others of log.cleaner.threads.
 
-A log in which a round met damage is left alone until the next start: what is damaged is not to be replaced by what was
-made of it.
+A log in which a round met damage is left alone until the next start: a damaged segment must not be replaced by a
+compacted copy of it.
 """
 
 import logging
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from pybroker import core
 from pybroker.clock import wall_ms
-from pybroker.cluster.compaction import Dirt, dirt, first_dirty, is_due
 from pybroker.config import BrokerConfig
+from pybroker.decisions.compaction import Dirt, dirt, first_dirty, is_due
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import PLAIN_BYTES_MAX, compress, decompress_stored
-from pybroker.replication.checkpoints import CLEANED
+from pybroker.replication.disks.checkpoints import CLEANED
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 
@@ -28,8 +28,8 @@ NO_LIMIT = 1 << 62
 FIRST_BATCH_BYTES = 1
 
 
-class Found(NamedTuple):
-    """A log that is due, and what there is to do."""
+class DirtyLog(NamedTuple):
+    """A log that is due for compaction, and its dirty part."""
 
     replica: Replica
     log: core.Partition
@@ -37,17 +37,17 @@ class Found(NamedTuple):
 
 
 class Compactor:
-    """`run()` compacts the dirtiest logs, and so on until none is dirty enough."""
+    """`run()` compacts the dirtiest log, then the next, until none is dirty enough."""
 
     def __init__(self, replicas: Replicas, config: BrokerConfig) -> None:
         self._replicas = replicas
         self._config = config
         self._damaged: set[TopicPartition] = set()
         self._threads = 1
-        self._choosing = threading.Lock()  # one log after the other, among the threads of a run
+        self._choosing = threading.Lock()  # so that two threads of a run do not choose the same log
 
     def run(self) -> None:
-        """Every log that is due, each at most once. Ends early where the broker is about to."""
+        """Compact every log that is due, each at most once. Ends early if the broker is stopping."""
         done: set[TopicPartition] = set()
         self._threads = self._config["log.cleaner.threads"]
         with ThreadPoolExecutor(self._threads, "log-cleaner") as others:
@@ -56,8 +56,8 @@ class Compactor:
         for ended in rounds:
             ended.result()
 
-    def _choose(self, done: set[TopicPartition]) -> Found | None:
-        """The dirtiest that is not done, which it is from now on."""
+    def _choose(self, done: set[TopicPartition]) -> DirtyLog | None:
+        """Return the dirtiest log that is not in `done`, and add it there; None if there is none."""
         with self._choosing:
             found = max(self._due(done), key=lambda found: found.dirt.ratio, default=None)
             if found is not None:
@@ -70,12 +70,12 @@ class Compactor:
                 if not self._clean(found):
                     return
             except core.LogError as problem:
-                if found.replica.gone:  # deleted meanwhile; a topic of that name may begin anew
+                if found.replica.gone:  # deleted meanwhile; a new topic may have its name
                     continue
                 self._damaged.add(found.replica.key)
                 event(log, logging.ERROR, "log not compacted", partition=found.replica.key, reason=problem)
 
-    def _due(self, done: set[TopicPartition]) -> Iterator[Found]:
+    def _due(self, done: set[TopicPartition]) -> Iterator[DirtyLog]:
         for replica in self._replicas:
             partition = replica.log
             if partition is None or replica.gone or partition.offline or replica.key in done | self._damaged:
@@ -84,7 +84,7 @@ class Compactor:
                 there_is = self._dirt(replica, partition)
                 overdue = self._is_overdue(replica, partition, there_is)
                 if is_due(there_is, min_ratio=replica.config["min.cleanable.dirty.ratio"], overdue=overdue):
-                    yield Found(replica, partition, there_is)
+                    yield DirtyLog(replica, partition, there_is)
 
     def _dirt(self, replica: Replica, partition: core.Partition) -> Dirt:
         assert replica.directory is not None
@@ -98,7 +98,7 @@ class Compactor:
         )
 
     def _is_overdue(self, replica: Replica, partition: core.Partition, there_is: Dirt) -> bool:
-        """Has the first record that a round would see waited for max.compaction.lag.ms?"""
+        """True if the first record that a round would read is older than max.compaction.lag.ms."""
         lag_ms: int = replica.config["max.compaction.lag.ms"]
         if lag_ms >= NO_LIMIT or not there_is.dirty_bytes:
             return False
@@ -110,8 +110,8 @@ class Compactor:
         finally:
             piece.close()
 
-    def _clean(self, found: Found) -> bool:
-        """One round; False if the broker is about to end. Raises core.LogError."""
+    def _clean(self, found: DirtyLog) -> bool:
+        """Compact one log; False if the broker is stopping. Raises core.LogError."""
         started = time.monotonic()
         key, directory = found.replica.key, found.replica.directory
         assert directory is not None
@@ -121,7 +121,7 @@ class Compactor:
 
         try:
             if key not in directory.recorded[CLEANED]:
-                # Offsets have gaps from the first segment on that is put in place, whatever becomes of the round.
+                # Recorded first: even a round that fails may have replaced segments, so that offsets have gaps.
                 directory.record_cleaned(key, found.dirt.first_dirty, is_gone)
             done = core.clean(
                 found.log,
@@ -136,7 +136,7 @@ class Compactor:
             )
             if done is not None:
                 directory.record_cleaned(key, done.first_dirty, is_gone)
-        except OSError as problem:  # a full disk: the next run may find it otherwise
+        except OSError as problem:  # a full disk: the next run may find room
             event(log, logging.ERROR, "log not compacted", partition=key, reason=problem)
             return True
         if done is None:

@@ -1,20 +1,20 @@
-"""Failpoints of a broker process, for tests that must be there from its first file call: PYBROKER_FAILPOINTS.
+"""Failpoints that are armed before a broker process makes its first file call: PYBROKER_FAILPOINTS, for tests.
 
-The variable holds entries separated by blanks: `point=action[:value[:after[:times]]]`, as core.Broker.arm takes them.
+The variable holds entries separated by blanks: `point=action[:value[:after[:times]]]`, the arguments of
+core.LogManager.arm.
 """
 
 import os
-from typing import Any
 
 from pybroker import core
 
 VARIABLE = "PYBROKER_FAILPOINTS"
 
 
-def arm(broker: core.Broker) -> None:
-    """Arm what the variable names. Raises ValueError where it makes no sense."""
+def arm(broker: core.LogManager) -> None:
+    """Arm the failpoints that the variable names. Raises ValueError if it is invalid."""
     for entry in os.environ.get(VARIABLE, "").split():
         point, _, fault = entry.partition("=")
         action, *numbers = fault.split(":")
-        named: dict[str, Any] = dict(zip(("value", "after", "times"), map(int, numbers), strict=False))
-        broker.arm(point, action, **named)  # type: ignore[arg-type]  # what is no action is refused there
+        named: dict[str, int] = dict(zip(("value", "after", "times"), map(int, numbers), strict=False))
+        broker.arm(point, action, **named)  # type: ignore[arg-type]  # core checks the action

@@ -3,81 +3,97 @@
 A Fetch may name 200,000 partitions: all work on them is done in shares.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pybroker import core, errors
-from pybroker.cluster.fetch_sessions import Key, News, Wanted
 from pybroker.model import DEBUGGING
+from pybroker.protocol import messages as m
 from pybroker.replication.replica import Replica
 from pybroker.tasks import SHARE, in_shares
 
 
-@dataclass(slots=True)
-class Read:
-    """The result of one pass in one partition; without a replica if it could not be read."""
+class PartitionName(NamedTuple):
+    """A partition, as a client names it."""
 
-    key: Key
-    wanted: Wanted
+    topic: str | bytes
+    """The topic's name, or from Fetch v13 on its id."""
+    partition: int
+
+
+class WantedPartition(NamedTuple):
+    """The offset and the size of a client's fetch of one partition."""
+
+    fetch_offset: int
+    max_bytes: int
+    leader_epoch: int
+    last_fetched_epoch: int
+    log_start: int
+    """The log start offset of the follower's own log."""
+
+
+@dataclass(slots=True)
+class PartitionRead:
+    """The result of one pass in one partition; `replica` is None if it could not be read."""
+
+    key: PartitionName
+    wanted: WantedPartition
     replica: Replica | None
-    answer: Any
+    answer: m.FetchResponse.Responses.Partitions
     end: int = -1
-    """How far the reader saw."""
+    """The end of the log that the reader saw."""
     leader_epoch: int = -1
-    """Of the replica, before it was read."""
+    """The replica's leader epoch before the read."""
+
+    @property
+    def size(self) -> int:
+        """The size of the records in bytes."""
+        records = self.answer.records
+        return 0 if records is None else len(records)
 
     @property
     def settled(self) -> bool:
-        """True if it is answered at once, however few bytes there are."""
+        """True if the partition must be answered at once, however few bytes there are."""
         answer = self.answer
         return bool(answer.error_code) or answer.diverging_epoch is not None or answer.preferred_read_replica >= 0
 
-    @property
-    def news(self) -> News:
-        answer = self.answer
-        return News(
-            len(answer.records) > 0,
-            answer.error_code,
-            answer.high_watermark,
-            answer.log_start_offset,
-            answer.diverging_epoch is not None or answer.preferred_read_replica >= 0,
-        )
-
     def drop(self) -> None:
-        """Let go of the file that the records lie in."""
+        """Release the file that holds the records."""
         if isinstance(self.answer.records, core.Slice):
             self.answer.records.close()
 
 
-class Fetcher(NamedTuple):
+class FetchingReplica(NamedTuple):
     """A follower and the epoch of its broker, -1 if the request has none; -1 and -1 for a consumer."""
 
     broker: int
     epoch: int
     refused: bool = False
-    """It comes by a listener that is not for brokers."""
+    """The request came by a listener that is not for brokers."""
     rack: str = ""
-    """That a consumer is in, where consumers may fetch from followers."""
+    """The consumer's rack, if consumers may fetch from followers."""
 
     @property
     def to_log_end(self) -> bool:
-        """Followers and tools that compare replicas read what is not committed, too."""
+        """True for followers, and for tools that compare replicas: they read uncommitted records, too."""
         return self.broker >= 0 or self.broker == DEBUGGING
 
 
-def is_throttled(log: core.Partition, by: Fetcher) -> bool:
-    """Does what is given to this follower count against the throttle, and stop with it? Not if it is in the ISR."""
+def is_throttled(log: core.Partition, by: FetchingReplica) -> bool:
+    """True if bytes for this follower count against the throttle: the log is throttled, the follower not in the ISR."""
     if by.broker < 0 or not log.leader_throttled:
         return False
     return not any(follower.broker == by.broker and follower.in_isr for follower in log.followers)
 
 
 class Parked:
-    """A fetch that waits for news of its partitions; what the native plane appended since the read counts at once."""
+    """A fetch that waits for news of its partitions; appends of the native plane since the read count at once."""
 
-    def __init__(self, reads: Sequence[Read], until: float, *, to_log_end: bool) -> None:
+    def __init__(self, reads: Sequence[PartitionRead], until: float, *, to_log_end: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._until = until
         self._to_log_end = to_log_end
@@ -85,7 +101,7 @@ class Parked:
         self._news: asyncio.Future[None] = self._loop.create_future()
 
     async def wait(self) -> None:
-        """Return at the first news, or when its time is over."""
+        """Wait until the first news, or until its deadline."""
         timer = self._loop.call_at(self._until, self.release)
         watched: list[Replica] = []
         try:
@@ -100,7 +116,7 @@ class Parked:
                 await asyncio.sleep(0)
         finally:
             timer.cancel()
-            self._leave(watched, len(watched))  # one share, unless it was cancelled
+            self._leave(watched, len(watched))  # at most one share, unless the wait was cancelled
 
     def _watch(self, replica: Replica, end: int) -> None:
         replica.wait(self, to_log_end=self._to_log_end)
@@ -122,28 +138,28 @@ class Parked:
             self._news.set_result(None)
 
 
-async def drop(reads: Iterable[Read]) -> None:
-    """Let go of all files that records lie in."""
+async def drop(reads: Iterable[PartitionRead]) -> None:
+    """Release all files that hold the records."""
     async for share in in_shares(reads):
         for read in share:
             read.drop()
 
 
-def are_of_one_disk(one: Read, other: Read) -> bool:
-    """True if two partitions, both with a replica here, lie in the same log dir."""
+def are_of_one_disk(one: PartitionRead, other: PartitionRead) -> bool:
+    """True if two partitions, both with a replica here, are in the same log dir."""
     assert one.replica is not None and other.replica is not None
     return one.replica.directory == other.replica.directory
 
 
-def replicated_bytes(reads: Iterable[Read], by: Fetcher) -> int:
+def replicated_bytes(reads: Iterable[PartitionRead], by: FetchingReplica) -> int:
     """Return the bytes that count against throttled replication."""
     if by.broker < 0:
         return 0
-    logs = ((read.replica.log, len(read.answer.records)) for read in reads if read.replica is not None)
+    logs = ((read.replica.log, read.size) for read in reads if read.replica is not None)
     return sum(size for log, size in logs if log is not None and is_throttled(log, by))
 
 
-def ends_a_log(read: Read) -> bool:
+def ends_a_log(read: PartitionRead) -> bool:
     """True if the answer says that a client's offset is outside the log, or that its log diverges."""
     answer = read.answer
     outside = answer.error_code == errors.OFFSET_OUT_OF_RANGE or answer.diverging_epoch is not None

@@ -1,13 +1,13 @@
-"""Follows a leader broker: fetches what its partitions have, and appends it as it comes.
+"""Follows a leader broker: fetches records of its partitions, and appends them.
 
-    assigned ──fetch──> appended, the high watermark learnt ──> fetch again, at once
-       │ the logs diverge ──> cut back to where they agree (KIP-101, 279), fetch on
-       │ below the leader's start, or beyond its end after an unclean election ──> begin again where it has records
-       │ another leader, another epoch ──> wait: the controller will say
+    assigned ──fetch──> appended, high watermark raised ──> fetch again, at once
+       │ the logs diverge ──> truncate to where they agree (KIP-101, 279), fetch on;
+       │ below the leader's start, or beyond its end after an unclean election ──> go on where the leader has records;
+       │ another leader, another epoch ──> wait for the controller's next request;
        └ the connection ends ──> connect again
 
-One connection and one request at a time for each leader. What is appended is checked by core: length, CRC, offsets,
-epoch. A partition that was given to another fetcher meanwhile has another leader epoch, which core holds an append to.
+One connection and one request at a time for each leader. Core checks each append: length, CRC, offsets, epoch. If a
+partition was given to another fetcher meanwhile, its leader epoch has changed, and core refuses the append.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from pybroker import core, errors
-from pybroker.client.link import Link
 from pybroker.clock import monotonic_ms, wall_ms
-from pybroker.cluster.metadata_cache import Suspects
 from pybroker.config import BrokerConfig
+from pybroker.decisions.metadata_cache import Suspects
 from pybroker.errors import KafkaError, system_words
+from pybroker.interbroker.link import Link
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
-from pybroker.replication.disk_space import LACKS
+from pybroker.protocol.message import plain
+from pybroker.replication.disks.disk_space import LACKS
 from pybroker.replication.replica import Replica
 from pybroker.tasks import cancel_and_wait
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 FETCH, LIST_OFFSETS = 17, 9
 RETRY_S = 0.1
 WAIT_S = 0.02
-"""How long a partition waits whose leader does not lead it yet, or not any more: the controller tells both at once."""
+"""Pause of a partition whose leader does not lead it yet, or no longer: the controller notifies both brokers."""
 LATEST, EARLIEST = -1, -2
 WAIT = (
     errors.NOT_LEADER_OR_FOLLOWER,
@@ -46,15 +46,15 @@ WAIT = (
     errors.UNKNOWN_TOPIC_OR_PARTITION,
     errors.UNKNOWN_TOPIC_ID,
 )
-"""What the next word of the controller settles."""
+"""Errors that the controller's next request resolves."""
 
 
 COMPLAINT_S = 60.0
-"""How often one reason is logged, of whichever partitions: those of a broker without descriptors have all the same."""
+"""The interval at which a reason is logged, for all partitions: without descriptors, all fail for the same reason."""
 
 
 class Complaints:
-    """Logs why partitions of one leader are not copied."""
+    """Logs why partitions of one leader are not copied, each reason at most once per COMPLAINT_S."""
 
     def __init__(self, leader: int) -> None:
         self._leader = leader
@@ -62,7 +62,7 @@ class Complaints:
         self._since: dict[str, set[TopicPartition]] = {}
 
     def log(self, level: int, key: TopicPartition, reason: str) -> None:
-        """Log a line, or count the partition until the next line about this reason, which has the number of those."""
+        """Log a line, or count the partition until the next line with this reason, which has the count."""
         now_s = asyncio.get_running_loop().time()
         met = self._since.setdefault(reason, set())
         met.add(key)
@@ -80,56 +80,67 @@ class Complaints:
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """A partition since it was last begun to be followed. What was found out for an earlier one of it is of no use: it
-    may have been cut, and have gone on, since then, in the same leader epoch, too."""
+    """A partition, from one `follow` call to the next. Findings about an earlier instance are void: the log may have
+    been truncated and extended since then, even in the same leader epoch."""
 
     replica: Replica
     leader_epoch: int
     asked_end: int = -1
-    """Where its log ended when it was asked for last."""
+    """The log's end at the last request."""
     leader_end: int = -1
-    """The high watermark that its leader told last."""
+    """The leader's high watermark in its last answer."""
     wrong: str = ""
-    """The last impossible divergence that its leader reported, in the words that were logged."""
+    """The last impossible divergence that the leader reported, as it was logged."""
 
     @property
     def is_held_back(self) -> bool:
-        """Is it known to be behind its leader, and does it have to wait where such is throttled?"""
+        """True if the replica is throttled and behind its leader."""
         log = self.replica.partition()
         return log.follower_throttled and self.leader_end > log.log_end_offset
 
 
-class Fetcher:
-    """The way to one leader; `truncate` cuts a replica's log back while nobody is served of it."""
+@dataclass(frozen=True, slots=True)
+class FetcherContext:
+    """The settings and services that a fetcher uses."""
 
-    def __init__(
-        self,
-        broker_id: int,
-        leader: int,
-        config: BrokerConfig,
-        epoch: Callable[[], int],
-        connect: Callable[[int], Awaitable[Link]],
-        truncate: Callable[[Replica, int, int], Awaitable[object]],
-        suspects: Suspects,
-        throttle: core.QuotaBucket,
-    ) -> None:
-        """`connect` opens a link to a broker by its id. Raises OSError. `suspects` has the leaders whose connection
-        ended, until they are reached again; `throttle` counts what is copied of throttled partitions."""
-        self._throttle = throttle
-        self._suspects = suspects
-        self._broker_id = broker_id
-        self._leader = leader
-        self._complaints = Complaints(leader)
-        self._config = config
-        self._epoch = epoch
-        self._connect = connect
-        self._truncate = truncate
+    broker_id: int
+    leader: int
+    config: BrokerConfig
+    epoch: Callable[[], int]
+    """Returns the epoch of this broker's present registration."""
+    connect: Callable[[int], Awaitable[Link]]
+    """Opens a link to a broker by its id. Raises OSError."""
+    truncate: Callable[[Replica, int, int], Awaitable[object]]
+    """Truncates a replica's log to an offset, in a leader epoch, while no client is served from it."""
+    suspects: Suspects
+    """The leaders whose connection ended, until they are reached again."""
+    throttle: core.QuotaBucket
+    """Counts the bytes copied for throttled partitions."""
+
+
+class Fetcher:
+    """Copies partitions from one leader. Call `start` once after construction."""
+
+    def __init__(self, context: FetcherContext) -> None:
+        self._throttle = context.throttle
+        self._suspects = context.suspects
+        self._broker_id = context.broker_id
+        self._leader = context.leader
+        self._complaints = Complaints(context.leader)
+        self._config = context.config
+        self._epoch = context.epoch
+        self._connect = context.connect
+        self._truncate = context.truncate
         self._followed: dict[TopicPartition, Followed] = {}
         self._held_back: dict[TopicPartition, float] = {}  # until when, by the loop's clock
-        self._busy: dict[TopicPartition, asyncio.Task[None]] = {}  # is at work: nothing is asked of them meanwhile
-        self._begins: dict[TopicPartition, int] = {}  # where a log goes on whose records are gone at the leader
+        self._busy: dict[TopicPartition, asyncio.Task[None]] = {}  # with a task running; not fetched meanwhile
+        self._begins: dict[TopicPartition, int] = {}  # next offset of logs whose next records the leader has deleted
         self._changed = asyncio.Event()
         self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to copy the followed partitions."""
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     def __len__(self) -> int:
@@ -142,7 +153,7 @@ class Fetcher:
         self._changed.set()
 
     def leave(self, key: TopicPartition) -> None:
-        """Fetch it no more. What is being appended is held to its leader epoch by core."""
+        """Stop fetching a partition. Core checks the leader epoch of an append that is still running."""
         self._followed.pop(key, None)
         self._begins.pop(key, None)
 
@@ -152,10 +163,11 @@ class Fetcher:
             self._suspects.add(self._leader)
 
     def registered(self) -> None:
-        """This broker has another epoch."""
+        """Note that this broker has another epoch; each request takes the present one."""
 
     async def close(self) -> None:
-        await cancel_and_wait(self._task)
+        if self._task is not None:
+            await cancel_and_wait(self._task)
         await cancel_and_wait(*self._busy.values())
 
     # -- the round ---------------------------------------------------------------------------------------------------
@@ -186,7 +198,7 @@ class Fetcher:
                         event(log, logging.WARNING, "leader not reached", leader=self._leader, reason=why)
                     told = True
                     await asyncio.sleep(RETRY_S)
-                except Exception as problem:  # one broken answer is not the end of following
+                except Exception as problem:  # a malformed answer must not end this task
                     event(log, logging.ERROR, "fetch failed", leader=self._leader, reason=problem, exc_info=problem)
                     await asyncio.sleep(self._config["replica.fetch.backoff.ms"] / 1000)
         finally:
@@ -194,7 +206,7 @@ class Fetcher:
                 link.close()
 
     async def _round(self, link: Link) -> None:
-        """One request and its answer."""
+        """Send one request, and process its answer."""
         loop = asyncio.get_running_loop()
         self._held_back = {key: until for key, until in self._held_back.items() if until > loop.time()}
         left_out = self._held_back.keys() | self._busy.keys()
@@ -203,7 +215,7 @@ class Fetcher:
             del asked[key]
             self._followed.pop(key, None)
         for key in [key for key, each in asked.items() if each.replica.flush_due]:
-            self._begin(asked.pop(key), self._flush)  # a request says that we have it
+            self._begin(asked.pop(key), self._flush)  # a fetch offset confirms to the leader that we have the records
         if self._throttle.wait(monotonic_ms()):
             asked = {key: each for key, each in asked.items() if not each.is_held_back}
         if not asked:
@@ -221,14 +233,14 @@ class Fetcher:
                     await self._take(link, asked[key], p)
 
     def _begin(self, followed: Followed, work: Callable[[Followed], Awaitable[object]]) -> None:
-        """Have something done for one partition, which is left out of the requests meanwhile: the others go on."""
+        """Start a task for one partition, which is left out of the requests until the task ends."""
         self._busy[followed.replica.key] = asyncio.get_running_loop().create_task(self._alone(followed, work))
 
     async def _alone(self, followed: Followed, work: Callable[[Followed], Awaitable[object]]) -> None:
         key = followed.replica.key
         try:
             await work(followed)
-        except OSError:  # of the link, which the next request sees to, or of the disk, which was told
+        except OSError:  # of the link, which the next request finds closed, or of the disk, which was logged
             self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)
         except Exception as problem:  # of one partition
             event(log, logging.ERROR, "partition not followed", partition=key, reason=problem, exc_info=problem)
@@ -240,10 +252,10 @@ class Fetcher:
         with self._complains(followed):
             await followed.replica.at_disk(followed.replica.flush_if_due)
 
-    def _request(self, asked: dict[TopicPartition, Followed]) -> tuple[Any, dict[bytes, str]]:
+    def _request(self, asked: dict[TopicPartition, Followed]) -> tuple[m.FetchRequest, dict[bytes, str]]:
         kind = m.FetchRequest.Topics
         by_id: dict[bytes, str] = {}
-        topics: dict[bytes, list[Any]] = {}
+        topics: dict[bytes, list[m.FetchRequest.Topics.Partitions]] = {}
         for key, each in asked.items():
             replica, partition = each.replica, each.replica.partition()
             end = max(partition.log_end_offset, self._begins.get(key, 0))
@@ -274,8 +286,8 @@ class Fetcher:
         )
         return request, by_id
 
-    async def _take(self, link: Link, followed: Followed, answer: Any) -> None:
-        """Append what came for one partition, or do what its leader says of it."""
+    async def _take(self, link: Link, followed: Followed, answer: m.FetchResponse.Responses.Partitions) -> None:
+        """Process the leader's answer for one partition: append, truncate, or hold it back."""
         replica, leader_epoch = followed.replica, followed.leader_epoch
         with self._complains(followed):
             if answer.error_code == errors.OFFSET_OUT_OF_RANGE:
@@ -290,7 +302,7 @@ class Fetcher:
 
     @contextlib.contextmanager
     def _complains(self, followed: Followed) -> Iterator[None]:
-        """What goes wrong with one partition is said, and it is asked for later. Raises OSError of the link."""
+        """Log an error of one partition, and hold it back. Raises ConnectionError and TimeoutError of the link."""
         try:
             yield
         except (ConnectionError, TimeoutError):
@@ -301,10 +313,10 @@ class Fetcher:
                 self._complaints.log(logging.ERROR, followed.replica.key, str(problem))
             self._hold_back(followed.replica, followed.leader_epoch, errors.NONE)
 
-    async def _append(self, followed: Followed, answer: Any) -> None:
+    async def _append(self, followed: Followed, answer: m.FetchResponse.Responses.Partitions) -> None:
         replica, leader_epoch = followed.replica, followed.leader_epoch
         partition = replica.partition()
-        records = answer.records
+        records = plain(answer.records)
         followed.leader_end = answer.high_watermark
         if records and partition.follower_throttled and followed.asked_end < answer.high_watermark:
             self._throttle.record(len(records), monotonic_ms())
@@ -330,7 +342,7 @@ class Fetcher:
             await replica.at_disk(partition.set_log_start, start)
 
     def _hold_back(self, replica: Replica, leader_epoch: int, code: int) -> None:
-        """Ask for it later: the controller, or time, will have changed something."""
+        """Leave a partition out of the requests for a while after an error."""
         seconds = self._config["replica.fetch.backoff.ms"] / 1000
         if code in WAIT:
             seconds = min(seconds, WAIT_S)
@@ -364,7 +376,7 @@ class Fetcher:
         await self._cut_to(followed, to, why)
 
     async def _cut_to(self, followed: Followed, offset: int, why: str) -> None:
-        """Unless the partition is followed anew since that was found out."""
+        """Truncate the log to `offset`, unless `follow` was called again for the partition since."""
         replica, partition = followed.replica, followed.replica.partition()
         if self._followed.get(replica.key) is not followed:
             return
@@ -374,11 +386,11 @@ class Fetcher:
             "log truncated below its high watermark" if committed else "log truncated", partition=replica.key,
             offset=offset, end=partition.log_end_offset, high_watermark=partition.high_watermark, cause=why,
         )  # fmt: skip
-        # In another leader epoch, or as leader, core refuses.
+        # Core refuses if the replica leads, or has another leader epoch by now.
         await self._truncate(replica, offset, followed.leader_epoch)
 
     async def _begin_again(self, link: Link, followed: Followed) -> None:
-        """The leader has nothing where our log ends: it ends earlier, or begins later."""
+        """Handle OFFSET_OUT_OF_RANGE: the leader's log ends before ours does, or begins after our end."""
         replica, partition = followed.replica, followed.replica.partition()
         latest = await self._offset(link, replica.key, followed.leader_epoch, LATEST)
         if latest < partition.log_end_offset:
@@ -388,7 +400,7 @@ class Fetcher:
         if earliest > partition.log_end_offset:
             why = f"the leader's log begins at {earliest}"
             await self._cut_to(followed, partition.log_start_offset, why)
-            self._begins[replica.key] = earliest  # what comes is appended behind the gap
+            self._begins[replica.key] = earliest  # the next records are appended after the gap
 
     async def _offset(self, link: Link, key: TopicPartition, leader_epoch: int, timestamp: int) -> int:
         kind = m.ListOffsetsRequest.Topics
@@ -403,7 +415,7 @@ class Fetcher:
         told = [(p.error_code, p.offset) for topic in answer.topics for p in topic.partitions]
         code, offset = told[0] if len(told) == 1 else (errors.NONE, -1)
         if code or offset < 0:
-            raise KafkaError(code or errors.UNKNOWN_SERVER_ERROR, f"the leader of {key} does not tell its offsets")
+            raise KafkaError(code or errors.UNKNOWN_SERVER_ERROR, f"the leader of {key} did not return its offsets")
         return int(offset)
 
 

@@ -1,11 +1,11 @@
-"""The ISR of the partitions that are led here: who fell behind goes, who caught up comes, as the controller agrees.
+"""The ISR of partitions that this broker leads: laggards are removed, caught-up followers added, by AlterPartition.
 
     settled ──a follower lags, or has caught up──> asked for: the maximal ISR is the union ──AlterPartition──> settled
        ^                                                │
        └── a LeaderAndIsr, or an answer that refuses ────┘
 
-One change at a time is under way for a partition. Until it is settled the high watermark waits for both the old members
-and the new; and only the ISR that the controller knows counts for min.insync.replicas.
+A partition has at most one change in flight. Until it is settled, the high watermark waits for the old and the new
+members; and only the ISR that the controller knows counts for min.insync.replicas.
 """
 
 from __future__ import annotations
@@ -14,30 +14,29 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pybroker import core, errors
-from pybroker.cluster.changes import EXPANDED, SHRUNK, Changes
-from pybroker.cluster.isr import FollowerState, laggards, may_join
-from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
+from pybroker.decisions.changes import EXPANDED, SHRUNK, Changes
+from pybroker.decisions.isr import FollowerState, laggards, may_join
+from pybroker.decisions.metadata_cache import MetadataCache
+from pybroker.decisions.orders import AlteredIsr, AskedIsr, AskedTopic
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
-from pybroker.protocol import messages as m
-from pybroker.replication.controller_link import ControllerLink
+from pybroker.replication.controller_link import ControllerLink, alter_partition
 from pybroker.replication.replica import Replica
+from pybroker.retries import keep_up
 from pybroker.tasks import cancel_and_wait
-from pybroker.upkeep import keep_up
 
 log = logging.getLogger(__name__)
 
-ALTER_PARTITION = 3
 RETRY_S = 0.05
 REFUSED_MS = 500
-"""How long a partition whose change was refused asks for none: a broker that leaves fetches on for a while."""
+"""Pause before a partition asks again after a refusal: a broker that is shutting down still fetches for a while."""
 FENCED_MS = 10_000
-"""The same where the leader epoch is over: the change of leaders is on its way, and of each partition comes alone."""
+"""Pause after FENCED_LEADER_EPOCH: the LeaderAndIsr with the new leader is on its way."""
 OFFLINE_MS = 2_000
 """Ms until a partition is checked again whose caught-up follower takes no appends, and so cannot join the ISR."""
 NOT_DONE = (
@@ -46,23 +45,23 @@ NOT_DONE = (
     errors.UNKNOWN_TOPIC_OR_PARTITION,
     errors.UNKNOWN_TOPIC_ID,
 )
-"""Refusals of a controller that knows the present ISR: it stays."""
+"""Refusals of a controller that knows the present ISR: the change was not made."""
 AGAIN = (errors.NOT_CONTROLLER, errors.STALE_BROKER_EPOCH)
 
 
-class Wanted(NamedTuple):
-    """An ISR to ask for."""
+class WantedIsr(NamedTuple):
+    """An ISR to request from the controller."""
 
     isr: tuple[int, ...]
     epochs: Mapping[int, int]
-    """Of the followers, the broker epoch that each fetched with when it was judged. However often the controller is
-    asked, a later life, which may have lost what that one had, is not vouched for (KIP-903)."""
+    """The broker epoch that each follower fetched with when it was found in sync. Repeated requests keep it: a follower
+    that restarted since may have lost records (KIP-903)."""
     why: str
 
 
 @dataclass(slots=True)
-class Led:
-    """A partition that is led here, in one leader epoch."""
+class LedPartition:
+    """A partition that this broker leads, in one leader epoch."""
 
     replica: Replica
     leader_epoch: int
@@ -73,13 +72,13 @@ class Led:
     asked: tuple[int, ...] | None = None
     """The ISR that the controller was asked for."""
     doubtful: set[int] = field(default_factory=set)
-    """Those who may be members, by a change whose outcome nobody told."""
+    """Brokers that may be members, by an earlier change whose outcome is unknown."""
     not_before_ms: int = 0
-    """When it may be asked again, after it refused."""
+    """The earliest time of the next request, after a refusal."""
 
 
 class IsrKeeper:
-    """Of one broker; `epoch` gives its broker epoch, `now_ms` is monotonic."""
+    """Keeps the ISRs of one broker's partitions. `epoch` returns its broker epoch, `now_ms` is monotonic."""
 
     def __init__(
         self,
@@ -92,7 +91,7 @@ class IsrKeeper:
         lapsed: Callable[[], bool],
         changes: Changes,
     ) -> None:
-        """`lapsed`: may others lead what is led here? Then no change is asked for."""
+        """`lapsed`: True while other brokers may lead this broker's partitions; then no change is requested."""
         self._lapsed = lapsed
         self._changes = changes
         self.broker_id = broker_id
@@ -101,8 +100,8 @@ class IsrKeeper:
         self._link = link
         self._epoch = epoch
         self._now_ms = now_ms
-        self._led: dict[TopicPartition, Led] = {}
-        self._wanted: dict[TopicPartition, Wanted] = {}
+        self._led: dict[TopicPartition, LedPartition] = {}
+        self._wanted: dict[TopicPartition, WantedIsr] = {}
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -114,45 +113,45 @@ class IsrKeeper:
     async def stop(self) -> None:
         await cancel_and_wait(*self._tasks)
 
-    # -- what is led here --------------------------------------------------------------------------------------------
+    # -- led partitions ----------------------------------------------------------------------------------------------
 
     def lead(self, replica: Replica, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]) -> None:
-        """A partition is led here in this epoch, with this ISR."""
+        """Note that this broker leads a partition in this epoch, with this ISR."""
         known = self._led.get(replica.key)
-        # As core has it: one that leads again after a restart, in the same epoch, does not know how much is committed.
+        # As core has it: a leader that restarted in the same epoch does not know how much is committed.
         since_ms, start = self._now_ms(), replica.partition().log_end_offset
         if known is not None and known.leader_epoch == leader_epoch:
             since_ms, start = known.since_ms, known.epoch_start
-        led = self._led[replica.key] = Led(replica, leader_epoch, partition_epoch, isr, since_ms, start)
+        led = self._led[replica.key] = LedPartition(replica, leader_epoch, partition_epoch, isr, since_ms, start)
         self._wanted.pop(replica.key, None)
         self._watch(led)
 
     def resign(self, key: TopicPartition) -> None:
-        """It is not led here any more."""
+        """Note that this broker no longer leads the partition."""
         self._led.pop(key, None)
         self._wanted.pop(key, None)
 
     @property
     def led(self) -> list[TopicPartition]:
-        """What is led here, and can be."""
+        """The partitions that this broker leads and whose replica is online."""
         return [key for key, led in self._led.items() if not led.replica.offline]
 
-    def of(self, key: TopicPartition) -> Led | None:
+    def of(self, key: TopicPartition) -> LedPartition | None:
         """The record of a partition that this broker leads; None if it does not lead it."""
         return self._led.get(key)
 
-    def partitions(self) -> list[Led]:
-        """All that is led here, for metrics; on any thread."""
+    def partitions(self) -> list[LedPartition]:
+        """The records of all led partitions, for metrics; on any thread."""
         return list(self._led.values())
 
     def fetched(self, replica: Replica, broker: int) -> None:
-        """A follower has fetched: has it caught up?"""
+        """Add a follower to the ISR if its fetch shows that it has caught up."""
         led = self._led.get(replica.key)
         if led is not None and broker not in led.isr:
             self._grow(led)
 
     def caught_up(self, replica: Replica) -> None:
-        """The plane saw a follower outside the ISR catch up."""
+        """Handle the plane's notice that a follower outside the ISR has caught up."""
         led = self._led.get(replica.key)
         if led is None or led.asked is not None:
             return
@@ -160,38 +159,38 @@ class IsrKeeper:
         if led.asked is None:  # it may not join yet
             self._watch_later(led, OFFLINE_MS if self._offline(led) else 0)
 
-    def _offline(self, led: Led) -> Collection[int]:
+    def _offline(self, led: LedPartition) -> Collection[int]:
         """The brokers whose replicas are offline or full, as the controller says: they cannot join the ISR."""
         told = self._metadata.image.partition(*led.replica.key)
         return () if told is None else told.offline
 
-    def _watch_later(self, led: Led, least_ms: int = 0) -> None:
+    def _watch_later(self, led: LedPartition, least_ms: int = 0) -> None:
         wait_ms = max(REFUSED_MS // 10, least_ms, led.not_before_ms - self._now_ms())
         asyncio.get_running_loop().call_later(wait_ms / 1000, self._watch, led)
 
-    def _watch(self, led: Led) -> None:
-        """Hear of those outside the ISR who catch up, and see whether one has."""
+    def _watch(self, led: LedPartition) -> None:
+        """Watch for followers outside the ISR that catch up, and add those that have."""
         if self._led.get(led.replica.key) is not led or led.replica.offline:
             return
         if len(led.isr) <= len(led.replica.partition().followers):
             led.replica.watch_joining()
             self._grow(led)
 
-    def _followers(self, led: Led) -> list[FollowerState]:
+    def _followers(self, led: LedPartition) -> list[FollowerState]:
         return [
             FollowerState(f.broker, f.log_end_offset, f.caught_up_ms, f.broker_epoch)
             for f in led.replica.partition().followers
         ]
 
-    def _is_over(self, led: Led) -> bool:
-        """True if a later leader epoch than this is known, by metadata that came before the LeaderAndIsr."""
+    def _is_over(self, led: LedPartition) -> bool:
+        """True if UpdateMetadata has announced a later leader epoch, before its LeaderAndIsr came."""
         told = self._metadata.image.partition(*led.replica.key)
         return told is not None and told.leader_epoch > led.leader_epoch
 
-    def _may_ask(self, led: Led) -> bool:
+    def _may_ask(self, led: LedPartition) -> bool:
         return led.asked is None and self._now_ms() >= led.not_before_ms and not self._is_over(led)
 
-    def _grow(self, led: Led) -> None:
+    def _grow(self, led: LedPartition) -> None:
         if not self._may_ask(led) or self._lapsed():
             return
         partition, alive, followers = led.replica.partition(), self._metadata.image.brokers, self._followers(led)
@@ -206,7 +205,7 @@ class IsrKeeper:
         ]
         lag_ms: int = self._config["replica.lag.time.max.ms"]
         late = laggards(followers, joining, partition.log_end_offset, -1, self._now_ms(), lag_ms)
-        joining = [broker for broker in joining if broker not in late]  # silent at a high watermark that waits
+        joining = [broker for broker in joining if broker not in late]  # at the high watermark, but no longer fetching
         if joining:
             why = f"brokers caught up: {','.join(map(str, joining))}"
             self._want(led, (*led.isr, *joining), followers, why)
@@ -224,32 +223,32 @@ class IsrKeeper:
                 try:
                     self._shrink(led, lag_ms)
                 except (core.LogError, KafkaError) as problem:  # its log failed a moment ago: the others go on
-                    event(log, logging.WARNING, "ISR not looked at", partition=led.replica.key, reason=problem)
+                    event(log, logging.WARNING, "ISR check failed", partition=led.replica.key, reason=problem)
 
-    def _shrink(self, led: Led, lag_ms: int) -> None:
+    def _shrink(self, led: LedPartition, lag_ms: int) -> None:
         end = led.replica.partition().log_end_offset
         followers = self._followers(led)
         out = laggards(followers, led.isr, end, led.since_ms, self._now_ms(), lag_ms)
         if out:
-            why = f"brokers that lag for more than {lag_ms} ms: {','.join(map(str, sorted(out)))}"
+            why = f"brokers lagged for more than {lag_ms} ms: {','.join(map(str, sorted(out)))}"
             self._want(led, tuple(broker for broker in led.isr if broker not in out), followers, why)
         else:
             self._watch(led)
 
-    # -- asking the controller ---------------------------------------------------------------------------------------
+    # -- requests to the controller ----------------------------------------------------------------------------------
 
-    def _want(self, led: Led, isr: tuple[int, ...], followers: Iterable[FollowerState], why: str) -> None:
-        """Have the high watermark wait for old and new members from now on, and ask."""
-        self._await(led, Wanted(isr, {follower.broker: follower.broker_epoch for follower in followers}, why))
+    def _want(self, led: LedPartition, isr: tuple[int, ...], followers: Iterable[FollowerState], why: str) -> None:
+        """Make the high watermark wait for old and new members from now on, and request the change."""
+        self._await(led, WantedIsr(isr, {follower.broker: follower.broker_epoch for follower in followers}, why))
 
-    def _await(self, led: Led, wanted: Wanted) -> None:
+    def _await(self, led: LedPartition, wanted: WantedIsr) -> None:
         maximal = set(led.isr) | set(wanted.isr) | led.doubtful
         try:
             led.replica.partition().set_isr(
                 maximal, led.leader_epoch, led.partition_epoch, in_sync=len(led.isr)
             )
         except (core.LogError, KafkaError):
-            return  # another role by now
+            return  # the replica has another role by now
         led.asked = wanted.isr
         self._wanted[led.replica.key] = wanted
         self._news.set()
@@ -266,7 +265,7 @@ class IsrKeeper:
                 wanted, self._wanted = self._wanted, {}
                 try:
                     await self._ask({key: asked for key, asked in wanted.items() if self._asks(key)})
-                except Exception as problem:  # of an answer to something else, too: they are asked for again
+                except Exception as problem:  # also an answer that does not fit the request: it is repeated
                     if str(problem) != said:
                         mistake = None if isinstance(problem, (KafkaError, core.LogError, LookupError)) else problem
                         event(
@@ -280,62 +279,47 @@ class IsrKeeper:
                     await asyncio.sleep(RETRY_S)
 
     def _asks(self, key: TopicPartition) -> bool:
-        """Is it led here still, and can be?"""
+        """True if this broker still leads the partition, and its replica is online."""
         return key in self._led and not self._led[key].replica.offline
 
-    async def _ask(self, wanted: dict[TopicPartition, Wanted]) -> None:
-        """Ask for all of them in one request, and go by the answer. Raises KafkaError."""
+    async def _ask(self, wanted: dict[TopicPartition, WantedIsr]) -> None:
+        """Request all changes with one AlterPartition, and apply the answer. Raises KafkaError."""
         asked = {key: self._led[key] for key in wanted}
         by_topic: dict[bytes, list[TopicPartition]] = {}
         for key, led in asked.items():
             by_topic.setdefault(led.replica.topic_id, []).append(key)
-        kind = m.AlterPartitionRequest.Topics
         topics = [
-            kind(topic_id=topic_id, partitions=[self._asked_of(key, asked[key], wanted[key]) for key in keys])
+            AskedTopic(topic_id, keys[-1].topic, [self._asked_of(key, asked[key], wanted[key]) for key in keys])
             for topic_id, keys in by_topic.items()
         ]
-        request = m.AlterPartitionRequest(broker_id=self.broker_id, broker_epoch=self._epoch(), topics=topics)
-        answer = await self._link.ask(request, ALTER_PARTITION)
-        if answer.error_code:
-            raise KafkaError(answer.error_code, f"the controller answered {errors.lookup(answer.error_code).name}")
-        names = {led.replica.topic_id: key.topic for key, led in asked.items()}
+        answer = await alter_partition(self._link, self.broker_id, self._epoch(), topics)
         refused: dict[tuple[int, str], list[TopicPartition]] = {}
-        for topic in answer.topics:
+        for topic in answer:
             for p in topic.partitions:
-                key = TopicPartition(names[topic.topic_id], p.partition_index)
+                key = TopicPartition(topic.name, p.partition)
                 if self._settle(asked.pop(key), p, wanted[key]):
                     refused.setdefault((p.error_code, _names(sorted(wanted[key].isr))), []).append(key)
         for (code, isr), keys in refused.items():
             error = errors.lookup(code).name
             event(log, logging.INFO, "ISR not changed", partitions=len(keys), first=keys[0], error=error, asked=isr)
-        if asked:  # they are asked for again
-            words = f"the controller's answer says nothing of {next(iter(asked))}"
+        if asked:  # these are requested again
+            words = f"the controller's answer lacks {next(iter(asked))}"
             raise KafkaError(errors.UNKNOWN_SERVER_ERROR, words)
 
-    def _asked_of(self, key: TopicPartition, led: Led, wanted: Wanted) -> Any:
-        kind = m.AlterPartitionRequest.Topics.Partitions
+    def _asked_of(self, key: TopicPartition, led: LedPartition, wanted: WantedIsr) -> AskedIsr:
         epochs = {**wanted.epochs, self.broker_id: self._epoch()}
-        return kind(
-            partition_index=key.partition,
-            leader_epoch=led.leader_epoch,
-            new_isr_with_epochs=[
-                kind.NewIsrWithEpochs(broker_id=broker, broker_epoch=epochs.get(broker, -1))
-                for broker in wanted.isr
-            ],
-            leader_recovery_state=0,
-            partition_epoch=led.partition_epoch,
-        )
+        return AskedIsr(key.partition, led.leader_epoch, led.partition_epoch, wanted.isr, epochs)
 
-    def _known(self, led: Led) -> tuple[tuple[int, ...], int]:
-        """The ISR and the partition epoch that we were told last, by the controller's own change perhaps."""
+    def _known(self, led: LedPartition) -> tuple[tuple[int, ...], int]:
+        """The latest known ISR and partition epoch, perhaps by a change of the controller's own."""
         told = self._metadata.image.partition(*led.replica.key)
         newer = told is not None and told.partition_epoch > led.partition_epoch
         if told is not None and newer and told.leader_epoch == led.leader_epoch:
             led.isr, led.partition_epoch = told.isr, told.partition_epoch
         return led.isr, led.partition_epoch
 
-    def _settle(self, led: Led, answer: Any, wanted: Wanted) -> bool:
-        """Go by what the controller answered for one partition, unless it has another role by now. True if refused."""
+    def _settle(self, led: LedPartition, answer: AlteredIsr, wanted: WantedIsr) -> bool:
+        """Apply the controller's answer for one partition, unless it has another role by now. True if refused."""
         if self._led.get(led.replica.key) is not led:
             return False
         key = led.replica.key
@@ -349,12 +333,13 @@ class IsrKeeper:
             known = led.partition_epoch
             isr, epoch = self._known(led)
             if answer.error_code not in NOT_DONE and epoch == known:
-                # An earlier answer may have been lost, of a change that was made: who may be a member, is waited for.
+                # The answer to an earlier request may be lost, and that change made: wait for possible members, too.
                 led.doubtful |= set(wanted.isr)
                 self._watch_later(led)
                 return True
         else:
-            isr, epoch = tuple(answer.isr), answer.partition_epoch
+            assert answer.now is not None
+            isr, epoch = answer.now.isr, answer.now.partition_epoch
         led.doubtful = set()
         try:
             led.replica.partition().set_isr(isr, led.leader_epoch, epoch)

@@ -1,11 +1,11 @@
 """The facts about this broker's replicas, for a controller whose store may have gone back in time.
 
-The controller decides with them: cluster/rollback.py."""
+The controller decides with them: decisions/rollback.py."""
 
 from __future__ import annotations
 
-from pybroker.cluster.image import Image
-from pybroker.cluster.rollback import UNUSABLE, Known
+from pybroker.decisions.image import Image
+from pybroker.decisions.rollback import UNUSABLE, Known
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.replica import Replica
 

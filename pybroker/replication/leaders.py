@@ -1,12 +1,18 @@
-"""What a refusal tells of the leader, so that the client need not ask for metadata (KIP-951)."""
+"""The current leader in error answers, so that the client need not send a Metadata request (KIP-951)."""
 
-from typing import Any, NamedTuple
+from __future__ import annotations
 
-from pybroker.cluster.image import Image
+from typing import TYPE_CHECKING, NamedTuple
+
+from pybroker.decisions.image import Image
+from pybroker.protocol import messages as m
+
+if TYPE_CHECKING:
+    Answer = m.ProduceResponse.Responses.PartitionResponses | m.FetchResponse.Responses.Partitions
 
 
 class Leader(NamedTuple):
-    """Which broker leads a partition, -1 for none that is known, and in which leader epoch."""
+    """The broker that leads a partition, -1 if unknown, and the leader epoch."""
 
     id: int
     epoch: int
@@ -15,12 +21,23 @@ class Leader(NamedTuple):
 NO_LEADER = Leader(-1, -1)
 
 
-def tell_leader(response: Any, answer: Any, leader: Leader, image: Image, listener: str) -> None:
-    """Name the leader in the answer of a partition, and once in the response where its clients reach it."""
+def tell_leader(
+    response: m.ProduceResponse | m.FetchResponse, answer: Answer, leader: Leader, image: Image, listener: str
+) -> None:
+    """Set the leader in a partition's answer, and add the leader's address to the response, once."""
     if leader == NO_LEADER:
         return
-    answer.current_leader = type(answer).CurrentLeader(leader_id=leader.id, leader_epoch=leader.epoch)
+    if isinstance(answer, m.FetchResponse.Responses.Partitions):
+        answer.current_leader = answer.CurrentLeader(leader_id=leader.id, leader_epoch=leader.epoch)
+    else:
+        answer.current_leader = answer.CurrentLeader(leader_id=leader.id, leader_epoch=leader.epoch)
     node = image.node(leader.id, listener)
-    if node is not None and all(known.node_id != node.id for known in response.node_endpoints):
-        endpoint = type(response).NodeEndpoints(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+    if node is None or any(known.node_id == node.id for known in response.node_endpoints):
+        return
+    if isinstance(response, m.FetchResponse):
+        endpoint = response.NodeEndpoints(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
         response.node_endpoints.append(endpoint)
+    else:
+        response.node_endpoints.append(
+            response.NodeEndpoints(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
+        )

@@ -1,14 +1,14 @@
 """The lease of a broker: until it lapses, the broker may act as leader without asking its followers.
 
-Under the lease it accepts records with acks 0 and 1, has an ISR changed, and answers where logs end and groups stand.
-Once the lease has lapsed, followers may prove that the last two are still true (`proof.py`).
+Under the lease it accepts records with acks 0 and 1, requests ISR changes, and answers with log ends and group states.
+Once the lease has lapsed, followers may prove that log ends and group states are still true (`proof.py`).
 
     registered ──the controller sent a role for each partition led, under this registration──> sure: the lease counts
         ^                                                                                           │
         └── another registration: another broker may lead meanwhile ────────────────────────────────┘
 
-A live session shows that the cluster has not declared this broker dead since it registered. The controller alone knows
-what was decided while it was not registered.
+A live session shows that the cluster has not declared this broker dead since it registered. Only the controller knows
+the decisions from the time before.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from collections.abc import Callable, Iterable
 from pybroker.model import TopicPartition
 
 NO_MEMBER_MS = 1
-"""Stands for a time: others may have been elected, and the controller has not spoken to this broker since. 0 is the
-lease of a broker that needs none."""
+"""In place of a time: others may have been elected, and the controller has sent no roles since. A broker that needs no
+lease has 0."""
 LAPSED_MS = 2
-"""A time in the past."""
+"""A time that is always in the past."""
 
 
 class Lease:
-    """The lease of one broker. `hold` is called with its end, by the clock since boot, whenever that changes; `prolong`
-    with a later end, maybe on another thread."""
+    """The lease of one broker. `hold` is called with the lease's end, by the clock since boot, whenever that changes;
+    `prolong` with a later end, perhaps on another thread."""
 
     def __init__(self, hold: Callable[[int], object], prolong: Callable[[int], object]) -> None:
         self._hold = hold
         self._prolong = prolong
-        self._lock = threading.RLock()  # so that a renewal that does not know of a loss cannot come after it
+        self._lock = threading.RLock()  # so that no renewal is applied after a loss that it does not know of
         self._until_ms = NO_MEMBER_MS
         self._epoch = -1
-        self._early: dict[TopicPartition, int] = {}  # under which later broker epoch each was told
+        self._early: dict[TopicPartition, int] = {}  # roles sent for a later broker epoch than ours
         self._unsure: set[TopicPartition] = set()
 
     def renew(self, until_ms: int) -> None:
-        """The session is alive until then."""
+        """Set the lease's end: the session is alive until then."""
         with self._lock:
             self._until_ms = until_ms
             self._apply()
@@ -53,7 +53,7 @@ class Lease:
                     self._prolong(self._until_ms)
 
     def registered(self, epoch: int, led: Iterable[TopicPartition]) -> None:
-        """The broker is registered under this epoch, and has led these partitions until now."""
+        """Note a registration under this epoch; the broker has led these partitions until now."""
         with self._lock:
             if epoch != self._epoch:
                 self._epoch = epoch
@@ -62,7 +62,7 @@ class Lease:
             self._apply()
 
     def told(self, epoch: int, keys: Iterable[TopicPartition]) -> None:
-        """The controller has told what these are now, to the broker of this epoch, which it may know before we do."""
+        """Note that the controller sent roles for these partitions to this broker epoch, perhaps before we know it."""
         for key in keys:
             if epoch > self._epoch:
                 self._early[key] = max(epoch, self._early.get(key, -1))

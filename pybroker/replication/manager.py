@@ -1,42 +1,45 @@
-"""What the controller says of replicas here, done: who leads and follows, what stops, and what brokers know.
+"""Executes the controller's requests about the replicas on this broker.
 
-    LeaderAndIsr    its epochs are checked; logs are opened or made; each replica leads, or follows by a fetcher
-    UpdateMetadata  the metadata cache has a new image
-    StopReplica     a replica follows nobody, or is deleted with its log
+    LeaderAndIsr    check epochs; open or create logs; each replica leads, or follows by a fetcher
+    UpdateMetadata  update the metadata cache
+    StopReplica     stop fetching, or delete the replica with its log
 
-Requests are done strictly in their order, and may come twice, late, or from a controller that is none any more: its
-epoch, the epoch of our registration and the leader epoch of each partition say so.
+Requests are executed strictly in order. They may come twice, late, or from a former controller: the controller epoch,
+our broker epoch and the leader epoch of each partition show that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pybroker import core, errors
-from pybroker.client.link import Link
-from pybroker.cluster.changes import Changes
-from pybroker.cluster.election import TAKES_NO_APPENDS
-from pybroker.cluster.image import DELETED, LiveBroker, PartitionState
-from pybroker.cluster.metadata_cache import FULL, MetadataCache, TopicStates, UpdateMetadata
-from pybroker.cluster.rollback import Known
-from pybroker.cluster.topics import Topic, check_name
 from pybroker.config import BrokerConfig
+from pybroker.decisions.changes import Changes
+from pybroker.decisions.election import TAKES_NO_APPENDS
+from pybroker.decisions.image import DELETED, LiveBroker, PartitionState
+from pybroker.decisions.metadata_cache import MetadataCache, UpdateMetadata
+from pybroker.decisions.orders import LeaderAndIsr, MetadataOrder, Order, Role, StopReplica, UncheckedBroker
+from pybroker.decisions.rollback import Known
+from pybroker.decisions.topics import Topic, check_name
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import PORT_MAX, TEXT_BYTES_MAX, HostPort, TopicPartition
-from pybroker.replication.disk_space import HOLD_S
-from pybroker.replication.fetcher import Fetcher
+from pybroker.replication.disks.disk_space import HOLD_S
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.knowledge import known_of
-from pybroker.replication.native_fetcher import Dial, NativeFetcher
-from pybroker.replication.opening import Wanted
+from pybroker.replication.opening import Assignments, WantedReplica
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.replication.topic_ids import KnownIds, is_taken, shared
+
+if TYPE_CHECKING:
+    from pybroker.interbroker.link import Link
+    from pybroker.replication.fetcher import Fetcher
+    from pybroker.replication.native_fetcher import Dial
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +47,11 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 Leadership = Callable[[Replica, bool, int, bool], object]
 """Called with a replica, whether it leads, its leader epoch, and whether it has led without a break until now."""
 Told = Callable[[int, list[TopicPartition]], object]
-"""Called with the broker epoch of a request that is done, and the partitions that it told what they are."""
+"""Called with the broker epoch of an executed request, and the partitions whose roles it set or confirmed."""
 
 
 class ReplicaManager:
-    """Of one broker of a cluster; `epoch` is that of its present registration."""
+    """Executes the controller's requests on one broker; `epoch` is that of its present registration."""
 
     def __init__(
         self,
@@ -61,10 +64,19 @@ class ReplicaManager:
         connect: Callable[[int], Awaitable[Link]],
         dial: Dial,
         changes: Changes,
+        *,
+        follow_in_core: bool = False,
+        on_leadership: Leadership = lambda replica, leads, leader_epoch, led_on: None,
+        on_told: Told = lambda broker_epoch, partitions: None,
+        on_failure: Callable[[], object] = lambda: None,
+        assignments: Assignments | None = None,
     ) -> None:
-        """`topic_config` gives the own settings of the topic with an id; `connect` opens a link to a broker,
-        `dial` a socket. Both raise OSError."""
-        self.follow_in_core = replicas.is_native
+        """`topic_config` returns the own settings of the topic with an id; `connect` opens a link to a broker,
+        `dial` a socket. Both raise OSError. `follow_in_core`: the data plane copies from leaders. `on_failure` is
+        called when a log fails that the controller believes to be online. `assignments`: only for a lone broker."""
+        self._follow_in_core = follow_in_core
+        self._on_leadership, self._on_told, self._on_failure = on_leadership, on_told, on_failure
+        self._assignments = assignments
         self._changes = changes
         self._epoch = self.latest_epoch = -1
         self._has_epoch = asyncio.Event()
@@ -82,166 +94,162 @@ class ReplicaManager:
         self._controller_epoch = -1
         self._stopped = False
         self._in_order = asyncio.Lock()
-        self.on_leadership: list[Leadership] = []
-        self.on_told: list[Told] = []
-        self.on_failure: list[Callable[[], object]] = []
-        """Called where a log cannot be used that the controller believes is."""
 
     def look(self) -> None:
-        """See which leaders hung up."""
+        """Suspect the leaders that closed their connections."""
         for fetcher in self._fetchers.values():
             fetcher.look()
 
     @property
     def epoch(self) -> int:
-        """The epoch of this broker's present registration. `latest_epoch` is the highest that this process has had."""
+        """The broker epoch of the present registration. `latest_epoch` is the highest that this process has had."""
         return self._epoch
 
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
+    def registered(self, epoch: int) -> None:
+        """Note a new registration of this broker, with this broker epoch."""
         self._epoch = epoch
         if epoch < self.latest_epoch:
-            cause = f"it was registered under the later epoch {self.latest_epoch}: an older copy was restored?"
+            cause = f"this broker had the later epoch {self.latest_epoch}: perhaps an older copy was restored"
             event(log, logging.WARNING, "the store went back in time", epoch=epoch, cause=cause)
         self.latest_epoch = max(epoch, self.latest_epoch)
         self._has_epoch.set()
         for fetcher in self._fetchers.values():
             fetcher.registered()
 
-    async def open_found(self) -> None:
-        """Open every log that lies here, in no role, except those of two topics with one id: the controller says which
-        topic has the id. Raises StartError."""
-        survey = self._replicas.survey({}).items()
-        found = [(key, each.topic_id) for key, each in survey if each.topic_id is not None]
-        twice = shared((key.topic, topic_id) for key, topic_id in found)
-        for key, topic_id in found:
+    async def open_found(self, found: Mapping[TopicPartition, bytes]) -> None:
+        """Open the logs found here, each with its topic id, without a role. Logs of two topics with the same id are not
+        opened: the controller decides which topic has the id."""
+        twice = shared((key.topic, topic_id) for key, topic_id in found.items())
+        for key, topic_id in found.items():
             if topic_id in twice:
-                reason = f"the id {topic_id.hex()} is that of another topic's log here, too"
+                reason = f"another topic's log here has the same topic id {topic_id.hex()}"
                 event(log, logging.ERROR, "log not opened", partition=key, reason=reason)
-        await self._open_logs([(key, topic_id) for key, topic_id in found if topic_id not in twice])
+        await self._open_logs([(key, topic_id, False) for key, topic_id in found.items() if topic_id not in twice])
 
-    async def _open_logs(self, logs: list[tuple[TopicPartition, bytes]]) -> None:
-        before = await self._settings((key.topic, topic_id) for key, topic_id in logs)
-        opened = await self._replicas.open_in_no_role(
-            [Wanted(key, topic_id, before[key.topic, topic_id], None, None) for key, topic_id in logs]
+    async def _open_logs(self, logs: list[tuple[TopicPartition, bytes, bool]]) -> None:
+        """Open or create logs, each given as (partition, topic id, True if it was just created)."""
+        before = await self._settings((key.topic, topic_id) for key, topic_id, _ in logs)
+        opened = await self._replicas.open(
+            [self._wanted(key, topic_id, new, before[key.topic, topic_id]) for key, topic_id, new in logs]
         )
         if any(replica.lacked for replica in opened):
             asyncio.get_running_loop().call_later(HOLD_S, self._ask_again)
-        # Whoever goes by what is altered, or known at last, has not found them until now.
+        # Settings altered meanwhile were not applied to these replicas, as they were not registered yet.
         now = await self._settings(before)
         altered = [Topic(*topic, (), config) for topic, config in now.items() if config != before[topic]]
         if altered:
             await self._replicas.configure(altered)
 
+    def _wanted(self, key: TopicPartition, topic_id: bytes, new: bool, config: Mapping[str, str]) -> WantedReplica:
+        if self._assignments is None:
+            return WantedReplica(key, topic_id, config, new)
+        directory = self._assignments.directory(topic_id, key.partition)
+        sole_epoch = self._assignments.sole_epoch(topic_id, key.partition)
+        return WantedReplica(key, topic_id, config, new and directory is None, directory, sole_epoch)
+
     def _ask_again(self) -> None:
-        """Have the controller say again what this broker holds, if a log may open that could not for want of room. Of a
-        log dir that is full, it does so once there is room."""
+        """Have the controller send the roles again, if a log that could not be opened for lack of room may open now.
+        For a log dir that is still full, this is done once there is room."""
         if not self._stopped and any(replica.may_open for replica in self._replicas):
-            for tell in self.on_failure:
-                tell()
+            self._on_failure()
 
     async def _settings(self, topics: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], Mapping[str, str]]:
-        """Of topics, by name and id: all are asked for at once."""
+        """The settings of topics, by name and id; all are read concurrently."""
         named = list(dict.fromkeys(topics))
         found = await asyncio.gather(*(self._topic_config(*each) for each in named))
         return dict(zip(named, found, strict=True))
 
     async def stop(self) -> None:
-        """Fetch no more, and do nothing more that is said."""
+        """Stop fetching, and refuse further requests."""
         self._stopped = True
         self._has_epoch.set()
-        async with self._in_order:  # what is being done may begin to follow yet
+        async with self._in_order:  # a running request may still start fetchers
             fetchers, self._fetchers = self._fetchers, {}
             await asyncio.gather(*(fetcher.close() for fetcher in fetchers.values()))
 
-    async def _heed(self, request: Any) -> None:
-        """Raises as `_check`.
+    async def _heed(self, order: Order) -> None:
+        """Wait until this broker is registered, then check the request. Raises as `_check`.
 
-        A broker takes connections before it is registered. What is said until then may be meant for its life before
-        (KIP-380), which had other logs perhaps: it waits until there is an epoch to hold it against."""
+        A broker accepts connections before it is registered. A request from that time may be meant for its previous run
+        (KIP-380), perhaps with other logs: it must wait until its broker epoch can be checked."""
         await self._has_epoch.wait()
-        self._check(request)
+        self._check(order)
 
-    def _check(self, request: Any) -> None:
-        """Raises BROKER_NOT_AVAILABLE, STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH. One that knows of a later
-        registration of ours than we do passes (KAFKA-9839)."""
+    def _check(self, order: Order) -> None:
+        """Check a request's epochs. Raises BROKER_NOT_AVAILABLE, STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH. A broker
+        epoch later than ours passes: the controller may learn of our registration before we do (KAFKA-9839)."""
         if self._stopped:
-            raise KafkaError(errors.BROKER_NOT_AVAILABLE, "this broker stops")
-        if request.controller_epoch < self._controller_epoch:
+            raise KafkaError(errors.BROKER_NOT_AVAILABLE, "this broker is stopping")
+        if order.controller_epoch < self._controller_epoch:
             raise _fenced(
-                request, errors.STALE_CONTROLLER_EPOCH,
-                f"broker {request.controller_id} was the controller of epoch {request.controller_epoch}, and that of "
-                f"epoch {self._controller_epoch} has spoken",
+                order, errors.STALE_CONTROLLER_EPOCH,
+                f"broker {order.controller_id} was the controller of epoch {order.controller_epoch}, but the "
+                f"controller epoch is {self._controller_epoch} now",
             )  # fmt: skip
-        if 0 <= request.broker_epoch < self.epoch:
-            problem = f"it is for epoch {request.broker_epoch} of this broker, which is {self.epoch}"
-            raise _fenced(request, errors.STALE_BROKER_EPOCH, problem)
-        self._controller_epoch = request.controller_epoch
+        if 0 <= order.broker_epoch < self.epoch:
+            problem = f"the request is for broker epoch {order.broker_epoch}, but this broker's epoch is {self.epoch}"
+            raise _fenced(order, errors.STALE_BROKER_EPOCH, problem)
+        self._controller_epoch = order.controller_epoch
 
     # -- UpdateMetadata ----------------------------------------------------------------------------------------------
 
-    async def update_metadata(self, request: Any) -> None:
-        """Know what the controller tells of brokers and partitions. Raises KafkaError."""
+    async def update_metadata(self, told: MetadataOrder) -> None:
+        """Apply an UpdateMetadata request to the metadata cache. Raises KafkaError."""
         async with self._in_order:
-            await self._heed(request)
+            await self._heed(told)
             topics, deleted = [], []
-            alive = {broker.id for broker in request.live_brokers}
-            for topic in request.topic_states:
-                lowest = min((p.partition_index for p in topic.partition_states), default=0)
-                if _misnamed(TopicPartition(topic.topic_name, lowest)):
+            for topic in told.topics:
+                if _misnamed(TopicPartition(topic.name, min(topic.partitions, default=0))):
                     continue
-                if any(p.leader == DELETED for p in topic.partition_states):
-                    deleted.append(topic.topic_name)
+                if any(state.leader == DELETED for state in topic.partitions.values()):
+                    deleted.append(topic.name)
                     continue
-                states = {p.partition_index: _state(p, alive) for p in topic.partition_states}
-                topics.append(TopicStates(topic.topic_name, topic.topic_id, states))
+                topics.append(topic)
             known = self._metadata.image
-            live = [_broker(told, new=told.id not in known.brokers) for told in request.live_brokers]
-            if request.type == FULL:
-                named = {topic.topic_name for topic in request.topic_states}
+            live = [_broker(broker, new=broker.id not in known.brokers) for broker in told.brokers]
+            if told.full:
+                named = {topic.name for topic in told.topics}
                 deleted += [name for name in known.by_name if name not in named]
             topics = self._known_ids.own(known, topics, deleted)
             came = [(t.name, t.id) for t in topics if (there := known.topic(t.name)) is None or there.id != t.id]
-            await self._settings(came)  # whoever sees a topic sees what it goes by
+            await self._settings(came)  # before the topics become visible, so that their settings are known then
             self._metadata.update(
-                UpdateMetadata(request.controller_id, request.controller_epoch, live, topics, deleted)
+                UpdateMetadata(told.controller_id, told.controller_epoch, live, topics, deleted)
             )
 
     # -- LeaderAndIsr ------------------------------------------------------------------------------------------------
 
-    async def leader_and_isr(self, request: Any) -> dict[TopicPartition, int]:
-        """Lead and follow as the controller says; the code of each partition. Raises KafkaError for the whole request.
+    async def leader_and_isr(self, order: LeaderAndIsr) -> dict[TopicPartition, int]:
+        """Make replicas lead or follow. Return the error code of each partition. Raises KafkaError for all of them.
 
         A replica on a full log dir takes its role like any other; its code is TAKES_NO_APPENDS."""
         async with self._in_order:
-            await self._heed(request)
+            await self._heed(order)
             codes: dict[TopicPartition, int] = {}
-            accepted: list[tuple[TopicPartition, bytes, Any]] = []
+            accepted: list[Role] = []
             told: list[TopicPartition] = []
             owners = {replica.topic_id: replica.key.topic for replica in self._replicas}
-            for topic in request.topic_states:
-                for p in topic.partition_states:
-                    key = TopicPartition(topic.topic_name, p.partition_index)
-                    if key in codes:
-                        continue  # told twice in one request: the first counts
-                    self._replicas.let_go(key)
-                    codes[key] = self._judge(key, topic.topic_id, p, owners)
-                    if self._knows(key, p.leader_epoch):
-                        told.append(key)
-                    if not codes[key]:
-                        accepted.append((key, topic.topic_id, p))
-                        owners.setdefault(topic.topic_id, key.topic)
-            self._metadata.learn({key: _state(p) for key, _, p in accepted})
+            for role in order.roles:
+                key = role.key
+                if key in codes:
+                    continue  # twice in one request: the first counts
+                self._replicas.let_go(key)
+                codes[key] = self._judge(role, owners)
+                if self._knows(key, role.state.leader_epoch):
+                    told.append(key)
+                if not codes[key]:
+                    accepted.append(role)
+                    owners.setdefault(role.topic_id, key.topic)
+            self._metadata.learn({role.key: role.state for role in accepted})
             await self._open(accepted)
-            who = f"the controller, broker {request.controller_id} in epoch {request.controller_epoch}, said so"
-            work = [self._take_role(key, p, who) for key, _, p in accepted]
-            for (key, _, _), code in zip(accepted, await asyncio.gather(*work), strict=True):
+            who = f"request of the controller, broker {order.controller_id} in epoch {order.controller_epoch}"
+            work = [self._take_role(role.key, role.state, who) for role in accepted]
+            for (key, *_), code in zip(accepted, await asyncio.gather(*work), strict=True):
                 codes[key] = code
             for key, code in codes.items():
                 if code in (errors.NONE, errors.STALE_CONTROLLER_EPOCH) and self._is_full(key):
                     codes[key] = TAKES_NO_APPENDS
-            for tell in self.on_told:
-                tell(request.broker_epoch, told)
+            self._on_told(order.broker_epoch, told)
             return codes
 
     def _is_full(self, key: TopicPartition) -> bool:
@@ -258,18 +266,19 @@ class ReplicaManager:
         return role is not None and (role.leader_epoch, role.partition_epoch) > (leader_epoch, partition_epoch)
 
     async def known(self, keys: Iterable[tuple[TopicPartition, bytes]]) -> dict[TopicPartition, Known]:
-        """The knowledge of these partitions of topics with these ids; no entry for one without a replica here."""
+        """The facts about these partitions of topics with these ids; no entry for one without a replica here."""
         async with self._in_order:
             image, held = self._metadata.image, ((self._replicas.get(*key), topic_id) for key, topic_id in keys)
             return {r.key: known_of(r, image, self._isr) for r, topic_id in held if r and r.topic_id == topic_id}
 
     def _knows(self, key: TopicPartition, leader_epoch: int) -> bool:
-        """Does who tells this know all that we know of a partition?"""
+        """True unless the sender's leader epoch is older than ours."""
         replica = self._replicas.get(*key)
         return replica is None or leader_epoch >= replica.leader_epoch
 
-    def _judge(self, key: TopicPartition, topic_id: bytes, p: Any, owners: Mapping[bytes, str]) -> int:
-        """May this be done? The code of the refusal, 0 for none."""
+    def _judge(self, role: Role, owners: Mapping[bytes, str]) -> int:
+        """The error code that refuses a role, 0 if the role is accepted."""
+        key, topic_id, p, _ = role
         if self._broker_id not in p.replicas:
             return errors.UNKNOWN_TOPIC_OR_PARTITION
         replica = self._replicas.get(*key)
@@ -277,10 +286,10 @@ class ReplicaManager:
             taken = any(topic_id) and is_taken(key.topic, topic_id, owners)
             return errors.INCONSISTENT_TOPIC_ID if taken else _wrong(key, p)
         if any(topic_id) and replica.topic_id != topic_id:
-            reason = f"its topic has the id {topic_id.hex()}, and what lies here is of {replica.topic_id.hex()}"
+            reason = f"the topic has the id {topic_id.hex()}, but the log here has {replica.topic_id.hex()}"
             event(log, logging.ERROR, "log of another topic", partition=key, reason=reason, remedy="move it away")
             return errors.INCONSISTENT_TOPIC_ID
-        if replica.offline:  # whatever it was told before: that its disk failed, the controller may not know yet
+        if replica.offline:  # before the epochs are checked: the controller may not know yet that the disk failed
             return errors.KAFKA_STORAGE_ERROR
         if p.leader_epoch < replica.leader_epoch:
             self._fence(replica, p.leader, p.leader_epoch)
@@ -289,19 +298,23 @@ class ReplicaManager:
         return _wrong(key, p)
 
     def _fence(self, replica: Replica, leader: int, leader_epoch: int) -> None:
-        """Say that what the controller told of a replica is over."""
+        """Log that the controller's request has an old leader epoch for a replica."""
         why = f"leader epoch {replica.leader_epoch} is known here"
         event(log, logging.WARNING, "leader epoch fenced", partition=replica.key, leader_epoch=leader_epoch, cause=why)
         self._changes.note(replica.key, "leader epoch fenced", why, leader=leader, leader_epoch=leader_epoch)
 
-    async def _open(self, accepted: list[tuple[TopicPartition, bytes, Any]]) -> None:
-        """Open or make the logs that are not open."""
-        missing = [(key, topic_id) for key, topic_id, _ in accepted if self._replicas.get(*key) is None]
+    async def _open(self, accepted: Sequence[Role]) -> None:
+        """Open or create the logs that are not open, and record their log dirs. Raises KafkaError."""
+        missing = [(role.key, role.topic_id, role.is_new) for role in accepted if self._replicas.get(*role.key) is None]
         if missing:
             await self._open_logs(missing)
+        if self._assignments is not None:
+            held = (self._replicas.get(*role.key) for role in accepted)
+            placed = ((r, r.directory.id) for r in held if r and r.log and r.directory and r.directory.id)
+            await self._assignments.record((r.key.topic, r.topic_id, r.key.partition, at) for r, at in placed)
 
-    async def _take_role(self, key: TopicPartition, p: Any, cause: str) -> int:
-        """Lead or follow; the code."""
+    async def _take_role(self, key: TopicPartition, p: PartitionState, cause: str) -> int:
+        """Make a replica lead or follow. Return the error code."""
         replica = self._replicas.get(*key)
         if replica is None or replica.offline:
             return errors.KAFKA_STORAGE_ERROR
@@ -311,7 +324,7 @@ class ReplicaManager:
             if p.leader == self._broker_id:
                 others = [broker for broker in p.replicas if broker != self._broker_id]
                 await replica.lead(p.leader_epoch, p.partition_epoch, others, list(p.isr))
-                self._isr.lead(replica, p.leader_epoch, p.partition_epoch, tuple(p.isr))
+                self._isr.lead(replica, p.leader_epoch, p.partition_epoch, p.isr)
             else:
                 self._isr.resign(key)
                 await replica.follow(p.leader, p.leader_epoch, p.partition_epoch)
@@ -327,8 +340,7 @@ class ReplicaManager:
             key, "this broker leads" if p.leader == self._broker_id else "this broker follows", cause, leader=p.leader,
             leader_epoch=p.leader_epoch, partition_epoch=p.partition_epoch, isr=p.isr,
         )  # fmt: skip
-        for tell in self.on_leadership:
-            tell(replica, p.leader == self._broker_id, p.leader_epoch, led_on)
+        self._on_leadership(replica, p.leader == self._broker_id, p.leader_epoch, led_on)
         return errors.NONE
 
     def _follow(self, replica: Replica, leader: int, leader_epoch: int) -> None:
@@ -338,45 +350,50 @@ class ReplicaManager:
         self._follows[replica.key] = leader
 
     def _fetcher(self, leader: int) -> Fetcher:
-        """The way to a leader: in core, or in Python where there is no native plane."""
+        """Start a fetcher for a leader: in core, or in Python if there is no native plane."""
+        from pybroker.replication.fetcher import Fetcher, FetcherContext  # a lone broker follows no leader
+        from pybroker.replication.native_fetcher import NativeFetcher
+
         replicas = self._replicas
-        suspects = self._metadata.suspects
-        given = (
-            self._broker_id, leader, self._config, lambda: self._epoch, self._connect, self._cut_back, suspects,
-            replicas.throttles.follower,
+        context = FetcherContext(
+            self._broker_id, leader, self._config, lambda: self._epoch, self._connect, self._cut_back,
+            self._metadata.suspects, replicas.throttles.follower,
         )  # fmt: skip
-        return NativeFetcher(*given, self._dial, replicas.open_fetcher) if self.follow_in_core else Fetcher(*given)
+        fetcher = Fetcher(context)
+        if self._follow_in_core:
+            fetcher = NativeFetcher(context, self._dial, replicas.open_fetcher)
+        fetcher.start()
+        return fetcher
 
     async def _cut_back(self, replica: Replica, offset: int, leader_epoch: int) -> None:
-        """Have a log agree with its leader's up to `offset`. Raises core.LogError, KafkaError, OSError."""
+        """Truncate a log to `offset`, or replace it if it begins later. Raises core.LogError, KafkaError, OSError."""
         if replica.partition().log_start_offset <= offset:
             await self._replicas.truncate(replica, offset, leader_epoch)
         else:
             await self._copy_anew(replica, offset, leader_epoch)
 
     async def _copy_anew(self, replica: Replica, offset: int, leader_epoch: int) -> None:
-        """Follow with a new log: after an unclean election the leader's may end before this one begins, so that nothing
-        of it is to stay."""
+        """Follow with a new, empty log: after an unclean election the leader's log may end before this one begins, so
+        that no record of it may stay."""
         key = replica.key
         async with self._in_order:
             leader = self._follows.get(key)
             if leader is None or self._replicas.get(*key) is not replica or replica.leader_epoch != leader_epoch:
-                return  # it is followed otherwise by now
+                return  # the replica has another role by now
             role, start = replica.partition().role, replica.partition().log_start_offset
-            reason = f"the leader's ends at {offset}, before this one begins at {start}"
-            event(log, logging.ERROR, "log dropped, to be copied anew", partition=key, leader=leader, reason=reason)
+            reason = f"the leader's log ends at {offset}, before this one begins at {start}; it will be copied again"
+            event(log, logging.ERROR, "log dropped", partition=key, leader=leader, reason=reason)
             self._leave(key)
             try:
                 await self._replicas.remove([key])
-                await self._open_logs([(key, replica.topic_id)])
+                await self._open_logs([(key, replica.topic_id, False)])
                 fresh = self._replicas.get(*key)
                 if fresh is not None and not fresh.offline:
                     await fresh.follow(leader, leader_epoch, role.partition_epoch)
                     self._follow(fresh, leader, leader_epoch)
             finally:
-                if key not in self._follows:  # the controller tells again what the brokers are of this one
-                    for tell in self.on_failure:
-                        tell()
+                if key not in self._follows:  # the controller then sends the partition's roles again
+                    self._on_failure()
 
     def _leave(self, key: TopicPartition) -> None:
         leader = self._follows.pop(key, None)
@@ -385,62 +402,62 @@ class ReplicaManager:
 
     # -- StopReplica -------------------------------------------------------------------------------------------------
 
-    async def stop_replica(self, request: Any) -> dict[TopicPartition, int]:
-        """Stop fetching, or delete; the code of each partition. Raises KafkaError for all of it."""
+    async def stop_replica(self, order: StopReplica) -> dict[TopicPartition, int]:
+        """Stop or delete replicas. Return the error code of each partition. Raises KafkaError for all of them."""
         async with self._in_order:
-            await self._heed(request)
+            await self._heed(order)
             codes: dict[TopicPartition, int] = {}
             doomed = []
-            for topic in request.topic_states:
-                for p in topic.partition_states:
-                    key = TopicPartition(topic.topic_name, p.partition_index)
-                    replica = self._replicas.get(*key)
-                    codes[key] = _misnamed(key)
-                    if codes[key]:
-                        continue
-                    if replica is not None and 0 <= p.leader_epoch < replica.leader_epoch:
-                        codes[key] = errors.FENCED_LEADER_EPOCH
-                        self._fence(replica, -1, p.leader_epoch)
-                        continue
-                    await self._stop(key, replica, p.leader_epoch)
-                    if p.delete_partition and not self._replicas.deletable(key):
-                        codes[key] = errors.KAFKA_STORAGE_ERROR
-                    elif p.delete_partition:
-                        doomed.append(key)
+            for key, leader_epoch, delete in order.replicas:
+                replica = self._replicas.get(*key)
+                codes[key] = _misnamed(key)
+                if codes[key]:
+                    continue
+                if replica is not None and 0 <= leader_epoch < replica.leader_epoch:
+                    codes[key] = errors.FENCED_LEADER_EPOCH
+                    self._fence(replica, -1, leader_epoch)
+                    continue
+                await self._stop(key, replica, leader_epoch, deleted=delete)
+                if delete and self._assignments is None and not self._replicas.deletable(key):
+                    codes[key] = errors.KAFKA_STORAGE_ERROR
+                elif delete:
+                    doomed.append(key)
             if doomed:
                 failed = await self._replicas.remove(doomed)
                 codes.update(dict.fromkeys(failed, errors.KAFKA_STORAGE_ERROR))
-            for tell in self.on_told:
-                tell(request.broker_epoch, [key for key, code in codes.items() if not code])
+            self._on_told(order.broker_epoch, [key for key, code in codes.items() if not code])
             return codes
 
-    async def _stop(self, key: TopicPartition, replica: Replica | None, leader_epoch: int) -> None:
+    async def _stop(
+        self, key: TopicPartition, replica: Replica | None, leader_epoch: int, *, deleted: bool = False
+    ) -> None:
         self._leave(key)
         self._isr.resign(key)
         if replica is None or replica.log is None:
             return
+        if deleted and replica.leads:  # keep the role: clients learn that the partition is gone, and seek no leader
+            self._on_leadership(replica, False, leader_epoch, False)
+            return
         role = replica.log.role
         epoch = leader_epoch if leader_epoch >= 0 else role.leader_epoch
         leader = role.leader if epoch == role.leader_epoch else -1
-        try:  # who asks here is still told who leads in that epoch
+        try:  # the role keeps the leader of that epoch, for answers to clients
             stop = partial(replica.log.become_offline, leader=leader)
             await replica.at_disk(stop, epoch, max(role.partition_epoch, 0))
         except (core.LogError, KafkaError) as problem:
             event(log, logging.WARNING, "replica not stopped", partition=key, reason=problem)
         replica.tell()
-        for tell in self.on_leadership:
-            tell(replica, False, epoch, False)
+        self._on_leadership(replica, False, epoch, False)
 
 
-def _fenced(request: Any, code: int, cause: str) -> KafkaError:
-    """The refusal of a whole request whose sender knows less than we do, which is said."""
-    name = type(request).__name__.removesuffix("Request")
-    event(log, logging.WARNING, "request fenced", request=name, controller=request.controller_id, cause=cause)
+def _fenced(order: Order, code: int, cause: str) -> KafkaError:
+    """Log a request with an outdated epoch, and return the error for all of it."""
+    event(log, logging.WARNING, "request fenced", request=order.api, controller=order.controller_id, cause=cause)
     return KafkaError(code, cause)
 
 
 def _misnamed(key: TopicPartition) -> int:
-    """Why nothing can have this name, above all no directory: a code, 0 where nothing is wrong."""
+    """The error code for a partition whose name is invalid, 0 if it is valid."""
     try:
         check_name(key.topic)
     except KafkaError as problem:
@@ -449,34 +466,22 @@ def _misnamed(key: TopicPartition) -> int:
     return errors.INVALID_REQUEST if key.partition < 0 else errors.NONE
 
 
-def _wrong(key: TopicPartition, p: Any) -> int:
-    """Why no broker can do what is said of a partition: a code, 0 where nothing is wrong."""
+def _wrong(key: TopicPartition, p: PartitionState) -> int:
+    """The error code for a role that is invalid on any broker, 0 if it is valid."""
     if code := _misnamed(key):
         return code
     if min(p.leader_epoch, p.partition_epoch, *p.replicas) < 0 or len(set(p.replicas)) < len(p.replicas):
-        reason = f"leader epoch {p.leader_epoch}, partition epoch {p.partition_epoch}, replicas {p.replicas}"
+        reason = f"leader epoch {p.leader_epoch}, partition epoch {p.partition_epoch}, replicas {list(p.replicas)}"
         event(log, logging.WARNING, "role not taken", partition=key, reason=reason)
         return errors.INVALID_REQUEST
     return errors.NONE
 
 
-def _state(p: Any, alive: Container[int] = ()) -> PartitionState:
-    """What LeaderAndIsr or UpdateMetadata says of a partition; the latter, which of its replicas at brokers that are
-    alive cannot be used."""
-    offline: tuple[int, ...] = ()
-    version = p.zk_version if hasattr(p, "zk_version") else p.partition_epoch
-    if hasattr(p, "offline_replicas"):
-        offline = tuple(broker for broker in p.offline_replicas if broker in alive)
-    return PartitionState(
-        tuple(p.replicas), p.leader, p.leader_epoch, tuple(p.isr), p.controller_epoch, version, offline
-    )
-
-
-def _broker(told: Any, *, new: bool) -> LiveBroker:
-    """A live broker as UpdateMetadata has it. A rack that clients cannot be told of is left out, which is said of a
-    `new` one: nobody else is to be unknown for it. Raises INVALID_REQUEST."""
+def _broker(told: UncheckedBroker, *, new: bool) -> LiveBroker:
+    """Convert a live broker of UpdateMetadata. A rack that is too long for answers to clients is dropped, so that the
+    request need not fail; it is logged for a `new` broker. Raises INVALID_REQUEST."""
     if told.id < 0:
-        raise KafkaError(errors.INVALID_REQUEST, f"there is no broker {told.id}")
+        raise KafkaError(errors.INVALID_REQUEST, f"the broker id {told.id} is negative")
     for e in told.endpoints:
         known = 0 <= e.security_protocol < len(PROTOCOLS) and 0 <= e.port <= PORT_MAX
         if not known or len(e.host.encode()) > TEXT_BYTES_MAX:

@@ -1,15 +1,15 @@
-"""Follows a leader broker in core: the plane fetches and appends, and Python does what a decision needs.
+"""Follows a leader broker in core: the plane fetches and appends, and Python handles its events.
 
-    assigned ──the plane copies──> copied, until the plane tells of it:
-       │ the logs diverge ──> cut back to where they agree, copied on
-       │ below the leader's start, or beyond its end ──> begin again where it has records
-       │ throttled, and behind ──> once more when the throttle allows it
-       │ its disk made the plane wait ──> fetched and appended by threads (SlowFetcher), until the disk is quick again
-       │ another error ──> once more in a moment; the controller, or time, will have changed something
-       │ the leader's log starts later ──> ours, too
+    assigned ──the plane copies──> copied, until the plane reports an event:
+       │ the logs diverge ──> truncate to where they agree, copy on;
+       │ below the leader's start, or beyond its end ──> continue where the leader has records;
+       │ throttled, and behind ──> retry when the throttle allows it;
+       │ its disk made the plane wait ──> fetched and appended by threads (SlowFetcher), until the disk is quick again;
+       │ another error ──> retry after a pause;
+       │ the leader's log start was raised ──> raise ours;
        └ the connection ends ──> connect again
 
-What is cut, and where a log begins again, is decided by the same code as for the fetcher in Python.
+The code that truncates logs, or continues them after a gap, is the Python fetcher's.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from pybroker import core, errors
-from pybroker.client.link import Dialled, Link, hung_up
-from pybroker.cluster.metadata_cache import Suspects
-from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError, system_words
+from pybroker.interbroker.link import Dialled, Link, hung_up
 from pybroker.logs import event
 from pybroker.model import TopicPartition
-from pybroker.replication.disk_space import LACKS
-from pybroker.replication.fetcher import RETRY_S, WAIT, WAIT_S, Fetcher, Followed
+from pybroker.protocol import messages as m
+from pybroker.replication.disks.disk_space import LACKS
+from pybroker.replication.fetcher import RETRY_S, WAIT, WAIT_S, Fetcher, FetcherContext, Followed
 from pybroker.replication.replica import Replica
 from pybroker.security.tls import NativeStream
 from pybroker.tasks import cancel_and_wait
@@ -43,34 +41,27 @@ Dial = Callable[[int], Awaitable[Dialled]]
 
 
 class NativeFetcher(Fetcher):
-    """The way to one leader, over which core copies."""
+    """Copies partitions from one leader, in core."""
 
     def __init__(
-        self,
-        broker_id: int,
-        leader: int,
-        config: BrokerConfig,
-        epoch: Callable[[], int],
-        connect: Callable[[int], Awaitable[Link]],
-        truncate: Callable[[Replica, int, int], Awaitable[object]],
-        suspects: Suspects,
-        throttle: core.QuotaBucket,
-        dial: Dial,
-        open_fetcher: Callable[..., core.Fetcher],
+        self, context: FetcherContext, dial: Dial, open_fetcher: Callable[..., core.LeaderConnection]
     ) -> None:
-        """As Fetcher; `open_fetcher` is Replicas.open_fetcher."""
+        """`open_fetcher` is Replicas.open_fetcher."""
         self._dial = dial
         self._open_fetcher = open_fetcher
-        self._native: core.Fetcher | None = None
+        self._native: core.LeaderConnection | None = None
         self._ended = asyncio.Event()
-        self._heeding: dict[TopicPartition, asyncio.Task[None]] = {}  # what it told last of each partition
+        self._heeding: dict[TopicPartition, asyncio.Task[None]] = {}  # the task of each partition's last event
         self._later: dict[TopicPartition, asyncio.TimerHandle] = {}
-        self._pause_s = RETRY_S  # before it connects again; longer to a leader that did not just go
-        self._link: Link | None = None  # for what is asked beside
-        self._seen: socket.socket | None = None  # the connection that core has, to see when its other end closes
-        given = broker_id, leader, config, epoch, connect, truncate, suspects, throttle
-        self._slow = SlowFetcher(self._copy, *given)
-        super().__init__(*given)
+        self._pause_s = RETRY_S  # before the next connection; longer after an error than after a close
+        self._link: Link | None = None  # for requests of Python's own
+        self._seen: socket.socket | None = None  # a duplicate of core's socket, to see when its other end closes
+        self._slow = SlowFetcher(self._copy, context)
+        super().__init__(context)
+
+    def start(self) -> None:
+        super().start()
+        self._slow.start()
 
     def follow(self, replica: Replica, leader_epoch: int) -> None:
         super().follow(replica, leader_epoch)
@@ -83,7 +74,7 @@ class NativeFetcher(Fetcher):
         if key in self._later:
             self._later.pop(key).cancel()
         if self._native is not None and followed is not None and followed.replica.log is not None:
-            self._native.remove(followed.replica.log, wait=False)  # the next role waits for what is being appended
+            self._native.remove(followed.replica.log, wait=False)  # the next role waits for a running append
 
     def registered(self) -> None:
         if self._native is not None:
@@ -97,7 +88,8 @@ class NativeFetcher(Fetcher):
         for timer in self._later.values():
             timer.cancel()
         await self._slow.close()
-        await cancel_and_wait(self._task, *self._heeding.values())
+        if self._task is not None:
+            await cancel_and_wait(self._task, *self._heeding.values())
         if self._native is not None:
             self._native.close()
         if self._link is not None:
@@ -123,7 +115,7 @@ class NativeFetcher(Fetcher):
                 told = True
                 await asyncio.sleep(RETRY_S)
                 continue
-            except Exception as problem:  # or nothing would be copied from this leader any more
+            except Exception as problem:  # the task must go on, or copying from this leader would stop
                 event(log, logging.ERROR, "fetch failed", leader=self._leader, reason=problem, exc_info=problem)
                 self._pause_s = self._config["replica.fetch.backoff.ms"] / 1000
             self._suspects.add(self._leader)
@@ -148,7 +140,7 @@ class NativeFetcher(Fetcher):
                 partition_bytes_max=config["replica.fetch.max.bytes"],
                 tls=tls,
             )
-            sock.detach()  # it is the plane's now
+            sock.detach()  # the plane owns it now
             held.pop_all()
         self._native, self._seen = native, seen
         try:
@@ -161,7 +153,7 @@ class NativeFetcher(Fetcher):
             native.close()
 
     def _copy(self, key: TopicPartition) -> None:
-        """Have the plane copy a partition, if it is still to be."""
+        """Have the plane copy a partition, if it is still followed."""
         self._later.pop(key, None)
         if self._native is None or key not in self._followed:
             return
@@ -183,10 +175,10 @@ class NativeFetcher(Fetcher):
         elif self._native is not None and (what := self._native.read(letter)) is not None:
             self._heard(what)
 
-    # -- what the plane tells ----------------------------------------------------------------------------------------
+    # -- events of the plane -----------------------------------------------------------------------------------------
 
     def _heard(self, what: core.FetcherEvent) -> None:
-        """Have done what an event asks for, one after the other of a partition: the disk of one holds up no other."""
+        """Start a task for an event. Events of one partition are handled in order, each partition on its own."""
         if what.partition is None:
             self._complain(what.code)
             return
@@ -194,7 +186,7 @@ class NativeFetcher(Fetcher):
         followed = self._followed.get(key)
         if followed is None or followed.replica.log is not what.partition:
             return
-        # Without the partition: what waits for its turn would hold its files, though they were deleted.
+        # Without the partition: a waiting event would keep its files open, even when they were deleted.
         work = self._heed(what._replace(partition=None), followed, self._heeding.get(key))
         task = self._heeding[key] = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda done: self._heeding.pop(key) if self._heeding.get(key) is done else None)
@@ -210,14 +202,14 @@ class NativeFetcher(Fetcher):
         except (core.LogError, KafkaError, OSError) as problem:
             self._complaints.log(logging.WARNING, key, str(problem))
             self._retry(followed, self._config["replica.fetch.backoff.ms"] / 1000)
-        except Exception as problem:  # of one partition: the others are followed on
+        except Exception as problem:  # an error of one partition must not stop the others
             event(log, logging.ERROR, "partition not followed", partition=key, reason=problem, exc_info=problem)
             self._retry(followed, self._config["replica.fetch.backoff.ms"] / 1000)
 
     async def _do(self, what: core.FetcherEvent, followed: Followed) -> None:
         replica = followed.replica
         if self._begins.get(replica.key, 0) <= replica.partition().log_end_offset:
-            self._begins.pop(replica.key, None)  # it went on there: a cut further back leaves no gap
+            self._begins.pop(replica.key, None)  # the log has passed the gap; a later truncation must not bring it back
         if what.kind == "log_start":
             await self._raise_log_start(replica, what.offset)
             return
@@ -239,7 +231,7 @@ class NativeFetcher(Fetcher):
             return
         if self._followed.get(replica.key) is not followed:
             return
-        if self._goes_on_at(replica) == before:  # its leader would say the same, at once
+        if self._goes_on_at(replica) == before:  # nothing changed: the leader would give the same answer at once
             self._retry(followed, self._config["replica.fetch.backoff.ms"] / 1000)
         else:
             self._copy(replica.key)
@@ -263,7 +255,7 @@ class NativeFetcher(Fetcher):
         self._retry(followed, seconds)
 
     def _retry(self, followed: Followed, seconds: float) -> None:
-        """Copy it again in a while, if nobody else has it copied meanwhile."""
+        """Copy a partition again after a pause, unless it is followed anew meanwhile."""
         key = followed.replica.key
         if self._followed.get(key) is not followed:
             return
@@ -277,21 +269,22 @@ class NativeFetcher(Fetcher):
 
 
 class SlowFetcher(Fetcher):
-    """Has threads append for a while that may wait for the disk, what the plane left to it."""
+    """Copies partitions that the plane gave up because of a slow disk; appends run on threads that may block."""
 
-    def __init__(self, give_back: Callable[[TopicPartition], object], *given: Any) -> None:
-        """`given` as of Fetcher; `give_back` hears of a partition whose disk is quick again: it is followed here no
-        more."""
+    def __init__(self, give_back: Callable[[TopicPartition], object], context: FetcherContext) -> None:
+        """`give_back` is called with a partition whose disk is quick again: it is no longer followed here."""
         self._give_back = give_back
-        super().__init__(*given)
+        super().__init__(context)
 
     def take(self, replica: Replica, leader_epoch: int, begin: int | None) -> None:
-        """Follow one, whose log goes on at `begin` if that is not where it ends."""
+        """Follow a partition; `begin`: the next offset, if that is not the log's end."""
         if begin is not None:
             self._begins[replica.key] = begin
         self.follow(replica, leader_epoch)
 
-    async def _take(self, link: Link, followed: Followed, answer: Any) -> None:
+    async def _take(
+        self, link: Link, followed: Followed, answer: m.FetchResponse.Responses.Partitions
+    ) -> None:
         self._begin(followed, functools.partial(super()._take, link, answer=answer))
 
     async def _alone(self, followed: Followed, work: Callable[[Followed], Awaitable[object]]) -> None:

@@ -1,12 +1,12 @@
 """Proves that this broker alone leads a partition, before it gives an answer that another leader may contradict.
 
     the lease holds                            proven: no session of this broker has ended
-    it has lapsed: ZooKeeper does not answer   proven once each follower of the ISR has fetched, in our leader epoch
-    the registration is gone, or another one   not proven, until the controller has spoken
+    it has lapsed: ZooKeeper does not answer   proven once each follower of the ISR has fetched, in our leader epoch;
+    the registration is gone, or another one   not proven, until the controller has sent the roles again
 
 A leader needs no proof for what no later leader contradicts: records below its high watermark, the start of its log,
-the first record at or after a time, and acks=all, which followers confirm. It needs one for the end of its log and what
-lies beyond, for the ends of leader epochs, for a deletion of records, and for a coordinator's answers about groups.
+the first record at or after a time, and acks=all, which followers confirm. It needs one for the end of its log and
+reads beyond it, for the ends of leader epochs, for a deletion of records, and for a coordinator's answers about groups.
 
 Only a member of the ISR is elected, and a new leader no longer fetches: `core/partition/watermark.pyx`. So while
 ZooKeeper is away for all brokers, groups and consumers go on, each answer up to a second or two later.
@@ -45,8 +45,8 @@ class Proof:
         """True once it is certain that no other broker led the replica's partition when this was called; False if no
         proof comes in time.
 
-        `leader_epoch`: that of the replica before it was read, if it was read already. The controller may have spoken
-        since, and the lease hold again: what was read is true only if no other leader was elected."""
+        `leader_epoch`: the replica's leader epoch before the read, if it was read already. The controller may have sent
+        roles since, so that the lease holds again: the read is valid only if no other leader was elected."""
         asked_ms, loop = monotonic_ms(), asyncio.get_running_loop()
         until_s = loop.time() + self._patience_s
         while self.is_due:

@@ -1,7 +1,6 @@
-"""What a broker writes down of its logs, in the checkpoint files of each log dir: where recovery begins, where a log
-begins, and its high watermark.
+"""Writes the checkpoint files of each log dir: recovery points, log start offsets and high watermarks.
 
-What is offline keeps what was recorded of it, and a log dir that fails does not keep the others from being written.
+Offline replicas keep their recorded values, and a log dir that fails does not stop the others from being written.
 """
 
 import asyncio
@@ -12,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from pybroker import core
 from pybroker.logs import event
 from pybroker.model import TopicPartition
-from pybroker.replication.disk import DiskThreads
-from pybroker.replication.logdirs import Held, LogDir
+from pybroker.replication.disks.disk import DiskThreads
+from pybroker.replication.disks.logdirs import Held, LogDir
 from pybroker.replication.replica import Replica
 
 log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """The checkpoints of all log dirs. Each method waits for the disk, but for what is awaited."""
+    """Writes the checkpoints of all log dirs. Methods block on the disk, except coroutines."""
 
     def __init__(self, replicas: Iterable[Replica], usable: Callable[[], Iterable[LogDir]], disk: DiskThreads) -> None:
         self._replicas = replicas
@@ -28,15 +27,15 @@ class Recorder:
         self._disk = disk
 
     def record_recovery_points(self, log_dir: LogDir | None = None) -> None:
-        """Of one log dir, or of all."""
+        """Write the recovery points of one log dir, or of all."""
         self._record(LogDir.record_recovery_points, log_dir)
 
     def record_log_starts(self, raised: Mapping[core.Partition, int], log_dir: LogDir | None = None) -> list[LogDir]:
-        """Write them down, and raise those that are to be `raised`; the log dirs where that failed."""
+        """Write the log starts, then raise those in `raised`. Return the log dirs where that failed."""
         return self._record(functools.partial(LogDir.record_log_starts, raised=raised), log_dir)
 
     async def raise_log_starts(self, raised: Mapping[Replica, int]) -> Set[LogDir]:
-        """Raise them once they are on disk, on threads of the log dirs that they lie in; those where that failed."""
+        """Raise log starts once they are on disk, on threads of their log dirs. Return the log dirs that failed."""
         shares: dict[LogDir, dict[core.Partition, int]] = {}
         for replica, start in raised.items():
             if replica.directory is not None and replica.log is not None:
@@ -48,7 +47,7 @@ class Recorder:
         self._record(LogDir.record_high_watermarks, log_dir)
 
     def _record(self, write: Callable[[LogDir, Held], None], only: LogDir | None) -> list[LogDir]:
-        """Write a checkpoint of each log dir; offline replicas keep what was recorded of them. Where it failed."""
+        """Write a checkpoint of each log dir; offline replicas keep their values. Return the log dirs that failed."""
         failed = []
         for log_dir in self._usable():
             if only not in (None, log_dir):
@@ -61,7 +60,7 @@ class Recorder:
         return failed
 
     def _in(self, log_dir: LogDir) -> tuple[list[core.Partition], Set[TopicPartition]]:
-        """The logs of a log dir that are in use, and which replicas are offline."""
+        """The online logs of a log dir, and the keys of all offline replicas."""
         replicas = list(self._replicas)
         offline = {r.key for r in replicas if r.log is None or r.log.offline}
         here = [r.log for r in replicas if r.log is not None and r.directory is log_dir and r.key not in offline]

@@ -1,4 +1,4 @@
-"""One partition here: its log, or why it has none, its settings, and who waits for it to grow."""
+"""One partition on this broker: its log, or why it has none, its settings, and the requests that wait for it."""
 
 import asyncio
 import functools
@@ -6,46 +6,46 @@ from collections.abc import Callable, Collection, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
 from pybroker import core, errors
-from pybroker.cluster.image import INTERNAL_TOPICS
 from pybroker.config import TopicConfig
+from pybroker.decisions.image import INTERNAL_TOPICS
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import Buffer
-from pybroker.replication import damage
-from pybroker.replication.disk import DiskThreads
-from pybroker.replication.logdirs import LogDir
-from pybroker.replication.validation import Rules
+from pybroker.replication.disks import damage
+from pybroker.replication.disks.disk import DiskThreads
+from pybroker.replication.disks.logdirs import LogDir
+from pybroker.replication.validation import RecordRules
 
 NEVER = (1 << 63) - 1
 ACKS_UNSAID = -2
 LEADER, FOLLOWER = "leader", "follower"
-"""Kinds of roles: appends are for leaders, and so are reads, but those of a consumer in a follower's rack."""
+"""Kinds of roles. Appends go to leaders, and so do reads, except those of a consumer in a follower's rack."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Waiter(Protocol):
-    """Who waits for news of a replica: a parked fetch."""
+    """A request that waits for news of a replica: a parked fetch."""
 
     def news(self, replica: "Replica") -> None:
-        """Something was appended, or the replica went away; called on the event loop."""
+        """Handle an append, or the removal of the replica; called on the event loop."""
 
 
 class _News(asyncio.Event):
-    """Who waits for whatever is next."""
+    """A waiter for the next news."""
 
     def news(self, replica: "Replica") -> None:
         self.set()
 
     async def come(self) -> None:
-        """Wait for what is not known yet."""
+        """Wait for the next news."""
         self.clear()
         await self.wait()
 
 
 class Replica:
-    """One partition here: its log, or why it has none, and who waits for it to grow."""
+    """One partition on this broker: its log, or why it has none, and the requests that wait for it."""
 
     __slots__ = (
         "_appending",
@@ -76,7 +76,7 @@ class Replica:
         topic_id: bytes,
         config: TopicConfig,
         core_config: dict[str, int],
-        rules: Rules,
+        rules: RecordRules,
         disk: DiskThreads,
         broker_id: int = -1,
     ) -> None:
@@ -88,49 +88,49 @@ class Replica:
         self.rules = rules
         self.disk = disk
         self.log: core.Partition | None = None
-        self.plane: core.Plane | None = None  # that it is published to, under plane_key
+        self.plane: core.Plane | None = None  # the plane that serves it, under plane_key
         self.plane_key = 0
         self.directory: LogDir | None = None
         self.failure = "it is not open"
         self.lacked = False
-        """Its log could not be opened or made for want of room."""
+        """True if its log could not be opened or created for lack of room."""
         self.gone = False
         self.copied = False
-        """In a cluster: all of it may come from a leader, with the gaps that compaction left there."""
+        """True in a cluster: records may be copied from a leader, with the gaps that compaction left there."""
         self._flush_messages: int = config["flush.messages"]
-        self._led_since = -1  # the leader epoch from which on we have led without a break
-        self._appending: asyncio.Lock | None = None  # made at the first append by Python
-        self.truncating: asyncio.Lock | None = None  # and at the first truncation
-        self._waiters: dict[Waiter, bool] | None = None  # made at the first wait: most partitions never need it
+        self._led_since = -1  # the leader epoch since which we have led without a break
+        self._appending: asyncio.Lock | None = None  # created at the first append by Python
+        self.truncating: asyncio.Lock | None = None  # created at the first truncation
+        self._waiters: dict[Waiter, bool] | None = None  # created at the first wait: most partitions never need it
 
     def partition(self) -> core.Partition:
-        """Its log. Raises KAFKA_STORAGE_ERROR while it is offline."""
+        """Return its log. Raises KAFKA_STORAGE_ERROR while it is offline."""
         if self.log is None:
             raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{self.key} is offline: {self.failure}")
         return self.log
 
     def pass_by(self, offset: int) -> int:
-        """The offset behind the damage that a read met here, which is said and written down. Waits for the disk. Raises
-        core.LogError where no sound batch follows, OSError."""
+        """Return the offset after the damage that a read met at `offset`; the damage is logged and recorded. Waits for
+        the disk. Raises core.LogError if no sound batch follows, OSError."""
         return damage.pass_by(self, offset)
 
     def readable_from(self, offset: int) -> int:
-        """The offset behind the damage at `offset`; `offset` itself while it is not known how far that goes."""
+        """The offset after the known damage at `offset`; `offset` itself if none is known."""
         return damage.readable_from(self, offset)
 
     @property
     def offline(self) -> bool:
-        """It has no log, or one that takes no records any more."""
+        """True if it has no log, or one that failed and takes no more records."""
         return self.log is None or self.log.offline
 
     @property
     def may_open(self) -> bool:
-        """True if its log could not be opened for want of room, and its log dir takes appends."""
+        """True if its log could not be opened for lack of room, and its log dir takes appends again."""
         log_dir = self.directory
         return self.lacked and log_dir is not None and not log_dir.failure and not log_dir.space.lack
 
-    def configure(self, config: TopicConfig, core_config: dict[str, int], rules: Rules) -> None:
-        """Go by other settings of its topic from the next append on."""
+    def configure(self, config: TopicConfig, core_config: dict[str, int], rules: RecordRules) -> None:
+        """Apply changed settings of its topic, from the next append on."""
         self.config, self.core_config, self.rules = config, core_config, rules
         self._flush_messages = config["flush.messages"]
         if self.log is not None and not self.gone:
@@ -140,7 +140,7 @@ class Replica:
                 self.plane.configure(self.log, native_append=self.native_append, envelope=self.rules.envelope)
 
     def tell_log(self) -> None:
-        """Have the log go by what the topic says of its replication."""
+        """Pass the topic's replication settings to the log."""
         log, config = self.partition(), self.config
         log.min_isr = config["min.insync.replicas"]
         leader, follower = (config.throttles(role, self.key.partition, self._broker_id) for role in (LEADER, FOLLOWER))
@@ -148,24 +148,24 @@ class Replica:
 
     @property
     def leader_epoch(self) -> int:
-        """That it knows of; -1: none, or it is offline."""
+        """The leader epoch of its role; -1 if there is none, or it is offline."""
         return -1 if self.log is None else self.log.role.leader_epoch
 
     @property
     def has_role(self) -> bool:
-        """Does it lead or follow? Until it is told so, its leader epoch may be what its log knows alone; one that was
-        stopped may be told so again, in the same leader epoch."""
+        """True if it leads or follows. Before the first role its leader epoch may come from its log; a stopped replica
+        may get a role again, in the same leader epoch."""
         return self.log is not None and self.log.role.kind in (LEADER, FOLLOWER)
 
     def check_leads(self, known: int = -1) -> None:
-        """Hold the leader epoch that a client knows (-1: none) to ours, and see whether we lead in it. One that is
-        offline passes. Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER."""
+        """Check that we lead, and that the client's leader epoch (-1: none) is ours. An offline replica passes. Raises
+        FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER."""
         if self.log is None:
             return
         role = self.log.role
         if known not in (-1, role.leader_epoch):
             code = errors.FENCED_LEADER_EPOCH if known < role.leader_epoch else errors.UNKNOWN_LEADER_EPOCH
-            raise KafkaError(code, f"{self.key} has the leader epoch {role.leader_epoch}, the client knows {known}")
+            raise KafkaError(code, f"{self.key} has the leader epoch {role.leader_epoch}, but the request has {known}")
         if role.kind != LEADER:
             raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.key}, it is {role.kind}")
 
@@ -174,41 +174,41 @@ class Replica:
         return self.log is not None and self.log.role.kind == LEADER
 
     def check_has_role(self, known: int = -1) -> None:
-        """As check_leads, for who reads from a follower, too."""
+        """Check as check_leads, but accept a follower, too."""
         if self.log is None or self.log.role.kind not in (LEADER, FOLLOWER) or known not in (-1, self.leader_epoch):
             self.check_leads(known)
 
     async def lead(
         self, leader_epoch: int, partition_epoch: int, followers: Sequence[int] = (), isr: Collection[int] | None = None
     ) -> None:
-        """Lead from now on, with these brokers as followers. Raises core.LogError where we know of newer epochs."""
+        """Lead from now on, with these brokers as followers. Raises core.LogError if we know newer epochs."""
         if not self.leads:
-            self._led_since = leader_epoch  # before we do: whoever waits since an earlier epoch waits in vain
+            self._led_since = leader_epoch  # before the role changes: requests from earlier epochs must fail
         become = functools.partial(self.partition().become_leader, followers=followers, isr=isr)
         await self._become(become, leader_epoch, partition_epoch)
         self.tell()
 
     async def follow(self, leader: int, leader_epoch: int, partition_epoch: int) -> None:
-        """Follow a broker from now on; who waits for records or acks here is told. Raises core.LogError likewise."""
+        """Follow a broker from now on, and wake waiting requests. Raises core.LogError if we know newer epochs."""
         await self._become(self.partition().become_follower, leader, leader_epoch, partition_epoch)
         self.tell()
 
     async def _become(self, become: Callable[..., None], *args: int) -> None:
-        """At once, for a broker may take thousands at a time; a thread waits for an append that is at the disk."""
+        """Change the role at once, as a request may change thousands; if an append is at the disk, on a thread."""
         try:
             become(*args, wait=False)
         except BlockingIOError:
             await self.at_disk(become, *args)
 
     def note_fetch(self, broker: int, offset: int, leader_epoch: int, now_ms: int, broker_epoch: int = -1) -> None:
-        """A follower fetches from `offset`, and has all before it; who waits for the high watermark is told. Raises
-        core.LogError where it counts for nothing."""
+        """Note that a follower fetches from `offset`, and so has all records before; wake waiting requests. Raises
+        core.LogError if the fetch does not count."""
         log = self.partition()
         log.note_fetch(broker, offset, leader_epoch=leader_epoch, broker_epoch=broker_epoch, now_ms=now_ms)
         self.tell()
 
     async def at_disk(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Do what may wait for the disk on a thread of its log dir. Raises KAFKA_STORAGE_ERROR if it lies in none."""
+        """Run work that may block on the disk, on a thread of the log dir. Raises KAFKA_STORAGE_ERROR without one."""
         if self.directory is None:
             raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{self.key} is offline: {self.failure}")
         return await self.disk.run(self.directory, work, *args, **named)
@@ -219,7 +219,7 @@ class Replica:
         """Append one batch and notify waiting requests; only under this leader epoch, unless it is -1. A request's
         `acks` require replicas in sync (-1), or the broker's lease (0, 1). Raises KafkaError, core.LogError, OSError.
 
-        One at a time: of the threads of a log dir a partition whose write hangs takes only one."""
+        One append at a time: a partition whose write hangs blocks only one thread of its log dir."""
         if self._appending is None:
             self._appending = asyncio.Lock()
         async with self._appending:
@@ -237,8 +237,8 @@ class Replica:
     def append_copied(
         self, records: bytes, leader_epoch: int, high_watermark: int, now_ms: int, log_end: int = -1
     ) -> None:
-        """Append what our leader sent, if the log still ends where it was asked for (-1: wherever); where the topic
-        wants it, it is on disk then. Waits for the disk. Raises KafkaError, core.LogError, OSError."""
+        """Append records from our leader, if the log still ends at `log_end` (-1: not checked), and flush if
+        flush.messages requires it. Waits for the disk. Raises KafkaError, core.LogError, OSError."""
         log = self.partition()
         log.append_replica(
             records, leader_epoch=leader_epoch, high_watermark=high_watermark, now_ms=now_ms, log_end=log_end
@@ -247,11 +247,11 @@ class Replica:
 
     @property
     def flush_due(self) -> bool:
-        """Does the topic want the log on disk (flush.messages) before anybody is told how far it goes?"""
+        """True if flush.messages requires a flush before the log's end is reported to the leader or a client."""
         return self._is_due(self.partition())
 
     def flush_if_due(self) -> None:
-        """Waits for the disk. Raises KafkaError, core.LogError."""
+        """Flush the log if flush.messages requires it. Waits for the disk. Raises KafkaError, core.LogError."""
         self._flush_if_due(self.partition())
 
     def _is_due(self, log: core.Partition) -> bool:
@@ -264,19 +264,19 @@ class Replica:
     async def committed(
         self, offset: int, leader_epoch: int = -1, in_vain: Callable[[], bool] = lambda: False
     ) -> None:
-        """Wait until the high watermark is at `offset`, while we lead in `leader_epoch`, unless that is -1: after a
-        break in leadership other records may lie there. `in_vain` says that no follower will come. Raises
+        """Wait until the high watermark is at `offset`, while we lead in `leader_epoch` (-1: not checked): after a
+        break in leadership other records may be there. `in_vain` returns True if no follower will fetch. Raises
         NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
 
         A log dir that fails meanwhile does not wake this wait; the caller cancels it."""
         if self.log is not None and self.log.high_watermark >= offset:
-            self._check_led_since(leader_epoch)  # after the look: who does still has led all the while
+            self._check_led_since(leader_epoch)  # after the read: if we still lead, we led during the read
             return
         news = _News()
-        self.wait(news)  # before the next look, or what moves in between is missed
+        self.wait(news)  # before the next read, so that no change in between is missed
         try:
             while self._online().high_watermark < offset:
-                self._check_led_since(leader_epoch)  # a break may be over by the time that we hear of it
+                self._check_led_since(leader_epoch)  # a break in leadership may be over when we wake
                 if in_vain():
                     raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"another broker may lead {self.key} by now")
                 await news.come()
@@ -285,21 +285,21 @@ class Replica:
             self.leave(news)
 
     def _check_led_since(self, leader_epoch: int) -> None:
-        """See that we lead, and have since this epoch: a leader that a follower left leads on in a later one. Raises as
-        check_leads."""
+        """Check that we lead, and have led since this epoch: a leader may go on leading in a later epoch, as when a
+        follower is removed. Raises as check_leads."""
         epoch = self.leader_epoch
         self.check_leads(-1 if self._led_since <= leader_epoch <= epoch else leader_epoch)
 
     def _online(self) -> core.Partition:
         if self.gone:
-            raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"{self.key} is not held here any more")
+            raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"this broker no longer has a replica of {self.key}")
         if self.offline:
             raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{self.key} is offline: {self.failure}")
         self.check_leads()
         return self.partition()
 
     def wait(self, waiter: Waiter, *, to_log_end: bool = False) -> None:
-        """Tell somebody when the high watermark, or the log's end, moves on."""
+        """Notify a waiter when the high watermark, or the log's end, moves on."""
         if self._waiters is None:
             self._waiters = {}
         self._waiters[waiter] = to_log_end
@@ -307,20 +307,20 @@ class Replica:
             self.plane.watch(self.log, to_log_end=to_log_end)
 
     def grown(self) -> None:
-        """The plane saw more, or the end: tell those who wait, and go on watching while somebody does."""
+        """Handle the plane's notice that the log grew: wake the waiters, and watch on while there are any."""
         if self._waiters and self.plane is not None and self.log is not None and not self.gone:
             for to_log_end in set(self._waiters.values()):
                 self.plane.watch(self.log, to_log_end=to_log_end)
         self.tell()
 
     def watch_joining(self) -> None:
-        """Have the plane say once when a follower outside the ISR has caught up."""
+        """Have the plane report once when a follower outside the ISR has caught up."""
         if self.plane is not None and self.log is not None and not self.gone:
             self.plane.watch_joining(self.log)
 
     @property
     def native_append(self) -> bool:
-        """Batches may be appended by core alone: its topic has no rules for records but that they can be read."""
+        """True if core alone may append batches: the topic only requires that records can be read."""
         if self.key.topic in INTERNAL_TOPICS:
             return False
         return not self.rules.looks_inside and self.rules.codec is None

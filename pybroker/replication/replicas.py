@@ -1,4 +1,4 @@
-"""The replicas that this broker holds: opened, created, deleted, and found by who wants to read or append.
+"""The replicas of this broker: opens, creates and deletes them, and finds them for requests.
 
     known to the store ──open──> serving ──delete──> unpublished, renamed to -delete, unlinked later
             └──cannot be opened──> offline: its requests get KAFKA_STORAGE_ERROR, the others serve
@@ -12,29 +12,29 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from pybroker import core, errors
-from pybroker.cluster.metadata_cache import MetadataCache
-from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig, TopicConfig
+from pybroker.decisions.metadata_cache import MetadataCache
+from pybroker.decisions.topics import Topic
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import DEBUGGING, TopicPartition
 from pybroker.replication import failpoints
-from pybroker.replication.damage import Scrubbed
-from pybroker.replication.disk import DiskThreads
-from pybroker.replication.kraft_log import topic_settings
+from pybroker.replication.disks.damage import Scrubbed
+from pybroker.replication.disks.disk import DiskThreads
+from pybroker.replication.disks.kraft_log import topic_settings
+from pybroker.replication.disks.logdirs import FoundPartition, LogDir
 from pybroker.replication.leaders import NO_LEADER, Leader
-from pybroker.replication.logdirs import Found, LogDir
-from pybroker.replication.opening import Opener, Opening, Wanted
+from pybroker.replication.opening import Opener, Opening, WantedReplica
 from pybroker.replication.recording import Recorder
 from pybroker.replication.replica import LEADER, Replica
 from pybroker.replication.throttles import throttles_of
-from pybroker.replication.validation import Rules
+from pybroker.replication.validation import RecordRules
 from pybroker.replication.workers import Workers
 
 log = logging.getLogger(__name__)
 
 Hear = Callable[[str, bytes], object]
-"""Called with the kind of a fetcher's letter, and the letter."""
+"""Called with the kind of a fetcher's message, and the message."""
 
 
 class Replicas:
@@ -48,14 +48,16 @@ class Replicas:
         log_dirs: Sequence[LogDir],
         given_up: Container[str] = (),
         open_files_max: int = 0,
+        on_joining: Callable[[Replica], object] = lambda replica: None,
     ) -> None:
-        """`open_files_max`: descriptors that segments have at most, fewer than partitions perhaps; 0: no limit."""
+        """`open_files_max`: the most descriptors for segments, perhaps fewer than partitions; 0: no limit. `on_joining`
+        is called with a replica when a follower outside its ISR has caught up, if that is watched."""
         self._broker_id = broker_id
         self._config = config
         self._metadata = metadata
         self._dirs = log_dirs
         self._threads: int = config["num.recovery.threads.per.data.dir"]
-        self._core = core.Broker(open_files_max=open_files_max)
+        self._core = core.LogManager(open_files_max=open_files_max)
         failpoints.arm(self._core)
         self._opener = Opener(self._core, log_dirs, given_up)
         self._held: dict[TopicPartition, Replica] = {}
@@ -65,8 +67,7 @@ class Replicas:
         self._plane: core.Plane | None = None
         self._fetchers: dict[int, Hear] = {}
         self._published: dict[int, Replica] = {}  # by the plane's ids
-        self.on_joining: Callable[[Replica], object] | None = None
-        """Called with a replica one of whose followers outside the ISR has caught up, if that is watched."""
+        self._on_joining = on_joining
         for log_dir in log_dirs:
             log_dir.core = self._core
             if not log_dir.failure:
@@ -76,12 +77,12 @@ class Replicas:
         self.recorder = Recorder(self, self._opener.usable, self._disk)
 
     def _pool_threads(self) -> int:
-        """They make, flush and delete logs: they wait for fsyncs, which the file system does together."""
+        """The number of threads that open, flush and delete logs. They wait for fsyncs; file systems batch these."""
         background: int = self._config["background.threads"]
         return max(background, self._threads * len(self._dirs))
 
     def resize(self) -> None:
-        """Work with as many threads as the settings say now."""
+        """Apply changed numbers of threads in the settings."""
         self._threads = self._config["num.recovery.threads.per.data.dir"]
         self._workers.resize(self._pool_threads())
 
@@ -94,12 +95,12 @@ class Replicas:
 
     @property
     def lease_lapsed(self) -> bool:
-        """True if others may lead this broker's partitions without its knowledge: see `proof.py`."""
+        """True if other brokers may lead this broker's partitions without its knowledge: see `proof.py`."""
         return self._core.lease_lapsed
 
     @property
     def lease_lost(self) -> bool:
-        """True from the loss of the registration until the controller has spoken to the next one."""
+        """True from the loss of the registration until the controller has sent roles to the next one."""
         return self._core.lease_lost
 
     def __len__(self) -> int:
@@ -110,14 +111,14 @@ class Replicas:
 
     @property
     def log_dirs(self) -> Sequence[LogDir]:
-        """Where they lie: those that cannot be used too."""
+        """All log dirs, including those that cannot be used."""
         return self._dirs
 
     def get(self, topic: str, partition: int) -> Replica | None:
         return self._held.get(TopicPartition(topic, partition))
 
     def leader(self, topic: str, partition: int, leader_epoch: int = -1) -> Replica:
-        """The replica to read from and append to, in the leader epoch that the client knows (-1: none), or offline.
+        """The replica to read from and append to, in the client's leader epoch (-1: not checked); it may be offline.
 
         Raises as `held` and Replica.check_leads do."""
         replica = self.held(topic, partition)
@@ -133,7 +134,7 @@ class Replicas:
         return replica
 
     def held(self, topic: str, partition: int) -> Replica:
-        """The replica here, whatever its role. Raises UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER."""
+        """The replica here, in any role. Raises UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER."""
         replica = self._held.get(TopicPartition(topic, partition))
         if replica is not None:
             return replica
@@ -142,7 +143,7 @@ class Replicas:
         raise KafkaError(errors.NOT_LEADER_OR_FOLLOWER, f"broker {self._broker_id} does not hold {topic}-{partition}")
 
     def leader_of(self, topic: str, partition: int) -> Leader:
-        """Who leads: as the role of the replica says, or where none is open here, as the metadata."""
+        """The leader by the role of the replica, or by the metadata if no replica is open here."""
         replica = self.get(topic, partition)
         if replica is not None and replica.log is not None:
             role = replica.log.role
@@ -154,59 +155,27 @@ class Replicas:
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
-    def survey(self, ids: Mapping[str, bytes]) -> Mapping[TopicPartition, Found]:
-        """Look what lies in the log dirs; see Opener. Raises StartError if a partition lies in two of them."""
+    def survey(self, ids: Mapping[str, bytes]) -> Mapping[TopicPartition, FoundPartition]:
+        """Find the partitions in the log dirs; see Opener. Raises StartError if a partition is in two of them."""
         return self._opener.survey(ids)
 
     def kafka_settings(self) -> Mapping[bytes, Mapping[str, str]]:
-        """The settings of topics, by topic id, as an earlier Kafka has left them in the log dirs."""
+        """The topic settings, by topic id, that an earlier Kafka left in the log dirs."""
         return topic_settings((log_dir.path for log_dir in self._opener.usable()), self._broker_id)
 
-    def directories(self, topic: Topic) -> Mapping[int, str]:
-        """The directory.id of the log dir of each partition: of those that were opened, else what is on record."""
-        known = dict(topic.directories)
-        for index in range(len(topic.partitions)):
-            replica = self.get(topic.name, index)
-            log_dir = replica.directory if replica is not None and replica.log is not None else None
-            if log_dir is not None and log_dir.id is not None:
-                known[index] = log_dir.id
-        return known
-
     def directory_of(self, key: TopicPartition) -> str | None:
-        """Where a partition lies, open or not; None if nowhere."""
+        """The directory of a partition, open or not; None if there is none."""
         return self._opener.directory_of(key)
 
-    async def open(self, topics: Iterable[Topic], *, first: int = 0, new: bool) -> None:
-        """Open or create this broker's replicas of these topics from partition `first` on, and lead them alone; what
-        fails is offline.
-
-        `new`: nothing of these partitions can be on disk, none is made where one cannot be (KAFKA_STORAGE_ERROR), and
-        clients are served them once they are shown."""
-        opened = await self._open_all(
-            [
-                Wanted(TopicPartition(topic.name, index), topic.id, topic.config, topic.directories.get(index), state)
-                for topic in topics
-                for index, state in enumerate(topic.partitions)
-                if index >= first and self._broker_id in state.replicas
-            ],
-            new,
-        )
-        if new and (failed := next((replica for replica in opened if replica.log is None), None)):
-            await self.remove([replica.key for replica in opened])
-            raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"{failed.key} cannot be made: {failed.failure}")
-        if not new:
-            for replica in opened:
-                self._publish(replica)
-
-    async def open_in_no_role(self, wanted: Iterable[Wanted]) -> list[Replica]:
-        """Open or create these, neither led nor followed until it is said; what fails is offline."""
-        opened = await self._open_all(wanted, False)
+    async def open(self, wanted: Iterable[WantedReplica]) -> list[Replica]:
+        """Open or create these replicas, without a role; those that fail are offline."""
+        opened = await self._open_all(wanted)
         for replica in opened:
             self._publish(replica)
         return opened
 
     def let_go(self, key: TopicPartition) -> None:
-        """Hold a replica that may open no longer: it is opened as if it had never been tried."""
+        """Drop a replica that could not be opened but may open now, so that it is opened as if for the first time."""
         replica = self._held.get(key)
         if replica is not None and replica.may_open:
             assert replica.directory is not None
@@ -214,27 +183,28 @@ class Replicas:
             self._opener.begun[key] = replica.directory
             del self._held[key]
 
-    async def _open_all(self, wanted: Iterable[Wanted], new: bool) -> list[Replica]:
-        """Each log dir has threads of its own."""
+    async def _open_all(self, wanted: Iterable[WantedReplica]) -> list[Replica]:
+        """Open replicas, on separate threads for each log dir."""
         shares: dict[LogDir, list[Opening]] = {}
         opened: list[Replica] = []
-        settings: dict[str, tuple[TopicConfig, dict[str, int], Rules]] = {}
+        settings: dict[str, tuple[TopicConfig, dict[str, int], RecordRules]] = {}
         for each in wanted:
             if each.key.topic not in settings:
                 config = TopicConfig(self._config, each.config, stored=True)
                 if config.problems:
                     reason = "; ".join(config.problems)
                     event(log, logging.WARNING, "settings ignored", topic=each.key.topic, reason=reason)
-                settings[each.key.topic] = config, config.core(), Rules.of(config)
+                settings[each.key.topic] = config, config.core(), RecordRules.of(config)
             replica = Replica(each.key, each.topic_id, *settings[each.key.topic], self._disk, self._broker_id)
             opened.append(replica)
-            log_dir, made = self._opener.place(replica, each.directory, new)
+            log_dir, made = self._opener.place(replica, each.directory, each.new)
             if log_dir is not None:
                 log_dir.placed += 1
-                shares.setdefault(log_dir, []).append(Opening(replica, each.state, made))
+                shares.setdefault(log_dir, []).append(Opening(replica, each.sole_epoch, made))
         loop = asyncio.get_running_loop()
         work = []
         for log_dir, share in shares.items():
+            new = all(opening.new for opening in share)
             threads = min(self._config["background.threads"] if new else self._threads, len(share))
             for i in range(threads):
                 work.append(loop.run_in_executor(self._workers, self._opener.open_share, log_dir, share[i::threads]))
@@ -242,17 +212,10 @@ class Replicas:
         self._held.update((replica.key, replica) for replica in opened)
         return opened
 
-    def show(self, topic: Topic, first: int) -> None:
-        """Serve clients the partitions from `first` on, that were opened as new."""
-        for index in range(first, len(topic.partitions)):
-            replica = self.get(topic.name, index)
-            if replica is not None:
-                self._publish(replica)
-
     async def configure(self, topics: Sequence[Topic]) -> None:
-        """Go by the settings that these topics, and the broker under them, have now.
+        """Apply the present settings of these topics, and the broker's defaults for them.
 
-        On a thread: logs that are being appended to are waited for."""
+        On a thread, as it waits for running appends."""
         await asyncio.to_thread(self._configure, topics)
 
     def _configure(self, topics: Sequence[Topic]) -> None:
@@ -262,14 +225,14 @@ class Replicas:
         for topic in topics:
             if replicas := held.get((topic.name, topic.id)):
                 settings = TopicConfig(self._config, topic.config, stored=True)
-                rules, core_config = Rules.of(settings), settings.core()
+                rules, core_config = RecordRules.of(settings), settings.core()
                 for replica in replicas:
                     replica.configure(settings, core_config, rules)
 
     # -- the native plane ------------------------------------------------------------------------------------------
 
     def native_plane(self, **limits: Any) -> core.Plane:
-        """Make the plane that serves these replicas without Python; it is to be stopped before close()."""
+        """Create the plane that serves these replicas without Python. The caller must stop it before close()."""
         leader, follower = self.throttles
         self._plane = core.Plane(self._core, leader_throttle=leader, follower_throttle=follower, **limits)
         for replica in self:
@@ -277,51 +240,51 @@ class Replicas:
         return self._plane
 
     def resize_plane(self, reactors: int, fetchers: int) -> None:
-        """Have as many threads of the plane take new connections of clients, and to leaders; nothing without a plane.
-        Raises OSError and RuntimeError where there are no more."""
+        """Change the numbers of plane threads for new client connections and for fetchers; nothing without a plane.
+        Raises OSError and RuntimeError if no more threads can be started."""
         if self._plane is not None:
             self._plane.resize(reactors, fetchers)
 
     def plane_stats(self) -> "list[core.Reactor]":
-        """What each of the plane's reactors counts; nothing without a plane."""
+        """The counters of each of the plane's reactors; empty without a plane."""
         return self._plane.stats() if self._plane is not None else []
 
     def divert(self, on: bool) -> None:
-        """Let the handlers in Python execute Produce and Fetch as well, or the plane again; nothing without a plane."""
+        """Have Python's handlers execute Produce and Fetch, or (False) the plane again; nothing without a plane."""
         if self._plane is not None:
             self._plane.divert(on)
 
     def flush_times(self) -> "core.Histogram":
-        """How long each flush of a file took."""
+        """The durations of flushes of files."""
         return self._core.sync_times()
 
     def grown(self, key: int) -> None:
-        """The plane says that a partition grew that somebody in Python watches."""
+        """Handle the plane's notice that a watched partition grew."""
         replica = self._published.get(key)
         if replica is not None:
             replica.grown()
 
     def joining(self, key: int) -> None:
-        """The plane says that a follower outside the ISR of a partition has caught up."""
+        """Handle the plane's notice that a follower outside a partition's ISR has caught up."""
         replica = self._published.get(key)
-        if replica is not None and self.on_joining is not None:
-            self.on_joining(replica)
+        if replica is not None:
+            self._on_joining(replica)
 
     @property
     def is_native(self) -> bool:
-        """Is there a plane, which copies from leaders too?"""
+        """True if there is a plane, which copies from leaders too."""
         return self._plane is not None
 
-    def open_fetcher(self, fd: int, hear: Hear, **settings: Any) -> "core.Fetcher":
-        """Have the plane copy from the leader at the other end of a socket, which is the plane's from now on; `hear` is
-        handed the letters of the fetcher."""
+    def open_fetcher(self, fd: int, hear: Hear, **settings: Any) -> "core.LeaderConnection":
+        """Have the plane copy from the leader at the other end of a socket, which the plane owns from now on. `hear` is
+        called with the fetcher's messages."""
         assert self._plane is not None
-        fetcher = core.Fetcher(self._plane, fd, **settings)
+        fetcher = core.LeaderConnection(self._plane, fd, **settings)
         self._fetchers[fetcher.key] = hear
         return fetcher
 
     def fetched(self, key: int, kind: str, letter: bytes | None) -> None:
-        """The plane tells of a fetcher."""
+        """Pass on a message of one of the plane's fetchers."""
         hear = self._fetchers.pop(key, None) if kind == "closed" else self._fetchers.get(key)
         if hear is not None:
             hear(kind, letter or b"")
@@ -335,8 +298,8 @@ class Replicas:
             self._published[replica.plane_key] = replica
 
     async def truncate(self, replica: Replica, offset: int, leader_epoch: int) -> None:
-        """Cut the log of a replica back to `offset`, if it still follows in this leader epoch: nobody is served of it
-        meanwhile. One at a time, or the second would find it withdrawn and publish it once more. Raises core.LogError,
+        """Truncate a replica's log to `offset`, if it still follows in this leader epoch; the plane does not serve it
+        meanwhile. One truncation at a time: a second one would publish the replica too early. Raises core.LogError,
         KafkaError."""
         if replica.truncating is None:
             replica.truncating = asyncio.Lock()
@@ -348,9 +311,8 @@ class Replicas:
             finally:
                 if not replica.gone:
                     self._publish(replica)
-                    replica.grown()  # who began to wait meanwhile is not watched for yet
-                    if self.on_joining is not None:
-                        self.on_joining(replica)
+                    replica.grown()  # the plane does not watch yet for requests that began to wait meanwhile
+                    self._on_joining(replica)
 
     def _cut(self, replica: Replica, plane: "core.Plane | None", offset: int, leader_epoch: int) -> None:
         log = replica.partition()
@@ -361,27 +323,23 @@ class Replicas:
             log.truncate(offset, leader_epoch=leader_epoch)
 
     def _unpublish(self, replica: Replica) -> None:
-        """Python hears no more of it from the plane, which has still to withdraw it."""
+        """Ignore the plane's notices about a replica from now on; the plane must still withdraw it."""
         if replica.plane is not None:
             replica.plane = None
             del self._published[replica.plane_key]
 
     # -- deleting --------------------------------------------------------------------------------------------------
 
-    async def delete(self, topic: Topic, first: int = 0) -> None:
-        """Take a topic's replicas from view at once, tell those who wait, then have their files removed."""
-        await self.remove([TopicPartition(topic.name, index) for index in range(first, len(topic.partitions))])
-
     def deletable(self, key: TopicPartition) -> bool:
-        """Can its files be removed? Not those on a disk that failed, which would come back with the disk."""
+        """True if its files can be removed; files on a failed disk cannot, and would come back with it."""
         replica = self._held.get(key)
         if replica is not None and replica.log is not None:
             return not replica.log.offline
         return self.directory_of(key) is not None or len(self._opener.usable()) == len(self._dirs)
 
     async def remove(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Take replicas from view at once, tell those who wait, then have their files removed. Those whose files may
-        come back with their disk."""
+        """Unpublish replicas at once, wake waiting requests, then remove the files. Return the partitions whose files
+        may come back with their disk."""
         gone = {key: self._held.pop(key, None) for key in keys}
         self._opener.forget(gone)
         for replica in gone.values():
@@ -396,11 +354,11 @@ class Replicas:
     # -- upkeep, on the caller's thread ----------------------------------------------------------------------------
 
     def each(self, work: Callable[[core.Partition], object]) -> None:
-        """Do something to every open partition; what fails is logged and does not stop the rest."""
+        """Call `work` with every online log; an error is logged and does not stop the others."""
         self.each_replica(lambda replica: work(replica.partition()))
 
     def each_replica(self, work: Callable[[Replica], object], log_dir: LogDir | None = None) -> None:
-        """Of one log dir, or of all."""
+        """Call `work` with every online replica of one log dir, or of all; an error is logged."""
         for replica in self:
             if replica.log is None or replica.log.offline or replica.gone:
                 continue
@@ -416,24 +374,24 @@ class Replicas:
         return max((r.log.highest_producer_id for r in self if r.log is not None), default=-1)
 
     def open_files(self) -> tuple[int, int]:
-        """Descriptors that segments have now, and may have at most; 0 for no limit."""
+        """The descriptors that segments have now, and the most that they may have; 0 for no limit."""
         return self._core.open_files, self._core.open_files_max
 
     def close_idle_files(self) -> None:
-        """Close what nobody read from since the last call."""
+        """Close the files of sealed segments that were not read since the last call."""
         self._core.close_idle_files()
 
     def take_suspects(self) -> "list[tuple[core.Partition, int]]":
-        """Where reads met what is no batch since the last call: a log, and the base offset of the segment."""
+        """The segments in which reads met an invalid batch since the last call: (log, the segment's base offset)."""
         return self._core.take_suspects()
 
     def stop_cleaning(self) -> None:
-        """The broker is about to end: a round of compaction ends where it is."""
+        """Stop running compactions, as the broker is stopping."""
         self.ending = True
         self._core.stop_cleaning()
 
     def close(self) -> list[LogDir]:
-        """Flush and close every log, and record it; the log dirs where all of that went well. Waits for the disk."""
+        """Flush, record and close every log. Return the log dirs where all of that succeeded. Waits for the disk."""
         list(self._workers.map(_flush, self))
         self.recorder.record_log_starts({})
         self.recorder.record_recovery_points()
@@ -444,7 +402,7 @@ class Replicas:
         try:
             self._core.close()
         except (core.LogError, OSError) as problem:
-            event(log, logging.ERROR, "not closed cleanly", reason=problem)
+            event(log, logging.ERROR, "logs not closed cleanly", reason=problem)
             return []
         finally:
             self._let_go()
@@ -458,12 +416,12 @@ class Replicas:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Drop logs and plane, and with the last references their files, without waiting for the garbage collector."""
+        """Drop the references to logs and plane, so that their files close without waiting for garbage collection."""
         self._plane = None
         self._published.clear()
-        self._fetchers.clear()  # they may have been told of partitions, and not have looked yet
+        self._fetchers.clear()  # unhandled messages may refer to partitions
         for replica in self:
-            replica.log, replica.plane, replica.failure = None, None, "the broker ended"
+            replica.log, replica.plane, replica.failure = None, None, "the broker has stopped"
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
@@ -472,15 +430,15 @@ class Replicas:
         self._core.arm(point, "errno", error, times=times)
 
     def disarm(self) -> None:
-        """Let every file call do its work again."""
+        """Let all file calls succeed again."""
         self._core.disarm()
 
 
 def _flush(replica: Replica) -> None:
-    """Put all of a log on disk, and what goes with it."""
+    """Flush a log and write its checkpoints."""
     try:
         if replica.log is not None and not replica.log.offline:
             replica.log.flush()
             replica.log.write_checkpoints()
     except (core.LogError, OSError) as problem:
-        event(log, logging.ERROR, "not flushed", partition=replica.key, reason=problem)
+        event(log, logging.ERROR, "log not flushed", partition=replica.key, reason=problem)

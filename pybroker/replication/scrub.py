@@ -1,14 +1,14 @@
-"""Scrubbing: the CRCs of all batches in sealed segments are checked from time to time; what is bad is passed by.
+"""Scrubbing: the CRCs of all batches in sealed segments are checked from time to time; reads then skip the bad ones.
 
     due ──> each sealed segment of a log dir, step by step ──> scrub-checkpoint: when the pass began
-     └── log.scrub.interval.ms after the last pass, or somebody asked (`pybroker scrub` writes a 0 there)
+     └── log.scrub.interval.ms after the last pass, or on request (`pybroker scrub` writes a 0 there)
 
-The checkpoint is written when the pass is done. It says when the pass began: what was bad by then is found. It says how
-many segments could not be read, and how many partitions are offline; a log dir that is offline is answered for so.
+The checkpoint is written when the pass is done. It has the time when the pass began, as damage from before is found,
+and the number of segments and partitions that could not be read. A request for an offline log dir is answered so, too.
 
-A request that comes during a pass is overwritten with a time before it, so that who asked sees it and asks again.
+A request that comes during a pass is overwritten with an earlier time, so that the command sees it and asks again.
 
-A segment that a read found bad is checked at once. The rate is a bound for all log dirs of a broker together.
+A segment that a read found bad is checked at once. The rate limits all log dirs of a broker together.
 """
 
 import functools
@@ -24,9 +24,9 @@ from pybroker.clock import wall_ms
 from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.logs import event
-from pybroker.replication import checkpoints, damage
-from pybroker.replication.checkpoints import Pass
-from pybroker.replication.logdirs import LogDir
+from pybroker.replication.disks import checkpoints, damage
+from pybroker.replication.disks.checkpoints import Pass
+from pybroker.replication.disks.logdirs import LogDir
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 
@@ -34,18 +34,18 @@ log = logging.getLogger(__name__)
 
 STEP_BYTES = 1 << 20
 LOOK_S = 0.5
-"""Between two looks, while a pass waits, whether the rate is another one or the broker ends."""
+"""A waiting pass checks at this interval whether the rate was changed or the broker is stopping."""
 
 
 class Scrubber:
-    """`run()` does what is due."""
+    """`run()` scrubs the log dirs that are due."""
 
     def __init__(self, replicas: Replicas, config: BrokerConfig) -> None:
         self._replicas = replicas
         self._config = config
 
     def run(self) -> None:
-        """Check what reads found bad, then the log dirs that are due. Ends early where the broker is about to."""
+        """Check the segments that reads found bad, then the log dirs that are due. Ends early if the broker stops."""
         for partition, base in self._replicas.take_suspects():
             replica = self._replicas.get(partition.topic, partition.partition)
             if replica is not None and replica.log is partition:
@@ -57,12 +57,12 @@ class Scrubber:
                 elif self._is_due(log_dir):
                     self._scrub(log_dir)
             except OSError as problem:
-                if os.path.isdir(log_dir.path):  # what is gone the check of the log dir tells, once
+                if os.path.isdir(log_dir.path):  # a missing directory is logged by the check of the log dir
                     event(log, logging.ERROR, "log dir not scrubbed", directory=log_dir.path, reason=problem)
 
     def _is_due(self, log_dir: LogDir) -> bool:
         last_ms = read_last_ms(log_dir.path)
-        if last_ms is None:  # a log dir that is new counts from now on
+        if last_ms is None:  # the interval of a new log dir begins now
             self._record(log_dir, Pass(wall_ms()))
             return False
         self._replicas.scrubbed.last_pass_s[log_dir.path] = last_ms / 1000
@@ -74,7 +74,7 @@ class Scrubber:
         self._replicas.scrubbed.last_pass_s[log_dir.path] = done.began_ms / 1000
 
     def _refuse(self, log_dir: LogDir) -> None:
-        """Answer who asked for a pass over a log dir that is offline: nothing of it was checked."""
+        """Answer a request for an offline log dir: record that none of its partitions was checked."""
         if read_last_ms(log_dir.path) == 0:
             here = sum(replica.directory is log_dir for replica in self._replicas)
             self._record(log_dir, Pass(wall_ms(), max(1, here)))
@@ -93,7 +93,7 @@ class Scrubber:
         event(log, logging.INFO, "log dir scrubbed", directory=log_dir.path, bytes=size, damaged=spots, seconds=seconds)
 
     def _try(self, replica: Replica, work: Callable[[], object]) -> bool:
-        """Is it done, or the partition gone?"""
+        """Do `work`; False if it failed and the partition is not deleted."""
         try:
             work()
         except (core.LogError, KafkaError, OSError) as problem:
@@ -103,7 +103,7 @@ class Scrubber:
         return True
 
     def _check(self, replica: Replica) -> int:
-        """Check the sealed segments of a log; how many could not be, 1 for a partition that is offline."""
+        """Check the sealed segments of a log. Return how many could not be checked, 1 for an offline partition."""
         if replica.log is None:
             return 1
         failed = 0
@@ -117,7 +117,7 @@ class Scrubber:
         except FileNotFoundError:
             if base in _bases(replica.partition()):
                 raise
-            return  # retention was there
+            return  # retention removed the segment
         while not (scan.done or self._replicas.ending or replica.gone):
             at, began = scan.position, time.monotonic()
             scan.step(min(STEP_BYTES, self._rate))
@@ -130,7 +130,7 @@ class Scrubber:
         return rate
 
     def _pause(self, replica: Replica, done: int, began: float) -> None:
-        """Wait until `done` bytes are no more than the rate since `began`, which may be altered meanwhile."""
+        """Wait until `done` bytes since `began` are within the rate, which may change meanwhile."""
         while (left := done / self._rate - (time.monotonic() - began)) > 0:
             if self._replicas.ending or replica.gone:
                 return
@@ -142,11 +142,11 @@ def _bases(partition: core.Partition) -> list[int]:
 
 
 def ask(path: str | Path) -> int:
-    """Have the broker that uses a log dir begin a pass over it; when that was asked, in ms since the epoch.
+    """Request a pass over a log dir from the broker that uses it. Return the request's time, in ms since the epoch.
 
-    A pass that was under way may overwrite the request with the time of its own beginning, which is before this one.
-    Raises OSError; FileNotFoundError where the broker has not looked at the log dir yet."""
-    import tempfile  # a broker starts without it
+    A running pass may overwrite the request with the time of its own beginning, which is earlier. Raises OSError;
+    FileNotFoundError if the broker has not checked the log dir yet."""
+    import tempfile  # a broker does not need it
 
     checkpoint = checkpoint_of(path)
     known = os.stat(checkpoint)
@@ -156,7 +156,7 @@ def ask(path: str | Path) -> int:
         with open(made, "w") as file:
             file.write(checkpoints.write_scrubbed(Pass(0)))
         if (known.st_uid, known.st_gid) != (os.geteuid(), os.getegid()):
-            os.chown(name, known.st_uid, known.st_gid)  # root asks: the broker has to read it
+            os.chown(name, known.st_uid, known.st_gid)  # if root runs this, the broker must be able to read the file
         os.replace(name, checkpoint)
     except BaseException:
         os.unlink(name)
@@ -169,13 +169,13 @@ def checkpoint_of(path: str | Path) -> str:
 
 
 def read_last_ms(path: str | Path) -> int | None:
-    """When the last pass over a log dir began; 0 where somebody asked for one, None if nobody knows. Raises OSError."""
+    """The time when the last pass over a log dir began; 0 if a pass is requested, None if unknown. Raises OSError."""
     last = read_last(path)
     return None if last is None else last.began_ms
 
 
 def read_last(path: str | Path) -> Pass | None:
-    """The last pass over a log dir; None if nobody knows. Raises OSError."""
+    """The last pass over a log dir; None if unknown. Raises OSError."""
     try:
         return checkpoints.read_scrubbed(Path(checkpoint_of(path)).read_text("utf-8"))
     except (FileNotFoundError, UnicodeDecodeError, checkpoints.Malformed):

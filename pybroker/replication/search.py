@@ -1,6 +1,6 @@
-"""From a timestamp to a record: core finds the batch, here its records are looked through.
+"""Look-up of a record by timestamp: core finds the batch, this module searches its records.
 
-All of it waits for the disk. A compressed batch is decompressed with a bound on what it may become.
+All functions block on the disk. The size of a decompressed batch is limited.
 """
 
 from collections.abc import Callable
@@ -10,22 +10,22 @@ from pybroker import core
 from pybroker.protocol.compression import open_batch
 
 Wanted = Callable[[int, int], bool]
-"""Is this record the one, by its offset and timestamp?"""
+"""A predicate on a record's offset and timestamp."""
 
 
-class Found(NamedTuple):
-    """A record's place and time; -1 all over where there is none."""
+class FoundRecord(NamedTuple):
+    """A record's offset, time and leader epoch; all -1 if there is none."""
 
     offset: int
     timestamp_ms: int
     leader_epoch: int
 
 
-NOTHING = Found(-1, -1, -1)
+NOTHING = FoundRecord(-1, -1, -1)
 
 
 def _first_record(batch: bytes, wanted: Wanted) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record of a batch that is wanted."""
+    """The (offset, timestamp) of the first wanted record in a batch; None if there is none."""
     header = core.check_batch(batch)
     for offset, timestamp, *_ in core.walk_records(open_batch(batch, header), header):
         if header.is_log_append_time:
@@ -35,7 +35,7 @@ def _first_record(batch: bytes, wanted: Wanted) -> tuple[int, int] | None:
     return None
 
 
-def _in_batch(log: core.Partition, offset: int, wanted: Wanted) -> tuple[Found, int]:
+def _in_batch(log: core.Partition, offset: int, wanted: Wanted) -> tuple[FoundRecord, int]:
     """The first wanted record of the batch that holds `offset`, or NOTHING; and the offset after the batch."""
     piece = log.read(offset, 1).slice
     if piece is None:
@@ -46,14 +46,14 @@ def _in_batch(log: core.Partition, offset: int, wanted: Wanted) -> tuple[Found, 
         piece.close()
     header = core.check_batch(batch)
     record = _first_record(batch, wanted)
-    found = NOTHING if record is None else Found(*record, header.partition_leader_epoch)
+    found = NOTHING if record is None else FoundRecord(*record, header.partition_leader_epoch)
     return found, header.last_offset + 1
 
 
-def by_time(log: core.Partition, timestamp_ms: int, bound: int) -> Found:
+def by_time(log: core.Partition, timestamp_ms: int, bound: int) -> FoundRecord:
     """The first record below `bound` with that timestamp or a later one. Raises KafkaError, core.LogError.
 
-    Mostly it is in the batch that core finds. It is in a later one where DeleteRecords has cut into that batch."""
+    Usually it is in the batch that core finds; in a later one if DeleteRecords removed a part of that batch."""
     batch = log.offset_for_timestamp(timestamp_ms, bound=bound)
     if batch is None:
         return NOTHING
@@ -69,7 +69,7 @@ def by_time(log: core.Partition, timestamp_ms: int, bound: int) -> Found:
     return found if found.offset < bound else NOTHING
 
 
-def latest_time(log: core.Partition) -> Found:
+def latest_time(log: core.Partition) -> FoundRecord:
     """The first of the records with the largest timestamp (KIP-734). Raises KafkaError, core.LogError."""
     batch = log.max_timestamp()
     if batch is None:

@@ -1,4 +1,4 @@
-"""The throttles on replication (KIP-73): one rate for what this broker copies, one for what others copy from it."""
+"""The throttles on replication (KIP-73): one rate for copying as a follower, one for sending as a leader."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from pybroker.config import BrokerConfig
 
 
 class Throttles(NamedTuple):
-    """Buckets of the bytes of throttled partitions, by the role of the replica here."""
+    """Quota buckets for the bytes of throttled partitions, by the role of the replica here."""
 
     leader: core.QuotaBucket
     follower: core.QuotaBucket

@@ -5,30 +5,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from pybroker.cluster.image import Image
-from pybroker.cluster.metadata_cache import TopicStates
+from pybroker.decisions.image import Image
+from pybroker.decisions.metadata_cache import TopicStates
 from pybroker.logs import event
 
 log = logging.getLogger(__name__)
 
 
 def shared(topics: Iterable[tuple[str, bytes]]) -> set[bytes]:
-    """The ids that more than one of these (name, id) pairs has."""
+    """The ids that two or more of these (name, id) pairs share."""
     owners: dict[bytes, str] = {}
     return {topic_id for name, topic_id in topics if owners.setdefault(topic_id, name) != name}
 
 
 def is_taken(name: str, topic_id: bytes, owners: Mapping[bytes, str]) -> bool:
-    """True if another topic's log with this id lies here, by the names in `owners`; this is logged."""
+    """True if another topic's log here has this id, by the names in `owners`; this is logged."""
     owner = owners.get(topic_id, name)
     if owner != name:
-        reason = f"its topic id {topic_id.hex()} is that of {owner}, whose log lies here"
+        reason = f"its topic id {topic_id.hex()} is that of {owner}, whose log is here"
         event(log, logging.ERROR, "topic id of another topic", topic=name, reason=reason)
     return owner != name
 
 
 class KnownIds:
-    """Decides which topics of an UpdateMetadata the image takes; a refused one is logged once until it is taken."""
+    """Decides which topics of an UpdateMetadata are accepted; a refused one is logged once until it is accepted."""
 
     def __init__(self) -> None:
         self._refused: dict[str, bytes] = {}

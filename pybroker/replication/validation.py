@@ -1,14 +1,15 @@
-"""What a topic demands of records: that they can be read, keys, timestamps in time; and the codec they are kept in.
+"""A topic's rules for records: they must be readable, have keys, valid timestamps; and the codec to store them in.
 
-Kafka's LogValidator. Uncompressed records are walked by core at every append. Here is what takes longer, or what only
-some topics ask for: the inside of compressed batches (`record.validation`), keys, timestamps, a codec of its own.
+Kafka's LogValidator. Core walks uncompressed records at every append. This module has the slower checks, and those that
+only some topics require: the inside of compressed batches (`record.validation`), keys, timestamps, the topic's codec.
 """
 
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from pybroker import core, errors
 from pybroker.errors import KafkaError
-from pybroker.protocol.compression import BATCH_HEADER_BYTES, CODECS, LZ4, Buffer, compress, open_batch
+from pybroker.model import CODECS
+from pybroker.protocol.compression import BATCH_HEADER_BYTES, LZ4, Buffer, compress, open_batch
 
 ATTRIBUTES = slice(21, 23)
 CODEC_MASK = 0x07
@@ -18,27 +19,27 @@ ZSTD: Final = CODECS.index("zstd")
 LZ4_FLAGS_AT: Final = 61 + 4
 LZ4_INDEPENDENT: Final = 0x20
 MALFORMED, NO_KEY, TIMESTAMP = 1, 2, 3
-"""What core.check_records says of a record."""
+"""Reasons of core.check_records."""
 SHOWN = 3
-"""Bad records that a message tells; the answer's record_errors name them all."""
+"""An error message shows at most this many bad records; record_errors in the answer has them all."""
 
 
 class TopicSettings(Protocol):
-    """What the rules need of a topic's configuration (config.TopicConfig)."""
+    """The part of a topic's configuration (config.TopicConfig) that the rules use."""
 
     def __getitem__(self, name: str) -> Any: ...
     def timestamp_limits_ms(self) -> tuple[int, int]: ...
 
 
 class RecordFault(NamedTuple):
-    """What is wrong with one record; `batch_index` is its place in its batch."""
+    """The error of one record; `batch_index` is its index in its batch."""
 
     batch_index: int
     message: str
 
 
 class RefusedRecords(KafkaError):
-    """Records break rules of their topic, and none of their batch is taken; `faults` are those that an answer names."""
+    """Records break rules of their topic, and their batch is refused; `faults` are the errors for the answer."""
 
     def __init__(self, code: int, count: int, faults: list[RecordFault]) -> None:
         if code == errors.INVALID_TIMESTAMP:
@@ -53,9 +54,9 @@ class RefusedRecords(KafkaError):
         self.faults = faults
 
 
-class Rules(NamedTuple):
-    """What a topic demands of records; `codec` is the one they are stored in, None for whatever they come in; with
-    `envelope` nobody asks whether those of a compressed batch can be read."""
+class RecordRules(NamedTuple):
+    """A topic's rules for records. `codec`: the codec to store them in, None for the producer's. `envelope`: compressed
+    batches are accepted without reading their records."""
 
     envelope: bool
     need_keys: bool
@@ -65,7 +66,7 @@ class Rules(NamedTuple):
     level: int | None
 
     @classmethod
-    def of(cls, config: TopicSettings) -> "Rules":
+    def of(cls, config: TopicSettings) -> "RecordRules":
         before, after = config.timestamp_limits_ms()
         if config["message.timestamp.type"] == "LogAppendTime":
             before = after = NO_LIMIT  # the producer's timestamps are replaced
@@ -77,22 +78,23 @@ class Rules(NamedTuple):
 
     @property
     def looks_inside(self) -> bool:
-        """Records must be seen, whatever batch they come in."""
+        """True if the records of every batch must be checked."""
         return self.need_keys or self.before_ms != NO_LIMIT or self.after_ms != NO_LIMIT
 
     def concern(self, batch: Buffer) -> bool:
-        """Whether this batch must go through `apply` before it is appended."""
+        """True if this batch must go through `apply` before it is appended."""
         codec = _codec_of(batch)
         if self.looks_inside or (self.codec is not None and codec != self.codec):
             return True
         return bool(codec) and not self.envelope
 
 
-def apply(rules: Rules, batch: Buffer, now_ms: int, where: object) -> Buffer:
-    """The batch as its topic wants it stored; `where` is the partition, for messages. Not for the event loop's thread.
+def apply(rules: RecordRules, batch: Buffer, now_ms: int, where: object) -> Buffer:
+    """Check a batch, and return it as its topic stores it; `where` is the partition, for messages. Blocks: not for the
+    event loop's thread.
 
-    Raises RefusedRecords, KafkaError 10, 76 or 87 where it cannot be decompressed or read, core.LogError where it is no
-    batch."""
+    Raises RefusedRecords; MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE or INVALID_RECORD if the records cannot be
+    decompressed or read; core.LogError if it is not a batch."""
     header = core.check_batch(batch)
     if header.size != len(batch) or header.is_control or header.codec >= len(CODECS):
         return batch  # core refuses it
@@ -111,8 +113,8 @@ def apply(rules: Rules, batch: Buffer, now_ms: int, where: object) -> Buffer:
 
 
 def _open(batch: Buffer, header: core.BatchHeader) -> Buffer:
-    """The records, decompressed. What is wrong with them is INVALID_RECORD: the CRC is right, and a client that is told
-    CORRUPT_MESSAGE would send them again."""
+    """Decompress the records. Raises INVALID_RECORD for bad ones: the CRC is right, and after CORRUPT_MESSAGE a client
+    would send them again."""
     try:
         plain = open_batch(batch, header, strict=True)
     except KafkaError as problem:
@@ -120,11 +122,11 @@ def _open(batch: Buffer, header: core.BatchHeader) -> Buffer:
             raise
         raise KafkaError(errors.INVALID_RECORD, problem.message) from None
     if header.codec == LZ4 and not batch[LZ4_FLAGS_AT] & LZ4_INDEPENDENT:
-        raise KafkaError(errors.INVALID_RECORD, "blocks of its lz4 frame refer to each other, which Java does not read")
+        raise KafkaError(errors.INVALID_RECORD, "its lz4 frame has linked blocks, which Java clients cannot read")
     if header.codec == ZSTD:
         frames = memoryview(batch)[BATCH_HEADER_BYTES : header.size]
         if not core.zstd_frames_are_strict(frames, len(plain)):
-            raise KafkaError(errors.INVALID_RECORD, "its zstd frame is one that not every library reads")
+            raise KafkaError(errors.INVALID_RECORD, "its zstd frame cannot be read by every zstd library")
     return plain
 
 

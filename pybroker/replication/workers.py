@@ -1,26 +1,29 @@
-"""A pool of threads whose number may change while it works."""
+"""A thread pool that can be resized while it works."""
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Any
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Workers(Executor):
-    """What was submitted before a change is finished by the threads that there were; `threads` is their number now."""
+    """A thread pool of `threads` threads. After a resize, the old threads finish the work submitted before."""
 
     def __init__(self, threads: int, name: str) -> None:
         self.threads = threads
         self._name = name
         self._lock = threading.Lock()
-        self._pools = [ThreadPoolExecutor(threads, name)]  # the last one takes what comes
+        self._pools = [ThreadPoolExecutor(threads, name)]  # the last one takes new work
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         with self._lock:
             return self._pools[-1].submit(fn, *args, **kwargs)
 
     def resize(self, threads: int) -> None:
-        """Work with so many threads from now on."""
+        """Run new work on this many threads."""
         with self._lock:
             if threads == self.threads:
                 return

@@ -1,1 +1,1 @@
-"""Who somebody is, and what they may do: SASL, credentials, principals, ACLs. No I/O."""
+"""Authentication and authorization: SASL, TLS, credentials, principals, ACLs and quotas."""

@@ -1,10 +1,10 @@
-"""The rules that hold now, and who hears of denials."""
+"""Answers authorization queries by the current ACLs, and reports denials."""
 
 from collections.abc import Callable
 from typing import Final
 
 from pybroker.security.acls import Operation, ResourceType
-from pybroker.security.authorizer import Rules
+from pybroker.security.authorizer import AclRules
 from pybroker.security.principals import host_text
 
 FOUND_MAX: Final = 4096
@@ -16,24 +16,24 @@ Denied = Callable[[str, str, Operation, ResourceType, str], object]
 
 
 class Access:
-    """Answers for one broker, by rules that are replaced as a whole when ACLs change."""
+    """Authorizes for one broker, by rules that are replaced as a whole when ACLs change."""
 
     def __init__(self, super_users: frozenset[str], allow_everyone: bool, denied: Denied) -> None:
         self.super_users = super_users
         self.number = 1
-        """Of the rules that hold now."""
+        """The version of the current rules."""
         self.on_replaced: list[Callable[[int], object]] = []
-        """Who hears of other rules: their number."""
-        self._rules = Rules(super_users, allow_everyone)
+        """Called with the new version when the rules are replaced."""
+        self._rules = AclRules(super_users, allow_everyone)
         self._found: dict[tuple[str, str, ResourceType, str], int] = {}  # cached answers of these rules, as bits
         self._denied = denied
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> AclRules:
         return self._rules
 
-    def replace(self, rules: Rules) -> None:
-        """Go by other rules from now on."""
+    def replace(self, rules: AclRules) -> None:
+        """Replace the current rules."""
         self._rules = rules
         self._found = {}
         self.number += 1
@@ -41,13 +41,13 @@ class Access:
             hear(self.number)
 
     def is_super(self, principal: str) -> bool:
-        """May this principal do everything, whatever the ACLs say?"""
+        """True if this principal may do everything, regardless of ACLs."""
         return principal in self.super_users
 
     def may(
         self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str, *, told: bool = True
     ) -> bool:
-        """`told` False: nobody hears of a denial. `host` is a peer's address as sockets have it."""
+        """True if an operation is allowed. `host` is the peer's socket address. A denial is reported by default."""
         key = principal, host, kind, name
         bits = self._found.get(key)
         if bits is None:
@@ -62,12 +62,12 @@ class Access:
         return allowed
 
     def may_to_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """May it be done to any resource of a type? (KIP-679)"""
+        """True if an operation is allowed on any resource of a type (KIP-679)."""
         allowed = self.rules.authorize_any(principal, host_text(host), operation, kind)
         if not allowed:
-            self._denied(principal, host, operation, kind, "any")
+            self._denied(principal, host, operation, kind, "(any)")
         return allowed
 
     def operations(self, principal: str, host: str, kind: ResourceType, name: str) -> int:
-        """What may be done, as bits."""
+        """The allowed operations, as bits."""
         return self.rules.authorized_operations(principal, host_text(host), kind, name)

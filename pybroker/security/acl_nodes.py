@@ -9,9 +9,9 @@
     /kafka-acl-extended-changes/acl_changes_N     the prefixed one
         {"version":1,"resourceType":"TOPIC","name":"pay-","patternType":"PREFIXED"}
 
-Types and operations are in CamelCase in the first two. Notifications have Kafka's enum names: any other name it loses,
-without a word. Nothing here raises for what a node holds. Kafka does, and does not start; or it takes broken JSON for
-no ACLs, which opens what a Deny had closed. Here such a node is unreadable, and `Rules` deny what it is about.
+Types and operations are in CamelCase in the first two. Notifications have Kafka's enum names: Kafka silently ignores
+other names. Malformed data never raises here. Kafka fails to start with it, or takes broken JSON as no ACLs, which
+lifts a Deny. Here such a node is unreadable, and `AclRules` denies its resource.
 """
 
 import json
@@ -27,24 +27,24 @@ PREFIXED_ACLS = "/kafka-acl-extended/prefixed"
 CHANGES = "/kafka-acl-changes"
 EXTENDED_CHANGES = "/kafka-acl-extended-changes"
 CHANGE = "acl_changes_"
-"""What the sequential nodes below both begin with."""
+"""The prefix of the sequential nodes below both."""
 ROOTS = {PatternType.LITERAL: ACLS, PatternType.PREFIXED: PREFIXED_ACLS}
 TYPES = tuple(each for each in ResourceType if each.concrete)
 PERSISTENT = (
     ACLS, *(f"{ACLS}/{each.text}" for each in TYPES), CHANGES, "/kafka-acl-extended", PREFIXED_ACLS,
     *(f"{PREFIXED_ACLS}/{each.text}" for each in TYPES), EXTENDED_CHANGES,
 )  # fmt: skip
-"""What must exist before anything else is written, parents first."""
+"""Nodes that must exist before any other is written, parents first."""
 
 
 class Unreadable(NamedTuple):
-    """What a node holds is none of the formats; `why` completes "its ACLs are unreadable: "."""
+    """The result for a node whose data is malformed; `why` completes "its ACLs are unreadable: "."""
 
     why: str
 
 
 class Notification(NamedTuple):
-    """A change as it is to be written: a sequential node whose path begins so."""
+    """A change notification to write: a sequential node with this path prefix."""
 
     path: str
     data: bytes
@@ -54,17 +54,17 @@ class Notification(NamedTuple):
 
 
 def path(resource: ResourcePattern) -> str:
-    """Where its ACLs are. The name stands as it is: `check_name` has seen that it can."""
+    """The path of a resource's ACLs. The name is not escaped: `check_name` has checked it."""
     return f"{ROOTS[resource.pattern]}/{resource.type.text}/{resource.name}"
 
 
 def resource_type(name: str) -> ResourceType | None:
-    """The type whose node has this name; None for one of a newer Kafka's, which is to be passed over with a warning."""
+    """The type whose node has this name; None for a type of a newer Kafka, to skip with a warning."""
     return next((each for each in TYPES if each.text == name), None)
 
 
 def dump_acls(acls: Iterable[Acl]) -> bytes:
-    """Sorted, so that the same ACLs are the same bytes."""
+    """The data of a node with these ACLs; sorted, so that equal ACLs give equal bytes."""
     entries = [
         {
             "principal": acl.principal,
@@ -78,7 +78,7 @@ def dump_acls(acls: Iterable[Acl]) -> bytes:
 
 
 def load_acls(data: bytes) -> frozenset[Acl] | Unreadable:
-    """The ACLs that a node holds; none where it is empty, as Kafka has it."""
+    """The ACLs in a node; an empty node has none, as in Kafka."""
     if not data:
         return frozenset()
     try:
@@ -93,7 +93,7 @@ def load_acls(data: bytes) -> frozenset[Acl] | Unreadable:
 
 
 def _acl(held: Any) -> Acl:
-    """Raises ValueError, TypeError or KeyError."""
+    """The ACL in an entry. Raises ValueError, TypeError or KeyError."""
     principal = _text(held["principal"])
     if ":" not in principal:
         raise ValueError(f"{shown(principal)} is no principal")
@@ -105,7 +105,7 @@ def _acl(held: Any) -> Acl:
 
 
 def dump_change(resource: ResourcePattern) -> Notification:
-    """What tells the other brokers that the ACLs of this resource changed."""
+    """The notification to other brokers that the ACLs of this resource changed."""
     if resource.pattern is PatternType.LITERAL:
         return Notification(f"{CHANGES}/{CHANGE}", f"{resource.type.name}:{resource.name}".encode())
     held = {
@@ -118,7 +118,7 @@ def dump_change(resource: ResourcePattern) -> Notification:
 
 
 def load_change(data: bytes) -> ResourcePattern | None:
-    """The literal pattern that a node of CHANGES is about; None if nobody can tell: anything may have changed."""
+    """The literal pattern in a node of CHANGES; None if it is unreadable: any ACL may have changed."""
     try:
         kind, _, name = data.decode().partition(":")
         return _resource(kind, name, PatternType.LITERAL)
@@ -127,7 +127,7 @@ def load_change(data: bytes) -> ResourcePattern | None:
 
 
 def load_extended_change(data: bytes) -> ResourcePattern | None:
-    """The same for a node of EXTENDED_CHANGES, which may be about a literal pattern too."""
+    """The pattern in a node of EXTENDED_CHANGES, prefixed or literal; None if it is unreadable."""
     try:
         held = _load(data)
         return _resource(_text(held["resourceType"]), _text(held["name"]), PatternType.of(_text(held["patternType"])))
@@ -136,9 +136,8 @@ def load_extended_change(data: bytes) -> ResourcePattern | None:
 
 
 def _resource(kind: str, name: str, pattern: PatternType) -> ResourcePattern | None:
-    """None if no node can be so called. The type by either of its names: what Kafka loses is read again all the same.
-
-    Raises ValueError."""
+    """The resource; None if this is not a valid node name. Accepts both names of a type, also the one that Kafka
+    ignores. Raises ValueError."""
     return ResourcePattern(ResourceType.of(kind.replace("_", "")), name, pattern) if is_node_name(name) else None
 
 
@@ -149,19 +148,19 @@ def _dump(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _load(data: bytes) -> dict[str, Any]:
-    """Raises ValueError, KeyError or RecursionError."""
+def _load(data: bytes) -> dict[str, object]:
+    """The JSON object in a node. Raises ValueError, KeyError or RecursionError."""
     held = json.loads(data)
     if not isinstance(held, dict):
         raise ValueError("it is not a JSON object")
     version = held["version"]
     if type(version) is not int or version != VERSION:
-        raise ValueError(f"its version is {repr(version)[:20]}, and this broker reads {VERSION}")
+        raise ValueError(f"its version is {repr(version)[:20]}, but this broker reads only {VERSION}")
     return held
 
 
 def _text(held: object) -> str:
     if not isinstance(held, str):
-        raise ValueError(f"{repr(held)[:100]} is no text")
-    held.encode()  # half a character, which nobody could send
+        raise ValueError(f"{repr(held)[:100]} is not a string")
+    held.encode()  # ValueError for an unpaired surrogate, which cannot be sent
     return held

@@ -1,10 +1,10 @@
-"""ACLs with Kafka's names and numbers: what one says, what a filter of ACLs matches, and which may be created.
+"""ACLs with Kafka's names and numbers: their parts, filters of ACLs, and the rules for new ones.
 
-    AclBinding    ResourcePattern    Topic, pay-, Prefixed        what it is about
-                  Acl                User:ann, *, Read, Allow     who, from where, may do what
+    AclBinding    ResourcePattern    Topic, pay-, Prefixed        the resources
+                  Acl                User:ann, *, Read, Allow     principal, host, operation, permission
 
-An enum's number is its code on the wire. Its name is Kafka's enum name, as notifications have it (TRANSACTIONAL_ID);
-`text` is the name of the same thing in paths and in the ACLs of a znode (TransactionalId).
+An enum's number is its code on the wire. Its name is Kafka's enum name, as in notifications (TRANSACTIONAL_ID); `text`
+is its name in paths and in the ACLs of a znode (TransactionalId).
 
 Source: org.apache.kafka.common.acl, .resource and .utils.SecurityUtils of Kafka 3.9.
 """
@@ -19,11 +19,11 @@ from pybroker.config.settings import shown
 from pybroker.errors import KafkaError
 
 WILDCARD = "*"
-"""The name of the literal pattern that is about every resource of a type, and the host that is every host."""
+"""The name of the literal pattern for every resource of a type, and the host that stands for every host."""
 EVERYBODY = "User:*"
-"""The principal of an ACL that is about all principals, of whatever type."""
+"""The principal of an ACL for all principals, of any type."""
 CLUSTER_NAME = "kafka-cluster"
-"""The one resource of the type Cluster."""
+"""The only resource of the type Cluster."""
 
 
 class _Named(IntEnum):
@@ -31,20 +31,20 @@ class _Named(IntEnum):
 
     @property
     def text(self) -> str:
-        """Its name in CamelCase."""
+        """The name in CamelCase."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """The one with this name in CamelCase, capitals or not. ValueError for one that an ACL cannot have."""
+        """The member with this CamelCase name, in any case. ValueError for one that an ACL cannot have."""
         known: dict[str, Self] = _by_text(cls)
         if text.upper() not in known:
-            raise ValueError(f"{shown(text)} is none of {', '.join(each.text for each in known.values())}")
+            raise ValueError(f"{shown(text)} is not one of {', '.join(each.text for each in known.values())}")
         return known[text.upper()]
 
     @property
     def concrete(self) -> bool:
-        """May an ACL have it? The others are for filters, or for what is newer than this broker."""
+        """True if an ACL can have this value; others are for filters, or for values of a newer Kafka."""
         return self.name not in ("UNKNOWN", "ANY", "MATCH")
 
 
@@ -53,12 +53,12 @@ E = TypeVar("E", bound=_Named)
 
 @functools.cache
 def _by_text(kind: type[E]) -> dict[str, E]:
-    """Those that an ACL can have."""
+    """The members that an ACL can have, by upper-case name."""
     return {each.text.upper(): each for each in kind if each.concrete}
 
 
 class ResourceType(_Named):
-    """What can be protected."""
+    """The types of resources that ACLs protect."""
 
     UNKNOWN = 0
     ANY = 1
@@ -71,7 +71,8 @@ class ResourceType(_Named):
 
 
 class PatternType(_Named):
-    """How a name is meant. ANY and MATCH are for filters: as it is in either way, and what applies to it."""
+    """The meaning of a resource name. ANY and MATCH are for filters: ANY matches the same name in both pattern types,
+    MATCH all patterns that apply to the name."""
 
     UNKNOWN = 0
     ANY = 1
@@ -81,7 +82,7 @@ class PatternType(_Named):
 
 
 class Operation(_Named):
-    """What can be done to a resource. In the bits of `authorized_operations` each is 1 << its number."""
+    """The operations on a resource. In the bits of `authorized_operations` each is 1 << its number."""
 
     UNKNOWN = 0
     ANY = 1
@@ -101,7 +102,7 @@ class Operation(_Named):
 
 
 class Permission(_Named):
-    """Whether an ACL gives or takes."""
+    """The effect of an ACL."""
 
     UNKNOWN = 0
     ANY = 1
@@ -110,7 +111,7 @@ class Permission(_Named):
 
 
 class ResourcePattern(NamedTuple):
-    """One resource, or with PREFIXED all whose names begin so."""
+    """One resource, or with PREFIXED all whose names have this prefix."""
 
     type: ResourceType
     name: str
@@ -121,7 +122,7 @@ class ResourcePattern(NamedTuple):
 
 
 class Acl(NamedTuple):
-    """Whether a principal, like User:ann, may do an operation from a host."""
+    """An operation that a principal, like User:ann, is allowed or denied from a host."""
 
     principal: str
     host: str
@@ -130,14 +131,14 @@ class Acl(NamedTuple):
 
 
 class AclBinding(NamedTuple):
-    """An ACL and what it is about."""
+    """An ACL and its resource pattern."""
 
     resource: ResourcePattern
     acl: Acl
 
 
 class AclFilter(NamedTuple):
-    """Which ACLs are asked for; None and ANY are whichever."""
+    """A filter of ACLs; None and ANY match every value."""
 
     type: ResourceType
     name: str | None
@@ -148,11 +149,12 @@ class AclFilter(NamedTuple):
     permission: Permission
 
     def matches(self, binding: AclBinding) -> bool:
-        """Operations are compared as they stand: READ does not find an ACL for ALL, nor Describe one for READ."""
+        """True if an ACL matches. Operations must be equal: READ does not match an ACL for ALL, nor DESCRIBE one for
+        READ."""
         return self.matches_resource(binding.resource) and self.matches_acl(binding.acl)
 
     def matches_acl(self, acl: Acl) -> bool:
-        """True if it matches an ACL of a resource that it is about."""
+        """True if the filter matches an ACL of a resource that it matches."""
         return (
             self.principal in (None, acl.principal)
             and self.host in (None, acl.host)
@@ -161,13 +163,13 @@ class AclFilter(NamedTuple):
         )
 
     def resource(self) -> ResourcePattern | None:
-        """Return the one resource that it is about; None if there may be others."""
+        """The only resource that the filter can match; None if there may be others."""
         if self.name is None or self.type is ResourceType.ANY or not self.pattern.concrete:
             return None
         return ResourcePattern(self.type, self.name, self.pattern)
 
     def matches_resource(self, resource: ResourcePattern) -> bool:
-        """Is it about this resource? With MATCH a name finds its literal, the literal `*` and the prefixes of it."""
+        """True if the filter matches this resource. With MATCH: the literal name, the literal `*` and its prefixes."""
         if self.type not in (ResourceType.ANY, resource.type):
             return False
         if self.pattern not in (PatternType.ANY, PatternType.MATCH, resource.pattern):
@@ -185,7 +187,7 @@ def acl_filter(
     resource_type: int, name: str | None, pattern: int, principal: str | None, host: str | None,
     operation: int, permission: int,
 ) -> AclFilter:  # fmt: skip
-    """The filter of a request's numbers. Raises INVALID_REQUEST for 0 and for numbers that Kafka 3.9 does not have."""
+    """The filter from a request's codes. Raises INVALID_REQUEST for 0 and for codes that Kafka 3.9 does not have."""
     return AclFilter(
         _known(ResourceType, resource_type, "resource type"), name, _known(PatternType, pattern, "pattern type"),
         principal, host, _known(Operation, operation, "operation"), _known(Permission, permission, "permission type"),
@@ -195,10 +197,10 @@ def acl_filter(
 def new_acl(
     resource_type: int, name: str, pattern: int, principal: str, host: str, operation: int, permission: int
 ) -> AclBinding:
-    """The ACL that an entry of CreateAcls describes. Raises INVALID_REQUEST.
+    """The ACL in an entry of CreateAcls. Raises INVALID_REQUEST.
 
-    Like Kafka it accepts a host that is none, a name that no topic can have, an operation that the type lacks, and a
-    principal of a type that nobody has. Such an ACL matches nobody."""
+    Like Kafka this accepts an invalid host, an invalid topic name, an operation that the resource type does not have,
+    and a principal of an unknown type. Such an ACL never matches."""
     resource = ResourcePattern(
         _concrete(ResourceType, resource_type, "resource type"), name, _concrete(PatternType, pattern, "pattern type")
     )
@@ -209,41 +211,41 @@ def new_acl(
 
 
 _NO_NODE = re.compile("[/\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
-"""What ZooKeeper takes in no name; the last range is two characters of the one before it in Java."""
+"""Characters that ZooKeeper does not allow in names; in Java the last range is surrogate pairs of the range before."""
 
 
 def is_node_name(name: str) -> bool:
-    """Can a znode be called so?"""
+    """True if this is a valid znode name."""
     return name not in ("", ".", "..") and not _NO_NODE.search(name)
 
 
 def check_name(resource: ResourcePattern) -> None:
-    """Raises INVALID_REQUEST where no ACL can be about a resource of this name: it is the name of a znode too."""
+    """Raise INVALID_REQUEST for a resource name that ACLs cannot have: it must also be a valid znode name."""
     name = resource.name
     if not name:
         raise _bad("the name of a resource cannot be empty")
     if resource.type is ResourceType.CLUSTER and name != CLUSTER_NAME:
         raise _bad(f"the cluster's name is {CLUSTER_NAME}, not {shown(name)}")
     if not is_node_name(name):
-        raise _bad(f"the name of a resource is that of a node in ZooKeeper, which {shown(name)} cannot be")
+        raise _bad(f"a resource name must be a valid ZooKeeper node name, which {shown(name)} is not")
 
 
 def check_principal(principal: str) -> None:
-    """Raises INVALID_REQUEST unless it has a type and a name, whichever: User:ann."""
+    """Raise INVALID_REQUEST unless a principal has a type and a name, like User:ann."""
     if ":" not in principal:
         raise _bad(f"{shown(principal)} is no principal: write its type and its name, like User:ann")
 
 
 def _known(kind: type[E], code: int, what: str) -> E:
     if code == 0 or code not in kind.__members__.values():
-        raise _bad(f"there is no {what} {code}")
+        raise _bad(f"unknown {what} {code}")
     return kind(code)
 
 
 def _concrete(kind: type[E], code: int, what: str) -> E:
     found = _known(kind, code, what)
     if not found.concrete:
-        raise _bad(f"an ACL cannot have the {what} {found.name}: that is for filters")
+        raise _bad(f"an ACL cannot have the {what} {found.name}: it is only for filters")
     return found
 
 

@@ -1,19 +1,19 @@
-"""May this principal, from this host, do that to this resource? The rules of Kafka's AclAuthorizer.
+"""Authorizes operations by ACLs, with the rules of Kafka's AclAuthorizer.
 
-The ACLs that count are those of the literal name, of the literal `*`, and of each prefix of the name:
+The ACLs that apply are those of the literal name, of the literal `*`, and of each prefix of the name:
 
-    a super user                               may
-    no ACL counts, whoever they are for        may if allow.everyone.if.no.acl.found
-    one denies it to the principal             may not
-    one allows it to the principal             may
-    else                                       may not
+    a super user                        allowed.
+    no ACLs apply to the resource       allowed if allow.everyone.if.no.acl.found.
+    an ACL denies it to the principal   denied.
+    an ACL allows it to the principal   allowed.
+    otherwise                           denied.
 
-How specific an ACL is plays no part. An Allow of Read, Write, Delete or Alter is one of Describe too, and an Allow of
-AlterConfigs one of DescribeConfigs; a Deny denies what it says and no more. A resource whose ACLs are unreadable is
-denied to all but super users: with a prefix, or `*`, that is everything that it is about.
+It does not matter how specific an ACL is. An Allow of Read, Write, Delete or Alter includes Describe, and an Allow of
+AlterConfigs includes DescribeConfigs; a Deny includes nothing else. A resource pattern whose ACLs are unreadable is
+denied to all but super users, with every resource that it matches.
 
-Operations are bits, so that one look-up answers for all of them. A name's prefixes are looked up by length: of many
-prefixes few lengths differ.
+Operations are bits, so that one look-up answers for all of them. Prefixes are looked up by length: many prefixes have
+few distinct lengths.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +39,7 @@ LITERAL, PREFIXED, ALLOW, DENY = PatternType.LITERAL, PatternType.PREFIXED, Perm
 
 _EVERY: Final = bits(*(each for each in Operation if each.concrete))
 _DENIED: Final = {each: bits(each) for each in Operation} | {Operation.ALL: _EVERY}
-"""What a Deny of each operation denies."""
+"""The operations that a Deny of each operation denies."""
 _ALLOWED: Final = {
     **_DENIED,
     Operation.READ: bits(Operation.READ, Operation.DESCRIBE),
@@ -48,7 +48,7 @@ _ALLOWED: Final = {
     Operation.ALTER: bits(Operation.ALTER, Operation.DESCRIBE),
     Operation.ALTER_CONFIGS: bits(Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS),
 }
-"""What an Allow of each operation allows."""
+"""The operations that an Allow of each operation allows."""
 
 
 class _Pattern(NamedTuple):
@@ -60,7 +60,7 @@ class _Pattern(NamedTuple):
 
 
 class _Holder(NamedTuple):
-    """By what `authorize_any` looks up names."""
+    """The key by which `authorize_any` looks up names."""
 
     pattern: PatternType
     permission: Permission
@@ -73,7 +73,7 @@ _Names = PersistentMap[str, None]
 
 
 class _OfType(NamedTuple):
-    """All about the resources of one type. `lengths` is how many prefixes have each length."""
+    """The patterns of one resource type. `lengths` is the number of prefixes of each length."""
 
     literal: PersistentMap[str, _Pattern] = PersistentMap()
     prefixed: PersistentMap[str, _Pattern] = PersistentMap()
@@ -81,22 +81,22 @@ class _OfType(NamedTuple):
     names: PersistentMap[_Holder, _Names] = PersistentMap()
 
 
-class Rules:
-    """All ACLs as of one moment. It never changes: whoever asks twice of one object is answered by the same rules."""
+class AclRules:
+    """An immutable snapshot of all ACLs."""
 
     __slots__ = ("_allow_everyone", "_super_users", "_types", "unreadable")
 
     def __init__(self, super_users: frozenset[str] = frozenset(), allow_everyone: bool = False) -> None:
-        """Without any ACL. `allow_everyone` is allow.everyone.if.no.acl.found."""
+        """Make rules without ACLs. `allow_everyone` is allow.everyone.if.no.acl.found."""
         self._super_users = super_users
         self._allow_everyone = allow_everyone
         self._types: Mapping[ResourceType, _OfType] = {each: _OfType() for each in OPERATIONS}
         self.unreadable: Mapping[ResourcePattern, str] = {}
-        """Why, of each resource that is denied because nobody can read its ACLs: to be told."""
+        """The resources that are denied because their ACLs are unreadable, with the reason to log."""
 
-    def replaced(self, given: Mapping[ResourcePattern, Iterable[Acl] | Unreadable]) -> "Rules":
-        """The rules with other ACLs for these resource patterns, or none; the others stay, and are not looked at."""
-        after = Rules(self._super_users, self._allow_everyone)
+    def replaced(self, given: Mapping[ResourcePattern, Iterable[Acl] | Unreadable]) -> "AclRules":
+        """New rules with other ACLs, or none, for these resource patterns; other patterns are shared, not copied."""
+        after = AclRules(self._super_users, self._allow_everyone)
         unreadable = {resource: why for resource, why in self.unreadable.items() if resource not in given}
         by_type: dict[ResourceType, list[_Pattern]] = {}
         for resource, acls in given.items():
@@ -109,17 +109,17 @@ class Rules:
         after._types = {**self._types, **{kind: _with(self._types[kind], new) for kind, new in by_type.items()}}
         return after
 
-    # -- what is asked ------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def authorize(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """`principal` is like User:ann, `host` the text of the peer's address (`host_text`)."""
+        """True if allowed. `principal` is like User:ann, `host` the text of the peer's address (`host_text`)."""
         return bool(self.allowed(principal, host, kind, name) >> operation & 1)
 
     def authorize_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """May it be done to any resource of the type? Kafka's authorizeByResourceType.
+        """True if the operation is allowed on any resource of the type: Kafka's authorizeByResourceType.
 
-        A Deny of the literal `*` says no. Else allow.everyone.if.no.acl.found says yes, always; and else an Allow does
-        that no Deny takes back, be it of the same name or of a prefix of it. No operation implies another here."""
+        A Deny of the literal `*` denies it. Otherwise allow.everyone.if.no.acl.found allows it; without that, an Allow
+        does, unless there is a Deny of the same name or of a prefix of it. No operation implies another here."""
         if principal in self._super_users:
             return True
         denied = self._names(LITERAL, DENY, principal, host, operation, kind)
@@ -145,20 +145,20 @@ class Rules:
     def authorized_operations(self, principal: str, host: str, kind: ResourceType, name: str) -> int:
         """The operations of the type that the principal may do, as bits.
 
-        Who may not describe the cluster is told 0, as by Kafka: everybody gets the answers that have its bits. A topic
-        or a group is left out of the answer, or has an error there, for who may not describe it."""
+        For a cluster that the principal may not describe the result is 0, as in Kafka: any client gets the responses
+        with these bits. Topics and groups that it may not describe are left out of responses, or have an error."""
         allowed = self.allowed(principal, host, kind, name) & OPERATIONS[kind]
         return 0 if kind is ResourceType.CLUSTER and not allowed >> Operation.DESCRIBE & 1 else allowed
 
     def acls(self, wanted: AclFilter) -> Iterator[AclBinding]:
-        """The ACLs that match, in no order. Those of unreadable resources are in none."""
+        """The ACLs that match, in no order; without those of unreadable resources."""
         for resource, acls in self.about(wanted):
             yield from (AclBinding(resource, acl) for acl in acls if wanted.matches_acl(acl))
 
     def about(self, wanted: AclFilter) -> Iterator[tuple[ResourcePattern, frozenset[Acl]]]:
-        """The resources that a filter is about, with all their ACLs; unreadable ones have none.
+        """The resources that a filter matches, with all their ACLs; unreadable ones have none.
 
-        Other resources are yielded without ACLs, so that a caller can pause among them."""
+        Other resources are yielded without ACLs, so that the caller can pause between them."""
         exact = wanted.resource()
         if exact is not None:
             found = self.of(exact)
@@ -179,12 +179,12 @@ class Rules:
         return frozenset() if found is None else found.acls
 
     def resources(self) -> Iterator[ResourcePattern]:
-        """All that have ACLs, readable or not."""
+        """The resources that have ACLs, readable or not."""
         for of_type in self._types.values():
             for patterns in (of_type.literal, of_type.prefixed):
                 yield from (pattern.resource for pattern in patterns.values())
 
-    # -- how it is found ----------------------------------------------------------------------------------------------
+    # -- look-ups -----------------------------------------------------------------------------------------------------
 
     def allowed(self, principal: str, host: str, kind: ResourceType, name: str) -> int:
         """The allowed operations as bits. Bits of operations that the resource type does not have may be set, too."""
@@ -204,7 +204,7 @@ class Rules:
         return allowed & ~denied
 
     def _about(self, kind: ResourceType, name: str) -> Iterator[_Pattern]:
-        """What applies to this name."""
+        """The patterns that apply to this name."""
         literal, prefixed, lengths, _ = self._types[kind]
         if exact := literal.get(name):
             yield exact
@@ -218,7 +218,7 @@ class Rules:
         self, pattern: PatternType, permission: Permission, principal: str, host: str, operation: Operation,
         kind: ResourceType,
     ) -> list[_Names]:  # fmt: skip
-        """The names in ACLs of such a pattern and permission that match the caller: some sets of them, none empty."""
+        """The names in ACLs of this pattern type and permission that match the caller: non-empty sets of them."""
         index = self._types[kind].names
         keys = (
             _Holder(pattern, permission, who, where, what)
@@ -230,7 +230,7 @@ class Rules:
 
 
 _NOBODY: Final = Acl(EVERYBODY, WILDCARD, Operation.ALL, DENY)
-"""What stands for ACLs that nobody can read: one of them may be a Deny."""
+"""The ACL used in place of unreadable ones: one of them may be a Deny."""
 
 
 def _operations(acls: Iterable[Acl]) -> dict[tuple[str, str], tuple[int, int]]:
@@ -246,7 +246,7 @@ def _operations(acls: Iterable[Acl]) -> dict[tuple[str, str], tuple[int, int]]:
 
 
 def _with(before: _OfType, given: Iterable[_Pattern]) -> _OfType:
-    """With other patterns in place of those of the same names; one without ACLs is none."""
+    """The patterns of a type with these replaced or added; a pattern without ACLs is removed."""
     put: dict[PatternType, dict[str, _Pattern]] = {LITERAL: {}, PREFIXED: {}}
     gone: dict[PatternType, list[str]] = {LITERAL: [], PREFIXED: []}
     lengths = dict(before.lengths)

@@ -1,8 +1,9 @@
-"""Delegation tokens (KIP-48): secrets by which somebody logs in by SCRAM in another's name, until they end.
+"""Delegation tokens (KIP-48): secrets with which a client logs in by SCRAM as the token's owner, until they expire.
 
-    hmac = HMAC-SHA512(delegation.token.secret.key, id): the password, in base64, of the user who is called as the id
+    hmac = HMAC-SHA512(delegation.token.secret.key, id): the SCRAM password, in base64; the id is the user name
 
-A token's node in the store has everything but that: whoever has the secret key can make it. Node and JSON are Kafka's.
+A token's node in the store has everything except the hmac, which brokers compute from the secret key. Node and JSON are
+Kafka's.
 """
 
 import base64
@@ -10,7 +11,7 @@ import hmac
 import json
 import uuid
 from collections.abc import Iterable, Set
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from pybroker.security.scram import Credential
@@ -18,11 +19,10 @@ from pybroker.security.scram import Credential
 VERSION: Final = 3
 VERSIONS: Final = (1, 2, VERSION)
 USER: Final = "User:"
-ID_BYTES: Final = 16
 
 
 class Token(NamedTuple):
-    """One of them; principals are texts like User:ann, times milliseconds of the wall clock."""
+    """A delegation token; principals are texts like User:ann, times milliseconds of the wall clock."""
 
     id: str
     owner: str
@@ -36,7 +36,7 @@ class Token(NamedTuple):
         return min(self.expiry_ms, self.max_ms)
 
     def is_of(self, principal: str) -> bool:
-        """May the principal renew it, and see it?"""
+        """True if the principal may renew and see the token."""
         return principal in (self.owner, self.requester, *self.renewers)
 
     def is_of_any(self, principals: Set[str]) -> bool:
@@ -44,12 +44,12 @@ class Token(NamedTuple):
 
 
 def new_id() -> str:
-    """22 characters, as Kafka's ids are."""
+    """A random id of 22 characters, as Kafka's ids."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def dump(token: Token) -> bytes:
-    """As its node has it."""
+    """The data of a token's node."""
     held = {
         "version": VERSION, "owner": _sanitized(token.owner), "tokenRequester": _sanitized(token.requester),
         "renewers": [_sanitized(renewer) for renewer in token.renewers], "issueTimestamp": token.issue_ms,
@@ -59,11 +59,11 @@ def dump(token: Token) -> bytes:
 
 
 def load(data: bytes) -> Token:
-    """ValueError where that is none."""
+    """The token in a node. Raises ValueError if it is malformed."""
     try:
         held = json.loads(data)
         if not isinstance(held, dict) or held["version"] not in VERSIONS:
-            raise ValueError("it is of another version")
+            raise ValueError("its version is unknown")
         owner = _principal(held["owner"])
         return Token(
             _text(held["tokenId"]), owner, _principal(held.get("tokenRequester", quote(owner, safe=""))),
@@ -73,35 +73,35 @@ def load(data: bytes) -> Token:
     except KeyError as missing:
         raise ValueError(f"it has no {missing}") from None
     except (TypeError, RecursionError):
-        raise ValueError("it is no delegation token") from None
+        raise ValueError("it is not a delegation token") from None
 
 
 def _sanitized(principal: str) -> str:
     return quote(principal, safe="")
 
 
-def _principal(held: Any) -> str:
+def _principal(held: object) -> str:
     found = unquote(_text(held))
     if ":" not in found:
-        raise ValueError("a principal of it is none")
+        raise ValueError("one of its principals is malformed")
     return found
 
 
-def _text(held: Any) -> str:
+def _text(held: object) -> str:
     if not isinstance(held, str) or not held:
-        raise ValueError("a text of it is none")
-    held.encode()  # half a character, which UTF-8 cannot encode
+        raise ValueError("one of its strings is empty or of another type")
+    held.encode()  # ValueError for an unpaired surrogate, which UTF-8 cannot encode
     return held
 
 
-def _time(held: Any) -> int:
+def _time(held: object) -> int:
     if type(held) is not int or not 0 <= held < 1 << 63:
-        raise ValueError("a time of it is none")
+        raise ValueError("one of its times is not a valid integer")
     return held
 
 
 class DelegationTokens:
-    """Those that a broker knows, kept by what is told of each."""
+    """The tokens that a broker knows, updated token by token."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
@@ -117,7 +117,7 @@ class DelegationTokens:
         return hmac.digest(self._secret, token_id.encode(), "sha512")
 
     def of_hmac(self, given: bytes) -> Token | None:
-        """The token whose secret somebody has."""
+        """The token with this secret."""
         token_id = self._by_hmac.get(given)
         return None if token_id is None else self._held[token_id]
 
@@ -134,7 +134,7 @@ class DelegationTokens:
         return self._credentials[key], token
 
     def take(self, token_id: str, token: Token | None) -> None:
-        """That is what there is of it now; None for nothing."""
+        """Replace what is known of a token; None if it no longer exists."""
         if token is not None and token.id == token_id:
             self._held[token_id] = token
             self._by_hmac[self.hmac(token_id)] = token_id
@@ -145,6 +145,6 @@ class DelegationTokens:
                 del self._credentials[key]
 
     def keep(self, ids: Iterable[str]) -> None:
-        """Forget all others."""
+        """Forget all other tokens."""
         for token_id in self._held.keys() - set(ids):
             self.take(token_id, None)

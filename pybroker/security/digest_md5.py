@@ -1,4 +1,4 @@
-"""SASL's DIGEST-MD5 as a client, of RFC 2831, as far as ZooKeeper wants it: one login, without a security layer.
+"""The client side of SASL DIGEST-MD5 (RFC 2831), as far as ZooKeeper needs it: one login, without a security layer.
 
     client                                    server
     (nothing)                        ->
@@ -7,7 +7,7 @@
     nc=,qop=,digest-uri=,response=   ->
                                      <-       rspauth=...       the server knows the password, too
 
-The password is never sent, but whoever sees the login can try to guess it: it is no better than MD5.
+The password is never sent, but an eavesdropper on the login can guess passwords offline, as the hash is only MD5.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import secrets
 from typing import Final
 
 CHALLENGE_BYTES_MAX: Final = 2048
-"""RFC 2831 allows a challenge to be this long."""
+"""The longest challenge by RFC 2831."""
 _DIRECTIVE: Final = re.compile(
     rb'[\s,]*([A-Za-z-]{1,40})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]*))\s*(?:,|$)', re.DOTALL
 )
@@ -26,14 +26,14 @@ _QOP: Final = b"auth"
 
 
 class DigestError(Exception):
-    """What the server said is not what this login needs; its text completes "the server ..."."""
+    """The server's message does not fit this login; the text completes "the server ..."."""
 
 
 class DigestMd5:
-    """One login of a user at a service: `respond` to the challenge, then `check` what comes back."""
+    """One login of a user at a service: `respond` to the challenge, then `check` the last message."""
 
     def __init__(self, user: str, password: str, uri: str, cnonce: str | None = None) -> None:
-        """`uri`: the service and its host, as zookeeper/zk-sasl-md5. `cnonce` is drawn if it is not given."""
+        """`uri`: the service and its host, as zookeeper/zk-sasl-md5. `cnonce` is random if not given."""
         self._user = user.encode()
         self._password = password.encode()
         self._uri = uri.encode()
@@ -45,11 +45,11 @@ class DigestMd5:
         told = _directives(challenge)
         nonce, realm = told.get(b"nonce"), told.get(b"realm", b"")
         if not nonce:
-            raise DigestError("does not begin a login by DIGEST-MD5")
+            raise DigestError("did not send a DIGEST-MD5 challenge")
         if told.get(b"algorithm") != b"md5-sess":
-            raise DigestError("asks for another algorithm than md5-sess")
+            raise DigestError("requires an algorithm other than md5-sess")
         if _QOP not in [word.strip() for word in told.get(b"qop", _QOP).split(b",")]:
-            raise DigestError("asks for more than a login (qop)")
+            raise DigestError("requires a security layer (qop)")
         utf8 = told.get(b"charset") == b"utf-8"
         secret = _md5(b":".join(self._encoded(part, utf8) for part in (self._user, realm, self._password)))
         session = _hex(secret + b":" + nonce + b":" + self._cnonce)
@@ -69,31 +69,31 @@ class DigestMd5:
         return b",".join([b"charset=utf-8", *said] if utf8 else said)
 
     def check(self, last: bytes) -> None:
-        """See that the server knows the password. Raises DigestError."""
+        """Check that the server knows the password. Raises DigestError."""
         if not self._expected or not hmac.compare_digest(_directives(last).get(b"rspauth", b""), self._expected):
-            raise DigestError("does not know the password itself")
+            raise DigestError("did not prove that it knows the password")
 
     @staticmethod
     def _encoded(text: bytes, utf8: bool) -> bytes:
-        """In ISO 8859-1 where a text can be written so, whatever else is sent (RFC 2831, 2.1.2.1)."""
+        """The text in ISO 8859-1 if possible, otherwise in UTF-8 (RFC 2831, 2.1.2.1)."""
         try:
             return text.decode().encode("latin-1")
         except UnicodeError:
             if not utf8:
-                raise DigestError("takes no letters beyond ISO 8859-1") from None
+                raise DigestError("accepts only characters of ISO 8859-1 in user and password") from None
             return text
 
 
 def _directives(text: bytes) -> dict[bytes, bytes]:
     """{name: value}. Raises DigestError."""
     if len(text) > CHALLENGE_BYTES_MAX:
-        raise DigestError(f"sends {len(text)} bytes at a login")
+        raise DigestError(f"sent {len(text)} bytes in one message of the login: {CHALLENGE_BYTES_MAX} are allowed")
     found: dict[bytes, bytes] = {}
     position = 0
     while position < len(text):
         match = _DIRECTIVE.match(text, position)
         if match is None:
-            raise DigestError("sends what is no part of a login by DIGEST-MD5")
+            raise DigestError("sent a malformed DIGEST-MD5 message")
         name, quoted, bare = match.groups()
         found.setdefault(name.lower(), bare if quoted is None else re.sub(rb"\\(.)", rb"\1", quoted, flags=re.DOTALL))
         position = match.end()

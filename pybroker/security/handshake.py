@@ -1,22 +1,23 @@
-"""A connection until somebody is logged in on it, as the broker sees it (KIP-43, KIP-152): frames in, answers out.
+"""The broker's side of a SASL login on a connection (KIP-43, KIP-152): frames in, responses out.
 
-    start ──ApiVersions──> start, told ──SaslHandshake 1──> SaslAuthenticate, as often as the mechanism asks ──> a user
-      └───────────────────────┴──────────SaslHandshake 0──> tokens without a header ───────────────────────────> a user
-    whatever else comes: the connection ends. Nothing but these requests is parsed before somebody is logged in.
+    start ──ApiVersions──> start ──SaslHandshake 1──> SaslAuthenticate, as often as the mechanism needs ──> a user
+      └──────────────────────┴─────SaslHandshake 0──> tokens without a header ────────────────────────────> a user
 
-Who is logged in may do so again from SaslHandshake 1 on, as the same principal (KIP-368).
+Any other request ends the connection: no others are parsed before a login. A logged-in client may log in again, from
+SaslHandshake 1 on, as the same principal (KIP-368).
 """
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pybroker import errors
 from pybroker.clock import wall_ms
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import API_VERSIONS, KNOWN
+from pybroker.protocol.codec import M
 from pybroker.security.mechanism import BadCredentials, NotYet, ServerMechanism
 from pybroker.security.principals import can_log_in
 
@@ -24,23 +25,23 @@ HANDSHAKE: Final = 17
 AUTHENTICATE: Final = 36
 
 LIFETIME_MS_MIN: Final = 1
-"""Of a login by what has just ended: 0 would be none, and for good."""
+"""The lifetime of a login with a token that has just expired: 0 would mean no end."""
 
 
 class Offer(NamedTuple):
-    """One mechanism of a listener: what begins an exchange, and how long a login holds; 0 for good."""
+    """One mechanism of a listener: `begin` starts an exchange; a login lasts `max_reauth_ms`, 0: no limit."""
 
     begin: Callable[[], ServerMechanism]
     max_reauth_ms: int = 0
 
 
 Mechanisms = Mapping[str, Offer]
-"""What a listener offers, by name."""
+"""The mechanisms that a listener offers, by name."""
 
 
 class Step(NamedTuple):
-    """What is to be done after a frame: send the answer, if there is one; then end the connection if it `failed`, or
-    hand it over if a `user` is logged in, for `lifetime_ms`; 0 for good. `until`: bring the same frame again then.
+    """The actions after a frame: send `answer`, if any; then end the connection if `failed` is set, or hand it over if
+    a `user` has logged in, for `lifetime_ms` (0: no limit). `until`: pass the same frame again once it is done.
     `claimed` is the user name that a failed client gave; `credentials` is true if its password, proof or token was
     refused."""
 
@@ -63,7 +64,7 @@ class _State(Enum):
 
 
 class Handshake:
-    """Of one connection. `versions` answers a frame with ApiVersions, and says if the client is told by it."""
+    """The login on one connection. `versions` answers an ApiVersions frame, and returns True unless it was an error."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Handshake:
         principal: str | None = None,
         by_token: bool = False,
     ) -> None:
-        """`versions` is None, and `principal` and `by_token` given, where somebody who is logged in does so again."""
+        """For a re-authentication `versions` is None, and `principal` and `by_token` are those of the present login."""
         self._mechanisms = mechanisms
         self._principal = principal
         self._by_token = by_token
@@ -83,7 +84,7 @@ class Handshake:
         self._max_reauth_ms = 0
 
     def receive(self, frame: bytes) -> Step:
-        """Go on with what a client has sent, without its size."""
+        """Handle a frame from the client, without its size."""
         if self._state is _State.TOKENS:
             return self._token(frame)
         try:
@@ -109,7 +110,7 @@ class Handshake:
         return Step(answer)
 
     def _begin(self, header: codec.RequestHeader, frame: bytes) -> Step:
-        request, version = self._read(header, frame)
+        request, version = self._read(m.SaslHandshakeRequest, header, frame)
         name = request.mechanism
         kind = m.SaslHandshakeResponse
         if self._state is not _State.START:
@@ -127,7 +128,7 @@ class Handshake:
         return Step(data)
 
     def _authenticate(self, header: codec.RequestHeader, frame: bytes) -> Step:
-        request, version = self._read(header, frame)
+        request, version = self._read(m.SaslAuthenticateRequest, header, frame)
         kind = m.SaslAuthenticateResponse
         assert self._exchange is not None
         try:
@@ -142,17 +143,18 @@ class Handshake:
         return done._replace(answer=codec.encode_response(AUTHENTICATE, version, header.correlation_id, answer))
 
     def _check_principal(self, exchange: ServerMechanism) -> None:
-        """Raise BadCredentials for a reserved name, and for a client that logs in again as another user (in Kafka's
-        words), or with a token where it had none before, or without one where it had one."""
+        """Raise BadCredentials for a reserved name, and for a re-authentication as another user (in Kafka's words) or
+        by a delegation token instead of another login, or the reverse."""
         user = exchange.user
         if user is None:
             return
         if not can_log_in(user):
-            raise BadCredentials(f"Authentication failed: no user can be called {user!r}")
+            raise BadCredentials(f"Authentication failed: the user name {user!r} is reserved")
         if self._principal is None:
             return
         if exchange.by_token != self._by_token:
-            raise BadCredentials("Authentication failed: a delegation token renews its own login, and no other")
+            words = "a login by delegation token and another login cannot renew each other"
+            raise BadCredentials(f"Authentication failed: {words}")
         if self._principal != f"User:{user}":
             was = self._principal.replace(":", ".", 1)
             raise BadCredentials(f"Cannot change principals during re-authentication from {was}: User.{user}")
@@ -178,7 +180,7 @@ class Handshake:
         return Step(user=user, by_token=by_token, mechanism=mechanism, lifetime_ms=self._lifetime_ms())
 
     def _lifetime_ms(self) -> int:
-        """The least of what the listener gives, and what is left of that by which somebody logged in."""
+        """The lifetime of the login: the listener's limit or the rest of the token's life, whichever is shorter."""
         assert self._exchange is not None
         held, expires_ms = self._max_reauth_ms, self._exchange.expires_ms
         if expires_ms is None:
@@ -187,7 +189,7 @@ class Handshake:
         return min(left, held) if held else left
 
     def _later(self, problem: NotYet) -> Step:
-        """Whoever waits in vain is told nothing, since it may be no fault of theirs: they try again."""
+        """Wait for keys once. A client that waited in vain gets no response, as its token may be good: it retries."""
         if self._waited:
             return self._end(str(problem))
         self._waited = True
@@ -197,11 +199,11 @@ class Handshake:
         self._state = _State.OVER
         return Step(answer, failed=why, claimed="" if self._exchange is None else self._exchange.claimed)
 
-    def _read(self, header: codec.RequestHeader, frame: bytes) -> tuple[Any, int]:
+    def _read(self, kind: type[M], header: codec.RequestHeader, frame: bytes) -> tuple[M, int]:
         api, version = KNOWN[header.api_key], header.api_version
         if not api.has(version):
             raise codec.ProtocolError(f"{api.name} v{version} is not served")
-        request, end = codec.decode(api.request, version, frame, header.body_offset)
+        request, end = codec.decode(kind, version, frame, header.body_offset)
         if end != len(frame):
-            raise codec.ProtocolError(f"{api.name} v{version} is followed by {len(frame) - end} bytes")
+            raise codec.ProtocolError(f"{api.name} v{version} has {len(frame) - end} bytes after its end")
         return request, version

@@ -1,4 +1,4 @@
-"""Key stores and trust stores, as settings name them: files of PEM or PKCS#12, or PEM in the settings themselves.
+"""Key stores and trust stores named by settings: files of PEM or PKCS#12, or PEM in the settings themselves.
 
     {prefix}keystore.type      PEM       PKCS12, JKS                 {prefix}truststore.type ...
     {prefix}keystore.location  a file    a file                      {prefix}truststore.location
@@ -7,9 +7,8 @@
     {prefix}keystore.key       in place of the file, with
     {prefix}keystore.certificate.chain                               {prefix}truststore.certificates
 
-`prefix` is ssl., listener.name.NAME.ssl. or zookeeper.ssl., and every error says in one sentence which file and which
-setting are wrong. Java takes a PKCS#12 file for a JKS, which keytool writes since Java 9, and so do we; what really is
-a JKS only Java can read.
+`prefix` is ssl., listener.name.NAME.ssl. or zookeeper.ssl. Every error names the file and the setting in one sentence.
+With type JKS a PKCS#12 file is accepted, as in Java: keytool has written these since Java 9. Only Java reads real JKS.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pybroker.config.settings import ConfigError, shown
 from pybroker.errors import system_words
 from pybroker.security.tls_errors import ssl_words
 
-if TYPE_CHECKING:  # which takes as long to import as a start may take
+if TYPE_CHECKING:  # its import is too slow for a start
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
     from cryptography.x509 import Certificate
 
@@ -36,12 +35,12 @@ PKCS12: Final = "PKCS12"
 JKS: Final = "JKS"
 TYPES: Final = (PEM, PKCS12, JKS)
 SUFFIXES: Final = {".pem": PEM, ".p12": PKCS12, ".pfx": PKCS12, ".jks": JKS}
-"""The type of a file whose type is not told, as ZooKeeper's own clients find it."""
+"""The type by the file's suffix, used if no type is set, as by ZooKeeper's clients."""
 FILE_BYTES_MAX: Final = 4 << 20
-"""More than any list of certificates has; a broker reads no more of what it is told to read."""
+"""The largest file that is read: more than any list of certificates needs."""
 BAD_CERTIFICATE: Final = "has a certificate that cannot be read"
 _MAGICS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
-"""What a JKS begins with, and a JCEKS."""
+"""The first bytes of a JKS and of a JCEKS."""
 _EDGE: Final = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
 _KEY: Final = "PRIVATE KEY"
 _TRADITIONAL: Final = ("RSA PRIVATE KEY", "EC PRIVATE KEY", "DSA PRIVATE KEY")
@@ -49,7 +48,7 @@ _CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE")
 
 
 class KeyPair(NamedTuple):
-    """A private key, unencrypted, and the certificates that go with it, its own in front: PEM each."""
+    """An unencrypted private key and its certificate chain, its own certificate first; both PEM."""
 
     chain: bytes
     key: bytes
@@ -59,11 +58,11 @@ class KeyPair(NamedTuple):
 
     @property
     def last(self) -> bytes:
-        """The last certificate of the chain, which signs the others as far as the store holds them."""
+        """The last certificate of the chain, the highest issuer in the store."""
         return self.chain[self.chain.rindex(b"-----BEGIN ") :]
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Have a context show it to the other side. The ssl module reads files alone: this one is never on a disk."""
+        """Load the pair into a context. The ssl module reads only files, so this uses one in memory."""
         fd = os.memfd_create("key store", os.MFD_CLOEXEC)
         try:
             os.write(fd, self.key + b"\n" + self.chain)
@@ -73,7 +72,7 @@ class KeyPair(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """The certificate with whose end a store is of no use any more: what the store is called, and its subject."""
+    """The certificate whose expiry makes a store unusable: the store's name, its subject, its end."""
 
     store: str
     subject: str
@@ -81,7 +80,7 @@ class Ending(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """Where bytes come from: what an error calls it, and the bytes."""
+    """The bytes of a store, and their name in errors."""
 
     name: str
     data: bytes
@@ -95,17 +94,17 @@ def key_store(
     key_password: str | None = None, key: str | None = None, chain: str | None = None,
     key_password_setting: str | None = None, dated: bool = True,
 ) -> KeyPair | None:  # fmt: skip
-    """The key and the certificates that the settings with a prefix name; None if they name none. Raises ConfigError.
+    """The key and certificates of the settings with this prefix; None if there are none. Raises ConfigError.
 
-    `type` is one of TYPES; None goes by the file's name. `key_password_setting`: what the setting of the key's password
-    is called, if it is not {prefix}key.password. `dated`: refuse a certificate that is not valid now."""
+    `type` is one of TYPES; None: by the file's suffix. `key_password_setting`: the name of the setting with the key's
+    password, if it is not {prefix}key.password. `dated`: refuse a certificate that is not valid now."""
     setting = f"{prefix}keystore"
     key_password_setting = key_password_setting or f"{prefix}key.password"
     if key is not None or chain is not None:
         inline = {f"{setting}.key": key, f"{setting}.certificate.chain": chain}
         missing = next((name for name, text in inline.items() if text is None), None)
         if missing is not None:
-            raise ConfigError(f"{missing} is not set, and {next(n for n in inline if n != missing)} needs it")
+            raise ConfigError(f"{missing} is not set, but {next(n for n in inline if n != missing)} needs it")
         _only_inline(setting, f"{setting}.key", type, location)
         _no_store_password(setting, password, key_password_setting)
         sources = [_inline(name, text) for name, text in inline.items() if text is not None]
@@ -128,8 +127,8 @@ def trust_store(
     prefix: str, *, type: str | None, location: str | None = None, password: str | None = None,
     certificates: str | None = None, dated: bool = True,
 ) -> bytes | None:  # fmt: skip
-    """The trusted certificates as PEM; None if the settings name none. Raises ConfigError; with `dated` also if none of
-    them is still valid."""
+    """The trusted certificates as PEM; None if no setting names any. Raises ConfigError; with `dated` also if all have
+    expired."""
     setting = f"{prefix}truststore"
     if certificates is not None:
         _only_inline(setting, f"{setting}.certificates", type, location)
@@ -149,19 +148,18 @@ def trust_store(
 
 
 def ending_of(store: str, pem: bytes, *, trusted: bool) -> Ending:
-    """Of certificates (PEM, as a store was read) that are shown together the first that ends, or of those that are
-    `trusted` the last."""
+    """The certificate whose expiry makes a store (PEM) unusable: the first to expire, or with `trusted` the last."""
     found = _certificates(_Source(store, pem))
     each = (max if trusted else min)(found, key=lambda certificate: certificate.not_valid_after_utc)
     return Ending(store, each.subject.rfc4514_string(), each.not_valid_after_utc)
 
 
 def is_pem(type: str | None, location: str) -> bool:
-    """Whether a file is PEM, by its type or, without one, by its name."""
+    """True if a file is PEM, by its type or, without one, by its suffix."""
     return (type.upper() if type is not None else SUFFIXES.get(os.path.splitext(location)[1].lower())) == PEM
 
 
-# -- which form, and from where ---------------------------------------------------------------------------------------
+# -- types and sources ------------------------------------------------------------------------------------------------
 
 
 def _type(setting: str, type: str | None, location: str) -> str:
@@ -169,8 +167,8 @@ def _type(setting: str, type: str | None, location: str) -> str:
         suffix = os.path.splitext(location)[1].lower()
         if suffix not in SUFFIXES:
             raise ConfigError(
-                f"{setting}.type is not set, and the name of {location} ({setting}.location) does not tell it: "
-                f"it takes {', '.join(TYPES)}"
+                f"{setting}.type is not set, and {location} ({setting}.location) has none of the known suffixes: "
+                f"set the type to one of {', '.join(TYPES)}"
             )
         return SUFFIXES[suffix]
     if type.upper() not in TYPES:
@@ -182,13 +180,13 @@ def _only_inline(setting: str, name: str, type: str | None, location: str | None
     if type is None or type.upper() != PEM:
         raise ConfigError(f"{name} is PEM: {setting}.type has to be {PEM}")
     if location is not None:
-        raise ConfigError(f"{setting}.location and {name} are both set: only one of them can hold")
+        raise ConfigError(f"{setting}.location and {name} are both set: set only one of them")
 
 
 def _no_store_password(setting: str, password: str | None, instead: str | None = None) -> None:
     if password is not None:
-        hint = "" if instead is None else f"; a key that is encrypted has its password in {instead}"
-        raise ConfigError(f"{setting}.password is set, but {PEM} has no password of the whole{hint}")
+        hint = "" if instead is None else f"; set the password of an encrypted key in {instead}"
+        raise ConfigError(f"{setting}.password is set, but a {PEM} store has no password{hint}")
 
 
 def _inline(name: str, text: str) -> _Source:
@@ -196,13 +194,13 @@ def _inline(name: str, text: str) -> _Source:
 
 
 def _read(name: str, location: str) -> _Source:
-    """Neither a file that is too large nor one that never ends holds a start up."""
+    """Read a file, bounded in size; a pipe or device is refused, so that it cannot block a start."""
     called = f"{location} ({name})"
     try:
         fd = os.open(location, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise ConfigError(f"{called} is no file")
+                raise ConfigError(f"{called} is not a regular file")
             with open(fd, "rb", closefd=False) as file:
                 data = file.read(FILE_BYTES_MAX + 1)
         finally:
@@ -210,9 +208,9 @@ def _read(name: str, location: str) -> _Source:
     except OSError as problem:
         raise ConfigError(f"{called} cannot be read: {system_words(problem)}") from None
     except ValueError:  # a name with a NUL in it
-        raise ConfigError(f"{shown(location)} ({name}) is no name of a file") from None
+        raise ConfigError(f"{shown(location)} ({name}) is not a file name") from None
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{called} is larger than {FILE_BYTES_MAX} bytes: it is no store of keys")
+        raise ConfigError(f"{called} is larger than {FILE_BYTES_MAX} bytes: it is not a key store")
     return _Source(called, data)
 
 
@@ -220,7 +218,7 @@ def _read(name: str, location: str) -> _Source:
 
 
 def _blocks(source: _Source) -> list[tuple[str, bytes]]:
-    """What lies between a BEGIN and the END of the same name, with both."""
+    """The name and text of each PEM block, from a BEGIN line to the END line of the same name."""
     found, begin = [], None
     for edge in _EDGE.finditer(source.data):
         if edge[1] == b"BEGIN":
@@ -230,7 +228,7 @@ def _blocks(source: _Source) -> list[tuple[str, bytes]]:
             begin = None
     if not found:
         is_java = source.data.startswith(_MAGICS)
-        raise _convert(source) if is_java else source.refuse("is no PEM: it has no -----BEGIN ...----- in it")
+        raise _convert(source) if is_java else source.refuse("is not PEM: it has no -----BEGIN ...----- block")
     return found
 
 
@@ -259,11 +257,11 @@ def _pair_of_pem(
 
     blocks = [(name, block) for name, block in _blocks(of_key) if name.endswith(_KEY)]
     if len(blocks) != 1:
-        raise of_key.refuse("has no private key" if not blocks else f"has {len(blocks)} private keys: one is needed")
+        raise of_key.refuse("has no private key" if not blocks else f"has {len(blocks)} private keys: one is allowed")
     name, block = blocks[0]
     encrypted = name == f"ENCRYPTED {_KEY}" or (name in _TRADITIONAL and b"ENCRYPTED" in block)
     if encrypted and not password:
-        raise of_key.refuse(f"has a private key that is encrypted: {password_setting} has to be set")
+        raise of_key.refuse(f"has an encrypted private key: set {password_setting}")
     try:
         key = load_pem_private_key(block, password.encode() if encrypted and password is not None else None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
@@ -295,7 +293,7 @@ def _pkcs12(
     if b"-----BEGIN " in source.data:
         raise source.refuse(f"is {PEM}: {setting.removesuffix('password')}type has to be {PEM}")
     try:
-        with warnings.catch_warnings(action="ignore"):  # of what others write, and Java reads
+        with warnings.catch_warnings(action="ignore"):  # about files that Java accepts
             found = load_pkcs12(source.data, None if password is None else password.encode())
     except UnsupportedAlgorithm as problem:
         raise source.refuse(f"is encrypted in a way that is not supported: {_words(problem)}") from None
@@ -317,7 +315,7 @@ def _convert(source: _Source) -> ConfigError:
 
 
 def _look(source: _Source, certificates: Sequence[Certificate]) -> None:
-    """A certificate is read as far as it is asked for: have it read what is asked for here."""
+    """Raise ConfigError for a malformed certificate: fields are parsed only when they are read."""
     for each in certificates:
         try:
             _ = each.subject, each.issuer, each.not_valid_before_utc, each.not_valid_after_utc
@@ -325,11 +323,11 @@ def _look(source: _Source, certificates: Sequence[Certificate]) -> None:
             raise source.refuse(BAD_CERTIFICATE) from None
 
 
-# -- what a key pair, and trust, have to be ---------------------------------------------------------------------------
+# -- checks of key pairs and trusted certificates ---------------------------------------------------------------------
 
 
 def _in_order(own: Certificate, others: Sequence[Certificate]) -> list[Certificate]:
-    """One's own certificate, that of who has signed it, and so on: the order of a handshake."""
+    """The certificates in the order of a handshake: the own one, its issuer's, and so on."""
     chain, rest = [own], [each for each in others if each != own]
     while named := [each for each in rest if each.subject == chain[-1].issuer]:
         signed_by = next((each for each in named if _has_signed(each, chain[-1])), named[0])
@@ -339,7 +337,7 @@ def _in_order(own: Certificate, others: Sequence[Certificate]) -> list[Certifica
 
 
 def _has_signed(issuer: Certificate, certificate: Certificate) -> bool:
-    """An authority that has changed its key has two certificates of one name."""
+    """True if this issuer signed the certificate: after a change of keys two issuers have the same name."""
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
     try:
@@ -353,7 +351,7 @@ def _pair(source: _Source, key: PrivateKeyTypes, chain: Sequence[Certificate], d
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     if _own(chain[:1], key) is None:
-        raise source.refuse("has no certificate of the private key: they do not belong together")
+        raise source.refuse("has no certificate that matches the private key")
     now = datetime.now(UTC)
     since, until = chain[0].not_valid_before_utc, chain[0].not_valid_after_utc
     if dated and now > until:
@@ -363,8 +361,8 @@ def _pair(source: _Source, key: PrivateKeyTypes, chain: Sequence[Certificate], d
     pair = KeyPair(_as_pem(chain), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     try:
         pair.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-    except ssl.SSLError as problem:  # a key is too short for it, or a signature too weak
-        raise source.refuse(f"has a key or a certificate that OpenSSL does not take: {ssl_words(problem)}") from None
+    except ssl.SSLError as problem:  # the key is too short, or the signature too weak
+        raise source.refuse(f"has a key or a certificate that OpenSSL refuses: {ssl_words(problem)}") from None
     return pair
 
 
@@ -373,7 +371,7 @@ def _anchors(source: _Source, certificates: Sequence[Certificate], dated: bool) 
         raise source.refuse("has no certificate")
     last = max(each.not_valid_after_utc for each in certificates)
     if dated and datetime.now(UTC) > last:
-        raise source.refuse(f"has no certificate that is still valid: the last one expired on {_day(last)}")
+        raise source.refuse(f"has only expired certificates: the last one expired on {_day(last)}")
     return _as_pem(certificates)
 
 
@@ -388,7 +386,7 @@ def _day(when: datetime) -> str:
 
 
 def _quietly(call: Callable[[], object]) -> object:
-    """None where a certificate has a key of a kind that nobody here knows."""
+    """The result of `call`; None if a certificate's type of key is not supported."""
     from cryptography.exceptions import UnsupportedAlgorithm
 
     try:
@@ -398,5 +396,5 @@ def _quietly(call: Callable[[], object]) -> object:
 
 
 def _words(problem: Exception) -> str:
-    """The first sentence of what a library says."""
+    """The first sentence of a library's error."""
     return str(problem).split("\n")[0].split(". ")[0][:200] or type(problem).__name__

@@ -1,7 +1,7 @@
-"""What each API asks the authorizer, and what it answers whom it denies: one table, for handlers and for their tests.
+"""The table of operations that each API requires, and of the errors of a denial: for handlers and for their tests.
 
-The checks of a row are in the order in which they are made, each before anything but a topic's id is looked up: what is
-not there is denied as what is there. Sources: KafkaApis of Kafka 3.9, and a Kafka 3.9.1 that was asked.
+The checks of a row are in the order in which they are made. Each comes before any look-up except of a topic id, so that
+a denial is the same whether the resource exists or not. Sources: KafkaApis of Kafka 3.9, and tests of a Kafka 3.9.1.
 """
 
 from enum import Enum
@@ -19,8 +19,8 @@ from pybroker.errors import (
 from pybroker.security.acls import Operation, ResourceType
 
 
-class Level(Enum):
-    """Where the code of a denial stands in the answer."""
+class DenialPlace(Enum):
+    """The place of a denial's error code in the response."""
 
     TOP = "the answer as a whole"
     TOPIC = "each topic that is denied"
@@ -33,33 +33,33 @@ class Level(Enum):
 
 
 class Need(NamedTuple):
-    """An operation on the resource of a type that the request names, or on `any_of_type` (`Rules.authorize_any`)."""
+    """An operation on the resource that the request names, or on `any_of_type` (`AclRules.authorize_any`)."""
 
     operation: Operation
     type: ResourceType
     any_of_type: bool = False
 
 
-class Check(NamedTuple):
-    """A question to the authorizer: may the caller do what `need` says, or else what `instead` says?
+class AuthorizerQuestion(NamedTuple):
+    """A check by the authorizer: the caller needs `need`, or otherwise `instead`.
 
-    `error` and `level` are what a denial is answered with. `when` says in words for which requests it is asked, empty
-    for all; `note`, what else a denial does, or what comes before it."""
+    `error` and `level` are the error of a denial and its place. `when` describes in words the requests that are
+    checked, empty for all; `note` other effects of a denial, or an error that comes first."""
 
     need: Need
     error: int
-    level: Level
+    level: DenialPlace
     instead: Need | None = None
     when: str = ""
     note: str = ""
 
 
 class Row(NamedTuple):
-    """An API; without checks everybody may call it."""
+    """An API; without checks any client may call it."""
 
     key: int
     name: str
-    checks: tuple[Check, ...] = ()
+    checks: tuple[AuthorizerQuestion, ...] = ()
 
 
 _ERRORS: Final = {
@@ -69,8 +69,9 @@ _ERRORS: Final = {
     ResourceType.TRANSACTIONAL_ID: TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ResourceType.USER: DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
-TOP, TOPIC, PARTITION, EVERY_PARTITION = Level.TOP, Level.TOPIC, Level.PARTITION, Level.EVERY_PARTITION
-GROUP, RESOURCE, ENTRY, FILTERED = Level.GROUP, Level.RESOURCE, Level.ENTRY, Level.FILTERED
+TOP, TOPIC, PARTITION = DenialPlace.TOP, DenialPlace.TOPIC, DenialPlace.PARTITION
+EVERY_PARTITION = DenialPlace.EVERY_PARTITION
+GROUP, RESOURCE, ENTRY, FILTERED = DenialPlace.GROUP, DenialPlace.RESOURCE, DenialPlace.ENTRY, DenialPlace.FILTERED
 
 READ, WRITE, CREATE, DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
 ALTER, DESCRIBE, CLUSTER_ACTION = Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION
@@ -78,13 +79,14 @@ DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CO
 
 
 def _check(
-    kind: ResourceType, operation: Operation, level: Level, *, error: int | None = None, instead: Need | None = None,
+    kind: ResourceType, operation: Operation, level: DenialPlace, *, error: int | None = None,
+    instead: Need | None = None,
     when: str = "", note: str = "",
-) -> Check:  # fmt: skip
-    """With the error code of the type, but where it is told."""
+) -> AuthorizerQuestion:  # fmt: skip
+    """A check whose `error` is that of the resource type, if not given."""
     if error is None:
         error = NONE if level is FILTERED else _ERRORS[kind]
-    return Check(Need(operation, kind), error, level, instead, when, note)
+    return AuthorizerQuestion(Need(operation, kind), error, level, instead, when, note)
 
 
 _topic = partial(_check, ResourceType.TOPIC)
@@ -94,7 +96,7 @@ _transactional_id = partial(_check, ResourceType.TRANSACTIONAL_ID)
 _CREATE_TOPIC = Need(CREATE, ResourceType.TOPIC)
 
 
-def _by_config(operation: Operation) -> tuple[Check, ...]:
+def _by_config(operation: Operation) -> tuple[AuthorizerQuestion, ...]:
     return (
         _topic(operation, RESOURCE, when="of topics"),
         _cluster(operation, RESOURCE, when="of brokers, loggers and client metrics"),
@@ -109,18 +111,18 @@ _ROWS: Final = (
     Row(1, "Fetch", (
         _topic(
             READ, PARTITION, when="of a consumer",
-            note="asked for every partition of the session at each fetch; an unknown topic id is 100 first",
+            note="checked for every partition of the session at each fetch; UNKNOWN_TOPIC_ID comes first",
         ),
         _cluster(CLUSTER_ACTION, EVERY_PARTITION, error=TOPIC_AUTHORIZATION_FAILED, when="with a replica's id"),
     )),
     Row(2, "ListOffsets", (_topic(DESCRIBE, PARTITION),)),
     Row(3, "Metadata", (
-        _topic(DESCRIBE, FILTERED, when="all topics are asked for"),
+        _topic(DESCRIBE, FILTERED, when="all topics are requested"),
         _topic(DESCRIBE, TOPIC, when="of a name", note="with the zero id and no partitions"),
-        _topic(DESCRIBE, TOPIC, when="of an id", note="with the id and no name; an unknown id is 100 first"),
+        _topic(DESCRIBE, TOPIC, when="of an id", note="with the id and no name; UNKNOWN_TOPIC_ID comes first"),
         _cluster(
             CREATE, TOPIC, error=TOPIC_AUTHORIZATION_FAILED, instead=_CREATE_TOPIC,
-            when="a topic is missing, and request and broker allow that it is created",
+            when="a topic does not exist, and the request and the broker allow its creation",
         ),
     )),
     Row(4, "LeaderAndIsr", (_cluster(CLUSTER_ACTION, TOP),)),
@@ -132,7 +134,7 @@ _ROWS: Final = (
         _group(DESCRIBE, GROUP, when="version 8 and newer"),
         _group(DESCRIBE, TOP, when="older than version 8"),
         _topic(DESCRIBE, PARTITION, when="partitions are named", note="with the offset -1"),
-        _topic(DESCRIBE, FILTERED, when="all partitions are asked for"),
+        _topic(DESCRIBE, FILTERED, when="all partitions are requested"),
     )),
     Row(10, "FindCoordinator", (
         _group(DESCRIBE, ENTRY, when="of groups", note="older than version 4 at the top"),
@@ -149,12 +151,12 @@ _ROWS: Final = (
     Row(19, "CreateTopics", (
         _cluster(CREATE, TOPIC, error=TOPIC_AUTHORIZATION_FAILED, instead=_CREATE_TOPIC),
         _topic(
-            DESCRIBE_CONFIGS, TOPIC, when="configs are answered",
-            note="the topic is made: this is its topic_config_error_code, partitions and replication factor are -1",
+            DESCRIBE_CONFIGS, TOPIC, when="the response has configs",
+            note="the topic is created: the error is its topic_config_error_code, its counts are -1",
         ),
     )),
     Row(20, "DeleteTopics", (
-        _topic(DESCRIBE, TOPIC, when="of an id", note="with no name; an unknown id is 100 first"),
+        _topic(DESCRIBE, TOPIC, when="of an id", note="with no name; UNKNOWN_TOPIC_ID comes first"),
         _topic(DELETE, TOPIC),
     )),
     Row(21, "DeleteRecords", (_topic(DELETE, PARTITION),)),
@@ -174,7 +176,7 @@ _ROWS: Final = (
         _transactional_id(WRITE, EVERY_PARTITION, when="older than version 4"),
         _topic(
             WRITE, PARTITION, when="older than version 4",
-            note="internal topics are always denied; the other partitions are 55, and none is added",
+            note="internal topics are always denied; other partitions get OPERATION_NOT_ATTEMPTED, and none is added",
         ),
         _cluster(CLUSTER_ACTION, TOP, when="version 4 and newer"),
     )),
@@ -200,12 +202,12 @@ _ROWS: Final = (
     Row(38, "CreateDelegationToken", (
         _check(ResourceType.USER, Operation.CREATE_TOKENS, TOP, when="for another owner, whose principal is the name"),
     )),
-    Row(39, "RenewDelegationToken"),  # 63 for all but its owner and renewers, super users among them: no ACL is asked
+    Row(39, "RenewDelegationToken"),  # only owner and renewers, not even super users: no ACL is checked
     Row(40, "ExpireDelegationToken"),
     Row(41, "DescribeDelegationToken", (
         _check(
             ResourceType.DELEGATION_TOKEN, DESCRIBE, FILTERED,
-            instead=Need(Operation.DESCRIBE_TOKENS, ResourceType.USER), when="the token is of others",
+            instead=Need(Operation.DESCRIBE_TOKENS, ResourceType.USER), when="the token has another owner",
         ),
     )),
     Row(42, "DeleteGroups", (_group(DELETE, GROUP),)),
@@ -217,14 +219,14 @@ _ROWS: Final = (
     Row(48, "DescribeClientQuotas", (_cluster(DESCRIBE_CONFIGS, TOP),)),
     Row(49, "AlterClientQuotas", (_cluster(ALTER_CONFIGS, ENTRY),)),
     Row(50, "DescribeUserScramCredentials", (_cluster(DESCRIBE, TOP),)),
-    Row(51, "AlterUserScramCredentials", (_cluster(ALTER, ENTRY, note="41 first where this is not the controller"),)),
+    Row(51, "AlterUserScramCredentials", (_cluster(ALTER, ENTRY, note="NOT_CONTROLLER comes first"),)),
     Row(56, "AlterPartition", (_cluster(CLUSTER_ACTION, TOP),)),
     Row(57, "UpdateFeatures", (_cluster(ALTER, TOP),)),
-    Row(58, "Envelope", (_cluster(CLUSTER_ACTION, TOP, note="closed where the listener is not the brokers'"),)),
+    Row(58, "Envelope", (_cluster(CLUSTER_ACTION, TOP, note="the connection is closed at other listeners"),)),
     Row(60, "DescribeCluster"),
     Row(61, "DescribeProducers", (_topic(READ, PARTITION),)),
     Row(65, "DescribeTransactions", (
-        _transactional_id(DESCRIBE, ENTRY), _topic(DESCRIBE, FILTERED, note="of the topics of a transaction"),
+        _transactional_id(DESCRIBE, ENTRY), _topic(DESCRIBE, FILTERED, note="of a transaction's topics"),
     )),
     Row(66, "ListTransactions", (_transactional_id(DESCRIBE, FILTERED),)),
     Row(67, "AllocateProducerIds", (_cluster(CLUSTER_ACTION, TOP),)),
@@ -234,10 +236,10 @@ _ROWS: Final = (
     Row(72, "PushTelemetry"),
     Row(74, "ListClientMetricsResources", (_cluster(DESCRIBE_CONFIGS, TOP),)),
     Row(75, "DescribeTopicPartitions", (
-        _topic(DESCRIBE, FILTERED, when="all topics are asked for"),
+        _topic(DESCRIBE, FILTERED, when="all topics are requested"),
         _topic(DESCRIBE, TOPIC, when="topics are named"),
     )),
 )  # fmt: skip
 
 MATRIX: Final = {row.key: row for row in _ROWS}
-"""By API key: all that this broker serves, and others that it may serve one day."""
+"""By API key: all APIs that this broker serves, and some others."""

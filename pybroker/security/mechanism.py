@@ -1,4 +1,4 @@
-"""What mechanisms of SASL have in common, and PLAIN (RFC 4616), which needs nothing else."""
+"""The interfaces of SASL mechanisms, and PLAIN (RFC 4616)."""
 
 import hmac
 from collections.abc import Callable
@@ -9,42 +9,42 @@ PLAIN_BYTES_MAX = 4096
 
 
 class BadCredentials(Exception):
-    """Somebody is not who they say; the message is for the other end, and holds nothing that opens a door."""
+    """The authentication failed; the message is sent to the other end, and has no secrets in it."""
 
     def __init__(self, message: str, reason: str | None = None) -> None:
-        """`reason`: what the log is told, where that is more."""
+        """`reason`: the text for the log, if it has more than the message."""
         super().__init__(message)
         self.reason = reason or message
 
 
 class NotYet(Exception):
-    """What a client said can be judged once something has been read: then it is to be judged again. A second time it
-    is what the message says."""
+    """A client's message can be judged only after keys are read; then judge it again. If this is raised again, the
+    message is the reason of the failure."""
 
     def __init__(self, read: Callable[[], "Future[None]"], message: str, nothing_known: bool) -> None:
-        """`read` has it read. `nothing_known`: nobody can be judged before, so that nobody should be told no."""
+        """`read` starts reading the keys. `nothing_known`: there are no keys yet, so no client should be refused."""
         super().__init__(message)
         self.read = read
         self.nothing_known = nothing_known
 
 
 class ServerMechanism(Protocol):
-    """A broker's side of one exchange; `user` is None until somebody has proven to be that user, until `expires_ms` of
-    the wall clock, None for good; `by_token` by what somebody else, who has logged in, has handed on."""
+    """A broker's side of one exchange. `user` is set once the client has proven to be that user; the login ends at
+    `expires_ms` of the wall clock, None: never; `by_token` is true for a login by delegation token."""
 
     mechanism: str
     user: str | None
     expires_ms: int | None
     by_token: bool
     claimed: str
-    """The name that the client has given, whoever it is: for the log. Empty where it gave none."""
+    """The unverified name that the client gave, for the log; empty if it gave none."""
 
     def step(self, token: bytes) -> bytes:
         """The answer to one message of the client. Raises BadCredentials, NotYet."""
 
 
 class ClientMechanism(Protocol):
-    """A client's side of one exchange; `done` once nothing more is to come."""
+    """A client's side of one exchange; `done` is set at its end."""
 
     mechanism: str
     done: bool
@@ -53,11 +53,11 @@ class ClientMechanism(Protocol):
         """The first message."""
 
     def step(self, token: bytes) -> bytes | None:
-        """What to answer to a message of the server; None for nothing more. Raises BadCredentials."""
+        """The answer to a message of the server; None at the end. Raises BadCredentials."""
 
 
 class PlainServer:
-    """PLAIN; `look_up` has the password of a user, None where there is none."""
+    """A broker's side of PLAIN; `look_up` returns the password of a user, None if there is none."""
 
     mechanism = "PLAIN"
     by_token = False
@@ -69,7 +69,7 @@ class PlainServer:
         self._look_up = look_up
 
     def step(self, token: bytes) -> bytes:
-        """Nothing, for who has said the right password. Raises BadCredentials, in Kafka's words."""
+        """Return an empty answer to the right password. Raises BadCredentials, in Kafka's words."""
         try:
             parts = token.decode().split("\0") if len(token) <= PLAIN_BYTES_MAX else []
         except UnicodeDecodeError:
@@ -95,7 +95,7 @@ class PlainServer:
 
 
 class PlainClient:
-    """PLAIN, as a client says it."""
+    """A client's side of PLAIN."""
 
     mechanism = "PLAIN"
 
@@ -104,10 +104,10 @@ class PlainClient:
         self._token = f"\0{user}\0{password}".encode()
 
     def start(self) -> bytes:
-        """All there is to be said."""
+        """The only message: user and password."""
         return self._token
 
     def step(self, token: bytes) -> bytes | None:
-        """The server has nothing to say but yes."""
+        """Accept the server's empty answer, which means success."""
         self.done = True
         return None

@@ -1,4 +1,4 @@
-"""What can be done to a resource of each type, as the bits that answers show."""
+"""The operations on each type of resource, as the bits in responses."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ NOT_ASKED: Final = -(1 << 31)
 
 
 def bits(*operations: Operation) -> int:
-    """A set of operations as Metadata, DescribeGroups and DescribeCluster carry it."""
+    """A set of operations as bits, as in Metadata, DescribeGroups and DescribeCluster."""
     return sum(1 << operation for operation in operations)
 
 
@@ -26,9 +26,9 @@ OPERATIONS: Final = {
     ResourceType.DELEGATION_TOKEN: bits(Operation.DESCRIBE),
     ResourceType.USER: bits(Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }  # fmt: skip
-"""By type."""
+"""The operations of each resource type."""
 
 
 def of(kind: ResourceType, asked: bool) -> int:
-    """What an answer shows whoever may do everything, if the client asked for it."""
+    """The operations for a client that may do everything, if it requested them."""
     return OPERATIONS[kind] if asked else NOT_ASKED

@@ -1,11 +1,11 @@
-"""Passwords that are kept encrypted, as Kafka's EncryptingPasswordEncoder writes and reads them.
+"""Encrypts and decrypts stored passwords, in the format of Kafka's EncryptingPasswordEncoder.
 
     initializationVector:B64,keyLength:128,salt:B64,keyFactoryAlgorithm:PBKDF2WithHmacSHA512,
     cipherAlgorithm:AES/CBC/PKCS5Padding,iterations:4096,passwordLength:17,encryptedPassword:B64
 
-The key is PBKDF2 of the secret and the salt. A reader goes by what is written there, in any order, not by its own
-settings: a cipher that is set anew leaves what is kept as it is. `passwordLength` counts characters as Java does, in
-UTF-16, and is what shows a wrong secret where the padding does not. With GCM there is also authenticationTagLength.
+The key is PBKDF2 of the secret and the salt. Decryption uses the parameters in the text, in any order, not the broker's
+settings, so a new cipher does not affect stored passwords. `passwordLength` counts UTF-16 units, as Java, and detects a
+wrong secret if the padding does not. With GCM there is also authenticationTagLength.
 """
 
 from __future__ import annotations
@@ -39,17 +39,16 @@ SALT_BYTES: Final = 256
 BLOCK_BYTES: Final = 16
 GCM_VECTOR_BYTES: Final = 12
 TAG_BITS: Final = 128
-NO_PASSWORD: Final = "it is no encrypted password"
-NOT_DECRYPTED: Final = f"{ENCODER_SECRET} does not decrypt it: the secret is another one, or it is damaged"
+NO_PASSWORD: Final = "it is not an encrypted password"
+NOT_DECRYPTED: Final = f"{ENCODER_SECRET} does not decrypt it: the secret was changed, or the text is damaged"
 
 
 class Undecodable(ValueError):
-    """A text has no password that can be told; the message says why in words that follow a colon, and has nothing of
-    the text but names of algorithms."""
+    """A text cannot be decrypted. The message is the reason, to follow a colon, and quotes only names of algorithms."""
 
 
 class PasswordEncoder:
-    """Encrypts and decrypts by one secret."""
+    """Encrypts and decrypts with one secret."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class PasswordEncoder:
 
     @classmethod
     def of(cls, config: BrokerConfig, secret: str = ENCODER_SECRET) -> PasswordEncoder | None:
-        """By the setting of a secret; None where it is not set."""
+        """The encoder with the secret in this setting; None if it is not set."""
         text = config[secret]
         if not text:
             return None
@@ -82,14 +81,14 @@ class PasswordEncoder:
 
     @classmethod
     def of_before(cls, config: BrokerConfig) -> PasswordEncoder | None:
-        """By the secret that was there before."""
+        """The encoder with the old secret; None if it is not set."""
         return cls.of(config, ENCODER_OLD_SECRET)
 
     def __repr__(self) -> str:
         return "PasswordEncoder(...)"
 
     def encode(self, password: str) -> str:
-        """Takes milliseconds, without the GIL."""
+        """The encrypted password. Takes milliseconds, without the GIL."""
         salt = os.urandom(SALT_BYTES)
         vector = os.urandom(GCM_VECTOR_BYTES if self._cipher == GCM_CIPHER else BLOCK_BYTES)
         key = self._key(self._key_factory, salt, self._iterations, self._key_bits)
@@ -108,7 +107,7 @@ class PasswordEncoder:
         return ",".join(f"{name}:{value}" for name, value in written.items())
 
     def decode(self, text: str) -> str:
-        """The password. Raises Undecodable. As slow as `encode`, or as the text's own iterations are."""
+        """The password. Raises Undecodable. As slow as `encode`, depending on the iterations in the text."""
         parts = {name.strip(): value.strip() for name, _, value in (p.rpartition(":") for p in text.split(","))}
         try:
             bits, iterations, length = (int(parts[n]) for n in ("keyLength", "iterations", "passwordLength"))
@@ -122,9 +121,9 @@ class PasswordEncoder:
             ("keyLength", bits, KEY_BITS),
         ):
             if value not in allowed:
-                raise Undecodable(f"its {name} is {shown(str(value))}, and may be {', '.join(map(str, allowed))}")
+                raise Undecodable(f"its {name} is {shown(str(value))}; allowed are {', '.join(map(str, allowed))}")
         if not 0 < iterations <= ITERATIONS_MAX:
-            raise Undecodable(f"its iterations are {iterations}, and may be {ITERATIONS_MAX} at most")
+            raise Undecodable(f"its iterations are {iterations}; allowed are 1 to {ITERATIONS_MAX}")
         try:
             password = _decrypted(cipher, self._key(key_factory, salt, iterations, bits), vector, data).decode()
         except ValueError:  # a UnicodeDecodeError is one
@@ -149,7 +148,7 @@ def _encrypted(cipher: str, key: bytes, vector: bytes, data: bytes) -> bytes:
 
 
 def _decrypted(cipher: str, key: bytes, vector: bytes, data: bytes) -> bytes:
-    """Raises ValueError where key and data do not belong together, or a length is not allowed."""
+    """Decrypt data. Raises ValueError for a wrong key, or an invalid length."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -158,12 +157,12 @@ def _decrypted(cipher: str, key: bytes, vector: bytes, data: bytes) -> bytes:
         try:
             return AESGCM(key).decrypt(vector, data, None)
         except InvalidTag:
-            raise ValueError("the tag is another one") from None
+            raise ValueError("the tag does not match") from None
     decryptor = Cipher(algorithms.AES(key), modes.CBC(vector)).decryptor()
     plain = decryptor.update(data) + decryptor.finalize()
     padding = plain[-1] if plain else 0
     if not 0 < padding <= BLOCK_BYTES or plain[-padding:] != bytes([padding]) * padding:
-        raise ValueError("the padding is none")
+        raise ValueError("the padding is invalid")
     return plain[:-padding]
 
 

@@ -1,4 +1,4 @@
-"""From where somebody calls, in the texts that ACLs have: 127.0.0.1."""
+"""Names of users and hosts in the form that ACLs use, like 127.0.0.1."""
 
 from socket import AF_INET, AF_INET6, inet_pton
 from struct import unpack
@@ -15,9 +15,9 @@ def can_log_in(user: str) -> bool:
 
 
 def host_text(address: str) -> str:
-    """The text of a peer's address as Java prints it, and as ACLs have it: IPv6 in full, IPv4 in IPv6 as IPv4.
+    """A peer's address as Java prints it, and as ACLs have it: IPv6 in full, IPv4 mapped into IPv6 as IPv4.
 
-    The address is numeric, with or without a zone (`%eth0`), which stays. ValueError for what is none."""
+    The address is numeric; a zone (`%eth0`) is kept. ValueError for anything else."""
     if ":" not in address:
         return address
     number, percent, zone = address.partition("%")
@@ -31,8 +31,8 @@ def host_text(address: str) -> str:
 
 
 def acl_host(text: str) -> str:
-    """The host of an ACL that is about this address, however it is written; `*` is every host. ValueError for what is
-    neither: an ACL is about no names, and no networks."""
+    """The host of an ACL for this address, in any notation, or `*` for every host. ValueError for anything else: ACLs
+    do not support host names or networks."""
     if text == "*":
         return text
     host = host_text(text)

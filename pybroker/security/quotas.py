@@ -1,12 +1,12 @@
-"""Client quotas as entities have them (KIP-13, 55, 124, 257, 546, 599): who may do how much, and which level wins.
+"""Client quotas by entity (KIP-13, 55, 124, 257, 546, 599), and the one that applies to a client.
 
-An entity is one or two components, each a type with a name, or with None for the default of that type:
+An entity has one or two components, each a type with a name, or with None for the default of that type:
 
     user + client-id     user     client-id     ip
 
-Of what is set for a client the first of eight levels holds, and nothing adds up. The level says who shares a bucket:
-one that names users and clients has a bucket for each pair, one of users a bucket a user, one of clients a bucket a
-client id. An empty client id matches no level that names clients (KAFKA-13341).
+For a client the first of eight levels with a quota applies; quotas do not add up. The level determines which clients
+share a bucket: one bucket per user and client id, per user, or per client id. An empty client id matches no level with
+client ids (KAFKA-13341).
 """
 
 import ipaddress
@@ -34,28 +34,28 @@ NAME_MAX: Final = 1024
 
 Component = tuple[str, str | None]
 Entity = tuple[Component, ...]
-"""Its components in the order of TYPES."""
+"""The components in the order of TYPES."""
 
 
-class Key(NamedTuple):
-    """A quota: the largest value, and whether it may have a fraction."""
+class QuotaKind(NamedTuple):
+    """A kind of quota: the largest value, whether it may have a fraction, and its unit."""
 
     most: float
     fraction: bool
     unit: str
 
 
-OF_CLIENTS: Final[Mapping[str, Key]] = {
-    PRODUCER: Key(2.0**63, False, "bytes a second of Produce requests"),
-    CONSUMER: Key(2.0**63, False, "bytes a second of Fetch answers"),
-    REQUEST: Key(1e12, True, "percent of a thread's time"),
-    MUTATION: Key(1e12, True, "partitions created or deleted a second"),
+OF_CLIENTS: Final[Mapping[str, QuotaKind]] = {
+    PRODUCER: QuotaKind(2.0**63, False, "bytes a second of Produce requests"),
+    CONSUMER: QuotaKind(2.0**63, False, "bytes a second of Fetch answers"),
+    REQUEST: QuotaKind(1e12, True, "percent of a thread's time"),
+    MUTATION: QuotaKind(1e12, True, "partitions created or deleted a second"),
 }
-OF_IPS: Final[Mapping[str, Key]] = {CONNECTION: Key(2.0**31 - 1, False, "connections a second")}
+OF_IPS: Final[Mapping[str, QuotaKind]] = {CONNECTION: QuotaKind(2.0**31 - 1, False, "connections a second")}
 
 
 class Bucket(NamedTuple):
-    """Who counts together, and how much they may; an empty user or client id: all of them."""
+    """A bucket that clients share, and its limit; an empty user or client id stands for all."""
 
     user: str
     client_id: str
@@ -63,18 +63,18 @@ class Bucket(NamedTuple):
 
 
 def entity_of(components: Iterable[Component]) -> Entity:
-    """The entity of these components. Raises INVALID_REQUEST for what is none."""
+    """The entity of these components. Raises INVALID_REQUEST for an invalid combination."""
     found: dict[str, str | None] = {}
     for kind, name in components:
         if kind not in TYPES:
             raise _bad(f"there are no quotas of the entity type {shown(kind)}: there are {', '.join(TYPES)}")
         if kind in found:
-            raise _bad(f"an entity has one {kind}")
+            raise _bad(f"the entity has more than one {kind}")
         found[kind] = _checked(kind, name)
     if not found:
-        raise _bad("an entity has a user, a client-id or an ip")
+        raise _bad("the entity is empty: it needs a user, a client-id or an ip")
     if IP in found and len(found) > 1:
-        raise _bad("an ip is an entity by itself")
+        raise _bad("an ip cannot be combined with a user or a client-id")
     return tuple((kind, found[kind]) for kind in TYPES if kind in found)
 
 
@@ -82,34 +82,34 @@ def _checked(kind: str, name: str | None) -> str | None:
     if name is None:
         return None
     if not name:
-        raise _bad(f"the {kind} has no name: null is the default of all")
+        raise _bad(f"the {kind} has an empty name: use null for the default of all")
     if len(name) > NAME_MAX:
         raise _bad(f"the {kind} has a name of {len(name)} characters; allowed are {NAME_MAX}")
     if name in (".", ".."):
-        raise _bad(f"the {kind}'s name is that of a node in ZooKeeper, not {name!r}")
+        raise _bad(f"ZooKeeper does not allow {name!r} as the name of a {kind}")
     return name
 
 
-def keys_of(entity: Entity) -> Mapping[str, Key]:
+def keys_of(entity: Entity) -> Mapping[str, QuotaKind]:
     return OF_IPS if entity[0][0] == IP else OF_CLIENTS
 
 
 def text_of(entity: Entity, key: str, value: float) -> str:
-    """A value as the store has it. Raises INVALID_REQUEST for a quota or a value that the entity cannot have."""
+    """The text of a value in the store. Raises INVALID_REQUEST for a quota or a value that the entity cannot have."""
     kind = keys_of(entity).get(key)
     if kind is None:
-        raise _bad(f"{shown(key)} is no quota of this entity: it has {', '.join(keys_of(entity))}")
+        raise _bad(f"{shown(key)} is not a quota of this entity: allowed are {', '.join(keys_of(entity))}")
     if not math.isfinite(value) or not 0 <= value < kind.most:
-        raise _bad(f"{key} is {value}: a number of {kind.unit} from 0 on is allowed")
+        raise _bad(f"{key} is {value}: it takes a number of {kind.unit}, at least 0")
     if kind.fraction:
         return repr(float(value))
     if abs(value - round(value)) > 1e-6:
-        raise _bad(f"{key} is {value}: it has no fraction")
+        raise _bad(f"{key} is {value}: it takes a whole number")
     return str(round(value))
 
 
 def values_of(entity: Entity, config: Mapping[str, str]) -> tuple[dict[str, float], list[str]]:
-    """The quotas among what an entity has; and the names of those that cannot be read, and do not hold."""
+    """The quotas in an entity's settings, and the names of unreadable ones, which are not applied."""
     values, unreadable = dict[str, float](), []
     for key, kind in keys_of(entity).items():
         if key not in config:
@@ -138,21 +138,22 @@ def _bad(why: str) -> KafkaError:
 
 
 class ClientQuotas:
-    """{entity: {quota: value}}, kept by what is told of each entity; and whose bucket a client counts in."""
+    """{entity: {quota: value}}, updated entity by entity; finds the bucket of a client."""
 
     def __init__(self) -> None:
         self._held: dict[Entity, dict[str, float]] = {}
         self._changes = 0
         self.number = 0
-        """Of what holds now: another after each change, 0 while no client has a quota."""
+        """The version of the quotas: another after each change, 0 while there is none for clients."""
         self.on_changed: list[Callable[[], object]] = []
-        """Who goes by quotas, of clients or of addresses."""
+        """Called after each change of quotas of clients or addresses."""
 
     def all(self) -> Mapping[Entity, Mapping[str, float]]:
         return self._held
 
     def take(self, entity: Entity, config: Mapping[str, str]) -> list[str]:
-        """These are all the settings that an entity has now. Quotas that cannot be read, and do not hold."""
+        """Apply `config`, all the settings that an entity has now. Return the unreadable quotas, which are not applied.
+        """
         values, unreadable = values_of(entity, config)
         if values != self._held.get(entity, {}):
             if values:
@@ -163,7 +164,7 @@ class ClientQuotas:
         return unreadable
 
     def keep(self, entities: Iterable[Entity]) -> None:
-        """Forget all entities but these."""
+        """Forget all other entities."""
         gone = self._held.keys() - set(entities)
         for entity in gone:
             del self._held[entity]
@@ -177,7 +178,7 @@ class ClientQuotas:
             hear()
 
     def bucket(self, key: str, user: str, client_id: str) -> Bucket | None:
-        """Where a client counts for a quota; None: nowhere."""
+        """The bucket of a client for a quota; None if it has none."""
         for entity, shared_by in _levels(user, client_id):
             limit = self._held.get(entity, {}).get(key)
             if limit is not None:
@@ -185,8 +186,8 @@ class ClientQuotas:
         return None
 
     def connection_rates(self) -> dict[str | None, float]:
-        """How many connections a second each address may open; None: each that has no rate of its own. What Kafka has
-        taken for an address and is a host's name is left out: who connects has none."""
+        """The connections per second allowed to each address; None stands for addresses without a rate of their own.
+        Host names, which Kafka accepts as addresses, are left out: a connection has no host name."""
         rates = dict[str | None, float]()
         for entity, values in self._held.items():
             kind, name = entity[0]
@@ -196,7 +197,7 @@ class ClientQuotas:
 
 
 def _levels(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, str]]]:
-    """The entities that may say what a client may do, and who shares a bucket then; the one that wins comes first."""
+    """The entities that can limit a client, each with the (user, client id) of its bucket; highest precedence first."""
     for name in (user, None):
         if client_id:
             yield ((USER, name), (CLIENT_ID, client_id)), (user, client_id)
@@ -207,11 +208,11 @@ def _levels(user: str, client_id: str) -> Iterator[tuple[Entity, tuple[str, str]
         yield ((CLIENT_ID, None),), ("", client_id)
 
 
-# -- what is asked for -------------------------------------------------------------------------------------------------
+# -- filters -----------------------------------------------------------------------------------------------------------
 
 
 class ClientQuotaFilterComponent(NamedTuple):
-    """A component that is asked for: `any` name, or this one, None for the default."""
+    """A filter of components: `any` name, or this one, None for the default."""
 
     type: str
     name: str | None
@@ -224,7 +225,8 @@ class ClientQuotaFilterComponent(NamedTuple):
 def matching(
     held: Mapping[Entity, Mapping[str, float]], wanted: Sequence[ClientQuotaFilterComponent], *, strict: bool
 ) -> dict[Entity, Mapping[str, float]]:
-    """The entities that have all that is wanted, and with `strict` nothing else. Raises 35, 42."""
+    """The entities that match all filters, and with `strict` have no other components. Raises INVALID_REQUEST,
+    UNSUPPORTED_VERSION."""
     types = [each.type for each in wanted]
     for kind in types:
         if not kind:
@@ -232,9 +234,9 @@ def matching(
         if kind not in TYPES:
             raise KafkaError(errors.UNSUPPORTED_VERSION, f"there are no quotas of the entity type {shown(kind)}")
         if types.count(kind) > 1:
-            raise _bad(f"the entity type {kind} is asked for twice")
+            raise _bad(f"the entity type {kind} is in the filter twice")
     if IP in types and len(types) > 1:
-        raise _bad("an ip is an entity by itself")
+        raise _bad("an ip cannot be combined with a user or a client-id")
     return {entity: values for entity, values in held.items() if _is_wanted(entity, wanted, strict)}
 
 

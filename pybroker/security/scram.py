@@ -6,9 +6,9 @@
             < v=signature                           server
 
 The credential holds no password. Its text in `/config/users` is Kafka's: salt=.,stored_key=.,server_key=.,iterations=N.
-A user who does not exist is answered as one who does, and fails with the proof. librdkafka says its own nonce twice in
-its second message up to some version of 2.x: that form is taken too, and no other that merely ends with the nonce, as
-Kafka does.
+A user that does not exist gets the same answers as one that does, and fails with the proof. Until some version of 2.x
+librdkafka sends its own nonce twice in its second message: this is accepted. Kafka accepts any nonce with the right
+ending.
 """
 
 import base64
@@ -25,13 +25,13 @@ HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": 
 KEY_BYTES: Final[Mapping[str, int]] = {name: hashlib.new(name).digest_size for name in HASHES.values()}
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
-"""What Kafka takes for a new credential."""
+"""Kafka's limits for a new credential."""
 CLIENT_ITERATIONS_MAX: Final = 1_000_000
-"""What a client computes at a server's word; librdkafka has the same limit."""
+"""The most iterations that a server can make a client compute; librdkafka has the same limit."""
 TOKEN_BYTES_MAX: Final = 4096
-"""Of one message of the exchange: far more than one has."""
+"""The largest message of the exchange: far more than needed."""
 TOKENAUTH: Final = "tokenauth=true"
-"""An extension of Kafka's (KIP-48)."""
+"""Kafka's extension for delegation tokens (KIP-48)."""
 SALT_BYTES: Final = 24
 NONCE_BYTES: Final = 18
 
@@ -53,7 +53,7 @@ _SERVER_FIRST: Final = re.compile(
 
 
 class Credential(NamedTuple):
-    """What a broker keeps of a password."""
+    """The data that a broker keeps to verify a password."""
 
     salt: bytes
     stored_key: bytes
@@ -62,15 +62,15 @@ class Credential(NamedTuple):
 
     @classmethod
     def parse(cls, mechanism: str, text: str) -> "Credential":
-        """Read what `/config/users` has. ValueError if it is none; the message has nothing of it."""
+        """Read a credential from `/config/users`. ValueError if it is malformed; the message does not quote it."""
         fields: dict[str, str] = {}
         for part in text.split(","):
             name, equals, value = part.partition("=")
             if not equals or name in fields:
-                raise ValueError("it is no SCRAM credential")
+                raise ValueError("it is not a SCRAM credential")
             fields[name] = value
         if fields.keys() != {"salt", "stored_key", "server_key", "iterations"}:
-            raise ValueError("it is no SCRAM credential")
+            raise ValueError("it is not a SCRAM credential")
         try:
             found = cls(
                 base64.b64decode(fields["salt"], validate=True),
@@ -79,15 +79,15 @@ class Credential(NamedTuple):
                 int(fields["iterations"]),
             )
         except ValueError:
-            raise ValueError("it is no SCRAM credential") from None
+            raise ValueError("it is not a SCRAM credential") from None
         size = KEY_BYTES[HASHES[mechanism]]
         if not found.salt or {len(found.stored_key), len(found.server_key)} != {size} or found.iterations < 1:
-            raise ValueError(f"it is no credential of {mechanism}")
+            raise ValueError(f"it is not a credential of {mechanism}")
         return found
 
     @classmethod
     def of_salted(cls, mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> "Credential":
-        """From the salted password, which AlterUserScramCredentials brings."""
+        """Make a credential from a salted password, as AlterUserScramCredentials sends it."""
         name = HASHES[mechanism]
         client_key = hmac.digest(salted_password, b"Client Key", name)
         stored_key = hashlib.new(name, client_key).digest()
@@ -102,12 +102,12 @@ class Credential(NamedTuple):
         return cls.of_salted(mechanism, salted(mechanism, password, salt, iterations), salt, iterations)
 
     def is_of(self, mechanism: str, password: str) -> bool:
-        """Whether it was made from this password. Takes milliseconds."""
+        """True if the credential was made from this password. Takes milliseconds."""
         made = self.of_salted(mechanism, salted(mechanism, password, self.salt, self.iterations), self.salt, 0)
         return hmac.compare_digest(made.stored_key, self.stored_key)
 
     def text(self) -> str:
-        """As `/config/users` has it."""
+        """The text for `/config/users`."""
         salt, stored, server = (_base64(each) for each in self[:3])
         return f"salt={salt},stored_key={stored},server_key={server},iterations={self.iterations}"
 
@@ -118,7 +118,7 @@ def salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes
 
 
 class TokenLogin(NamedTuple):
-    """What a delegation token is worth: a credential, by which somebody logs in as its owner, until it ends."""
+    """The login of a delegation token: a credential with which a client logs in as the owner, until it expires."""
 
     credential: Credential
     owner: str
@@ -158,7 +158,7 @@ class ScramServer:
         self._is_known = False
 
     def step(self, token: bytes) -> bytes:
-        """The answer to one message of the client; `user` is set once it has proven itself. Raises BadCredentials."""
+        """The answer to one message of the client; `user` is set once the proof is right. Raises BadCredentials."""
         if len(token) > TOKEN_BYTES_MAX:
             raise BadCredentials(self.refusal)
         try:
@@ -173,7 +173,7 @@ class ScramServer:
 
     @property
     def refusal(self) -> str:
-        """Kafka's words, whatever was wrong."""
+        """Kafka's error message, for every kind of failure."""
         return (
             "Authentication failed during authentication due to invalid credentials with SASL mechanism "
             f"{self.mechanism}"
@@ -232,7 +232,7 @@ class ScramClient:
     def __init__(
         self, mechanism: str, user: str, password: str, nonce: str | None = None, *, by_token: bool = False
     ) -> None:
-        """`by_token`: user and password are the id of a delegation token, and its secret in base64."""
+        """`by_token`: user and password are the id of a delegation token and its secret in base64."""
         self.mechanism = mechanism
         self.done = False
         self._hash = HASHES[mechanism]
@@ -248,7 +248,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def step(self, token: bytes) -> bytes | None:
-        """What to answer to a message of the server; None when it has proven itself too. Raises BadCredentials."""
+        """The answer to a message of the server; None once the server's signature is right. Raises BadCredentials."""
         if self._expected is not None:
             if not hmac.compare_digest(token, b"v=" + _base64(self._expected).encode()):
                 raise BadCredentials("the broker did not prove that it knows the password's credential")
@@ -256,14 +256,15 @@ class ScramClient:
             return None
         found = _SERVER_FIRST.fullmatch(token.decode("ascii", "replace")) if len(token) <= TOKEN_BYTES_MAX else None
         if found is None or not found["nonce"].startswith(self._nonce) or found["nonce"] == self._nonce:
-            raise BadCredentials("the broker's answer is not one of SCRAM")
+            raise BadCredentials("the broker sent a malformed SCRAM message")
         iterations = int(found["iterations"])
         if not ITERATIONS_MIN <= iterations <= CLIENT_ITERATIONS_MAX:
-            raise BadCredentials(f"the broker asks for {iterations} iterations, which is too few or too many")
+            allowed = f"{ITERATIONS_MIN} to {CLIENT_ITERATIONS_MAX} are allowed"
+            raise BadCredentials(f"the broker asks for {iterations} iterations: {allowed}")
         try:
             salt = base64.b64decode(found["salt"], validate=True)
         except ValueError:
-            raise BadCredentials("the broker's answer is not one of SCRAM") from None
+            raise BadCredentials("the broker sent a malformed SCRAM message") from None
         return self._prove(token.decode(), found["nonce"], salt, iterations)
 
     def _prove(self, server_first: str, nonce: str, salt: bytes, iterations: int) -> bytes:
@@ -277,7 +278,7 @@ class ScramClient:
 
 
 def _plain(name: str) -> str:
-    """A name of the exchange without its escapes."""
+    """A user name without the escapes of the exchange."""
     return name.replace("=2C", ",").replace("=3D", "=")
 
 

@@ -1,7 +1,7 @@
-"""Whom a client's certificate makes: its subject as Java writes it (RFC 2253), and ssl.principal.mapping.rules.
+"""The principal of a client certificate: its subject as Java writes it (RFC 2253), and ssl.principal.mapping.rules.
 
-ACLs name the subject byte by byte, so this is the text of Java's X500Principal, with what is odd about it: the keywords
-that it knows are nine, a value behind another type is hexadecimal, and one of BMPString is read as if it were UTF-8.
+ACLs name the exact subject, so this is the text of Java's X500Principal with its oddities: it knows only nine keywords,
+values of other types are hexadecimal, and a BMPString is decoded as UTF-8.
 """
 
 import re
@@ -30,13 +30,13 @@ _ESCAPED: Final = re.compile(r'[,=+<>#;"\\]')
 
 def subject_of(certificate: bytes) -> str:
     """The subject of a certificate (DER), as Java writes it. ValueError if it cannot be read."""
-    from cryptography import x509  # which takes as long to import as a start may take
+    from cryptography import x509  # its import is too slow for a start
 
     return distinguished_name(x509.load_der_x509_certificate(certificate).subject.public_bytes())
 
 
 def distinguished_name(der: bytes) -> str:
-    """A Name (DER, RFC 5280) as Java's X500Principal.getName(RFC2253). ValueError if it is none."""
+    """A Name (DER, RFC 5280) as Java's X500Principal.getName(RFC2253). ValueError if it is malformed."""
     names = []
     for each in _items(_only(der, _SEQUENCE)):
         attributes = [_attribute(item) for item in _items(_content(each, _SET))]
@@ -62,7 +62,7 @@ def _escape(text: str) -> str:
 
 
 def _items(der: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """What stands in a constructed value: tag, content, and the whole."""
+    """The elements of a constructed value: tag, content, and the whole."""
     at = 0
     while at < len(der):
         if at + 2 > len(der):
@@ -72,7 +72,7 @@ def _items(der: bytes) -> Iterator[tuple[int, bytes, bytes]]:
             size = length & 0x7F
             length, start = int.from_bytes(der[start : start + size], "big"), start + size
         if start + length > len(der):
-            raise ValueError("a value is longer than what it stands in")
+            raise ValueError("a value is longer than the one around it")
         yield tag, der[start : start + length], der[at : start + length]
         at = start + length
 
@@ -117,7 +117,7 @@ class Rule(NamedTuple):
             return name
         if self.pattern.fullmatch(name) is None:
             return None
-        text = self.pattern.sub(self._replaced, name)  # Java's replaceAll, which finds .* again at the end
+        text = self.pattern.sub(self._replaced, name)  # as Java's replaceAll, which matches .* again at the end
         return text.lower() if self.case == "L" else text.upper() if self.case == "U" else text
 
     def _replaced(self, found: re.Match[str]) -> str:
@@ -125,22 +125,23 @@ class Rule(NamedTuple):
 
 
 _PART: Final = re.compile(r"\\(.)|\$(\d*)", re.DOTALL | re.ASCII)
-"""What is no text in a replacement: a character that is escaped, and a group."""
+"""The parts of a replacement that are not literal: an escaped character, and a group."""
 _RULE: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\Z)", re.DOTALL)
 
 
 def _group(found: re.Match[str], digits: str) -> str:
-    """$0 for all, $1, $2 and so on, as many digits as there is a group for."""
+    """The value of $0 (the whole match), $1, $2 and so on, with as many digits as form an existing group's number."""
     size = max(size for size in (1, 2, 3) if int(digits[:size]) <= found.re.groups)
     return (found[int(digits[:size])] or "") + digits[size:]
 
 
 def _check_groups(pattern: re.Pattern[str], replacement: str) -> None:
-    """ValueError for a group that the pattern has not: Kafka takes such a rule, and turns all away whom it matches."""
+    """Raise ValueError for a group that the pattern lacks: Kafka accepts such a rule, and refuses clients it matches.
+    """
     for part in _PART.finditer(replacement):
         if part[1] is None and not (part[2] and int(part[2][0]) <= pattern.groups):
             has = f"the pattern {shown(pattern.pattern)} has {pattern.groups} groups"
-            raise ValueError(f"{part[0]} in the replacement {shown(replacement)} names no group: {has}")
+            raise ValueError(f"{part[0]} in the replacement {shown(replacement)} is not a group: {has}")
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
@@ -150,13 +151,13 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
         found = _RULE.match(text, at)
         if found is None:
             words = "write RULE:pattern/replacement/ or DEFAULT"
-            raise ValueError(f"no rule begins at {shown(text[at:].strip())}: {words}")
+            raise ValueError(f"{shown(text[at:].strip())} does not begin with a rule: {words}")
         if found[1]:
             rules.append(Rule(None, "", ""))
         else:
             try:
-                with warnings.catch_warnings(action="error", category=FutureWarning):  # [a&&b], which Java reads
-                    pattern = re.compile(found[2].replace("\\/", "/"), re.ASCII)  # as Java's \\w and (?i) are
+                with warnings.catch_warnings(action="error", category=FutureWarning):  # [a&&b], which only Java knows
+                    pattern = re.compile(found[2].replace("\\/", "/"), re.ASCII)  # as Java's \\w and (?i)
             except (re.error, FutureWarning) as problem:
                 raise ValueError(f"the pattern {shown(found[2])} cannot be used: {problem}") from None
             _check_groups(pattern, found[3])
@@ -166,7 +167,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
 
 
 def principal_name(rules: Sequence[Rule], subject: str) -> str:
-    """Whom the first rule that matches makes of a subject. ValueError if none does."""
+    """The name that the first matching rule makes of a subject. ValueError if no rule matches."""
     for rule in rules:
         name = rule.apply(subject)
         if name is not None:

@@ -1,9 +1,9 @@
-"""TLS on sockets: contexts of what settings say, and the two ways to speak it.
+"""TLS on sockets: contexts made from settings, and two implementations.
 
     secure(socket, context) ──handshake() until None──> recv, send, pending ──> shutdown, close
 
-Core speaks it where it can use the OpenSSL of this Python; otherwise Python's ssl module does, which is slower: each
-record of 16 KiB takes a call with the GIL, and the native data plane takes no such connection.
+Core's implementation is used if it can load this Python's OpenSSL, otherwise Python's ssl module. The latter is slower:
+each record of 16 KiB takes a call with the GIL, and the native data plane does not serve such connections.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Wanted = Literal["read", "write"] | None
 
 RECORD_BYTES: Final = 1 << 14
 PIECE_BYTES: Final = 1 << 17
-"""What a record has at most, and what is encrypted in one go."""
+"""The largest record, and the bytes that are encrypted in one call."""
 NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
-"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python has no name for."""
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python does not define."""
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 SUITES_1_3: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 SUITES_1_2: Final = {
@@ -41,14 +41,14 @@ SUITES_1_2: Final = {
         ("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305"),
     )
 }
-"""The suites of TLS 1.2 that are worth having, by the names of IANA: forward secret, and authenticated."""
+"""The supported suites of TLS 1.2, by their IANA names: those with forward secrecy and authenticated encryption."""
 
 
 # -- contexts ----------------------------------------------------------------------------------------------------------
 
 
 class ListenerContext(ssl.SSLContext):
-    """What a listener speaks TLS by, and when its certificates, and those that it trusts, end."""
+    """The TLS context of a listener, with the expiry of its own and its trusted certificates."""
 
     endings: tuple[Ending, ...] = ()
 
@@ -56,8 +56,8 @@ class ListenerContext(ssl.SSLContext):
 def server_context(settings: Ssl, listener: str, *, dated: bool = True) -> ListenerContext:
     """The TLS context of a listener. Raises ConfigError, in one sentence, for settings that no client can use.
 
-    Without `dated` a certificate may have expired, or not be valid yet. So a broker that restarts with one serves its
-    other listeners, and can be given a valid one; else all brokers of a cluster could stay down."""
+    Without `dated` a certificate may have expired, or not be valid yet. A broker that restarts with one then serves its
+    other listeners, where it can be replaced; otherwise all brokers of a cluster could stay down."""
     context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
     pair = _key_store(settings, dated)
     if pair is None:
@@ -78,7 +78,7 @@ def server_context(settings: Ssl, listener: str, *, dated: bool = True) -> Liste
 
 
 def client_context(settings: Ssl) -> ssl.SSLContext:
-    """The TLS context with which a broker connects to others; they judge whether its certificate is valid now. Raises
+    """The TLS context with which a broker connects to others, which check the dates of its certificate. Raises
     ConfigError, in one sentence."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings["ssl.endpoint.identification.algorithm"] != ""
@@ -91,14 +91,14 @@ def client_context(settings: Ssl) -> ssl.SSLContext:
 
 
 def inter_broker_context(config: BrokerConfig) -> ssl.SSLContext | None:
-    """What a broker connects to others by; None where their listener has no TLS. Raises ConfigError."""
+    """The TLS context for connections to other brokers; None if their listener has no TLS. Raises ConfigError."""
     settings = config.ssl.get(config.listeners.inter_broker)
     return None if settings is None else client_context(settings)
 
 
 def check_believed(config: BrokerConfig) -> None:
-    """See that this broker would connect to itself as others do, whose settings are like its own: by certificates that
-    its trust stores vouch for, one of which has its name. Raises ConfigError."""
+    """Check that other brokers with the same settings can connect to this one: that its trust stores verify its
+    certificates, and one of them has its host name. Raises ConfigError."""
     name = config.listeners.inter_broker
     settings = config.ssl.get(name)
     if settings is None:
@@ -106,15 +106,15 @@ def check_believed(config: BrokerConfig) -> None:
     told = config.listeners.advertised or config.listeners.endpoints
     host = next((each.host for each in told if each.listener == name and each.host not in EVERY_INTERFACE), "")
     server, client = server_context(settings, name), client_context(settings)
-    client.check_hostname = client.check_hostname and bool(host)  # none: it is this machine's, whatever that is called
+    client.check_hostname = client.check_hostname and bool(host)  # without a host: the machine's name, unknown here
     if (why := _refusal(client, server, host or None)) is not None:
-        raise ConfigError(f"no broker would connect to the listener {name} any more: {why}")
+        raise ConfigError(f"other brokers could no longer connect to the listener {name}: {why}")
 
 
 def _check_usable(settings: Ssl, listener: str, pair: KeyPair, dated: bool) -> None:
     """Check that a client with OpenSSL's defaults accepts a listener's certificates, if it trusts the last of them and
-    checks no name. Such a client refuses weak keys and signatures, a certificate that is not for servers, and one that
-    the next has not signed. Raises ConfigError."""
+    does not check the host name. Such a client refuses weak keys and signatures, a certificate that is not for servers,
+    and one that the next has not signed. Raises ConfigError."""
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     pair.load_into(server)
@@ -124,7 +124,7 @@ def _check_usable(settings: Ssl, listener: str, pair: KeyPair, dated: bool) -> N
         client.verify_flags |= NO_CHECK_TIME
     if (why := _refusal(client, server, None)) is not None:
         store = _called(settings, "keystore")
-        raise ConfigError(f"no client would connect to the listener {listener} by the certificates of {store}: {why}")
+        raise ConfigError(f"no client could connect to the listener {listener} with the certificates of {store}: {why}")
 
 
 def _refusal(client: ssl.SSLContext, server: ssl.SSLContext, host: str | None) -> str | None:
@@ -161,12 +161,12 @@ def _key_store(settings: Ssl, dated: bool) -> KeyPair | None:
 
 
 def _called(settings: Ssl, store: str) -> str:
-    """A store in the log: its file, or its settings."""
+    """The name of a store for the log: its file, or the prefix of its settings."""
     return settings[f"ssl.{store}.location"] or f"{settings.prefix(f'ssl.{store}')}{store}"
 
 
 def _trust(context: ssl.SSLContext, settings: Ssl, dated: bool) -> bytes | None:
-    """Have it trust whom the settings name; their certificates, or None for those of this machine."""
+    """Have a context trust the certificates that the settings name, and return them; None for the system's."""
     trusted = trust_store(
         settings.prefix("ssl.truststore"),
         type=settings["ssl.truststore.type"],
@@ -180,8 +180,8 @@ def _trust(context: ssl.SSLContext, settings: Ssl, dated: bool) -> bytes | None:
 
 
 def believe(context: ssl.SSLContext, trusted: bytes | None) -> None:
-    """Have a context trust these certificates (PEM), or with None whom this machine trusts. As in Java each of them may
-    be where a chain ends, be it that of an authority in between, or of the other side itself."""
+    """Have a context trust these certificates (PEM), or with None the system's. As in Java a chain may end at any of
+    them, also at an intermediate authority's or at the peer's own."""
     if trusted is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
@@ -191,14 +191,14 @@ def believe(context: ssl.SSLContext, trusted: bytes | None) -> None:
 
 def _narrow(context: ssl.SSLContext, settings: Ssl) -> None:
     name = f"{settings.prefix('ssl.cipher')}cipher.suites"
-    # A client that ends its half without a word is answered what it has asked; a frame that is cut is none.
-    context.options |= getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)  # OpenSSL 1.1.1 does so anyhow
+    # A client that closes its side without a TLS alert still gets its responses; a truncated frame is ignored anyway.
+    context.options |= getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)  # the default of OpenSSL 1.1.1
     narrow(context, settings["ssl.enabled.protocols"], settings["ssl.cipher.suites"], name)
 
 
 def narrow(context: ssl.SSLContext, versions: Sequence[str], suites: Sequence[str], name: str) -> None:
-    """Versions and ciphers, whose setting has a name; and no renegotiation, by which one end has the other work for
-    nothing. Raises ConfigError."""
+    """Restrict a context to these versions and cipher suites; `name` is the suites' setting. Disable renegotiation,
+    with which one end can waste the other's time. Raises ConfigError."""
     spoken = [VERSIONS[version] for version in versions]
     context.minimum_version, context.maximum_version = min(spoken), max(spoken)
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -224,14 +224,14 @@ def narrow(context: ssl.SSLContext, versions: Sequence[str], suites: Sequence[st
     elif core.tls_available():
         core.set_ciphersuites(context, newer)
     elif set(newer) != set(SUITES_1_3):
-        raise ConfigError(f"{name} cannot choose among suites of TLSv1.3 with the ssl module of this Python")
+        raise ConfigError(f"{name}: the ssl module of this Python cannot restrict the suites of TLSv1.3")
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
 class NativeStream:
-    """A socket with TLS by core."""
+    """A socket with core's TLS."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server: bool, host: str | None) -> None:
         self.sock = sock
@@ -249,7 +249,7 @@ class NativeStream:
 
     @property
     def pending(self) -> bool:
-        """May recv have something though the socket has not?"""
+        """True if recv may return data although the socket has none."""
         return self.tls.pending
 
     def fileno(self) -> int:
@@ -265,7 +265,7 @@ class NativeStream:
 
 
 class SslStream:
-    """The same by Python's ssl module."""
+    """A socket with TLS by Python's ssl module."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server: bool, host: str | None) -> None:
         self.sock = context.wrap_socket(
@@ -316,7 +316,7 @@ class SslStream:
 
 
 def _joined(views: list[memoryview]) -> memoryview:
-    """The first of some views; small ones in one piece with those behind, as many as are encrypted in one go."""
+    """The first view; if it is small, joined with the following ones, up to PIECE_BYTES."""
     if len(views) == 1 or len(views[0]) >= RECORD_BYTES:
         return views[0]
     data = bytearray()
@@ -328,7 +328,7 @@ def _joined(views: list[memoryview]) -> memoryview:
 
 
 class _as_a_socket(contextlib.AbstractContextManager[None]):
-    """Errors of the ssl module as those of a socket."""
+    """Convert errors of the ssl module to those of a socket."""
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         if isinstance(problem, ssl.SSLWantReadError | ssl.SSLWantWriteError):
@@ -341,12 +341,11 @@ Stream = NativeStream | SslStream
 
 
 def secure(sock: socket.socket, context: ssl.SSLContext, *, server: bool, host: str | None = None) -> Stream:
-    """TLS on a connected socket that does not block; its handshake is to be made. `host`: of a client, where it has
-    connected to."""
+    """TLS on a connected non-blocking socket, before its handshake. `host`: at a client, the host it connected to."""
     kind = NativeStream if core.tls_available() else SslStream
     return kind(sock, context, server=server, host=host)
 
 
 def pending(sock: socket.socket | Stream) -> bool:
-    """May recv have something though the socket below has not?"""
+    """True if recv may return data although the socket below has none."""
     return isinstance(sock, NativeStream | SslStream) and sock.pending

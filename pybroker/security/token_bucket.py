@@ -1,16 +1,22 @@
-"""Kafka's token bucket (KIP-599): what comes in bursts, and is to be so much a second in the long run."""
+"""Kafka's token bucket (KIP-599): limits the average rate of operations that come in bursts.
+
+All other rate limits are core's QuotaBucket, which uses Kafka's window. Here Kafka uses a token bucket, as one request
+may cost hundreds of times the limit per second: in a window, the rate would stay above the limit until that sample
+leaves it. A token bucket goes into debt for the request, and refills at the rate. It can also return the cost of an
+operation that was not done, which a window cannot once another sample has begun.
+"""
 
 from typing import Final
 
 BURST_S: Final = 11
-"""controller.quota.window.num, of a second each: what may come at once who did nothing before."""
+"""Seconds of the rate that an idle client may use at once: Kafka's controller.quota.window.num."""
 THROTTLE_MS_MAX: Final = (1 << 31) - 1
 
 
 class TokenBucket:
-    """`rate` tokens a second come, up to the burst; what is done may cost more than there are, and then the next waits.
+    """Gains `rate` tokens a second, up to the burst. An operation may cost more than there are; then the next waits.
 
-    Times are handed in, in milliseconds of one clock."""
+    The caller passes the time, in milliseconds of one clock."""
 
     def __init__(self, rate: float, now_ms: int) -> None:
         self.rate = rate
@@ -18,7 +24,7 @@ class TokenBucket:
         self._filled_ms = now_ms
 
     def set_rate(self, rate: float, now_ms: int) -> None:
-        """What is there stays, as far as the burst of that rate goes."""
+        """Change the rate; keep the tokens, up to the new rate's burst."""
         self._fill(now_ms)
         self.rate = rate
         self._tokens = min(self._tokens, rate * BURST_S)
@@ -29,7 +35,7 @@ class TokenBucket:
         self._filled_ms = max(now_ms, self._filled_ms)
 
     def is_exceeded(self, now_ms: int) -> bool:
-        """Must the next wait?"""
+        """True if the next operation must wait."""
         self._fill(now_ms)
         return self._tokens < 0
 
@@ -38,12 +44,12 @@ class TokenBucket:
         return self._tokens >= self.rate * BURST_S
 
     def record(self, cost: float, now_ms: int) -> None:
-        """Something is done; or with a negative cost it was not done after all."""
+        """Take the cost of an operation, or with a negative cost return it."""
         self._fill(now_ms)
         self._tokens = min(self._tokens - cost, self.rate * BURST_S)
 
     def throttle_ms(self, now_ms: int) -> int:
-        """How long the next waits; 0: it need not."""
+        """Milliseconds that the next operation must wait; 0: none."""
         if not self.is_exceeded(now_ms):
             return 0
         if self.rate <= 0:

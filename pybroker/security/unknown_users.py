@@ -1,8 +1,8 @@
-"""The credentials with which SCRAM answers for names that are no users, so that no salt shows which names are users.
+"""The SCRAM credentials for names that are not users, so that salts do not reveal which names are users.
 
-    salt = HMAC-SHA512(secret, mechanism and name), in the form that most users' salts have, with their iterations
+    salt = HMAC-SHA512(secret, mechanism and name), in the form of most users' salts, with their iterations
 
-All brokers of a cluster share the secret (controller/login_secret.py): a name has one salt at all of them, at any time.
+All brokers of a cluster share the secret (metadata/login_secret.py), so a name always has the same salt at all of them.
 """
 
 import hmac
@@ -12,16 +12,16 @@ from typing import Final, NamedTuple
 from pybroker.security.scram import HASHES, ITERATIONS_MIN, KEY_BYTES, SALT_BYTES, Credential
 
 OF_KAFKAS_TOOLS: Final = 0
-"""Stands for a size: 130 random bits, written with the digits 0-9 and a-z, as kafka-configs makes salts."""
+"""The size that stands for salts by kafka-configs: 130 random bits, written with the digits 0-9 and a-z."""
 _KAFKAS_BITS: Final = 130
 _KAFKAS_SIZES: Final = range(20, 27)
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 _SALT_BYTES_MAX: Final = 64
-"""The bytes of one HMAC-SHA512; librdkafka's salts are as long."""
+"""The size of an HMAC-SHA512, and of librdkafka's salts."""
 
 
 class Form(NamedTuple):
-    """The facts of a credential that a broker's first message shows besides the salt's own bytes."""
+    """The properties of a credential that a broker's first message shows, besides the salt's bytes."""
 
     iterations: int
     salt_bytes: int

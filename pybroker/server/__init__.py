@@ -1,1 +1,4 @@
-"""The broker process: sockets, dispatch, background work, and the root that puts everything together."""
+"""The broker as a whole: broker.py creates, starts and stops its parts, process.py and scheduler.py run it.
+
+Packages: network (sockets, logins), api (requests), cluster (membership, the control plane), metrics.
+"""

@@ -1,4 +1,4 @@
-"""A broker as a process of its own: its kind, its signals, its end."""
+"""Runs a broker as a process: file limits, signals, and the end when all disks have failed."""
 
 import asyncio
 import gc
@@ -7,38 +7,40 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Collection
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pybroker.config import BrokerConfig
+from pybroker.errors import StartError
 from pybroker.logs import event
-from pybroker.replication.logdirs import StartError
-from pybroker.server.broker import FAREWELL_SECONDS, Broker, StartLeft
-from pybroker.server.listener import DESCRIPTORS_MIN
+from pybroker.server.broker import Broker
+from pybroker.server.cluster.place import StartLeft
+from pybroker.server.cluster.sole_member import FAREWELL_SECONDS
+from pybroker.server.network.listener import DESCRIPTORS_MIN
 
 log = logging.getLogger(__name__)
 
 
 def run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Collection[str] = ()) -> None:
-    """Serve until SIGTERM or SIGINT, which end it cleanly; a second one waits for no running request. SIGHUP, which a
-    closing terminal sends, or a service manager to reload settings, does not end it.
+    """Serve until SIGTERM or SIGINT, which stop the broker cleanly; a second one does not wait for running requests.
+    SIGHUP, which a closing terminal or a service manager sends, is ignored.
 
-    `on_ready` is called once the broker serves; `give_up` as in Broker. Raises StartError, OSError. The process may
-    open as many files as the system lets it: connections and segments that are in use take one each."""
+    `on_ready` is called once the broker serves; `give_up` as in Broker. Raises StartError, OSError. The limit of open
+    files is raised to its maximum, as each connection and each segment in use takes one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= most < DESCRIPTORS_MIN:
-        raise StartError(f"{most} open files are allowed (ulimit -n), and a broker needs {DESCRIPTORS_MIN} or more")
+        raise StartError(f"{most} open files are allowed (ulimit -n), but a broker needs {DESCRIPTORS_MIN} or more")
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     asyncio.run(_run(config, on_ready, give_up))
 
 
 async def _end_without_disks(broker: Broker) -> NoReturn:
-    """There is nothing left to write to: end at once, as Kafka does, and not as a clean stop. Raises StartError.
+    """Abort the broker because no log dir is left, as Kafka does; not a clean stop. Raises StartError.
 
-    A disk that does not answer would hold up whoever waits for the threads that wait for it."""
+    Exits the process after FAREWELL_SECONDS, as threads may hang on a disk that does not respond."""
     failed = "; ".join(f"{log_dir.path}: {log_dir.failure}" for log_dir in broker.log_dirs if log_dir.failure)
     lost = any(log_dir.store_removed for log_dir in broker.log_dirs)
     why = "its coordination store was removed" if lost else "all of its log directories failed"
-    reason = f"the broker ends, for {why} ({failed})"
+    reason = f"the broker ends because {why} ({failed})"
     ending = asyncio.ensure_future(broker.abort())
     await asyncio.wait([ending], timeout=FAREWELL_SECONDS)
     if not ending.done() or ending.exception() is not None:
@@ -48,17 +50,8 @@ async def _end_without_disks(broker: Broker) -> NoReturn:
     raise StartError(reason)
 
 
-def broker_of(config: BrokerConfig, **how: Any) -> Broker:
-    """The broker that a configuration is of: a lone one, or with zookeeper.connect one of a cluster."""
-    if config["zookeeper.connect"] is None:
-        return Broker(config, **how)
-    from pybroker.server.cluster_broker import ClusterBroker  # a lone broker starts without it
-
-    return ClusterBroker(config, **how)
-
-
 async def _run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_up: Collection[str]) -> None:
-    broker = broker_of(config, give_up=give_up)
+    broker = Broker(config, give_up=give_up)
     asked_to_stop = asyncio.Event()
 
     def on_signal() -> None:
@@ -67,7 +60,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_
         asked_to_stop.set()
 
     def on_hangup() -> None:
-        event(log, logging.INFO, "SIGHUP ignored", reason="pybroker configs alter changes the settings of a broker")
+        event(log, logging.INFO, "SIGHUP ignored", reason="use pybroker configs alter to change settings")
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, on_hangup)
@@ -76,14 +69,14 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], object], give_
     started = loop.create_task(broker.start())
     await asyncio.wait([started, loop.create_task(asked_to_stop.wait())], return_when=asyncio.FIRST_COMPLETED)
     if not started.done():
-        event(log, logging.INFO, "stopping", while_it="starts")
+        event(log, logging.INFO, "stopping", during="start")
         broker.leave_start()
     try:
         await started
     except StartLeft:
         event(log, logging.INFO, "stopped")
         return
-    gc.freeze()  # modules and classes stay: no collection looks at them again
+    gc.freeze()  # modules and classes live until the end: exclude them from garbage collections
     if not asked_to_stop.is_set():
         on_ready(broker)
     ends = [loop.create_task(each.wait()) for each in (asked_to_stop, broker.disks_failed)]

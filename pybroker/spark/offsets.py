@@ -1,24 +1,25 @@
-"""Offsets as Spark's checkpoints and options have them: `{"topic":{"0":123}}`, and where a read may begin or end.
+"""Offsets in the JSON of Spark's checkpoints and options, `{"topic":{"0":123}}`, and the bounds of reads.
 
 In an option's JSON -2 is the earliest offset of a partition and -1 its latest; in a checkpoint there are only offsets,
-each the next one to be read. A checkpoint also says which topics they are of, as no topic is called:
-`"@topicIds":{"topic":"AAAAAAAAQACAAAAAAAAAAQ"}`. A topic that is deleted and created anew has another id. The end of
-the first batch also says where it begins, `"@begins":{"topic":{"0":0}}`: Spark keeps only where batches end, and asks
+each the next one to read. A checkpoint also has the ids of the topics, under a name that no topic can have:
+`"@topicIds":{"topic":"AAAAAAAAQACAAAAAAAAAAQ"}`. A topic that is deleted and created again gets another id. The end of
+the first batch also has the batch's start, `"@begins":{"topic":{"0":0}}`: Spark keeps only where batches end, and asks
 for the first offset again when it runs that batch again.
 """
 
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from pybroker.client.list_offsets import EARLIEST, LATEST
+from pybroker.client.net.list_offsets import EARLIEST, LATEST
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.model import TopicPartition
+from pybroker.spark.untyped import Document, Told
 
 Offsets = dict[TopicPartition, int]
 TopicIds = dict[str, str]
-"""Ids by topic, as text; only of topics whose id the cluster told."""
+"""Topic ids by name, as text; only of topics whose id the cluster reported."""
 
 TOPIC_IDS: Final = "@topicIds"
 BEGINS: Final = "@begins"
@@ -26,11 +27,11 @@ BEGINS: Final = "@begins"
 OFFSET_MAX: Final = (1 << 63) - 1
 
 
-class Bound(NamedTuple):
-    """Where a read begins or ends.
+class OffsetBound(NamedTuple):
+    """The start or end of a read.
 
-    `each` has the partitions that are told apart: offsets (EARLIEST and LATEST among them), or timestamps in
-    milliseconds. `common` is what holds for all others; None where every partition must be named.
+    `each` has partitions with their own bounds: offsets (EARLIEST and LATEST among them), or timestamps in
+    milliseconds. `common` is the bound of all others; None if every partition must be named.
     """
 
     kind: Literal["offsets", "timestamps"]
@@ -41,17 +42,17 @@ class Bound(NamedTuple):
         return self.each.get(tp, self.common)
 
     def says(self, special: int) -> bool:
-        """Whether some partition is to begin or end at EARLIEST, or LATEST."""
+        """True if some partition begins or ends at EARLIEST, or LATEST."""
         return self.kind == "offsets" and (self.common == special or special in self.each.values())
 
 
-AT_EARLIEST: Final = Bound("offsets", EARLIEST, {})
-AT_LATEST: Final = Bound("offsets", LATEST, {})
+AT_EARLIEST: Final = OffsetBound("offsets", EARLIEST, {})
+AT_LATEST: Final = OffsetBound("offsets", LATEST, {})
 
 
-def to_json(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
-    """What goes into a checkpoint: topics by name, partitions by number, so that equal offsets are equal text."""
-    document: dict[str, dict[str, Any]] = {}
+def to_json(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str] | None = None) -> dict[str, Document]:
+    """Return the JSON for a checkpoint: topics by name, partitions by number, so that equal offsets are equal text."""
+    document: dict[str, Document] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         document.setdefault(topic, {})[str(partition)] = offset
     if known := {topic: ids[topic] for topic in document if ids and topic in ids}:
@@ -59,51 +60,51 @@ def to_json(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str] | None
     return document
 
 
-def from_json(document: Mapping[str, Mapping[str, Any]]) -> Offsets:
-    """What `to_json` made, or Spark's own connector. Raises KafkaError where a checkpoint holds something else."""
+def from_json(document: Mapping[str, Told]) -> Offsets:
+    """Parse the JSON of `to_json`, or of Spark's own connector. Raises KafkaError for anything else in a checkpoint."""
     return _offsets(document, "the offsets in the checkpoint", lowest=0)
 
 
-def ids_from_json(document: Mapping[str, Mapping[str, Any]]) -> TopicIds:
-    """The ids that `to_json` was given; none in the checkpoint of Spark's own connector."""
+def ids_from_json(document: Mapping[str, Told]) -> TopicIds:
+    """Return the ids given to `to_json`; empty in a checkpoint of Spark's own connector."""
     return {topic: str(told) for topic, told in document.get(TOPIC_IDS, {}).items()}
 
 
-def begins_from_json(document: Mapping[str, Mapping[str, Any]]) -> Offsets | None:
-    """Where the batch begins that ends there; None where the end of the batch before says it."""
+def begins_from_json(document: Mapping[str, Told]) -> Offsets | None:
+    """Return the start of the batch that ends at this document; None if the end of the batch before it is the start."""
     return from_json(document[BEGINS]) if BEGINS in document else None
 
 
 def id_text(topic_id: bytes) -> str | None:
-    """An id as Kafka writes it; None for that of a broker which has none."""
+    """Return an id as Kafka writes it; None for the zero id of an old broker."""
     return urlsafe_b64encode(topic_id).decode().rstrip("=") if any(topic_id) else None
 
 
-def parse_bound(text: str, option: str) -> Bound:
-    """`earliest`, `latest` or JSON of offsets. Raises KafkaError with the option's name."""
+def parse_bound(text: str, option: str) -> OffsetBound:
+    """Parse `earliest`, `latest` or JSON of offsets. Raises KafkaError with the option's name."""
     word = text.strip().lower()
     if word == "earliest":
         return AT_EARLIEST
     if word == "latest":
         return AT_LATEST
-    return Bound("offsets", None, _offsets(_document(text, option), option, lowest=EARLIEST))
+    return OffsetBound("offsets", None, _offsets(_document(text, option), option, lowest=EARLIEST))
 
 
-def parse_timestamps(text: str, option: str) -> Bound:
-    """JSON of milliseconds since the epoch. Raises KafkaError with the option's name."""
-    return Bound("timestamps", None, _offsets(_document(text, option), option, lowest=0))
+def parse_timestamps(text: str, option: str) -> OffsetBound:
+    """Parse JSON of milliseconds since the epoch. Raises KafkaError with the option's name."""
+    return OffsetBound("timestamps", None, _offsets(_document(text, option), option, lowest=0))
 
 
-def parse_timestamp(text: str, option: str) -> Bound:
-    """One time in milliseconds since the epoch, for all partitions. Raises KafkaError with the option's name."""
+def parse_timestamp(text: str, option: str) -> OffsetBound:
+    """Parse one time in milliseconds since the epoch, for all partitions. Raises KafkaError with the option's name."""
     stripped = text.strip()
     if not (stripped.isascii() and stripped.isdigit()) or int(stripped) > OFFSET_MAX:
         raise _wrong(option, text, "milliseconds since the epoch")
-    return Bound("timestamps", int(stripped), {})
+    return OffsetBound("timestamps", int(stripped), {})
 
 
 def parse_partitions(text: str, option: str) -> frozenset[TopicPartition]:
-    """`{"topic":[0,1]}`. Raises KafkaError with the option's name."""
+    """Parse `{"topic":[0,1]}`. Raises KafkaError with the option's name."""
     found: set[TopicPartition] = set()
     for topic, partitions in _document(text, option).items():
         if not isinstance(partitions, list) or not all(_is_int(p) and p >= 0 for p in partitions):
@@ -114,19 +115,19 @@ def parse_partitions(text: str, option: str) -> frozenset[TopicPartition]:
     return frozenset(found)
 
 
-def missing(bound: Bound, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """The partitions that a bound says nothing about, and has to."""
+def missing(bound: OffsetBound, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions for which the bound has no value, but needs one."""
     return sorted(tp for tp in partitions if bound.of(tp) is None)
 
 
 def names(partitions: Iterable[TopicPartition], limit: int = 5) -> str:
-    """Partitions for a sentence, cut off where nobody would read on."""
+    """Return partition names for a sentence, with a limit on their number."""
     shown = [str(tp) for tp in partitions]
     more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
     return ", ".join(shown[:limit]) + more
 
 
-def _document(text: str, option: str) -> dict[str, Any]:
+def _document(text: str, option: str) -> Document:
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -136,7 +137,7 @@ def _document(text: str, option: str) -> dict[str, Any]:
     return document
 
 
-def _offsets(document: Mapping[str, Any], option: str, lowest: int) -> Offsets:
+def _offsets(document: Told, option: str, lowest: int) -> Offsets:
     found: Offsets = {}
     for topic, partitions in document.items():
         if topic in (TOPIC_IDS, BEGINS):
@@ -156,4 +157,4 @@ def _is_int(value: object) -> bool:
 
 
 def _wrong(option: str, given: str, expected: str) -> KafkaError:
-    return KafkaError(INVALID_CONFIG, f"{option} is {given[:200]!r}; expected is {expected}")
+    return KafkaError(INVALID_CONFIG, f"{option} is {given[:200]!r}; it must be {expected}")

@@ -1,10 +1,10 @@
-"""The options of the source and the sink, by the names that Spark's own connector has for them (format "kafka").
+"""The options of the source and the sink, by the names of Spark's own connector (format "kafka").
 
-Names are compared without regard to case, as in Spark. A name close to a known one is refused as a slip, and so is a
-client setting without its `kafka.` prefix; any other unknown name is ignored, as in Spark's connector. A name with
-`kafka.` is for the client: pybroker's client applies the settings that it supports, ignores with a warning those that
-only tune Java's client and those of the other kind of client (one set of options may serve source and sink), and
-refuses those that would change the meaning.
+Names are compared without regard to case, as in Spark. A likely typo is refused, and so is a client setting without its
+`kafka.` prefix; any other unknown name is ignored, as in Spark's connector. A name with `kafka.` is for the client:
+pybroker's client applies the settings that it supports, and refuses those that would change the meaning. With a
+warning it ignores those that only tune Java's client, and those of the other kind of client: one set of options may
+serve source and sink.
 """
 
 import difflib
@@ -12,18 +12,19 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
-from pybroker.client.list_offsets import EARLIEST, LATEST
-from pybroker.client.security import SECURITY, of_jaas, security_from, security_of
-from pybroker.client.tls import ClientTls
-from pybroker.client.token_settings import PROVIDER
+from pybroker.client.net.list_offsets import EARLIEST, LATEST
+from pybroker.client.security.settings import SECURITY, of_jaas, security_from, security_of
+from pybroker.client.security.tls import ClientTls
+from pybroker.client.security.token_settings import PROVIDER
 from pybroker.errors import INVALID_CONFIG, KafkaError
 from pybroker.model import TopicPartition
 from pybroker.security.login import Account
 from pybroker.spark import offsets
 from pybroker.spark.java_settings import OF_CONSUMERS, OF_PRODUCERS
-from pybroker.spark.offsets import Bound
+from pybroker.spark.offsets import OffsetBound
+from pybroker.spark.untyped import Told
 
 Value = TypeVar("Value")
 logger: Final = logging.getLogger(__name__)
@@ -62,22 +63,22 @@ SOURCE_OPTIONS: Final = frozenset(
 )
 SINK_OPTIONS: Final = frozenset(("topic", "includeHeaders", "repeatHeaders", "queryName"))
 REFUSED: Final = {
-    "auto.offset.reset": "say startingOffsets",
+    "auto.offset.reset": "set startingOffsets",
     "key.deserializer": "keys are binary columns: cast them in Spark",
     "value.deserializer": "values are binary columns: cast them in Spark",
     "key.serializer": "keys are string or binary columns: cast them in Spark",
     "value.serializer": "values are string or binary columns: cast them in Spark",
     "enable.auto.commit": "Spark's checkpoint holds the offsets",
-    "interceptor.classes": "there is no place for interceptors",
+    "interceptor.classes": "interceptors are not supported",
     "transactional.id": "rows are written at least once, without transactions",
 }
 """Client settings that are refused, and what to do instead; Spark's connector refuses most of them, too."""
 NO_LIMITS: Final = ("maxBytesPerTrigger", "maxRatePerPartition", "spark.streaming.kafka.maxRatePerPartition")
-"""Limits of other sources, which this one would ignore."""
+"""Limits of other sources, which this source would ignore."""
 SECURITY_CLIENT: Final = frozenset(
     ("sasl.jaas.config", *(name.replace("_", ".") for name in SECURITY if name != PROVIDER))
 )
-"""How brokers are reached, by sources and sinks alike."""
+"""The settings for connecting to brokers, for sources and sinks alike."""
 SOURCE_CLIENT: Final = SECURITY_CLIENT | frozenset(
     (
         "bootstrap.servers",
@@ -106,7 +107,7 @@ SINK_CLIENT: Final = SECURITY_CLIENT | frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The settings of one kind of client: those that pybroker's takes, and those that only tune Java's."""
+    """The settings of one kind of client: those that pybroker applies, and those that only tune Java's client."""
 
     name: str
     client: frozenset[str]
@@ -116,15 +117,15 @@ class _Kind:
 CONSUMERS: Final = _Kind("consumers", SOURCE_CLIENT, OF_CONSUMERS - SOURCE_CLIENT)
 PRODUCERS: Final = _Kind("producers", SINK_CLIENT, OF_PRODUCERS - SINK_CLIENT)
 CLIENT_SETTINGS: Final = frozenset().union(SOURCE_CLIENT, SINK_CLIENT, OF_CONSUMERS, OF_PRODUCERS, REFUSED)
-"""All that Kafka's consumers and producers have, but for what comes with newer versions."""
+"""All settings of Kafka's consumers and producers, except those of newer versions."""
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 SPARK_OPTIONS: Final = frozenset(("checkpointLocation", "path"))
-"""What Spark itself reads of the same options."""
+"""Options that Spark itself reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which partitions are read: those of `topics`, of every topic that all of `pattern` matches, or `partitions`."""
+    """The partitions to read: those of `topics`, of every topic that matches all of `pattern`, or `partitions`."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -133,12 +134,12 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What one read or stream is told. Sizes are bytes; None where nothing was said and nothing is to be done."""
+    """The options of one read or stream. Sizes are in bytes; None means the option was not given."""
 
     bootstrap: str
     subscription: Subscription
-    start: Bound
-    end: Bound
+    start: OffsetBound
+    end: OffsetBound
     timestamp_strategy: Literal["error", "latest"]
     fail_on_data_loss: bool
     include_headers: bool
@@ -160,20 +161,20 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a write is told; `client` has the producer's settings by the names that pybroker.client.Producer takes."""
+    """The options of a write; `client` has the producer's settings by the names of pybroker.Producer's arguments."""
 
     bootstrap: str
     topic: str | None
     include_headers: bool
     repeat_headers: bool
-    client: Mapping[str, Any] = field(repr=False)  # it may have a password
+    client: Told = field(repr=False)  # may include a password
 
 
-class _Given:
-    """The options as they were given, by name in lower case; each `take` parses one, and says whose value is wrong."""
+class _GivenOptions:
+    """The given options, by name in lower case; each `take` parses one, and names it in errors."""
 
     def __init__(self, options: Mapping[str, str], known: frozenset[str], kind: _Kind, other: _Kind) -> None:
-        """`known`: options; `kind`: of the client that is used here; `other`: of the one that is not."""
+        """`known` are options; `kind` is the client used here; `other` the kind that is not."""
         self.values = {key.lower(): str(value) for key, value in options.items() if value is not None}
         self.client = {key[6:]: value for key, value in self.values.items() if key.startswith("kafka.")}
         own = kind.client | kind.java | REFUSED.keys()
@@ -181,11 +182,11 @@ class _Given:
             if key.startswith("kafka."):
                 continue
             if key in own:
-                raise _invalid(f"{key} is a setting of the client: say kafka.{key}")
+                raise _invalid(f"{key} is a client setting: name it kafka.{key}")
             if key in CLIENT_SETTINGS:
-                raise _invalid(f"{key} is a setting of {other.name}, and has no effect here: leave it out")
+                raise _invalid(f"{key} is a setting of {other.name} and has no effect here: remove it")
             if key in (limit.lower() for limit in NO_LIMITS):
-                raise _invalid(f"{key} is not supported: say maxOffsetsPerTrigger")
+                raise _invalid(f"{key} is not supported: use maxOffsetsPerTrigger")
             _refuse_slip(key, known | SPARK_OPTIONS)
         for key in self.client:
             if key in REFUSED:
@@ -196,17 +197,17 @@ class _Given:
                 logger.warning("kafka.%s has no effect here: it is a setting of %s", key, other.name)
             elif key not in kind.client:
                 _refuse_slip(key, CLIENT_SETTINGS, "kafka.")
-                logger.warning("kafka.%s has no effect: no client of Kafka is known to have this setting", key)
+                logger.warning("kafka.%s has no effect: no known Kafka client has this setting", key)
         self.security = _security(self.client)
         if not self.client.get("bootstrap.servers"):
-            raise _invalid("option kafka.bootstrap.servers is missing: host:port, one or more with commas between")
+            raise _invalid("option kafka.bootstrap.servers is missing: host:port, one or more, separated by commas")
 
     def take(self, option: str, parse: Callable[[str, str], Value], default: Value) -> Value:
         text = self.values.get(option.lower())
         return default if text is None else parse(text, option)
 
     def first(self, *ways: tuple[str, Callable[[str, str], Value]], default: Value) -> Value:
-        """The first of several options that is given, in the order in which Spark prefers them."""
+        """Parse the first given of several options, in the order in which Spark prefers them."""
         for option, parse in ways:
             if option.lower() in self.values:
                 return parse(self.values[option.lower()], option)
@@ -214,8 +215,8 @@ class _Given:
 
 
 def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """What a batch read or a stream is told. Raises KafkaError(INVALID_CONFIG) with one sentence."""
-    given = _Given(options, SOURCE_OPTIONS, CONSUMERS, PRODUCERS)
+    """Parse the options of a batch read or a stream. Raises KafkaError(INVALID_CONFIG) with one sentence."""
+    given = _GivenOptions(options, SOURCE_OPTIONS, CONSUMERS, PRODUCERS)
     start, end = _bounds(given, streaming)
     if streaming:
         for option in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
@@ -254,13 +255,13 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
 
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
-    """What a write is told. Raises KafkaError(INVALID_CONFIG) with one sentence."""
-    given = _Given(options, SINK_OPTIONS, PRODUCERS, CONSUMERS)
+    """Parse the options of a write. Raises KafkaError(INVALID_CONFIG) with one sentence."""
+    given = _GivenOptions(options, SINK_OPTIONS, PRODUCERS, CONSUMERS)
     client = {key: value for key, value in given.client.items() if key in SINK_CLIENT - SECURITY_CLIENT}
     client.pop("bootstrap.servers")
     if client.get("acks", "all") not in ("all", "-1"):
         raise _invalid(
-            f"kafka.acks is {client['acks']!r}; a row is written once it is acknowledged by all: leave it out"
+            f"kafka.acks is {client['acks']!r}; only acks=all is supported: remove it"
         )
     return SinkOptions(
         bootstrap=given.client["bootstrap.servers"],
@@ -272,8 +273,8 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _security(client: Mapping[str, str]) -> dict[str, str]:
-    """How clients log in, by the names of pybroker's clients. Spark's own source takes sasl.jaas.config, and so it is
-    taken here. KafkaError(INVALID_CONFIG)."""
+    """Return the login settings by the names of pybroker's clients. sasl.jaas.config is accepted, as in Spark's own
+    source. KafkaError(INVALID_CONFIG)."""
     told = {key.replace(".", "_"): client[key] for key in SECURITY_CLIENT & client.keys()}
     text = told.pop("sasl_jaas_config", None)
     if text is not None:
@@ -287,7 +288,7 @@ def _security(client: Mapping[str, str]) -> dict[str, str]:
     return told
 
 
-def _subscription(given: _Given) -> Subscription:
+def _subscription(given: _GivenOptions) -> Subscription:
     ways = [option for option in ("assign", "subscribe", "subscribePattern") if option.lower() in given.values]
     if len(ways) != 1:
         said = " and ".join(ways) + " are given" if ways else "none is given"
@@ -298,17 +299,17 @@ def _subscription(given: _Given) -> Subscription:
     if ways[0] == "subscribe":
         topics = tuple(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
         if not topics:
-            raise _invalid("subscribe names no topic")
+            raise _invalid("subscribe has no topic")
         return Subscription(topics=topics)
     try:
         re.compile(text)
     except re.error as error:
-        raise _invalid(f"subscribePattern {text!r} is no regular expression: {error}") from error
+        raise _invalid(f"subscribePattern {text!r} is not a regular expression: {error}") from error
     return Subscription(pattern=text)
 
 
-def _bounds(given: _Given, streaming: bool) -> tuple[Bound, Bound]:
-    """Where the read begins and ends: one time for all wins over times by partition, and they over offsets."""
+def _bounds(given: _GivenOptions, streaming: bool) -> tuple[OffsetBound, OffsetBound]:
+    """Return the start and end: one timestamp for all overrides timestamps by partition, and these override offsets."""
     start = given.first(
         ("startingTimestamp", offsets.parse_timestamp),
         ("startingOffsetsByTimestamp", offsets.parse_timestamps),
@@ -329,8 +330,8 @@ def _bounds(given: _Given, streaming: bool) -> tuple[Bound, Bound]:
     return start, end
 
 
-def _group(given: _Given) -> str | None:
-    """The group under which a stream's start and progress are committed: named itself, or after the query."""
+def _group(given: _GivenOptions) -> str | None:
+    """The group to which a stream's start and progress are committed: as given, or named after the query."""
     if group := given.client.get("group.id"):
         return group
     if query := given.values.get("queryname"):
@@ -352,18 +353,18 @@ def _strategy(text: str, option: str) -> Literal["error", "latest"]:
 def _count(text: str, option: str) -> int:
     stripped = text.strip()
     if not (stripped.isascii() and stripped.isdigit()) or int(stripped) > offsets.OFFSET_MAX:
-        raise _invalid(f"{option} is {text!r}; expected is a whole number")
+        raise _invalid(f"{option} is {text!r}; it must be a whole number")
     return int(stripped)
 
 
 def _positive(text: str, option: str) -> int | None:
     number = _count(text, option)
     if number == 0:
-        raise _invalid(f"{option} is 0; expected is a number above 0")
+        raise _invalid(f"{option} is 0; it must be above 0")
     return number
 
 
-def _client_number(given: _Given, key: str, default: int) -> int:
+def _client_number(given: _GivenOptions, key: str, default: int) -> int:
     return _positive(given.client[key], f"kafka.{key}") or default if key in given.client else default
 
 
@@ -371,11 +372,11 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_0
 
 
 def _duration_ms(text: str, option: str) -> int:
-    """`15m`, `30s`, `500ms`, `2h`, as Spark writes times; a bare number is milliseconds."""
+    """Parse `15m`, `30s`, `500ms`, `2h`, as Spark writes times; a bare number is milliseconds."""
     found = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.strip().lower())
     unit = _UNITS_MS.get(found[2] or "ms") if found else None
     if found is None or unit is None:
-        raise _invalid(f"{option} is {text!r}; expected is a time such as 15m, 30s or 500ms")
+        raise _invalid(f"{option} is {text!r}; it must be a time such as 15m, 30s or 500ms")
     return int(found[1]) * unit
 
 

@@ -1,10 +1,10 @@
-"""The columns of a topic in Spark, which are those of Spark's own connector, and which of them a read is asked for.
+"""The columns of a topic in Spark, the same as in Spark's own connector, and the selection of a read.
 
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
     headers array<struct<key: string, value: binary>> with includeHeaders
 
-A schema given by the user selects: its columns, in its order, are the only ones that are decoded and sent to Spark.
-Each has to have the type that it has here, and may be null.
+A user's schema selects columns: only these, in its order, are decoded and sent to Spark.
+Each must have the type listed here, and be nullable.
 """
 
 from typing import Final
@@ -37,28 +37,28 @@ TYPES: Final[dict[str, DataType]] = {
 
 
 def full(include_headers: bool) -> StructType:
-    """Every column of a topic; headers only where they are asked for."""
+    """Return every column of a topic; headers only if requested."""
     return StructType(
         [StructField(name, type_) for name, type_ in TYPES.items() if include_headers or name != "headers"]
     )
 
 
 def selected(schema: StructType) -> tuple[str, ...]:
-    """The columns that a schema asks for, in its order. KafkaError names one that a topic does not have so."""
+    """Return the columns that a schema selects, in its order. KafkaError names a column that a topic does not have."""
     for field in schema.fields:
         if field.name not in TYPES:
             raise _refused(f"a topic has no column {field.name}; it has {', '.join(TYPES)}")
         expected = TYPES[field.name]
         if field.dataType != expected:
             raise _refused(
-                f"column {field.name} is {expected.simpleString()} here, not {field.dataType.simpleString()}: "
+                f"column {field.name} is {expected.simpleString()} in pybroker, not {field.dataType.simpleString()}: "
                 "cast it after reading"
             )
         if not field.nullable:
-            raise _refused(f"column {field.name} may be null: leave NOT NULL out of the schema")
+            raise _refused(f"column {field.name} may be null: remove NOT NULL from the schema")
     names = tuple(field.name for field in schema.fields)
     if not names or len(set(names)) < len(names):
-        raise _refused("each column may be there once, and one at least")
+        raise _refused("it needs at least one column, and each at most once")
     return names
 
 

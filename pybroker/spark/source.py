@@ -1,7 +1,7 @@
-"""The data source "pybroker" as Spark meets it: options in, readers and writers out; and batch reads.
+"""The data source "pybroker" for Spark: options in, readers and writers out; and batch reads.
 
-Spark begins a process for each step of its planning, and imports this in it: what a step does not need is imported
-where it is needed.
+Spark starts a process for each step of its planning, which imports this module: what a step does not need is imported
+later.
 """
 
 from collections.abc import Iterator
@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pybroker.errors import KafkaError
 from pybroker.spark import options, schema
 from pybroker.spark.options import SourceOptions
+from pybroker.spark.worker_errors import sentence_only
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from pybroker.spark.stream import KafkaStreamReader
-    from pybroker.spark.writer import KafkaBatchWriter, KafkaStreamWriter
+    from pybroker.spark.reading.stream_reader import KafkaStreamReader, RefusedStream
+    from pybroker.spark.writing.writer import KafkaBatchWriter, KafkaStreamWriter
 
 
 class KafkaSource(DataSource):
@@ -30,36 +32,43 @@ class KafkaSource(DataSource):
     def schema(self) -> StructType:
         return schema.full(str(self.options.get("includeHeaders", "false")).lower() == "true")
 
-    # Spark calls these with `schema=...`: the parameter has to have just this name, which hides the module's.
+    # Spark calls these with `schema=...`, so the parameter needs this name, which hides the module's.
+    @sentence_only
     def reader(self, schema: StructType) -> "KafkaBatchReader":
         return KafkaBatchReader(options.parse_source(self.options, streaming=False), schema)
 
-    def streamReader(self, schema: StructType) -> "KafkaStreamReader":
-        from pybroker.spark.stream import KafkaStreamReader
+    def streamReader(self, schema: StructType) -> "KafkaStreamReader | RefusedStream":
+        from pybroker.spark.reading.stream_reader import KafkaStreamReader, RefusedStream
 
-        return KafkaStreamReader(options.parse_source(self.options, streaming=True), schema)
+        try:
+            return KafkaStreamReader(options.parse_source(self.options, streaming=True), schema)
+        except KafkaError as error:
+            return RefusedStream(error)
 
+    @sentence_only
     def writer(self, schema: StructType, overwrite: bool) -> "KafkaBatchWriter":
-        from pybroker.spark.writer import KafkaBatchWriter
+        from pybroker.spark.writing.writer import KafkaBatchWriter
 
         return KafkaBatchWriter(options.parse_sink(self.options), schema, overwrite)
 
+    @sentence_only
     def streamWriter(self, schema: StructType, overwrite: bool) -> "KafkaStreamWriter":
-        from pybroker.spark.writer import KafkaStreamWriter
+        from pybroker.spark.writing.writer import KafkaStreamWriter
 
-        return KafkaStreamWriter(options.parse_sink(self.options), schema)  # `overwrite`: outputMode("complete")
+        return KafkaStreamWriter(options.parse_sink(self.options), schema)  # `overwrite` means outputMode("complete")
 
 
 class KafkaBatchReader(DataSourceReader):
-    """One batch read: its ends are fixed when it is planned, so that a task that is run again reads the same."""
+    """One batch read: its ends are fixed when it is planned, so that a repeated task reads the same."""
 
     def __init__(self, given: SourceOptions, wanted: StructType) -> None:
         self.options = given
         self.columns = schema.selected(wanted)
 
+    @sentence_only
     def partitions(self) -> list[InputPartition]:
-        from pybroker.spark.offset_reader import OffsetReader
-        from pybroker.spark.partitions import input_partitions
+        from pybroker.spark.reading.input_partitions import input_partitions
+        from pybroker.spark.reading.offset_reader import OffsetReader
 
         asker = OffsetReader(self.options)
         try:
@@ -72,9 +81,10 @@ class KafkaBatchReader(DataSourceReader):
         finally:
             asker.close()
 
+    @sentence_only
     def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
-        from pybroker.spark.partitions import KafkaInputPartition
-        from pybroker.spark.reader import read_range
+        from pybroker.spark.reading.input_partitions import KafkaInputPartition
+        from pybroker.spark.reading.reader import read_range
 
-        if isinstance(partition, KafkaInputPartition):  # else Spark's stand-in where there is nothing to read
+        if isinstance(partition, KafkaInputPartition):  # otherwise Spark's placeholder for an empty read
             yield from read_range(self.options, self.columns, partition)

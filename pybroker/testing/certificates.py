@@ -1,4 +1,4 @@
-"""Certificates made on the spot: an authority that nobody knows, and certificates that it signs, for tests alone."""
+"""Test certificates, made at run time and signed by an authority that exists only for the tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Certificate(NamedTuple):
 
 
 class Authority:
-    """Signs certificates; `certificate` is its own (PEM), which whoever is to believe them trusts."""
+    """A certificate authority; clients trust its own certificate, `certificate` (PEM)."""
 
     def __init__(self, name: str = "pybroker test authority") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -48,8 +48,8 @@ class Authority:
         kind: str = "EC",
         password: bytes | None = None,
     ) -> Certificate:
-        """A certificate for a common name (or a whole one) and these hosts, good for so many days, which may be over
-        already: fewer than none. `kind` EC or RSA."""
+        """Return a certificate for a common name (or a whole x509.Name) and these hosts. Negative `days` make one that
+        has expired. `kind` is EC or RSA."""
         key: Key = rsa.generate_private_key(65537, RSA_BITS)
         if kind == "EC":
             key = ec.generate_private_key(ec.SECP256R1())

@@ -1,29 +1,30 @@
-"""Configurations for the clients of others: where the broker is, and what makes a test quick.
+"""Configurations for client libraries: the broker's address, login and CA, and settings that keep a test quick.
 
-Where the broker has clients log in, the configuration says as whom; where it has TLS, whom to believe. Clients come
-back fast after a restart, members notice a rebalance at once and start at the earliest offset. With a `group_id` the
-configuration is a consumer's, without it is good for producers and admin clients, too.
+Clients reconnect fast after a restart; group members notice a rebalance at once and start at the earliest offset.
+With a `group_id` the configuration is a consumer's; without one it also works for producers and admin clients.
 """
 
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pybroker.testing.security import Login, jaas
+from pybroker.testing.security import ClientLogin, jaas
 
+Config = dict[str, Any]
+"""Keyword arguments or properties; the client library defines the types of the values."""
 SESSION_MS: Final = 10_000
 HEARTBEAT_MS: Final = 200
 BACKOFF_MS: Final = 20
 BACKOFF_MAX_MS: Final = 200
 UNDERSCORED: Final = ("log_level", "on_commit", "on_delivery")
-"""Names of confluent-kafka that have no dots, beside those of its callbacks (error_cb)."""
+"""confluent-kafka's names without dots; names of its callbacks end in _cb."""
 
 
 def confluent(
-    bootstrap: str, group_id: str | None, overrides: Mapping[str, Any], login: Login | None = None
-) -> dict[str, Any]:
-    """confluent-kafka's: names with dots, which may be given with underscores."""
-    config: dict[str, Any] = {
+    bootstrap: str, group_id: str | None, overrides: Mapping[str, object], login: ClientLogin | None = None
+) -> Config:
+    """Return confluent-kafka's configuration; the caller may write underscores for the dots in names."""
+    config: Config = {
         "bootstrap.servers": bootstrap,
         "broker.address.family": "v4",
         "reconnect.backoff.ms": BACKOFF_MS,
@@ -50,10 +51,10 @@ def _confluent_name(name: str) -> str:
 
 
 def kafka_python(
-    bootstrap: str, group_id: str | None, overrides: Mapping[str, Any], login: Login | None = None
-) -> dict[str, Any]:
-    """kafka-python's keyword arguments."""
-    config: dict[str, Any] = {
+    bootstrap: str, group_id: str | None, overrides: Mapping[str, object], login: ClientLogin | None = None
+) -> Config:
+    """Return kafka-python's keyword arguments."""
+    config: Config = {
         "bootstrap_servers": bootstrap,
         "reconnect_backoff_ms": BACKOFF_MS,
         "reconnect_backoff_max_ms": BACKOFF_MAX_MS,
@@ -65,30 +66,30 @@ def kafka_python(
 
 
 def aiokafka(
-    bootstrap: str, group_id: str | None, overrides: Mapping[str, Any], login: Login | None = None
-) -> dict[str, Any]:
-    """aiokafka's keyword arguments."""
-    config: dict[str, Any] = {"bootstrap_servers": bootstrap, "retry_backoff_ms": BACKOFF_MS}
+    bootstrap: str, group_id: str | None, overrides: Mapping[str, object], login: ClientLogin | None = None
+) -> Config:
+    """Return aiokafka's keyword arguments."""
+    config: Config = {"bootstrap_servers": bootstrap, "retry_backoff_ms": BACKOFF_MS}
     if login is not None and login.authority is not None:
         config["ssl_context"] = ssl.create_default_context(cafile=login.authority)
     return config | _group(group_id) | _login(login, "sasl_plain_") | dict(overrides)
 
 
 def pybroker(
-    bootstrap: str, group_id: str | None, overrides: Mapping[str, Any], login: Login | None = None
-) -> dict[str, Any]:
-    """The keyword arguments of pybroker's own clients."""
-    config: dict[str, Any] = {"bootstrap_servers": bootstrap}
+    bootstrap: str, group_id: str | None, overrides: Mapping[str, object], login: ClientLogin | None = None
+) -> Config:
+    """Return the keyword arguments of pybroker's own clients."""
+    config: Config = {"bootstrap_servers": bootstrap}
     if login is not None and login.authority is not None:
         config["ssl_cafile"] = login.authority
     return config | _group(group_id) | _login(login, "sasl_") | dict(overrides)
 
 
 def java(
-    bootstrap: str, group_id: str | None, overrides: Mapping[str, Any], login: Login | None = None
-) -> dict[str, Any]:
-    """Properties by the names of Kafka's Java clients and tools, which may be given with underscores."""
-    config: dict[str, Any] = {"bootstrap.servers": bootstrap}
+    bootstrap: str, group_id: str | None, overrides: Mapping[str, object], login: ClientLogin | None = None
+) -> Config:
+    """Return properties of Kafka's Java clients and tools; the caller may write underscores for the dots in names."""
+    config: Config = {"bootstrap.servers": bootstrap}
     if login is not None:
         config["security.protocol"] = login.protocol
         if login.is_sasl:
@@ -102,11 +103,11 @@ def java(
     return config | {name.replace("_", "."): value for name, value in given.items()}
 
 
-def _login(login: Login | None, account: str) -> dict[str, Any]:
-    """Whom to log in as; `account` is what the names of user and password begin with."""
+def _login(login: ClientLogin | None, account: str) -> Config:
+    """Return the login settings; `account` is the prefix of the names for user and password."""
     if login is None:
         return {}
-    config: dict[str, Any] = {"security_protocol": login.protocol}
+    config: Config = {"security_protocol": login.protocol}
     if login.is_sasl:
         config |= {
             "sasl_mechanism": login.mechanism,
@@ -116,7 +117,7 @@ def _login(login: Login | None, account: str) -> dict[str, Any]:
     return config
 
 
-def _group(group_id: str | None) -> dict[str, Any]:
+def _group(group_id: str | None) -> Config:
     if group_id is None:
         return {}
     return {

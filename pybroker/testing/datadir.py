@@ -1,10 +1,10 @@
-"""Where a broker of a test keeps its data: in memory where there is room, locked while it is used, removed after.
+"""A test broker's data directory: in memory if there is room, locked while it is used, removed afterwards.
 
-    BASE/pybroker-test-XXXXXXXX/     locked (flock) by the process that runs the tests, so that the lock ends with it
+    BASE/pybroker-test-XXXXXXXX/     flock held by the test run's process; it ends with the process
         data/                        the broker's log dir
-        broker.log                   what a broker in a process of its own says
+        broker.log                   the log of a broker in a process of its own
 
-A test run that was killed leaves its directory behind, but not the lock: the next one finds it unlocked and removes it.
+A killed test run leaves its directory behind, but not the lock: the next run finds it unlocked and removes it.
 """
 
 import contextlib
@@ -17,20 +17,20 @@ from typing import Final
 
 MEMORY: Final = "/dev/shm"
 MEMORY_FREE_BYTES_MIN: Final = 256 << 20
-"""With less room there (a container may have 64 MiB) the directory for temporary files is taken."""
+"""Below this (a container may have 64 MiB) the directory for temporary files is used."""
 PREFIX: Final = "pybroker-test-"
 SWEEP_AGE_S: Final = 60.0
-"""Younger directories may be about to be locked by those who made them."""
+"""Younger directories may not have been locked yet."""
 
 REMOVE_TRIES: Final = 20
-"""At the end of an interpreter threads of the broker still run: a file that one makes keeps its directory."""
+"""Threads of the broker still run as the interpreter exits; a file that one of them creates keeps its directory."""
 
 
 class DataDir:
-    """One broker's directory; `log_dir` and `log_file` lie in it."""
+    """One broker's directory; `log_dir` and `log_file` are in it."""
 
     def __init__(self, path: str | None = None) -> None:
-        """Make one, or use `path`, which is then left where it is by remove(). Raises OSError."""
+        """Make a directory, or use `path`, which remove() then leaves in place. Raises OSError."""
         self.kept = path is not None
         if path is None:
             base = _base()
@@ -45,13 +45,13 @@ class DataDir:
         fcntl.flock(self._lock, fcntl.LOCK_SH)
 
     def forked(self) -> None:
-        """In a forked child: it is the parent's, and remove() does nothing."""
+        """Mark the directory as the parent's, in a forked child: remove() then does nothing."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def remove(self) -> None:
-        """Remove it, unless the test gave it; calling it again does nothing."""
+        """Remove the directory, unless the test gave its path; calling it again does nothing."""
         if self._lock < 0:
             return
         os.close(self._lock)
@@ -61,7 +61,7 @@ class DataDir:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a broker's directory, whose threads may still write into it."""
+    """Remove a broker's directory, into which threads of the broker may still write."""
     for _ in range(REMOVE_TRIES):
         shutil.rmtree(path, ignore_errors=True)
         if not os.path.exists(path):
@@ -69,7 +69,7 @@ def remove_tree(path: str) -> None:
 
 
 def _base() -> str:
-    """Memory, where fsync costs nothing, or the directory for temporary files; TMPDIR says that somebody chose."""
+    """The directory in memory, where fsync costs nothing, or the one for temporary files if TMPDIR is set."""
     if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK | os.X_OK):
         room = os.statvfs(MEMORY)
         if room.f_bavail * room.f_frsize >= MEMORY_FREE_BYTES_MIN:
@@ -78,17 +78,17 @@ def _base() -> str:
 
 
 def _sweep(base: str) -> None:
-    """Remove what test runs left that were killed."""
+    """Remove the directories of killed test runs."""
     with os.scandir(base) as entries:
         old = [entry for entry in entries if entry.name.startswith(PREFIX)]
     for entry in old:
-        with contextlib.suppress(OSError):  # it is somebody else's, in use, or gone meanwhile
+        with contextlib.suppress(OSError):  # another user's, in use, or already removed
             if time.time() - entry.stat().st_mtime > SWEEP_AGE_S:
                 _remove_unlocked(entry.path)
 
 
 def _remove_unlocked(path: str) -> None:
-    """Remove a directory that nobody uses. Raises OSError, BlockingIOError if it is in use."""
+    """Remove a directory that is not locked. Raises OSError; BlockingIOError if it is in use."""
     held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

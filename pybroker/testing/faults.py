@@ -1,19 +1,19 @@
 """Faults as a test asks for them: `broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)`.
 
-Each call gives a Fault: how often it struck, a wait until it did, and an end, which `with` brings by itself. A fault is
-in force when the call returns, in both modes, and ends with the broker's life: none survives a restart.
+Each call returns a Fault, which counts the requests it caught, can wait for them and can be removed; the end of `with`
+removes it. A fault is in force when the call returns, in both modes, and does not survive a restart of the broker.
 """
 
 import contextlib
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from pybroker.testing.frames import hidden
-from pybroker.testing.life import ASK_S_MAX, BrokerFailed
+from pybroker.testing.lifecycle import ASK_S_MAX, BrokerFailed, Command
+from pybroker.testing.tracebacks import hidden
 
-Ask = Callable[[dict[str, Any]], Any]
+Ask = Callable[[Command], object]
 POLL_S: Final = 0.005
 
 
@@ -34,13 +34,14 @@ class Fault:
     @property
     @hidden
     def hits(self) -> int:
-        """How many requests it caught. ValueError if the broker was restarted since, BrokerFailed if it is down."""
-        hits: int = self._ask({"do": "hits", "rule": self._rule})
+        """The number of requests caught. ValueError if the broker was restarted since, BrokerFailed if it is down."""
+        hits = self._ask({"do": "hits", "rule": self._rule})
+        assert isinstance(hits, int)
         return hits
 
     @hidden
     def wait(self, hits: int = 1, timeout_s: float = ASK_S_MAX) -> None:
-        """Return when it caught so many requests. Raises TimeoutError."""
+        """Return when the fault has caught this many requests. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while (seen := self.hits) < hits:
             if time.monotonic() > deadline:
@@ -49,7 +50,7 @@ class Fault:
 
     @hidden
     def remove(self) -> None:
-        """Take it back: it catches no more, and what it holds up goes on. Nothing if it is over, or the broker is."""
+        """Remove the fault: it catches nothing more, and held requests proceed. Does nothing if the broker is down."""
         with contextlib.suppress(BrokerFailed):
             self._ask({"do": "remove", "rule": self._rule})
 
@@ -76,20 +77,20 @@ class FullDisk:
 class Faults:
     """The faults of one broker.
 
-    `api` is an API's name as Kafka has it ("Produce"), None for any. `times` is how many requests are caught, None for
-    all; `after`, how many are let through first; `client_id`, whose requests alone are caught. What the broker handle
-    itself produces and reads is never caught, nor is the ApiVersions of a client before its login. Raises ValueError
-    for a name that is none.
+    `api` is an API's name as Kafka has it ("Produce"), None for any. `times` is the number of requests to catch, None
+    for all; `after`, the number to let through first. With `client_id`, only that client's requests are caught.
+    Requests of the broker handle itself are never caught, nor is the ApiVersions of a client before its login. Raises
+    ValueError for an unknown name.
     """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._numbers = itertools.count(1)  # never used again, so that a fault of an earlier life is no other's
+        self._numbers = itertools.count(1)  # never reused, so a fault of an earlier life matches no other
 
     @hidden
     def fail(self, api: str | None, error: str | int, *, times: int | None = 1, after: int = 0,
              client_id: str | None = None) -> Fault:  # fmt: skip
-        """Answer with an error instead of executing: by its name ("NOT_LEADER_OR_FOLLOWER") or its code."""
+        """Answer with an error, given by name ("NOT_LEADER_OR_FOLLOWER") or code, instead of executing the request."""
         return self._add("fail", api, times, after, client_id, code=error_code(error))
 
     @hidden
@@ -100,24 +101,24 @@ class Faults:
 
     @hidden
     def drop(self, api: str | None, *, times: int | None = 1, after: int = 0, client_id: str | None = None) -> Fault:
-        """Execute and never answer; the connection stays, and requests behind it on it are answered."""
+        """Execute and never answer; the connection stays, and later requests on it are answered."""
         return self._add("drop", api, times, after, client_id)
 
     @hidden
     def disconnect(self, api: str | None, *, times: int | None = 1, after: int = 0, client_id: str | None = None,
                    executed: bool = True) -> Fault:  # fmt: skip
-        """Close the connection instead of answering, after the request was `executed` or instead."""
+        """Close the connection instead of answering, after executing the request or (executed=False) instead of it."""
         return self._add("disconnect", api, times, after, client_id, executed=executed)
 
     @hidden
     def stall(self, api: str | None = "Fetch", *, times: int | None = None, after: int = 0,
               client_id: str | None = None) -> Fault:  # fmt: skip
-        """Hold requests, and what is behind them on their connections, until the fault is removed."""
+        """Hold requests, and those behind them on their connections, until the fault is removed."""
         return self._add("stall", api, times, after, client_id)
 
     @hidden
     def close_connections(self) -> None:
-        """Close the connections of all clients now; they may come back at once."""
+        """Close the connections of all clients now; clients may reconnect at once."""
         self._ask({"do": "disconnect"})
 
     @hidden
@@ -127,17 +128,17 @@ class Faults:
 
     @hidden
     def full_disk(self) -> FullDisk:
-        """Let no log grow: appends fail with KAFKA_STORAGE_ERROR, what is stored can be read."""
+        """Make log growth fail: appends get KAFKA_STORAGE_ERROR, stored records can still be read."""
         self._ask({"do": "fill_disk"})
         return FullDisk(self._ask)
 
     @hidden
     def clear(self) -> None:
-        """Take every fault back."""
+        """Remove every fault."""
         self._ask({"do": "clear"})
 
     def _add(self, action: str, api: str | None, times: int | None, after: int, client_id: str | None,
-             **more: Any) -> Fault:  # fmt: skip
+             **more: object) -> Fault:  # fmt: skip
         rule = next(self._numbers)
         command = {"do": "add", "rule": rule, "action": action, "api": api_name(api), "times": times, "after": after}
         self._ask({**command, "client_id": client_id, **more})
@@ -145,7 +146,7 @@ class Faults:
 
 
 def api_name(api: str | None) -> str | None:
-    """The name as it was given, if the broker serves such an API. Raises ValueError."""
+    """Return the name, if the broker serves such an API. Raises ValueError."""
     from pybroker.protocol.apis import SERVED
 
     names = [served.name for served in SERVED.values()]
@@ -155,7 +156,7 @@ def api_name(api: str | None) -> str | None:
 
 
 def error_code(error: str | int) -> int:
-    """The code of an error's name. Raises ValueError."""
+    """Return the code of an error's name. Raises ValueError."""
     from pybroker.errors import ERRORS
 
     for known in ERRORS:

@@ -1,9 +1,9 @@
-"""The broker as a test holds it: started, asked, broken, started again, and gone.
+"""The handle of a test's broker: start, stop, kill, and the requests a test makes of it.
 
     broker() ──with──> running ──stop, kill──> down ──start, restart──> running ──end of with──> closed
 
-It keeps its data and its port for life. While it is down the port stays taken, so that nobody else gets it, and no
-client that keeps trying to connect meets its own other end there.
+The broker keeps its data and its port from life to life. While it is down the handle holds the port, so that no other
+process gets the port, and no client that keeps reconnecting connects to its own socket there.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
-from pybroker import forks
+from pybroker import fork_safety
 from pybroker.testing import records
 from pybroker.testing.datadir import DataDir
 from pybroker.testing.faults import Faults
-from pybroker.testing.frames import hidden
 from pybroker.testing.inprocess import InProcess
-from pybroker.testing.life import HOST, Inherited, Life, Plan, as_text, hold_port
+from pybroker.testing.lifecycle import HOST, BrokerPlan, InheritedBroker, Life, as_text, hold_port
 from pybroker.testing.process import Subprocess
 from pybroker.testing.records import Content, Record, StoredRecord
-from pybroker.testing.secured import Secured
+from pybroker.testing.secured_handle import Secured
 from pybroker.testing.security import Sasl, Security
+from pybroker.testing.tracebacks import hidden
 
 if TYPE_CHECKING:
-    from pybroker.client.connection import Connection
+    from pybroker.client.net.connection import BrokerConnection
 
 Mode = Literal["inprocess", "subprocess"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
@@ -44,14 +44,14 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.segment.bytes": str(4 << 20),
 }
-"""What a test expects of a broker: nothing waits for company, and little is held in memory. `settings` win over it."""
+"""Settings suited to a test: no rebalance delay, little memory. `settings` override them."""
 
 
 class Forgotten(Protocol):
-    """What somebody may forget to close."""
+    """A broker or cluster that the test may forget to close."""
 
     def discard(self) -> None:
-        """The interpreter ends, and its threads with it: leave nothing else."""
+        """Remove processes and files as the interpreter exits; the threads end with the interpreter."""
 
 
 LIVE: Final["weakref.WeakSet[Forgotten]"] = weakref.WeakSet()
@@ -61,10 +61,10 @@ LIVE: Final["weakref.WeakSet[Forgotten]"] = weakref.WeakSet()
 class BrokerHandle(Secured):
     """One broker, started when it is made.
 
-    `settings` are broker settings by Kafka's names. `data_dir` is where the data lies and stays; without it the data
-    goes with the broker. With `sasl` clients log in: True, a mechanism, or {"mechanism": ..., "users": {name:
-    password}}; with `acls` they may do what `allow` says and nothing else. With `tls` all that clients say is
-    encrypted, by a certificate that is made on the spot. Raises BrokerFailed, ValueError.
+    `settings` are broker settings by Kafka's names. `data_dir` is kept when the handle is closed; without it the data
+    is removed. With `sasl` clients log in: True, a mechanism, or {"mechanism": ..., "users": {name:
+    password}}; with `acls` they may do only what `allow` grants. With `tls` clients' connections are
+    encrypted; the certificate is made at run time. Raises BrokerFailed, ValueError.
     """
 
     @hidden
@@ -86,24 +86,28 @@ class BrokerHandle(Secured):
         self._security = Security.of(sasl, acls, tls, given)
         self._held = [hold_port() for _ in range(1 if self._security is None else 2)]
         self.port: int = self._held[0].getsockname()[1]
-        self._own_port: int = self._held[-1].getsockname()[1]  # by which the kit comes, and need not log in
+        self._own_port: int = self._held[-1].getsockname()[1]  # the listener of the kit, without login
         if self._security is not None:
             given = self._security.settings(self.port, self._own_port, given)
         self._directory = DataDir(data_dir)
         self.data_dir = self._directory.path
-        plan = Plan(self._directory.log_dir, self.port, {**DEFAULTS, **given})
+        plan = BrokerPlan(self._directory.log_dir, self.port, {**DEFAULTS, **given})
         remove = None if self._directory.kept else self.data_dir
         inprocess = mode == "inprocess"
         self._life: Life = InProcess(plan) if inprocess else Subprocess(plan, self._directory.log_file, remove)
         self.faults = Faults(lambda command: self._life.ask(command))
         LIVE.add(self)
-        forks.tell(self)
+        fork_safety.tell(self)
         try:
             self.start()
             self._make_users()
         except BaseException:
             self.close()
             raise
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "not running"
+        return f"<BrokerHandle {self.bootstrap_servers}: {state}, {self.mode}, data in {self.data_dir}>"
 
     def __enter__(self) -> "BrokerHandle":
         return self
@@ -119,33 +123,33 @@ class BrokerHandle(Secured):
 
     @property
     def bootstrap_servers(self) -> str:
-        """host:port, the same for all of its lives."""
+        """The broker's host:port, the same in all of its lives."""
         return f"{self.host}:{self.port}"
 
     @hidden
     def start(self) -> None:
-        """Start it again after stop() or kill(). Raises BrokerFailed."""
+        """Start the broker after stop() or kill(). Raises BrokerFailed."""
         if not self.running:
             self._life.start()
 
     @hidden
     def stop(self) -> None:
-        """End it cleanly: clients are answered, logs flushed. Raises BrokerFailed."""
+        """Stop the broker cleanly: it answers its clients and flushes its logs. Raises BrokerFailed."""
         self._life.stop()
 
     @hidden
     def kill(self) -> None:
-        """End it as `kill -9` does: connections are cut, nothing is flushed. What it acknowledged is there later."""
+        """Kill the broker as `kill -9` does: connections are cut, nothing is flushed. Acknowledged records survive."""
         self._life.kill()
 
     @hidden
     def restart(self) -> None:
-        """Stop it cleanly if it runs, and start it. Raises BrokerFailed."""
+        """Stop the broker cleanly if it runs, and start it. Raises BrokerFailed."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """The end of its use: threads, processes and files go; calling it again does nothing."""
+        """Remove threads, processes and files; calling it again does nothing."""
         try:
             self._life.kill()
         finally:
@@ -154,8 +158,8 @@ class BrokerHandle(Secured):
             LIVE.discard(self)
 
     def forked(self) -> None:
-        """In a forked child: the broker is the parent's. The child's clients reach it; nothing here ends it."""
-        self._life = Inherited(os.getppid())
+        """Mark the broker as the parent's, in a forked child. The child's clients may use it; nothing here ends it."""
+        self._life = InheritedBroker(os.getppid())
         self._release_ports()
         self._directory.forked()
 
@@ -164,19 +168,19 @@ class BrokerHandle(Secured):
             held.close()
 
     def discard(self) -> None:
-        """The interpreter ends, and its threads with it: leave nothing else."""
+        """Remove processes and files as the interpreter exits; the threads end with the interpreter."""
         self._life.discard()
         self._directory.remove()
 
     def output(self) -> str:
-        """The end of what a broker in a process of its own logged; in this process it goes to `logging`."""
+        """The end of the log of a broker in its own process; a broker in this process logs to `logging`."""
         return self._life.output()
 
     # -- topics and records ----------------------------------------------------------------------------------------
 
     @hidden
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> str:
-        """Create a topic; its name. KafkaError if it is there already."""
+        """Create a topic; return its name. KafkaError if the topic exists."""
         with self._connect() as connection:
             texts = {key: as_text(value) for key, value in (config or {}).items()}
             records.create_topic(connection, name, partitions, texts)
@@ -188,8 +192,8 @@ class BrokerHandle(Secured):
     ) -> list[StoredRecord]:
         """Append records, and return them with their offsets once they are acknowledged.
 
-        A bare value gets `key` and `partition`. A topic that is not there is created. Raises KafkaError, and what
-        `pybroker.Producer.send` raises for what is no record."""
+        A bare value gets `key` and `partition`. A missing topic is created. Raises KafkaError, and what
+        `pybroker.Producer.send` raises for an invalid record."""
         made = [item if isinstance(item, Record) else Record(item, key, partition=partition) for item in what]
         with self._connect() as connection:
             return records.produce(connection, topic, made)
@@ -198,10 +202,9 @@ class BrokerHandle(Secured):
     def records(
         self, topic: str, *, partition: int | None = None, count: int = 0, timeout_s: float = records.TIMEOUT_S
     ) -> list[StoredRecord]:
-        """Every record that the topic holds, by partition and offset; waits until there are `count`.
+        """Return the topic's records, by partition and offset; wait until there are `count`.
 
-        Raises KafkaError where there is no such topic and no count to wait for; TimeoutError, which names what is
-        there."""
+        Raises KafkaError if there is no such topic and `count` is 0; TimeoutError, which names the records found."""
         from pybroker.errors import UNKNOWN_TOPIC_OR_PARTITION, KafkaError
 
         deadline = time.monotonic() + timeout_s
@@ -221,17 +224,17 @@ class BrokerHandle(Secured):
                     raise TimeoutError(words)
                 time.sleep(records.POLL_S)
 
-    def _connect(self) -> "Connection":
+    def _connect(self) -> "BrokerConnection":
         return records.connect(self._own_port)
 
-    def _connect_all(self) -> "list[Connection]":
+    def _connect_all(self) -> "list[BrokerConnection]":
         return [self._connect()]
 
 
 class AsyncBroker:
-    """The same for a test that must not block its event loop: what talks to the broker is awaited.
+    """A broker for a test that must not block its event loop: calls to the broker are awaited.
 
-    `handle` is the broker itself; clients' configurations and faults are its own.
+    `handle` is the BrokerHandle; clients' configurations and faults are the handle's.
     """
 
     def __init__(self, handle: BrokerHandle) -> None:
@@ -248,37 +251,37 @@ class AsyncBroker:
 
     @hidden
     async def start(self) -> None:
-        """Start it again after stop() or kill(). Raises BrokerFailed."""
+        """Start the broker after stop() or kill(). Raises BrokerFailed."""
         await asyncio.to_thread(self.handle.start)
 
     @hidden
     async def stop(self) -> None:
-        """End it cleanly: clients are answered, logs flushed. Raises BrokerFailed."""
+        """Stop the broker cleanly: it answers its clients and flushes its logs. Raises BrokerFailed."""
         await asyncio.to_thread(self.handle.stop)
 
     @hidden
     async def kill(self) -> None:
-        """End it as `kill -9` does."""
+        """Kill the broker as `kill -9` does."""
         await asyncio.to_thread(self.handle.kill)
 
     @hidden
     async def restart(self) -> None:
-        """Stop it cleanly if it runs, and start it. Raises BrokerFailed."""
+        """Stop the broker cleanly if it runs, and start it. Raises BrokerFailed."""
         await asyncio.to_thread(self.handle.restart)
 
     @hidden
     async def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> str:
-        """Create a topic; its name. KafkaError if it is there already."""
+        """Create a topic; return its name. KafkaError if the topic exists."""
         return await asyncio.to_thread(self.handle.create_topic, name, partitions, config)
 
     @hidden
     async def allow(self, user: str, *operations: str, prefixed: bool = False, **about: str | Iterable[str]) -> None:
-        """Let a user do operations, with ACLs."""
+        """Grant a user operations, with ACLs."""
         await asyncio.to_thread(self.handle.allow, user, *operations, prefixed=prefixed, **about)
 
     @hidden
     async def deny(self, user: str, *operations: str, prefixed: bool = False, **about: str | Iterable[str]) -> None:
-        """The same the other way."""
+        """Deny a user operations, with ACLs."""
         await asyncio.to_thread(self.handle.deny, user, *operations, prefixed=prefixed, **about)
 
     @hidden
@@ -292,7 +295,7 @@ class AsyncBroker:
     async def records(
         self, topic: str, *, partition: int | None = None, count: int = 0, timeout_s: float = records.TIMEOUT_S
     ) -> list[StoredRecord]:
-        """Every record that the topic holds, by partition and offset; waits until there are `count`."""
+        """Return the topic's records, by partition and offset; wait until there are `count`."""
         return await asyncio.to_thread(
             self.handle.records, topic, partition=partition, count=count, timeout_s=timeout_s
         )
@@ -307,7 +310,7 @@ def broker(
     acls: bool = False,
     tls: bool = False,
 ) -> BrokerHandle:
-    """A broker for the length of a `with`; the arguments are BrokerHandle's."""
+    """Return a broker to use in a `with`; the arguments are BrokerHandle's."""
     __tracebackhide__ = True
     return BrokerHandle(mode=mode, settings=settings, data_dir=data_dir, sasl=sasl, acls=acls, tls=tls)
 
@@ -322,7 +325,7 @@ async def async_broker(
     acls: bool = False,
     tls: bool = False,
 ) -> AsyncIterator[AsyncBroker]:
-    """A broker for the length of an `async with`, started and ended beside the event loop."""
+    """Return a broker to use in an `async with`; a thread starts and ends the broker."""
     __tracebackhide__ = True
     handle = await asyncio.to_thread(
         lambda: BrokerHandle(mode=mode, settings=settings, data_dir=data_dir, sasl=sasl, acls=acls, tls=tls)
@@ -335,6 +338,6 @@ async def async_broker(
 
 @atexit.register
 def _discard_all() -> None:
-    """Whoever forgot to close a broker leaves no process and no file behind all the same."""
+    """Remove the processes and files of brokers that the test forgot to close."""
     for handle in list(LIVE):
         handle.discard()

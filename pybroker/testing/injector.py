@@ -1,43 +1,42 @@
 """Faults on the broker's side: between a request and its handler, and between core and its files.
 
-Everything happens on the broker's event loop. A rule takes the next `times` requests that it fits; the first rule that
-fits has the request, and rules are asked in the order in which they were made:
+Everything happens on the broker's event loop. A rule catches the next `times` requests that match it; rules are tried
+in the order in which they were made, and the first match catches the request:
 
-    fail         the request is not executed and answered with an error code
-    delay        executed at once, answered after `seconds` or when the rule is taken back
-    drop         executed and never answered; what comes behind it on the connection is
-    disconnect   the connection is closed instead of an answer, after it was executed or instead of that
-    stall        not executed until the rule is taken back, then as if nothing had been
+    fail         answer with an error code, without executing the request
+    delay        execute at once; answer after `seconds`, or when the rule is removed
+    drop         execute and never answer; later requests on the connection are answered
+    disconnect   close the connection instead of answering, after executing the request or instead of it
+    stall        wait until the rule is removed, then execute as usual
 
-Requests of the kit's own client, which a test produces and reads with, meet no rule. While there is a rule for what the
-native plane executes, the plane hands that to the handlers, too.
+Rules never catch requests of the kit's own client, with which a test produces and reads. While a rule may catch
+requests that the native plane executes, the plane hands those to the handlers, too.
 """
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pybroker import core
-from pybroker.cluster.caller import ANONYMOUS, Call, Disconnect
+from pybroker.decisions.caller import ANONYMOUS, Call, Disconnect
 from pybroker.errors import KafkaError
 from pybroker.protocol.apis import SERVED
+from pybroker.server.api.dispatch import A, Answered, Handler, Q, done
 from pybroker.server.broker import Broker, Table
-from pybroker.server.dispatch import Handler
-from pybroker.server.process import broker_of
-from pybroker.testing.life import Plan
+from pybroker.testing.lifecycle import BrokerPlan
 from pybroker.testing.records import CLIENT_ID
 
 ALWAYS: Final = (1 << 31) - 1
-"""So often does a failpoint of core fire at most."""
+"""The number of times that a failpoint of core can fire."""
 NATIVE: Final = ("Produce", "Fetch")
 """The APIs that the native plane executes."""
 _DISK: Final = ("segment.reserve", "segment.write", "segment.create", "disk.reserve")
 
 
 @dataclass(eq=False, slots=True)
-class Rule:
+class FaultRule:
     """One fault; `times` counts down (None: never), `hits` up. `code`, `seconds`, `executed` belong to actions."""
 
     action: str
@@ -53,11 +52,11 @@ class Rule:
 
     @property
     def lives(self) -> bool:
-        """May it catch another request?"""
+        """True if the rule may catch another request."""
         return self.times != 0 and not self.over.is_set()
 
     def takes(self, api: str, call: Call) -> bool:
-        """Does it catch this request? If so, that counts."""
+        """True if the rule catches this request; counts it."""
         if not self.lives or self.api not in (None, api) or call.client_id == CLIENT_ID:
             return False
         if self.client_id not in (None, call.client_id):
@@ -72,16 +71,16 @@ class Rule:
 
 
 class Injector:
-    """The faults of one broker, which it makes: `Injector(plan).broker`."""
+    """The faults of one broker, which the injector makes: `Injector(plan).broker`."""
 
-    def __init__(self, plan: Plan, make: Callable[..., Broker] = broker_of) -> None:
-        """`make`: a broker of its configuration."""
+    def __init__(self, plan: BrokerPlan, make: Callable[..., Broker] = Broker) -> None:
+        """`make` makes a broker from its configuration."""
         self.plan = plan
         ways = plan.ways
         how = {"reach": lambda number, at: at._replace(port=ways.get(str(number), at.port))} if ways else {}
         self.broker = make(plan.config(), through=self.through, **how)
-        self._rules: dict[int, Rule] = {}
-        self._commands: dict[str, Callable[..., Any]] = {
+        self._rules: dict[int, FaultRule] = {}
+        self._commands: dict[str, Callable[..., object]] = {
             "add": self._add,
             "hits": self._hits,
             "remove": self._remove,
@@ -92,36 +91,36 @@ class Injector:
             "free_disk": self._free_disk,
         }
 
-    def execute(self, command: Mapping[str, Any]) -> Any:
-        """Do what a test asks for; what it gives back can be written as JSON. Raises ValueError, KafkaError."""
-        return self._commands[command["do"]](**{name: value for name, value in command.items() if name != "do"})
+    def execute(self, command: Mapping[str, object]) -> object:
+        """Execute a test's command; the result can be written as JSON. Raises ValueError, KafkaError."""
+        return self._commands[str(command["do"])](**{name: value for name, value in command.items() if name != "do"})
 
     # -- commands --------------------------------------------------------------------------------------------------
 
     def _add(self, rule: int, **fields: Any) -> None:
-        self._rules[rule] = Rule(**fields)
+        self._rules[rule] = FaultRule(**fields)
         self._divert()
 
     def _hits(self, rule: int) -> int:
         if rule not in self._rules:
-            raise ValueError("the fault ended with the life of the broker that it was in")
+            raise ValueError("the fault ended when the broker was stopped")
         return self._rules[rule].hits
 
     def _remove(self, rule: int) -> None:
-        """Of a fault that ended with the broker's earlier life nothing is left to do."""
+        """Remove a rule; does nothing if the rule ended with an earlier life of the broker."""
         if rule in self._rules:
             self._rules[rule].over.set()
             self._divert()
 
     def clear(self) -> None:
-        """Take every fault back; what was stalled goes on."""
+        """Remove every fault; stalled requests proceed."""
         for rule in self._rules.values():
             rule.over.set()
         self._divert()
         self._free_disk()
 
     def _divert(self) -> None:
-        """Have the native plane hand over what a rule may catch, or execute it again."""
+        """Have the native plane hand over the requests that a rule may catch, or execute them again."""
         if self.broker.replicas is not None:
             rules = self._rules.values()
             self.broker.replicas.divert(any(rule.api in (None, *NATIVE) and rule.lives for rule in rules))
@@ -144,14 +143,14 @@ class Injector:
     # -- in front of the handlers ----------------------------------------------------------------------------------
 
     def through(self, table: Table) -> Table:
-        """The same table, each handler behind the rules."""
+        """Return the table with each handler behind the rules."""
         return {key: self._guarded(SERVED[key].name, handler) for key, handler in table.items()}
 
-    def _guarded(self, api: str, handler: Handler) -> Handler:
-        # A login is answered at once: with a rule that waits it would never end.
+    def _guarded(self, api: str, handler: Handler[Q, A]) -> Handler[Q, A]:
+        # The ApiVersions before a login is never caught: a rule that waits would keep the client from logging in.
         logins = any(name.endswith("sasl.enabled.mechanisms") for name in self.plan.settings)
 
-        def by(request: Any, call: Call) -> Any:
+        def by(request: Q, call: Call) -> Answered[A]:
             if api == "ApiVersions" and logins and call.caller.principal == ANONYMOUS:
                 return handler.by(request, call)
             rule = next((rule for rule in self._rules.values() if rule.takes(api, call)), None)
@@ -162,8 +161,8 @@ class Injector:
         return Handler(by, handler.failed, handler.abandon)
 
 
-def _inflict(rule: Rule, handler: Handler, request: Any, call: Call) -> Any:
-    """Serve a request that a rule took. Raises KafkaError, Disconnect."""
+def _inflict(rule: FaultRule, handler: Handler[Q, A], request: Q, call: Call) -> Answered[A]:
+    """Serve a request that a rule caught. Raises KafkaError, Disconnect."""
     if rule.action == "fail":
         raise KafkaError(rule.code, "a test asked for this error")
     if rule.action == "disconnect" and not rule.executed:
@@ -173,16 +172,14 @@ def _inflict(rule: Rule, handler: Handler, request: Any, call: Call) -> Any:
     return _executed(rule, handler.by(request, call))
 
 
-async def _stalled(rule: Rule, handler: Handler, request: Any, call: Call) -> Any:
+async def _stalled(rule: FaultRule, handler: Handler[Q, A], request: Q, call: Call) -> A | None:
     await rule.over.wait()
-    response = handler.by(request, call)
-    return await response if isinstance(response, Coroutine) else response
+    return await done(handler.by(request, call))
 
 
-async def _executed(rule: Rule, response: Any) -> Any:
-    """What becomes of the answer to a request that was executed."""
-    if isinstance(response, Coroutine):
-        response = await response
+async def _executed(rule: FaultRule, answered: Answered[A]) -> A | None:
+    """Delay, drop or cut off the answer to an executed request, as the rule says."""
+    response = await done(answered)
     if rule.action == "delay":
         try:
             async with asyncio.timeout(rule.seconds):
@@ -196,8 +193,8 @@ async def _executed(rule: Rule, response: Any) -> Any:
     return None
 
 
-def _let_go(response: Any) -> None:
-    """Unpin the files that a Fetch answer holds which is not sent."""
+def _let_go(response: object) -> None:
+    """Unpin the files that a Fetch answer holds, as the answer is not sent."""
     for topic in getattr(response, "responses", ()):
         for partition in getattr(topic, "partitions", ()):
             if isinstance(partition.records, core.Slice):

@@ -7,22 +7,22 @@ Broker.abort: connections are cut, nothing is flushed; what was acknowledged is 
 import asyncio
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pybroker.testing.life import ASK_S_MAX, START_S_MAX, STOP_S_MAX, BrokerFailed, Plan
+from pybroker.testing.lifecycle import ASK_S_MAX, START_S_MAX, STOP_S_MAX, BrokerFailed, BrokerPlan, Command
 
 if TYPE_CHECKING:
     from pybroker.testing.injector import Injector
 
 
-class _Run:
-    """One life of the broker: a thread, what it waits for, and what came of it."""
+class _BrokerRun:
+    """One life of the broker: its thread, and the futures for its start, stop and end."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BrokerPlan) -> None:
         self.plan = plan
         self.started: Future[tuple[asyncio.AbstractEventLoop, Injector]] = Future()
         self.end: Future[bool] = Future()
-        """Set to end the broker: cleanly or not."""
+        """Set to stop the broker: True cleanly, False abruptly."""
         self.ended: Future[None] = Future()
         self.thread = threading.Thread(target=self._work, name=f"pybroker:{plan.port}", daemon=True)
         self.thread.start()
@@ -31,7 +31,7 @@ class _Run:
         try:
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
                 runner.run(self._live())
-        except BaseException as problem:  # whoever starts or ends the broker hears of it
+        except BaseException as problem:  # raised in the thread that starts or stops the broker
             if not self.started.done():
                 self.started.set_exception(problem)
             self.ended.set_exception(problem)
@@ -49,7 +49,7 @@ class _Run:
         await (injector.broker.stop() if clean else injector.broker.abort())
 
     def finish(self, *, clean: bool) -> None:
-        """End it and wait for the thread. Raises what went wrong."""
+        """End the broker and wait for its thread. Raises what went wrong."""
         if not self.end.done():
             self.end.set_result(clean)
         self.thread.join(STOP_S_MAX)
@@ -58,18 +58,18 @@ class _Run:
 
 
 class InProcess:
-    """See life.Life."""
+    """See lifecycle.Life."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BrokerPlan) -> None:
         self._plan = plan
-        self._run: _Run | None = None
+        self._run: _BrokerRun | None = None
 
     @property
     def running(self) -> bool:
         return self._run is not None and self._run.thread.is_alive()
 
     def start(self) -> None:
-        run = self._run = _Run(self._plan)
+        run = self._run = _BrokerRun(self._plan)
         try:
             run.started.result(START_S_MAX)
         except Exception as problem:
@@ -92,14 +92,14 @@ class InProcess:
             run.finish(clean=False)
 
     def discard(self) -> None:
-        """Its threads are daemons."""
+        """Do nothing: the thread is a daemon."""
 
-    def ask(self, command: dict[str, Any]) -> Any:
+    def ask(self, command: Command) -> object:
         if self._run is None or not self.running:
             raise BrokerFailed("the broker does not run")
         loop, injector = self._run.started.result(ASK_S_MAX)
 
-        async def execute() -> Any:
+        async def execute() -> object:
             return injector.execute(command)
 
         return asyncio.run_coroutine_threadsafe(execute(), loop).result(ASK_S_MAX)

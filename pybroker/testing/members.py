@@ -1,7 +1,7 @@
-"""The brokers of a cluster and what is between them: where they live, their store, their network.
+"""The brokers of a cluster, their store and the network between them.
 
-The network is in front of each broker for each of the others, and in front of a ZooKeeper. ZooKeeper starts beside the
-brokers, which connect at once and are let through when it serves.
+A proxy stands before each broker for each of the other brokers, and before a ZooKeeper. ZooKeeper starts at the same
+time as the brokers; they connect to the proxy at once, and wait there until ZooKeeper serves.
 """
 
 import contextlib
@@ -13,32 +13,31 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from pybroker.testing.datadir import DataDir
 from pybroker.testing.handle import Mode
-from pybroker.testing.life import HOST, START_S_MAX, BrokerFailed, Inherited, Life, Plan, hold_port
-from pybroker.testing.network import STORE, Network
+from pybroker.testing.lifecycle import HOST, START_S_MAX, BrokerFailed, BrokerPlan, InheritedBroker, Life, hold_port
+from pybroker.testing.network import STORE, ClusterNetwork
 from pybroker.testing.process import Subprocess
 from pybroker.testing.security import Security
 
 if TYPE_CHECKING:
-    from pybroker.server.zookeeper_server import ZooKeeper
-    from pybroker.testing.together import Together
+    from pybroker.development.zookeeper_server import ZooKeeper
+    from pybroker.testing.cluster_inprocess import Together
 
 StoreKind = Literal["memory", "zookeeper"]
 STORES: Final[tuple[StoreKind, ...]] = get_args(StoreKind)
 AGAIN_S: Final = 0.1
-"""Between two attempts to kill a broker that is about to begin."""
+"""Between two attempts to kill a broker that is starting."""
 
 
-class Members:
-    """Made, they are down: `start` begins their lives. `lives` and ports are by number: clients come by `ports`, the
-    kit by `own_ports`."""
+class ClusterMembers:
+    """The brokers by id, down until `start`. Clients use the listeners on `ports`, the kit those on `own_ports`."""
 
     def __init__(
         self, count: int, mode: Mode, store: StoreKind, settings: Mapping[str, str], security: Security | None = None
     ) -> None:
         self.zookeeper: ZooKeeper | None = None
-        self.network = Network()
+        self.network = ClusterNetwork()
         self.lives: dict[int, Life] = {}
-        self.inherited = False  # by a forked child
+        self.inherited = False  # True in a forked child
         self._directory = DataDir()
         self._security = security
         self._held: list[socket.socket] = []
@@ -51,29 +50,29 @@ class Members:
         if store == "zookeeper":
             (self._store_port,) = self._hold_ports(1).values()
         if mode == "inprocess":
-            from pybroker.testing import together
+            from pybroker.testing import cluster_inprocess
 
-            self._together = together.Together(in_memory=store == "memory")
+            self._together = cluster_inprocess.Together(in_memory=store == "memory")
         for number in self.ports:
             self.lives[number] = self._life(number, settings)
         if self._store_port:
             self._begin_zookeeper()
 
     def _hold_ports(self, count: int) -> dict[int, int]:
-        """By number, from 1 on."""
+        """Hold this many ports; return them by broker id, from 1 on."""
         held = [hold_port() for _ in range(count)]
         self._held += held
         return {number: each.getsockname()[1] for number, each in enumerate(held, 1)}
 
     @property
     def directory(self) -> str:
-        """Where all of their files are."""
+        """The directory of all brokers' files."""
         return self._directory.path
 
     def _begin_zookeeper(self) -> None:
-        """On the thread of the network, which lives as long as ZooKeeper is to, and after all else that is done there:
-        nothing passes until it serves, so that who connects meanwhile waits."""
-        from pybroker.server.zookeeper_server import ZooKeeper
+        """Start ZooKeeper on the network's thread, which lives as long as ZooKeeper must. The proxies pass nothing
+        until it serves, so brokers that connect meanwhile wait."""
+        from pybroker.development.zookeeper_server import ZooKeeper
 
         home = os.path.join(self.directory, "zookeeper")
         self._starting = self.network.thread.begin(lambda: ZooKeeper(port=self._store_port, data_dir=home))
@@ -88,13 +87,13 @@ class Members:
         if self._security is not None:
             local, peers = self.own_ports[number], self._peer_ports[number]
             given = self._security.settings(self.ports[number], local, given, peers)
-        plan = Plan(home, self.ports[number], given, ways)
+        plan = BrokerPlan(home, self.ports[number], given, ways)
         if self._together is not None:
             return self._together.life(number, plan)
         return Subprocess(plan, f"{home}.log", self.directory)
 
     def process(self, number: int) -> Subprocess:
-        """A broker's, where each has one."""
+        """The process of a broker, in a cluster whose brokers have processes."""
         life = self.lives[number]
         assert isinstance(life, Subprocess)
         return life
@@ -102,11 +101,11 @@ class Members:
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self, numbers: Sequence[int]) -> None:
-        """Start these beside each other. Raises BrokerFailed."""
+        """Start these brokers in parallel. Raises BrokerFailed."""
         for number in numbers:
             life = self.lives[number]
-            if isinstance(life, Inherited):
-                life.start()  # which says whose it is
+            if isinstance(life, InheritedBroker):
+                life.start()  # raises the sentence that names the parent
             self.network.born(number)
         with ThreadPoolExecutor(max(1, len(numbers))) as pool:
             started = {number: pool.submit(self.lives[number].start) for number in numbers}
@@ -116,7 +115,8 @@ class Members:
                 raise BrokerFailed(f"broker {number}: {problem}") from problem
 
     def _wait_for_zookeeper(self, brokers: Mapping[int, Future[None]]) -> None:
-        """If it is about to start, as `brokers` are. Raises BrokerFailed."""
+        """Wait for ZooKeeper, if it is starting; if that fails, kill `brokers`, which are starting too. Raises
+        BrokerFailed."""
         starting, self._starting = self._starting, None
         if starting is None:
             return
@@ -124,27 +124,28 @@ class Members:
             self.zookeeper = starting.result(START_S_MAX)
         except Exception as problem:
             for number, begun in brokers.items():
-                while not begun.done():  # it would wait for long, and may have no process yet
+                while not begun.done():  # a broker would wait for ZooKeeper for long, and may have no process yet
                     self.lives[number].kill()
                     wait([begun], AGAIN_S)
             raise BrokerFailed(f"ZooKeeper did not start: {problem}") from problem
 
     def kill(self, number: int) -> None:
-        """As SIGKILL: its connections end first, so that in a process that lives on it says goodbye to nobody."""
-        if isinstance(self.lives[number], Inherited):
+        """Kill a broker as SIGKILL does: cut its connections first, so that a broker in this process cannot close its
+        session."""
+        if isinstance(self.lives[number], InheritedBroker):
             return
         self.network.died(number)
         self.lives[number].kill()
 
     def cut_store(self, numbers: Collection[int]) -> None:
-        """Cut these from the store, and nobody else, where the network does not: in memory."""
+        """Cut only these brokers from a store in memory, which has no network."""
         if self._together is not None:
             self._together.cut_store(numbers)
 
     def close(self) -> None:
-        """Nothing is left; calling it again does nothing."""
+        """Kill all brokers and remove everything; calling it again does nothing."""
         try:
-            if self.network.thread.runs:  # who is killed now is missed by nobody
+            if self.network.thread.runs:  # cut all first, so that no broker reacts to another's end
                 self.network.cut(STORE, *self.ports)
                 self.cut_store(self.ports)
                 for number in self.lives:
@@ -159,9 +160,9 @@ class Members:
             self._directory.remove()
 
     def forked(self) -> None:
-        """In a forked child: all is the parent's, and nothing here ends it."""
+        """Mark everything as the parent's, in a forked child: nothing here ends it."""
         self.inherited = True
-        self.lives = {number: Inherited(os.getppid()) for number in self.lives}
+        self.lives = {number: InheritedBroker(os.getppid()) for number in self.lives}
         self._together, self.zookeeper, self._starting = None, None, None
         self.network.forked()
         for held in self._held:
@@ -169,7 +170,7 @@ class Members:
         self._directory.forked()
 
     def discard(self) -> None:
-        """The interpreter ends, and its threads with it: leave nothing else."""
+        """Remove processes and files as the interpreter exits; the threads end with the interpreter."""
         for life in self.lives.values():
             life.discard()
         if self.zookeeper is not None:
@@ -178,7 +179,7 @@ class Members:
 
     def _end_zookeeper(self) -> None:
         starting, self._starting = self._starting, None
-        if starting is not None:  # nobody waited for it
+        if starting is not None:  # the start was never waited for
             with contextlib.suppress(Exception):
                 self.zookeeper = starting.result(START_S_MAX)
         if self.zookeeper is not None:

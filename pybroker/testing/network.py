@@ -1,14 +1,14 @@
-"""The network of a cluster, which a test can cut: brokers reach each other and the store through proxies.
+"""The network of a cluster: brokers reach each other and the store through proxies, which a test can cut.
 
-    passing ──cut──> silent: what is sent waits, no connection ends, nobody is refused ──heal──> passing, all of it late
+    passing ──cut──> silent: what is sent waits, no connection ends, none is refused ──heal──> passing, all of it late
             ──reset──> passing: all connections have ended, as a firewall ends them
 
-A cut may be of one direction alone. Each broker has ways of its own to each of the others, so that a proxy knows who is
-at either end; where many use the same way, `who` finds out. What a broker had sent that died behind the cut is lost
-with it, as if its host had died: its connections end. Clients go straight to the brokers.
+A cut may be of one direction only. Each broker has its own proxy to each of the others, so that a proxy knows both of
+its ends; a proxy that many use asks `who`. Data that a broker sent into a cut and then died is lost,
+as if its host had died: its connections end. Clients connect directly to the brokers.
 
-A way is as its end is: where nobody listens, nobody listens before it either, once that was noticed, so that the death
-of a process is seen through a proxy, too.
+A proxy stops listening once it notices that nothing listens behind it, so that the death of a process is seen through
+the proxy, too.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ from itertools import permutations
 from typing import Final
 
 from pybroker.tasks import cancel_and_wait
-from pybroker.testing.life import HOST, hold_port
-from pybroker.testing.loop import LoopThread
+from pybroker.testing.lifecycle import HOST, hold_port
+from pybroker.testing.loop_thread import LoopThread
 
 STORE: Final = 0
-"""Its number among the brokers."""
+"""The store's number among the brokers' ids."""
 NOBODY: Final = -1
 CHUNK_BYTES: Final = 1 << 16
 REFUSES_S: Final = 0.3
-"""So long does a way refuse whose end did, before it looks again."""
+"""Seconds that a proxy refuses connections after its target did, before it listens again."""
 
 
 class Way:
-    """A proxy before `port` of a broker or the store; `by` alone uses it, or anybody (NOBODY)."""
+    """A proxy before `port` of a broker or the store, for connections from `by`, or from all (NOBODY)."""
 
     def __init__(self, number: int, port: int, by: int) -> None:
         self.number = number
@@ -42,11 +42,11 @@ class Way:
         self.listening: asyncio.Server | None = None
 
 
-class Network:
-    """Proxies on a thread and a loop of their own."""
+class ClusterNetwork:
+    """The proxies, on a thread and a loop of their own."""
 
     def __init__(self) -> None:
-        self._silent: set[tuple[int, int]] = set()  # from whom to whom
+        self._silent: set[tuple[int, int]] = set()  # (sender, receiver)
         self._deaths: dict[int, int] = {}
         self._dead: set[int] = set()
         self.thread = LoopThread("network")
@@ -57,14 +57,14 @@ class Network:
         self._ends: weakref.WeakKeyDictionary[asyncio.StreamWriter, frozenset[int]] = weakref.WeakKeyDictionary()
 
     def close(self) -> None:
-        """No proxy is left; calling it again does nothing."""
+        """Close every proxy; calling it again does nothing."""
 
         async def listen_no_more() -> None:
             await asyncio.gather(*(stop_listening(way.listening) for way in self._ways if way.listening is not None))
 
         def end() -> None:
             for way in self._ways:
-                if way.listening is not None:  # it did again, meanwhile
+                if way.listening is not None:  # it listened again meanwhile
                     way.listening.close()
                 way.held.close()
             for writer in list(self._peers):
@@ -77,12 +77,12 @@ class Network:
             self.thread.close()
 
     def forked(self) -> None:
-        """In a forked child: its ways are the parent's, and no thread of it is here."""
+        """Mark the proxies as the parent's, in a forked child, which has no thread for them."""
         for way in self._ways:
             way.held.close()
 
     def way_to(self, number: int, port: int, by: int = NOBODY) -> int:
-        """The port of a proxy before a broker's or the store's own."""
+        """Return the port of a proxy before a broker's or the store's own port."""
         way = Way(number, port, by)
         self._ways.append(way)
         self.thread.do(self._listen(way))
@@ -91,23 +91,24 @@ class Network:
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def cut(self, *ends: int) -> None:
-        """Nothing passes between any two of these any more."""
+        """Cut every connection between any two of these ends."""
         self._change(self._silent | set(permutations(ends, 2)))
 
     def cut_off(self, number: int, *others: int) -> None:
-        """Nothing passes between one and each of the others, who hear each other."""
+        """Cut one end from each of the others, which still reach each other."""
         self._change(self._silent | {way for other in others for way in ((number, other), (other, number))})
 
     def cut_one_way(self, sender: int, *receivers: int) -> None:
-        """What one sends arrives there no more, and it hears them still; neither gets a new connection to the other."""
+        """Cut one direction: what `sender` sends no longer arrives, what it receives does; neither can connect to the
+        other."""
         self._change(self._silent | {(sender, receiver) for receiver in receivers})
 
     def heal(self, *ends: int) -> None:
-        """Between any two of these, or everywhere."""
+        """Undo the cuts between any two of these ends, or all cuts."""
         self._change({way for way in self._silent if ends and not set(way) <= set(ends)})
 
     def reset(self, *ends: int) -> None:
-        """The connections between any two of these end; new ones are made."""
+        """End the connections between any two of these ends; new ones can be made."""
 
         def end() -> None:
             for writer, between in list(self._ends.items()):
@@ -117,7 +118,7 @@ class Network:
         self.thread.call(end)
 
     def died(self, number: int) -> None:
-        """A broker is dead: its connections end, and it makes none, until it is said to be `born` again."""
+        """End a dead broker's connections, and allow it no new ones until `born`."""
 
         def end() -> None:
             self._dead.add(number)
@@ -129,8 +130,8 @@ class Network:
         self.thread.call(end)
 
     def born(self, number: int) -> None:
-        """A broker is about to start."""
-        if number in self._dead:  # or the first start would wait for what the thread does
+        """Note that a broker is about to start."""
+        if number in self._dead:  # otherwise the first start would wait for the thread's other work
             self.thread.call(lambda: self._dead.discard(number))
 
     def _change(self, silent: set[tuple[int, int]]) -> None:
@@ -141,30 +142,30 @@ class Network:
 
         self.thread.call(change)
 
-    # -- who is at the ends of a way ---------------------------------------------------------------------------------
+    # -- the ends of a proxy -----------------------------------------------------------------------------------------
 
     def who(self, port: int) -> int:
-        """The broker that has this port as its own end of a connection, where many use a way; NOBODY if none has."""
+        """The broker whose end of a connection has this port, for a proxy that many use; NOBODY if no broker's."""
         return NOBODY
 
     def lives(self, ends: frozenset[int]) -> Mapping[int, int]:
-        """What is another one once a broker at one of these ends has died."""
+        """The number of deaths of each broker at these ends; it changes when one dies."""
         return {number: self._deaths.get(number, 0) for number in ends}
 
     # -- connections -------------------------------------------------------------------------------------------------
 
     async def _listen(self, way: Way) -> None:
-        if way not in self._ways:  # all was closed meanwhile
+        if way not in self._ways:  # the network was closed meanwhile
             return
 
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if not self._ways:  # it was accepted just before all was closed
+            if not self._ways:  # accepted just before the network was closed
                 writer.transport.abort()
                 return
-            self._peers[writer] = way.by  # of a task that is cancelled before it begins, too
+            self._peers[writer] = way.by  # also if the task is cancelled before it begins
             self._begin(self._connected(way, reader, writer))
 
-        # Who closes meanwhile finds it: without `start_serving` nothing is waited for before it is kept.
+        # With start_serving=False there is no await before the server is kept, so close() always finds it.
         way.listening = await asyncio.start_server(connected, sock=hold_port(way.at), start_serving=False)
         await way.listening.start_serving()
 
@@ -174,7 +175,7 @@ class Network:
         task.add_done_callback(self._tasks.discard)
 
     async def _refuse(self, way: Way) -> None:
-        """Refuse for a while, as the end of the way does."""
+        """Refuse connections for a while, as the proxy's target does."""
         listening, way.listening = way.listening, None
         if listening is not None:
             await stop_listening(listening)
@@ -208,18 +209,18 @@ class Network:
                 each.close()
 
     async def _reach(self, way: Way) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to the end of a way. Raises OSError."""
+        """Connect to a proxy's target. Raises OSError."""
         try:
             return await asyncio.open_connection(HOST, way.port)
         except ConnectionRefusedError:
             if self.refuses(way):
                 self._begin(self._refuse(way))
                 for _ in range(2):
-                    await asyncio.sleep(0)  # whoever comes back, for this connection closes, is refused already
+                    await asyncio.sleep(0)  # stop listening before this connection closes, to refuse a reconnect
             raise
 
     def refuses(self, way: Way) -> bool:
-        """Does a way refuse while its end does?"""
+        """True if the proxy refuses connections while its target does."""
         return way.by != NOBODY
 
     async def _passing(self, *ways: tuple[int, int]) -> None:
@@ -233,7 +234,7 @@ class Network:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Until the sender has closed, which is not heard through a cut either, or has died behind one."""
+        """Copy data until the sender closes, or died behind a cut; a cut also holds back the close."""
         data = b"."
         while data:
             try:
@@ -250,8 +251,8 @@ class Network:
 
 
 async def stop_listening(server: asyncio.Server) -> None:
-    """Accept no more, let what was accepted begin, and only then close: asyncio forgets the socket of a connection
-    whose server went before it began, and leaves it open."""
+    """Stop accepting, let accepted connections begin, and only then close: asyncio leaks the socket of a connection
+    whose server closes before the connection's task begins."""
     for sock in server.sockets:
         asyncio.get_running_loop().remove_reader(sock)
     await asyncio.sleep(0)

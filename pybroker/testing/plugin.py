@@ -1,5 +1,5 @@
-"""The pytest plugin: fixtures for a broker, one that tests share and a cluster, markers that say how they are started,
-and the option --pybroker-mode."""
+"""The pytest plugin: fixtures for a broker, a broker shared by tests and a cluster, markers with their arguments, and
+the option --pybroker-mode."""
 
 import difflib
 import re
@@ -11,20 +11,20 @@ import pytest
 
 from pybroker.testing.cluster import ClusterHandle
 from pybroker.testing.handle import MODES, BrokerHandle
-from pybroker.testing.shared import SharedBroker
+from pybroker.testing.shared_broker import SharedBroker
 
 PREFIX_CHARACTERS_MAX: Final = 60
 MARKERS: Final = (
-    "pybroker(mode=..., settings={...}, data_dir=..., sasl=..., acls=..., tls=...): how this test's broker is started",
-    "pybroker_cluster(brokers, mode=..., store=..., settings={...}, sasl=..., acls=..., tls=...): how the cluster of "
-    "this test is started",
+    "pybroker(mode=..., settings={...}, data_dir=..., sasl=..., acls=..., tls=...): arguments of this test's broker",
+    "pybroker_cluster(brokers, mode=..., store=..., settings={...}, sasl=..., acls=..., tls=...): arguments of this "
+    "test's cluster",
 )
 
 TAKES: Final = {
     "pybroker": ("mode", "settings", "data_dir", "sasl", "acls", "tls"),
     "pybroker_cluster": ("brokers", "mode", "store", "settings", "sasl", "acls", "tls"),
 }
-"""The arguments that each marker takes."""
+"""The arguments that each marker accepts."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--pybroker-mode",
         choices=MODES,
         default=MODES[0],
-        help="where the brokers of the tests run: on threads of this process (default) or in processes of their own",
+        help="where the tests' brokers run: on threads of this process (default) or in processes of their own",
     )
 
 
@@ -44,26 +44,32 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def pybroker(request: pytest.FixtureRequest) -> Iterator[BrokerHandle]:
-    """A fresh broker of this test's own; the marker `pybroker` says how it is started."""
+    """A fresh broker for this test; the marker `pybroker` gives its arguments."""
     __tracebackhide__ = True
     with BrokerHandle(**_how(request)) as handle:
         yield handle
 
 
 @pytest.fixture
+def kafka_broker(pybroker: BrokerHandle) -> BrokerHandle:
+    """The fixture `pybroker` under a name that does not hide the module."""
+    return pybroker
+
+
+@pytest.fixture
 def secured_pybroker(request: pytest.FixtureRequest) -> Iterator[BrokerHandle]:
-    """The same, of which clients log in: by SCRAM-SHA-256, where the marker `pybroker` says nothing else."""
+    """A fresh broker to which clients log in, by SCRAM-SHA-256 unless the marker `pybroker` says otherwise."""
     __tracebackhide__ = True
     with BrokerHandle(**{"sasl": True, **_how(request)}) as handle:
         yield handle
 
 
 def _how(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The arguments of a test's broker, by the marker `pybroker` and the options of the run."""
+    """Return the arguments of a test's broker, from the marker `pybroker` and the command line."""
     __tracebackhide__ = True
     args, how = _said(request, "pybroker")
     if args:
-        words = f"@pytest.mark.pybroker takes its words by name, as settings={{...}}, and not {args[0]!r}"
+        words = f"@pytest.mark.pybroker takes keyword arguments only, as settings={{...}}, not {args[0]!r}"
         pytest.fail(words, pytrace=False)
     how.setdefault("mode", request.config.getoption("--pybroker-mode"))
     return how
@@ -71,32 +77,32 @@ def _how(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def pybroker_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterHandle]:
-    """Fresh brokers of this test's own that are one cluster, three without the marker `pybroker_cluster`."""
+    """A fresh cluster for this test, of three brokers unless the marker `pybroker_cluster` says otherwise."""
     __tracebackhide__ = True
     count, how = _said(request, "pybroker_cluster")
-    if how.get("store") != "memory":  # which says that the brokers are in this process
+    if how.get("store") != "memory":  # a store in memory needs brokers in this process
         how.setdefault("mode", request.config.getoption("--pybroker-mode"))
     with ClusterHandle(*count, **how) as handle:
         yield handle
 
 
 def _said(request: pytest.FixtureRequest, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a test's marker; the test fails if the marker does not take one of them."""
+    """Return the arguments of a test's marker; fail the test if the marker does not accept one of them."""
     __tracebackhide__ = True
     marker = request.node.get_closest_marker(name)
     if marker is None:
         return (), {}
     takes = TAKES[name]
-    for word in marker.kwargs.keys() - takes:
-        near = "".join(f": did you mean {found}?" for found in difflib.get_close_matches(word, takes, 1))
-        words = f"@pytest.mark.{name} takes {', '.join(takes[:-1])} and {takes[-1]}, and no {word}{near}"
-        pytest.fail(words, pytrace=False)
+    for word in (word for word in marker.kwargs if word not in takes):
+        near = difflib.get_close_matches(word, takes, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(takes[:-1])} and {takes[-1]}"
+        pytest.fail(f"@pytest.mark.{name} has no argument {word}: {hint}", pytrace=False)
     return marker.args, dict(marker.kwargs)
 
 
 @pytest.fixture(scope="session")
 def pybroker_of_session(request: pytest.FixtureRequest) -> Iterator[BrokerHandle]:
-    """The broker that the tests of a session share (of a worker, under xdist); they use `shared_pybroker`."""
+    """The broker that the tests of a session (or of one xdist worker) share, through `shared_pybroker`."""
     with BrokerHandle(mode=request.config.getoption("--pybroker-mode")) as handle:
         yield handle
 
@@ -110,7 +116,7 @@ def shared_pybroker(request: pytest.FixtureRequest, pybroker_of_session: BrokerH
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show beside a failure what the test's broker said, if it ran in a process of its own."""
+    """Add the log of the test's broker to a failure report, if the broker ran in a process of its own."""
     report = yield
     if report.failed:
         used = getattr(item, "funcargs", {})

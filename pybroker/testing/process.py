@@ -1,14 +1,14 @@
-"""A broker in a process of its own: started by a fresh interpreter, told what to do over a socket, killed by SIGKILL.
+"""A broker in a process of its own: started by a fresh interpreter, controlled over a socket, killed by SIGKILL.
 
 The socket is the child's standard input. One line of JSON goes each way at a time:
 
-    test  -> child    the Plan                     once, first
+    test  -> child    the BrokerPlan               once, first
     child -> test     {"ok": null}                 it serves; {"failed": sentence} and it is gone
     test  -> child    {"do": "stop"}               end cleanly; the process ends with 0
     test  -> child    {"do": ..., ...}             a command for its Injector
     child -> test     {"ok": ...} or {"error": kind, "code": ..., "message": ...}
 
-When the test's process is gone the socket ends, and the child removes its directory and itself.
+When the test's process ends the socket closes; the child then removes its directory and exits.
 """
 
 import dataclasses
@@ -22,16 +22,16 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from pybroker.testing.life import ASK_S_MAX, START_S_MAX, STOP_S_MAX, BrokerFailed, Plan
+from pybroker.testing.lifecycle import ASK_S_MAX, START_S_MAX, STOP_S_MAX, BrokerFailed, BrokerPlan, Command
 
 SHOWN_BYTES: Final = 16 << 10
 
 
 class Subprocess:
-    """See life.Life."""
+    """See lifecycle.Life."""
 
-    def __init__(self, plan: Plan, log_file: str, remove: str | None) -> None:
-        """It says what it does in `log_file`; `remove` is the directory that goes with it once it is alone."""
+    def __init__(self, plan: BrokerPlan, log_file: str, remove: str | None) -> None:
+        """The child logs to `log_file`; it removes the directory `remove` if the test's process ends first."""
         self._plan = plan
         self._log_file = log_file
         self._remove = remove
@@ -46,7 +46,7 @@ class Subprocess:
 
     @property
     def pid(self) -> int:
-        """-1 while it is down."""
+        """The process id; -1 while the broker is down."""
         return -1 if self._process is None else self._process.pid
 
     def start(self) -> None:
@@ -59,7 +59,7 @@ class Subprocess:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": _python_path()},
-                start_new_session=True,  # Ctrl-C is for the test run, which then ends the broker
+                start_new_session=True,  # Ctrl-C goes to the test run only, which then ends the broker
             )
         try:
             self._exchange({**dataclasses.asdict(self._plan), "remove": self._remove}, START_S_MAX)
@@ -92,18 +92,18 @@ class Subprocess:
     discard = kill
 
     def pause(self) -> None:
-        """Freeze it; it has stopped when this returns."""
+        """Freeze the broker; return once it has stopped."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
-            # Nothing is reaped: whoever waits for its end is told of that, too.
+            # WNOWAIT leaves the process for the Popen object to reap.
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume the broker."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
-    def ask(self, command: dict[str, Any]) -> Any:
+    def ask(self, command: Command) -> object:
         if not self.running:
             raise BrokerFailed("the broker does not run")
         return self._exchange(command, ASK_S_MAX)
@@ -116,12 +116,12 @@ class Subprocess:
 
     # -- the socket ------------------------------------------------------------------------------------------------
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: Command) -> None:
         assert self._control is not None
         self._control.sendall(json.dumps(message).encode() + b"\n")
 
-    def _exchange(self, message: dict[str, Any], timeout_s: float) -> Any:
-        """Send a line and give what the next one back says. Raises BrokerFailed, ValueError, KafkaError."""
+    def _exchange(self, message: Command, timeout_s: float) -> object:
+        """Send a line and return what the next line back says. Raises BrokerFailed, ValueError, KafkaError."""
         with self._turn:
             assert self._control is not None
             self._control.settimeout(timeout_s)
@@ -129,7 +129,7 @@ class Subprocess:
                 self._send(message)
                 line = self._line()
             except OSError as problem:
-                raise BrokerFailed(f"the broker's process is silent: {problem}\n{self.output()}") from problem
+                raise BrokerFailed(f"the broker's process does not answer: {problem}\n{self.output()}") from problem
         answer = json.loads(line) if line else {"failed": "the broker's process ended"}
         if "failed" in answer:
             raise BrokerFailed(f"{answer['failed']}\n{self.output()}".strip())
@@ -138,7 +138,7 @@ class Subprocess:
         return answer["ok"]
 
     def _line(self) -> bytes:
-        """The next line; empty at the end of the stream."""
+        """Read the next line; empty at the end of the stream."""
         assert self._control is not None
         while b"\n" not in self._unread:
             more = self._control.recv(1 << 16)
@@ -150,7 +150,7 @@ class Subprocess:
 
 
 def _problem(answer: dict[str, Any]) -> Exception:
-    """The exception that the child's stands for."""
+    """Return the exception that the child's answer describes."""
     from pybroker.errors import KafkaError
 
     if answer["error"] == "KafkaError":
@@ -159,6 +159,6 @@ def _problem(answer: dict[str, Any]) -> Exception:
 
 
 def _python_path() -> str:
-    """Where the child finds the same pybroker, and what it needs, whatever way this process found them."""
+    """The PYTHONPATH with which the child imports the same pybroker and its dependencies as this process."""
     ours = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join(dict.fromkeys([ours, *(path for path in sys.path if path)]))

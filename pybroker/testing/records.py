@@ -1,14 +1,15 @@
-"""Records in and out of a test's broker, by the client code of pybroker itself: nothing else need be installed."""
+"""Produce to and read from a test's broker with pybroker's own client code; no other client need be installed."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pybroker.clock import wall_ms
-from pybroker.testing.life import HOST
+from pybroker.testing.lifecycle import HOST
 
 if TYPE_CHECKING:
-    from pybroker.client.connection import Connection
+    from pybroker.client.net.connection import BrokerConnection
+    from pybroker.protocol import messages as m
 
 CLIENT_ID: Final = "pybroker-testing"
 TIMEOUT_S: Final = 30.0
@@ -18,12 +19,12 @@ FETCH_BYTES: Final = 16 << 20
 Headers = Sequence[tuple[str, bytes | str | None]]
 Content = bytes | bytearray | memoryview | str | None
 SHOWN_MAX: Final = 10
-"""Records that are named where there should be more."""
+"""Records named in an error when there should be more."""
 SHOWN_CHARACTERS_MAX: Final = 60
 
 
 class Record(NamedTuple):
-    """A record to produce. Text is written as UTF-8, `timestamp_ms` None is now, the broker gives the offset."""
+    """A record to produce. Text is written as UTF-8; `timestamp_ms` None is now; the broker assigns the offset."""
 
     value: Content
     key: Content = None
@@ -35,7 +36,7 @@ class Record(NamedTuple):
 
 
 class StoredRecord(Record):
-    """A record as the broker holds it: text is the bytes that it became, and it has a time and an offset."""
+    """A record as the broker holds it: text encoded to bytes, with a time and an offset."""
 
     __slots__ = ()
     value: bytes | None
@@ -44,15 +45,15 @@ class StoredRecord(Record):
     timestamp_ms: int
 
 
-def connect(port: int) -> "Connection":
-    """A connection of the kit's own to a broker, which meets no fault. Raises KafkaError."""
-    from pybroker.client.connection import Connection
+def connect(port: int) -> "BrokerConnection":
+    """Return a connection of the kit's own to a broker, which faults never catch. Raises KafkaError."""
+    from pybroker.client.net.connection import BrokerConnection
 
-    return Connection(HOST, port, timeout_s=TIMEOUT_S, client_id=CLIENT_ID)
+    return BrokerConnection(HOST, port, timeout_s=TIMEOUT_S, client_id=CLIENT_ID)
 
 
 def shown(found: Sequence[StoredRecord]) -> str:
-    """The last records of those that are there, as a sentence ends with them."""
+    """Describe the last of these records, for the end of an error sentence."""
     named = [f"{r.partition}@{r.offset} key={_cut(r.key)} value={_cut(r.value)}" for r in found[-SHOWN_MAX:]]
     more = f"... {len(found) - SHOWN_MAX} before, " if len(found) > SHOWN_MAX else ""
     return more + ", ".join(named)
@@ -63,21 +64,21 @@ def _cut(content: bytes | None) -> str:
     return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}..."
 
 
-def topics(connection: "Connection") -> str:
-    """Which topics there are, for a test that waits for another."""
+def topics(connection: "BrokerConnection") -> str:
+    """Describe the broker's topics, for the error of a test that waits for another one."""
     from pybroker.protocol import messages as m
 
-    return named(topic.name for topic in connection.request(m.MetadataRequest(topics=None)).topics)
+    return named(topic.name or "" for topic in connection.request(m.MetadataRequest(topics=None)).topics)
 
 
 def named(topics: Iterable[str]) -> str:
-    """These topics, as a sentence ends with them."""
+    """Describe these topics, for the end of an error sentence."""
     names = sorted(topics)
     return f"the broker has the topics {', '.join(names)}" if names else "the broker has no topic"
 
 
-def create_topic(connection: "Connection", name: str, partitions: int, config: Mapping[str, str]) -> None:
-    """Create a topic that can be written to when this returns. KafkaError if it is there already."""
+def create_topic(connection: "BrokerConnection", name: str, partitions: int, config: Mapping[str, str]) -> None:
+    """Create a topic; return once it can be written to. KafkaError if the topic exists."""
     from pybroker.protocol import messages as m
 
     kind = m.CreateTopicsRequest.Topics
@@ -89,10 +90,10 @@ def create_topic(connection: "Connection", name: str, partitions: int, config: M
         _check(result.error_code, result.error_message)
 
 
-def produce(connection: "Connection", topic: str, records: Iterable[Record]) -> list[StoredRecord]:
-    """Append records, acks=all, those of a partition as one batch; the records as they are stored, in their order.
+def produce(connection: "BrokerConnection", topic: str, records: Iterable[Record]) -> list[StoredRecord]:
+    """Append records, acks=all, one batch a partition; return them as stored, in their order.
 
-    A topic that is not there is created by the broker, as for any client. Raises KafkaError."""
+    The broker creates a missing topic, as for any client. Raises KafkaError."""
     from pybroker.protocol import messages as m
 
     now_ms = wall_ms()
@@ -124,8 +125,8 @@ def _batch(records: Sequence[StoredRecord]) -> bytes:
     return core.build_batch([(r.timestamp_ms, r.key, r.value, r.headers) for r in records])
 
 
-def read(connection: "Connection", topic: str, partition: int | None) -> list[StoredRecord]:
-    """What a topic, or one partition of it, holds now: by partition, then offset. KafkaError if it is not there."""
+def read(connection: "BrokerConnection", topic: str, partition: int | None) -> list[StoredRecord]:
+    """Return the records of a topic, or of one partition, by partition and offset. KafkaError if it does not exist."""
     described = _describe(connection, topic, create=False)
     indexes = sorted(p.partition_index for p in described.partitions)
     if partition is not None:
@@ -133,13 +134,14 @@ def read(connection: "Connection", topic: str, partition: int | None) -> list[St
     return [record for index in indexes for record in _read_partition(connection, topic, described.topic_id, index)]
 
 
-def _read_partition(connection: "Connection", topic: str, topic_id: bytes, index: int) -> Iterator[StoredRecord]:
+def _read_partition(connection: "BrokerConnection", topic: str, topic_id: bytes, index: int) -> Iterator[StoredRecord]:
+    from pybroker.protocol.message import plain
     from pybroker.protocol.records import CONTROL, iter_batches
 
     offset = _log_start(connection, topic, index)
     while True:
         answer = _fetch(connection, topic, topic_id, index, offset)
-        for _, batch in iter_batches(answer.records or b"", check_crc=False):
+        for _, batch in iter_batches(plain(answer.records), check_crc=False):
             for r in () if batch.attributes & CONTROL else batch.records():
                 if r.offset >= offset:
                     yield StoredRecord(r.value, r.key, tuple(r.headers), r.timestamp_ms, topic, index, r.offset)
@@ -148,7 +150,9 @@ def _read_partition(connection: "Connection", topic: str, topic_id: bytes, index
             return
 
 
-def _fetch(connection: "Connection", topic: str, topic_id: bytes, index: int, offset: int) -> Any:
+def _fetch(
+    connection: "BrokerConnection", topic: str, topic_id: bytes, index: int, offset: int
+) -> "m.FetchResponse.Responses.Partitions":
     from pybroker.protocol import messages as m
 
     kind = m.FetchRequest.Topics
@@ -166,8 +170,8 @@ def _fetch(connection: "Connection", topic: str, topic_id: bytes, index: int, of
     return answer
 
 
-def _log_start(connection: "Connection", topic: str, index: int) -> int:
-    from pybroker.client import list_offsets
+def _log_start(connection: "BrokerConnection", topic: str, index: int) -> int:
+    from pybroker.client.net import list_offsets
     from pybroker.model import TopicPartition
 
     tp = TopicPartition(topic, index)
@@ -177,8 +181,8 @@ def _log_start(connection: "Connection", topic: str, index: int) -> int:
     return told.offset
 
 
-def _describe(connection: "Connection", topic: str, *, create: bool = True) -> Any:
-    """A topic's metadata, as soon as it has leaders."""
+def _describe(connection: "BrokerConnection", topic: str, *, create: bool = True) -> "m.MetadataResponse.Topics":
+    """Return a topic's metadata as soon as every partition has a leader."""
     from pybroker import errors
     from pybroker.protocol import messages as m
 
@@ -196,7 +200,7 @@ def _describe(connection: "Connection", topic: str, *, create: bool = True) -> A
 
 
 def stored(record: Record, topic: str, now_ms: int) -> StoredRecord:
-    """A record as it will be stored. TypeError and ValueError where Producer.send raises them."""
+    """Return a record as it will be stored. TypeError and ValueError where Producer.send raises them."""
     from pybroker.client import arguments
 
     time_ms = now_ms if record.timestamp_ms is None else arguments.whole(record.timestamp_ms, "a record's timestamp_ms")
@@ -221,7 +225,7 @@ def _bytes(content: Content, what: str) -> bytes | None:
 
 
 def _check(code: int, message: str | None = None) -> None:
-    """KafkaError for a code that is not 0."""
+    """Raise KafkaError unless the code is NONE."""
     from pybroker import errors
 
     if code != errors.NONE:

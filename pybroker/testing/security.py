@@ -1,11 +1,11 @@
-"""How a broker of a test is secured: who may log in, by what settings it is started, and how its clients reach it.
+"""Users, certificates and listeners of a test's broker that uses SASL or TLS.
 
-    CLIENTS    the listener that clients are sent to: they log in, or speak TLS, or both
-    BROKERS    of a cluster: brokers reach each other as clients do, and log in by PLAIN as one user of their own
-    LOCAL      the kit's own, without either; with ACLs, whoever comes by it may do everything
+    CLIENTS    the listener for clients: SASL, TLS or both
+    BROKERS    in a cluster: the listener for brokers, secured in the same way; they log in by PLAIN as one user
+    LOCAL      the listener for the kit, without login; even with ACLs, its connections may do everything
 
-Users of PLAIN stand in the broker's settings. Those of SCRAM are made by the first start, and kept in its data. The
-certificate of TLS is made on the spot, once for all brokers of a process, by an authority that nobody knows.
+Users of PLAIN are in the broker's settings. Users of SCRAM are created by the first start and kept in the broker's
+data. The certificate of TLS is made at run time, once for all brokers of a process, by an authority for tests only.
 """
 
 import atexit
@@ -16,10 +16,10 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pybroker.testing.life import HOST
+from pybroker.testing.lifecycle import HOST
 
 if TYPE_CHECKING:
-    from pybroker.client.connection import Connection
+    from pybroker.client.net.connection import BrokerConnection
     from pybroker.security.acls import AclBinding, Permission
 
 Sasl = bool | str | Mapping[str, object]
@@ -28,33 +28,33 @@ Sasl = bool | str | Mapping[str, object]
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISM: Final = "SCRAM-SHA-256"
 USERS: Final[Mapping[str, str]] = {"alice": "alice-secret"}
-"""Who may log in where nobody is named."""
+"""The user of a broker whose test names no users."""
 OWN: Final = ("listeners", "listener.security.protocol.map", "inter.broker.listener.name")
-"""Settings that a secured broker of a test is given by the kit."""
+"""Settings that the kit sets for a secured broker."""
 ANONYMOUS: Final = "User:ANONYMOUS"
 BROKER: Final = "pybroker-testing-broker"
-"""Whom the brokers of a cluster log in as, at each other alone."""
+"""The user as which the brokers of a cluster log in to each other."""
 BROKER_PASSWORD: Final = os.urandom(16).hex()
 SALT_BYTES: Final = 16
 
 
-class Login(NamedTuple):
-    """What the listener speaks, who a client logs in as (with SASL), and whom it believes (with TLS)."""
+class ClientLogin(NamedTuple):
+    """The listener's protocol, the client's user (with SASL), and the CA file (with TLS)."""
 
     protocol: str
     mechanism: str
     user: str
     password: str
     authority: str | None
-    """The file (PEM) of who signed the broker's certificate."""
+    """The CA file (PEM) of the broker's certificate."""
 
     @property
     def is_sasl(self) -> bool:
         return self.protocol.startswith("SASL_")
 
 
-class Files(NamedTuple):
-    """Where the certificates of this process are, PEM each."""
+class CertificateFiles(NamedTuple):
+    """The files of this process's certificates, PEM each."""
 
     authority: str
     own: str
@@ -62,15 +62,15 @@ class Files(NamedTuple):
 
 
 @functools.cache
-def certificates() -> Files:
-    """They are made when they are first asked for, and gone with the process."""
+def certificates() -> CertificateFiles:
+    """Return the certificate files; they are made at the first call and removed when the process exits."""
     from pybroker.testing.certificates import Authority
 
     home = tempfile.mkdtemp(prefix="pybroker-tls-")
     atexit.register(_remove, home, os.getpid())
     authority = Authority()
     own = authority.sign("localhost")
-    files = Files(os.path.join(home, "ca.pem"), os.path.join(home, "broker.pem"))
+    files = CertificateFiles(os.path.join(home, "ca.pem"), os.path.join(home, "broker.pem"))
     for path, data in ((files.authority, authority.certificate), (files.own, own.key + own.chain)):
         with open(path, "wb") as file:
             file.write(data)
@@ -78,33 +78,33 @@ def certificates() -> Files:
 
 
 def _remove(home: str, maker: int) -> None:
-    if os.getpid() == maker:     # in a forked child they are the parent's
+    if os.getpid() == maker:  # in a forked child the files are the parent's
         shutil.rmtree(home, ignore_errors=True)
 
 
 class Security(NamedTuple):
-    """What the test asked for."""
+    """The login, ACLs and TLS that the test asked for."""
 
     mechanism: str
     """Empty without SASL."""
     users: Mapping[str, str]
-    """{name: password}; clients log in as the first one, if nothing else is said."""
+    """{name: password}; clients log in as the first one by default."""
     acls: bool
     tls: bool
 
     @classmethod
     def of(cls, sasl: Sasl | None, acls: bool, tls: bool, settings: Iterable[str]) -> "Security | None":
-        """What the arguments of a broker say; None for one that asks for nothing. ValueError, also for a setting that
-        is the kit's."""
+        """Return the security that a broker's arguments ask for; None without any. ValueError, also for a setting that
+        the kit sets itself."""
         if taken := [name for name in OWN if name in settings and (sasl or tls)]:
-            raise ValueError(f"{taken[0]} is the kit's where sasl or tls is given: leave it out of settings")
+            raise ValueError(f"{taken[0]} is set by the kit where sasl or tls is given: remove it from settings")
         if sasl is None or sasl is False:
             if acls:
-                raise ValueError("acls=True needs sasl: without a login everybody is the same")
+                raise ValueError("acls=True needs sasl: without a login all clients are ANONYMOUS")
             return cls("", {}, False, True) if tls else None
         how = {"mechanism": MECHANISM} if sasl is True else {"mechanism": sasl} if isinstance(sasl, str) else dict(sasl)
         if unknown := sorted(how.keys() - {"mechanism", "users"}):
-            raise ValueError(f"sasl has {', '.join(map(repr, unknown))}; it takes 'mechanism' and 'users'")
+            raise ValueError(f"sasl has {', '.join(map(repr, unknown))}; the keys are 'mechanism' and 'users'")
         mechanism, users = how.get("mechanism", MECHANISM), how.get("users", USERS)
         if mechanism not in MECHANISMS:
             raise ValueError(f"the mechanism is {mechanism!r}; it can be one of {', '.join(MECHANISMS)}")
@@ -114,17 +114,17 @@ class Security(NamedTuple):
 
     @property
     def protocol(self) -> str:
-        """What the listener of clients speaks."""
+        """The security protocol of the clients' listener."""
         return ("SASL_" if self.mechanism else "") + ("SSL" if self.tls else "PLAINTEXT")
 
     @property
     def is_scram(self) -> bool:
-        """Are users made, rather than set?"""
+        """True if users are created with requests, not set in the broker's settings."""
         return self.mechanism not in ("", "PLAIN")
 
     def settings(self, port: int, local: int, given: Mapping[str, str], brokers: int | None = None) -> dict[str, str]:
-        """The broker's settings, with those that the test gave; clients come by `port`, the kit by `local`, and other
-        brokers by `brokers`, if it is one of a cluster."""
+        """Return the broker's settings, with the test's own. `port` is for clients, `local` for the kit, `brokers` for
+        the other brokers of a cluster."""
         made = {
             "listeners": f"CLIENTS://{HOST}:{port},LOCAL://{HOST}:{local}",
             "listener.security.protocol.map": f"CLIENTS:{self.protocol},LOCAL:PLAINTEXT",
@@ -161,20 +161,20 @@ class Security(NamedTuple):
             made["ssl.truststore.type"], made["ssl.truststore.location"] = "PEM", certificates().authority
             made["listener.name.brokers.ssl.client.auth"] = "required"
 
-    def login(self, user: str | None) -> Login:
-        """How this user logs in, or with None the first one. ValueError for nobody."""
+    def login(self, user: str | None) -> ClientLogin:
+        """Return the login of this user, or of the first one for None. ValueError for an unknown user."""
         authority = certificates().authority if self.tls else None
         if not self.mechanism:
             if user is not None:
-                raise ValueError(f"this broker asks nobody to log in, {user!r} neither: make it with sasl=True")
-            return Login(self.protocol, "", "", "", authority)
+                raise ValueError(f"this broker has no login, so there is no user {user!r}: make it with sasl=True")
+            return ClientLogin(self.protocol, "", "", "", authority)
         name = next(iter(self.users)) if user is None else user
         if name not in self.users:
             raise ValueError(f"there is no user {name!r}; there are {', '.join(self.users)}")
-        return Login(self.protocol, self.mechanism, name, self.users[name], authority)
+        return ClientLogin(self.protocol, self.mechanism, name, self.users[name], authority)
 
-    def make_users(self, connection: "Connection") -> None:
-        """Let the users of SCRAM log in. KafkaError."""
+    def make_users(self, connection: "BrokerConnection") -> None:
+        """Create the users of SCRAM. KafkaError."""
         from pybroker.client.admin.base import raise_for
         from pybroker.protocol import messages as m
         from pybroker.security.scram import HASHES, ITERATIONS_MIN, salted
@@ -191,8 +191,8 @@ class Security(NamedTuple):
             raise_for(result.error_code, f"the user {result.user}", result.error_message)
 
 
-    def has_users(self, connection: "Connection") -> bool:
-        """Does a broker know of all users of SCRAM?"""
+    def has_users(self, connection: "BrokerConnection") -> bool:
+        """True if a broker knows all users of SCRAM."""
         from pybroker.protocol import messages as m
 
         told = connection.request(m.DescribeUserScramCredentialsRequest(users=None)).results
@@ -204,7 +204,7 @@ def _is_text(*values: object) -> bool:
 
 
 def jaas(mechanism: str, options: Mapping[str, str]) -> str:
-    """The text of sasl.jaas.config, as Java's clients and brokers read it."""
+    """Return the text of sasl.jaas.config, as Java's clients and brokers read it."""
     module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
     words = [f"{name if name.isidentifier() else _quoted(name)}={_quoted(value)}" for name, value in options.items()]
     return f"org.apache.kafka.common.security.{module} required {' '.join(words)};"
@@ -215,14 +215,14 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-# -- who may do what --------------------------------------------------------------------------------------------------
+# -- ACLs ----------------------------------------------------------------------------------------------------------
 
 
 def acls_of(
     user: str, permission: "Permission", operations: Sequence[str], about: Mapping[str, str | Iterable[str]],
     prefixed: bool,
 ) -> "list[AclBinding]":  # fmt: skip
-    """The ACLs that let a user do operations, or not, with what `about` names by its type. ValueError."""
+    """Return the ACLs that allow or deny a user operations on the resources that `about` names by type. ValueError."""
     from pybroker.security.acls import (
         WILDCARD,
         Acl,
@@ -234,7 +234,7 @@ def acls_of(
     )
 
     if not operations or not about:
-        raise ValueError("say what may be done, and with what: allow('alice', 'read', topic='orders')")
+        raise ValueError("name the operations and the resources: allow('alice', 'read', topic='orders')")
     done = [Operation.of(name.replace("-", "").replace("_", "")) for name in operations]
     pattern, who = PatternType.PREFIXED if prefixed else PatternType.LITERAL, user if ":" in user else f"User:{user}"
     return [
@@ -248,8 +248,8 @@ def acls_of(
     ]
 
 
-def create_acls(connection: "Connection", made: "Sequence[AclBinding]") -> None:
-    """Have a broker make ACLs. KafkaError."""
+def create_acls(connection: "BrokerConnection", made: "Sequence[AclBinding]") -> None:
+    """Create ACLs at a broker. KafkaError."""
     from pybroker.client.admin.base import raise_for
     from pybroker.protocol import messages as m
 
@@ -265,8 +265,8 @@ def create_acls(connection: "Connection", made: "Sequence[AclBinding]") -> None:
         raise_for(result.error_code, f"the ACL for {at.name}", result.error_message)
 
 
-def has_acls(connection: "Connection", made: "Iterable[AclBinding]") -> bool:
-    """Does a broker know of all of these ACLs?"""
+def has_acls(connection: "BrokerConnection", made: "Iterable[AclBinding]") -> bool:
+    """True if a broker knows all of these ACLs."""
     from pybroker.protocol import messages as m
     from pybroker.security.acls import Operation, PatternType, Permission, ResourceType
 

@@ -1,14 +1,15 @@
-"""A cluster that is killed, frozen, cut apart and moved about, under clients of three libraries, and judged.
+"""A campaign of faults: a cluster is killed, frozen and partitioned under clients of three libraries, and judged.
 
     python -m tests.brokers.chaos --seconds 600 --seed 7
     python -m tests.brokers.chaos --seconds 300 --seeds 1-10
     python -m tests.brokers.chaos --seconds 60 --seed 7 --only fill_disk,kill
 
-Three brokers and an ensemble of ZooKeeper; a network between them and their clients that can be cut. In each round
-faults begin and end, one, two or three at a time (disturbances.py, damages.py), while topics come and go (churn.py), or
-ZooKeeper is restored from an older copy; then all is undone, and the cluster has to be whole again: in sync, and
-acknowledging. Onlookers ask each broker all the time (onlooker.py). At last every partition is read from its start to
-its end, and its replicas are compared byte by byte. The last line sums up; the exit status is 1 if a rule was broken.
+Three brokers, a ZooKeeper ensemble, and a network between them and their clients that can be cut. In each round faults
+begin and end, one, two or three at a time (disturbances.py, damages.py), while topics are created and deleted
+(churn.py), or ZooKeeper is restored from an older copy. Then all faults are undone, and all replicas have to be in sync
+again and writes acknowledged. Onlookers query each broker all the time (onlooker.py). At the end every partition is
+read from start to end, and its replicas are compared byte by byte. The last line is a summary; the exit status is 1 if
+a rule was broken.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.asking import ask
 from tests.brokers.churn import PREFIX, Churn
 from tests.brokers.damages import DAMAGES, VICTIM, Damages
@@ -58,16 +59,16 @@ RULES = (
 SESSION_MS = 3000
 PAUSES_S = (0, 0.3, 1, SESSION_MS / 1000, 2 * SESSION_MS / 1000)
 BACK_S_MAX = 180.0
-"""From the end of all faults until the cluster is whole."""
+"""The most seconds from the end of all faults until all replicas are in sync."""
 UP_S_MAX = 60.0
-"""How long a writer may wait for an answer during a fault of HARMLESS."""
+"""The most seconds that a writer may wait for an answer during a fault of HARMLESS."""
 HARMLESS = (*DAMAGES, "fill_disk", "refuse", "refuse_often")
-"""Faults that two of three brokers do not mind: while there is nothing else, writers go on."""
+"""Faults that two of three brokers do not notice: while there are no others, writers go on."""
 OUTAGES = ("kill", "stop")
-"""Nor do they mind one of these beside damages of ZooKeeper's nodes: another broker leads within a session."""
+"""Outages allowed beside damages of ZooKeeper's nodes: another broker becomes leader within a session."""
 ENDS_S_MAX = 10.0
 SWITCH_S = 0.0005
-"""Between threads: each byte between brokers waits for one of them, and clients that connect again keep it busy."""
+"""The thread switch interval: each byte between brokers waits for a thread, and reconnecting clients load it."""
 ROLLS_BACK = 0.06
 """The share of rounds in which ZooKeeper is restored from an older copy."""
 REST_S_MAX = 90.0
@@ -79,7 +80,7 @@ SETS: dict[str, object] = {
 
 
 class Chaos:
-    """One cluster, its clients, and what is done to it."""
+    """One cluster, its clients, and the faults that are injected."""
 
     def __init__(self, home: Path, seed: int, rate: float, bug: str, only: Collection[str]) -> None:
         self.random = random.Random(seed)
@@ -92,7 +93,7 @@ class Chaos:
             broker.is_fillable = True
         damages = Damages(self.cluster, TOPIC, self.random)
         self.faults = Disturbances(self.cluster, self.zookeeper, self.network, self.random, damages, only)
-        self.faults.heal()  # which starts them
+        self.faults.heal()  # starts the cluster
         self.cluster.create(TOPIC, PARTITIONS, retention_ms="-1", segment_bytes="300000")
         damages.prepare()
         self.history.batch_of = lambda partition, offset: self.cluster.batch_of(TOPIC, partition, offset)
@@ -108,7 +109,7 @@ class Chaos:
         self.workers += self.onlookers
 
     def run(self, seconds: float) -> None:
-        """Disturb until the time is over, heal, and judge."""
+        """Inject faults until the time is over, heal, and judge."""
         for worker in self.workers:
             worker.start()
         deadline = time.monotonic() + seconds
@@ -132,13 +133,13 @@ class Chaos:
                 self.faults.undo_one()
 
     def is_to_roll_back(self) -> bool:
-        """True for some rounds; the number is always drawn, so that a seed has the same faults either way."""
+        """True for some rounds; a number is always drawn, so that a seed gives the same faults either way."""
         drawn = self.random.random()
         return drawn < (ROLLS_BACK if not self.only else 1 / len(self.only) if ROLL_BACK in self.only else 0)
 
     def roll_back(self) -> None:
-        """Restore ZooKeeper from a copy that is older than the last elections, while all replicas are in sync: the copy
-        does not know of one that lags. No topic comes or goes in between: the copy does not know of it, either."""
+        """Restore ZooKeeper from a copy older than the last elections, while all replicas are in sync: the copy does
+        not know of lagging ones. No topic is created or deleted in between, for the same reason."""
         with self.churn.resting(REST_S_MAX) as rests:
             if not rests or OFFSETS not in self.cluster.metadata().topics:
                 return
@@ -150,7 +151,7 @@ class Chaos:
             self.heal()
 
     def heal(self) -> None:
-        """All faults are undone; by itself the cluster becomes what it was before."""
+        """Undo all faults; the cluster recovers by itself."""
         on = ", ".join(self.faults.on)
         self.faults.heal()
         log.info("healed")
@@ -163,7 +164,7 @@ class Chaos:
         self.goes_on("back", after, BACK_S_MAX)
 
     def goes_on(self, rule: str, when: str, timeout_s: float) -> None:
-        """Each writer is answered once more."""
+        """Wait until each writer gets one more answer."""
         before = {writer: self.acknowledged(writer) for writer in self.writers}
         try:
             for writer in self.writers:
@@ -173,7 +174,7 @@ class Chaos:
             raise
 
     def whole(self) -> bool:
-        """Do all brokers know of one controller, and of each partition one leader and three replicas in sync?"""
+        """True if all brokers know the same controller, and a leader and three in-sync replicas for each partition."""
         views: list[tuple[int, dict[tuple[str, int], int]]] = []
         self.told = ""
         for broker in self.cluster.brokers.values():
@@ -201,8 +202,8 @@ class Chaos:
         for worker in self.workers:
             worker.join(120)
             if isinstance(worker, ConfluentGroup) and worker.is_polling:
-                # Of half a second, whatever brokers do: two threads of the library wait for each other's lock
-                # (https://github.com/confluentinc/librdkafka/issues/5476).
+                # This poll of half a second does not depend on brokers: two threads of the library wait for each
+                # other's lock (https://github.com/confluentinc/librdkafka/issues/5476).
                 self.history.counts["librdkafka hangs"] += 1
             elif worker.is_alive():
                 self.history.accuse("client", f"{worker.name} does not end")
@@ -225,8 +226,8 @@ class Chaos:
             self.history.accuse("back", f"topics that were deleted are there: {self.left()}")
 
     def offsets(self, partition: int) -> tuple[int, int]:
-        """Where a partition starts and ends, though its leadership may be given back to its preferred replica now. By a
-        new client each time: librdkafka's admin client asks on in the leader epoch that it knew first."""
+        """The start and end of a partition, even while its leadership returns to the preferred replica. Each call uses
+        a new client, as librdkafka's admin client keeps using the first leader epoch that it got."""
         found: list[tuple[int, int]] = []
 
         def told() -> bool:
@@ -238,7 +239,7 @@ class Chaos:
         return found[0]
 
     def log(self, partition: int, end: int) -> Iterator[tuple[int, bytes | None]]:
-        """All records of a partition, as librdkafka reads them."""
+        """Yield all records of a partition, as librdkafka reads them."""
         at, quiet_until = 0, time.monotonic() + 30
         with self.clients[0].consumer(TOPIC, {partition: 0}, out_of_range="earliest") as consumer:
             while at < end and time.monotonic() < quiet_until:
@@ -247,14 +248,14 @@ class Chaos:
                     at, quiet_until = record.offset + 1, time.monotonic() + 30
 
     def left(self) -> list[str]:
-        """What there is of topics that came and went."""
+        """The topics and logs left of topics that were deleted."""
         topics = self.cluster.metadata().topics
-        walks = (os.walk(broker.data_dir) for broker in self.cluster.brokers.values())  # not minding what goes
+        walks = (os.walk(broker.data_dir) for broker in self.cluster.brokers.values())  # ignores vanished ones
         logs = (f"{place}/{name}" for walk in walks for place, names, _ in walk for name in names)
         return [name for name in (*topics, *logs) if name.rpartition("/")[2].startswith(PREFIX)]
 
     def close(self) -> None:
-        """What the brokers said stays beside their data."""
+        """Close the cluster; the brokers' output is saved beside their data."""
         self.cluster.close()
         for broker in self.cluster.brokers.values():
             broker.data_dir.with_suffix(".log").write_text("\n".join(broker.log))
@@ -263,7 +264,7 @@ class Chaos:
 
 
 def is_sound(begun: Collection[str]) -> bool:
-    """True if these faults, some of which may be over, cost writers no more than a moment."""
+    """True if these faults, some of which may be over, delay writers for a moment only."""
     out = [name for name in begun if name in OUTAGES]
     beside = DAMAGES if out else HARMLESS
     return len(out) <= 1 and all(name in beside for name in begun if name not in out)
@@ -271,7 +272,7 @@ def is_sound(begun: Collection[str]) -> bool:
 
 def summary(history: History, faults: int, seed: int, seconds: float) -> str:
     broken = sum(history.counts[rule] for rule in RULES)
-    first = ("acknowledged", "lost", "duplicated", "partitions read")  # not all of these: it ended before its judgement
+    first = ("acknowledged", "lost", "duplicated", "partitions read")  # some may be missing: ended unjudged
     told = ", ".join(f"{history.counts[name]:,} {name}" for name in first)
     more = ", ".join(f"{name} {n:,}" for name, n in sorted(history.counts.items()) if name not in first)
     verdict = f"FAILED, {broken} rules broken" if broken else "no rule broken"
@@ -281,9 +282,9 @@ def summary(history: History, faults: int, seed: int, seconds: float) -> str:
 def run(
     home: Path, seconds: float, seed: int, rate: float, bug: str = "", only: Collection[str] = ()
 ) -> tuple[History, int]:
-    """A campaign over new directories: its history, and how many faults there were. `bug`: one of planted.py. `only`:
-    the names of the faults that there are."""
-    for library in ("aiokafka", "kafka", "kazoo"):  # what they say of a server that is down fills screens
+    """Run a campaign on new directories; return its history and the number of faults. `bug` is a name in planted.py.
+    `only` is the faults that may occur."""
+    for library in ("aiokafka", "kafka", "kazoo"):  # they log screens of errors about servers that are down
         logging.getLogger(library).setLevel(logging.CRITICAL)
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
@@ -297,7 +298,7 @@ def run(
         for worker in chaos.workers:
             worker.ended.set()
         chaos.close()
-        for worker in chaos.workers:  # where it was not judged: what follows in this process has the machine to itself
+        for worker in chaos.workers:  # if the campaign was not judged, stop its load before other tests run
             worker.join(ENDS_S_MAX)
     sys.setswitchinterval(interval_s)
     for wrong in chaos.faults.wrong:
@@ -308,7 +309,7 @@ def run(
 
 
 def seeds(text: str) -> list[int]:
-    """`3` or `1-10`, as argparse wants it."""
+    """Parse `3` or `1-10` for argparse."""
     first, _, last = text.partition("-")
     return [*range(int(first), int(last or first) + 1)]
 
@@ -318,7 +319,7 @@ def names(text: str) -> list[str]:
 
 
 def one(asked: argparse.Namespace, seed: int) -> tuple[str, bool]:
-    """Run a campaign and print what it found: its summary, and True if no rule was broken."""
+    """Run a campaign and print its result; return its summary, and True if no rule was broken."""
     home = Path(tempfile.mkdtemp(prefix="pybroker-chaos-"))
     began = time.monotonic()
     history, faults = run(home, asked.seconds, seed, asked.rate, asked.bug, asked.only)

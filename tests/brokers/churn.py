@@ -1,4 +1,4 @@
-"""Topics that come and go, with records in them, while a cluster suffers; and settings that are altered."""
+"""Topics that are created, written, altered and deleted during the faults of a campaign."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GONE = (ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError._UNKNOWN_PARTITION, c
 
 
 class Churn(Worker):
-    """Makes a topic, writes to it, reads it back, lets it grow, and deletes it. Each step is asked for until it is
+    """Creates a topic, writes to it, reads it back, adds partitions, and deletes it. Each step is retried until it is
     done, however often an answer is lost."""
 
     def __init__(self, bootstrap: str, history: History, topic: str, partitions: int, seed: int) -> None:
@@ -49,7 +49,7 @@ class Churn(Worker):
                 self.made += 1
                 name = f"{PREFIX}{self.made}"
                 self.live(name)
-                if self.delete(name) == 1 and self.random.random() < 0.3:  # no delete of it is on its way any more
+                if self.delete(name) == 1 and self.random.random() < 0.3:  # so no other delete is in flight
                     self.live(name)
                     self.delete(name)
                 self.alter(self.topic)
@@ -57,7 +57,7 @@ class Churn(Worker):
 
     @contextmanager
     def resting(self, timeout_s: float) -> Iterator[bool]:
-        """Hold it between the lives of two topics; False if that does not come in time, or one is left."""
+        """Pause between the lives of two topics; False if that takes too long, or a topic is left."""
         held = self.turn.acquire(timeout=timeout_s)
         try:
             yield held and not self.left
@@ -66,7 +66,7 @@ class Churn(Worker):
                 self.turn.release()
 
     def live(self, name: str) -> None:
-        """A topic comes, is used, and grows."""
+        """Create a topic, use it, and add partitions."""
         partitions = self.random.randrange(1, 4)
         self.left.add(name)
         self.done(lambda: self.admin.create_topics([NewTopic(name, partitions, 3)], **TIMES)[name], EXISTS)
@@ -86,7 +86,7 @@ class Churn(Worker):
         return tries
 
     def end(self) -> None:
-        """In a cluster that is whole: delete what is left, of topics whose creation was finished late, too."""
+        """Delete all topics that are left, also those whose creation finished late; the cluster must be healthy."""
         for name in [name for name in self.admin.list_topics(timeout=10).topics if name.startswith(PREFIX)]:
             self.delete(name)
 
@@ -99,8 +99,8 @@ class Churn(Worker):
         self.history.counts["settings altered"] += 1
 
     def done(self, ask: Callable[[], Any], fine: tuple[int, ...] = ()) -> int:
-        """Ask until it is answered, or an error says that an earlier try has done it; how many tries it took.
-        TimeoutError if that never comes."""
+        """Retry until a request succeeds, or fails because an earlier try has succeeded; return the number of tries.
+        TimeoutError if neither happens."""
         tries, deadline = 0, time.monotonic() + TRIES_S
         while time.monotonic() < deadline:
             tries += 1
@@ -114,7 +114,7 @@ class Churn(Worker):
         raise TimeoutError(f"not within {TRIES_S} s")
 
     def write(self, name: str) -> dict[int, Told]:
-        """What is acknowledged, of partition 0, by offset."""
+        """Write to partition 0; return the acknowledged records by offset."""
         told: dict[int, Told] = {}
         writer = f"{name}-{self.random.randrange(1 << 60)}"
         producer = ck.Producer({
@@ -134,7 +134,7 @@ class Churn(Worker):
         return told
 
     def check(self, name: str, told: dict[int, Told]) -> None:
-        """All of it is there, read by somebody else."""
+        """Check that all these records are there, read by another client."""
         consumer = ck.Consumer({
             "bootstrap.servers": self.bootstrap, "group.id": "churn", "enable.auto.commit": False, **QUIET
         })  # fmt: skip
@@ -158,7 +158,7 @@ class Churn(Worker):
             self.history.counts["lost"] += len(behind)
             found = f"{len(behind)} acknowledged records are not read, first {min(behind)}"
             self.history.accuse("kept", f"{name}: {found}")
-        elif missing:  # whether they are there is not known
+        elif missing:  # whether they exist is unknown
             self.history.accuse("back", f"{name} is not read beyond {reached} within {TRIES_S} s")
 
     def judge(self, name: str, message: ck.Message, record: Told) -> None:

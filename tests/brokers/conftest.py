@@ -1,4 +1,4 @@
-"""Clusters of a test's own."""
+"""Fixtures that give each test its own cluster."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
-    """Three brokers."""
+    """A cluster of three brokers."""
     with Cluster(tmp_path, zookeeper) as running:
         yield running
 
 
 @pytest.fixture
 def start_cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Callable[..., Cluster]]:
-    """A cluster with settings of a test's own: `start_cluster(zookeeper_session_timeout_ms=2000)`."""
+    """A function that starts a cluster with given settings: `start_cluster(zookeeper_session_timeout_ms=2000)`."""
     started: list[Cluster] = []
 
     def start(**sets: object) -> Cluster:

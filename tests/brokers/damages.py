@@ -1,10 +1,10 @@
-"""Nodes of ZooKeeper that are damaged under a cluster that runs: by a tool, by hand, by a copy that is older.
+"""ZooKeeper nodes that are damaged under a running cluster: by a tool, by hand, by an older copy.
 
-    sound ──break──> damaged: a new controller may read it at once ──mend──> as it was, or what the cluster made of it
+    sound ──break──> damaged: a new controller may read it at once ──repair──> restored, or as the cluster left it
 
-Each is a generator like the faults of disturbances.py. A damage may stop the topic whose node it is, which no client
-uses; the cluster, its other topics and its clients go on. Two damages are left for the cluster to mend: a controller
-epoch and a block of producer ids that were set back.
+Each damage is a generator like the faults of disturbances.py. It may stop its own topic, which no client uses; the
+cluster, its other topics and its clients go on. Two damages are left for the cluster to repair: a controller epoch and
+a block of producer ids that were set back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from pybroker.controller import nodes
+from pybroker.metadata import nodes
 from tests.brokers.kit import Cluster
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ DAMAGES = (
     "break_state", "break_topic", "break_defaults", "set_back_state", "delete_state", "set_back_controller_epoch",
     "set_back_producer_ids", "twin_topic",
 )  # fmt: skip
-"""The names of the faults here."""
+"""The names of these faults."""
 VICTIM = "victim"
 """A topic of one partition that no client uses."""
 TWIN = "twin"
@@ -38,10 +38,10 @@ GARBAGE = b'{"version":1,"par'
 DEFAULTS = nodes.broker_config(None)
 CONNECT_S_MAX = 30
 DEPOSED = 0.5
-"""How often a damage is followed by a new controller, which reads everything."""
+"""The share of damages that are followed by a new controller, which reads everything."""
 
 REIGNS_MAX = 5
-"""Controllers that may be elected during one damage: one that was deposed or killed is followed by one that stays."""
+"""The most controllers that may be elected during one damage: one after each that was deposed or killed."""
 
 Fault = Iterator[None]
 
@@ -58,7 +58,7 @@ class Damages:
         self.wrong: list[str] = []
 
     def prepare(self) -> None:
-        """Make the victim, and remember what it looked like."""
+        """Create the victim topic and keep a copy of its nodes."""
         self.cluster.create(VICTIM, replicas=[[*self.cluster.brokers]])
         with self.connected() as client:
             for path in (nodes.state(VICTIM, 0), nodes.CONTROLLER_EPOCH):
@@ -75,7 +75,7 @@ class Damages:
             client.close()
 
     def damage(self, name: str) -> Fault:
-        """Run one of DAMAGES. The broker that controls the cluster goes on controlling it."""
+        """Run one of DAMAGES. The cluster's controller must stay in office."""
         with self.connected() as client:
             before = self._reigns(client)
         yield from getattr(self, name)()
@@ -85,14 +85,14 @@ class Damages:
             self.wrong.append(f"{reigns} controllers were elected during {name}")
 
     def _reigns(self, client: KazooClient) -> int:
-        """A number that rises with each controller."""
+        """A number that increases with each controller."""
         return int(client.get(nodes.CONTROLLER_EPOCH)[1].version)
 
-    # -- mended by hand ----------------------------------------------------------------------------------------------
+    # -- repaired by hand --------------------------------------------------------------------------------------------
 
     def break_state(self) -> Fault:
-        """An ISR of brokers that have no replica, which a new controller reads; mended under a leader epoch that the
-        cluster has not seen."""
+        """Give the state an ISR of brokers without a replica, read by a new controller. The repair uses a leader epoch
+        that the cluster has not seen."""
         path = nodes.state(VICTIM, 0)
         with self.connected() as client:
             sound = json.loads(client.get(path)[0])
@@ -109,7 +109,7 @@ class Damages:
         return self._altered(nodes.topic(VICTIM), lambda data: GARBAGE)
 
     def break_defaults(self) -> Fault:
-        """The settings of all brokers, and the word that they have changed."""
+        """Damage the settings of all brokers, and leave a notification that they changed."""
         with self.connected() as client:
             client.create(DEFAULTS, GARBAGE, makepath=True)
             said = nodes.dump_config_change(DEFAULTS.removeprefix(f"{nodes.CONFIGS}/"))
@@ -120,8 +120,8 @@ class Damages:
             client.delete(DEFAULTS)
 
     def set_back_state(self) -> Fault:
-        """Set the state back to that of the topic's creation; afterwards restore the later of the state before and what
-        the cluster wrote."""
+        """Set the state back to that of the topic's creation; the repair keeps the later of the earlier state and the
+        one that the cluster wrote."""
         return self._altered(nodes.state(VICTIM, 0), lambda data: self.older[nodes.state(VICTIM, 0)])
 
     def delete_state(self) -> Fault:
@@ -131,12 +131,12 @@ class Damages:
             client.delete(path)
             self._depose(client)
         yield
-        with self.connected() as client, suppress(NodeExistsError):  # the cluster has made it anew
+        with self.connected() as client, suppress(NodeExistsError):  # the cluster created it again
             client.create(path, data)
             self._tell_all(client)
 
     def twin_topic(self) -> Fault:
-        """A second topic with the id of the judged one, led by others."""
+        """Create a second topic with the judged one's id and other leaders."""
         with self.connected() as client:
             found = json.loads(client.get(nodes.topic(self.judged))[0])
             turned = {number: [*replicas[1:], replicas[0]] for number, replicas in found["partitions"].items()}
@@ -146,17 +146,17 @@ class Damages:
         with self.connected() as client, suppress(NoNodeError):
             client.delete(nodes.topic(TWIN), recursive=True)
 
-    # -- mended by the cluster ---------------------------------------------------------------------------------------
+    # -- repaired by the cluster -------------------------------------------------------------------------------------
 
     def set_back_controller_epoch(self) -> Fault:
-        """Set it back to its first value: elections of controllers go on from there."""
+        """Set the controller epoch back to its first value, from which later elections continue."""
         with self.connected() as client:
             client.set(nodes.CONTROLLER_EPOCH, self.older[nodes.CONTROLLER_EPOCH])
             self._depose(client)
         yield from ()
 
     def set_back_producer_ids(self) -> Fault:
-        """Set the block back: no id may be given out twice."""
+        """Set the block of producer ids back: no id may be used twice."""
         with self.connected() as client, suppress(NoNodeError):
             client.set(nodes.PRODUCER_IDS, nodes.dump_block(1, 0, 999))
             self._depose(client)
@@ -165,7 +165,7 @@ class Damages:
     # -- the steps ---------------------------------------------------------------------------------------------------
 
     def _altered(self, path: str, alter: Callable[[bytes], bytes]) -> Fault:
-        """Alter a node; afterwards restore it, unless the cluster has written something sound meanwhile."""
+        """Change a node; the repair restores it, unless the cluster has written valid data meanwhile."""
         with self.connected() as client:
             data, _ = client.get(path)
             broken = alter(data)
@@ -182,6 +182,6 @@ class Damages:
             self._tell_all(client)
 
     def _tell_all(self, client: KazooClient) -> None:
-        """Delete the controller's node, so that a new controller reads everything."""
+        """Delete /controller, so that a new controller reads everything."""
         with suppress(NoNodeError):
             client.delete(nodes.CONTROLLER)

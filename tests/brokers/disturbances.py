@@ -1,9 +1,9 @@
-"""What is done to a cluster in a campaign: each fault begins, lasts while others come and go, and is undone.
+"""The faults that a campaign injects: each begins, lasts while others begin and end, and is undone.
 
-    begin ──> on: others begin, some end ──> undo, or heal: all are undone, the cluster is whole
+    begin ──> on: others begin, some end ──> undo; or heal: all are undone, the cluster is healthy
 
-None of it may lose what was acknowledged: unclean elections are off, and what a killed process wrote is in the page
-cache. So faults overlap as they like, and all brokers may be away at once.
+No fault may lose acknowledged records: unclean elections are off, and a killed process leaves its writes in the page
+cache. So faults may overlap in any way, and all brokers may be down at once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import confluent_kafka as ck
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from pybroker.development.zookeeper_server import Server, ZooKeeper
 from pybroker.errors import KafkaError
-from pybroker.server.zookeeper_server import Server, ZooKeeper
 from tests.brokers.damages import DAMAGES, Damages
 from tests.brokers.kit import Cluster
 from tests.brokers.network import CLIENTS, ZOOKEEPER, Network
@@ -33,7 +33,7 @@ from tests.harness import STOP_S_MAX, Ended
 log = logging.getLogger(__name__)
 
 Fault = Iterator[None]
-"""Up to its `yield` it begins, behind it it is undone."""
+"""A generator: the fault begins before the `yield`, and is undone after it."""
 WEIGHTS = {
     "kill": 4, "kill_controller": 2, "kill_two": 2, "kill_all": 1, "stop": 2, "freeze": 3, "freeze_two": 1,
     "cut_two_brokers": 2, "cut_from_brokers": 2, "cut_from_zookeeper": 2, "cut_from_everybody": 2, "cut_one_way": 2,
@@ -41,7 +41,7 @@ WEIGHTS = {
     "elect_and_kill": 2, "depose": 1, "evict": 1, "fill_disk": 2, "fill_two": 1, "cut_clients_one_way": 2,
     "strand_clients": 1, "refuse": 1, "refuse_by_all": 1, "refuse_two": 1, "refuse_often": 1,
 }  # fmt: skip
-"""How often each fault comes, beside the others and those of damages.py, which weigh 1."""
+"""The relative frequency of each fault; those of damages.py have the weight 1."""
 MOVES = ("kill", "kill_controller", "kill_two", "freeze", "elect_preferred", "depose")
 """The faults that make leaders and controllers move."""
 ROLL_BACK = "roll_back_zookeeper"
@@ -52,12 +52,12 @@ FAULTS = (*WEIGHTS, *DAMAGES, ROLL_BACK)
 OF_ZOOKEEPER = {
     "kill_zookeeper_server", "freeze_zookeeper_server", "kill_zookeeper", "depose", "evict", *DAMAGES,
 }  # fmt: skip
-"""The faults that need ZooKeeper's servers, all of them."""
+"""The faults that need all of ZooKeeper's servers."""
 OUTCOMES = ("starts refused", "stopped early")
-"""What is counted beside the faults: what came of some."""
+"""Outcomes of faults that are counted beside the faults."""
 START_S_MAX = 180.0
 STARTS_MAX = 3
-"""Of a broker in a cluster that is whole; the first may meet its own ghost, whose session ends late."""
+"""Attempts to start a broker in a healthy cluster; the first may meet its own earlier session."""
 
 
 def copy_of(server: Server) -> Path:
@@ -66,13 +66,13 @@ def copy_of(server: Server) -> Path:
 
 
 class Disturbances:
-    """Of one cluster; one thread calls them. What a broker did of itself that none may do is in `wrong`."""
+    """The faults of one cluster, all called by one thread. `wrong` has the forbidden actions of brokers."""
 
     def __init__(
         self, cluster: Cluster, zookeeper: ZooKeeper, network: Network, chance: random.Random, damages: Damages,
         only: Collection[str] = (),
     ) -> None:  # fmt: skip
-        """`only`: the names of the faults that there are; empty for all."""
+        """`only` has the names of the faults that may occur; empty for all."""
         self.cluster = cluster
         self.zookeeper = zookeeper
         self.network = network
@@ -90,7 +90,7 @@ class Disturbances:
         self._names = [name for name, weight in weights.items() for _ in range(weight) if not only or name in only]
 
     def begin(self, moves: bool = False) -> str:
-        """Begin one that is not on yet and return its name, empty if there is none; of MOVES, if so asked."""
+        """Begin a fault that is not active and return its name, empty if there is none; with `moves`, one of MOVES."""
         names = [name for name in (MOVES if moves else self._names) if self._possible(name)]
         if not names:
             return ""
@@ -104,7 +104,7 @@ class Disturbances:
         return name
 
     def _possible(self, name: str) -> bool:
-        """One fault of ZooKeeper's servers at a time, for a start waits until they serve."""
+        """True if the fault can begin. Faults of ZooKeeper's servers do not overlap, as a start needs them all."""
         return name not in self.on and not (name in OF_ZOOKEEPER and OF_ZOOKEEPER & self.on.keys())
 
     def undo_one(self) -> None:
@@ -117,7 +117,7 @@ class Disturbances:
             pass
 
     def heal(self) -> None:
-        """Undo all, in any order; then all brokers run and serve."""
+        """Undo all faults, in any order; then all brokers run and serve."""
         while self.on:
             self.undo_one()
         self.network.heal()
@@ -144,7 +144,7 @@ class Disturbances:
         return [each for each in self.cluster.brokers if each != number]
 
     def _kill(self, *numbers: int) -> Fault:
-        """`kill -9` of those that run, one right after the other; those that stopped meanwhile are left alone."""
+        """`kill -9` the running ones, one right after the other; brokers that stopped meanwhile are left alone."""
         log.info("kill %s", numbers)
         processes = [process for n in numbers if (process := self.cluster.brokers[n].process) and process.running]
         for process in processes:
@@ -168,14 +168,14 @@ class Disturbances:
         return self._kill(self._controller())
 
     def _controller(self) -> int:
-        """Or anybody, if none is known."""
+        """The controller, or any broker if none is known."""
         with suppress(ck.KafkaException):
             if (number := self.cluster.controller(2)) in self.cluster.brokers:
                 return number
         return self.any_broker()
 
     def stop(self) -> Fault:
-        """SIGTERM, while whatever else goes on goes on."""
+        """Send SIGTERM, during any other faults."""
         number = self.any_broker()
         log.info("stop %s", number)
         broker = self.cluster.brokers[number]
@@ -196,7 +196,7 @@ class Disturbances:
         self._start(number)
 
     def _start(self, number: int) -> None:
-        """Begin its next life, unless it runs, or is on its way to its end."""
+        """Start the broker again, unless it runs or is still stopping."""
         broker = self.cluster.brokers[number]
         if broker.running:
             return
@@ -205,7 +205,7 @@ class Disturbances:
         broker.begin()
 
     def _bury(self, number: int) -> None:
-        """It has ended: by the signals that it was sent, or before it began to serve, which has its reason."""
+        """Check the exit code of a broker that has ended: by a signal that it was sent, or by a refused start."""
         broker = self.cluster.brokers[number]
         assert broker.process is not None
         lines = broker.process.lines
@@ -214,7 +214,7 @@ class Disturbances:
         if early and code == 1:
             self.counts["starts refused"] += 1
         elif early and code == -signal.SIGTERM and number in self._stopping:
-            self.counts["stopped early"] += 1  # before it had heard of signals
+            self.counts["stopped early"] += 1  # before its signal handlers were installed
         elif code != -signal.SIGKILL and (code or number not in self._stopping):
             self.wrong.append(f"broker {number} ended with {code}:\n{self.output(number)}")
         self._stopping.discard(number)
@@ -229,7 +229,7 @@ class Disturbances:
         return True
 
     def _freeze(self, *numbers: int) -> Fault:
-        """Those that run; they go on when this is undone."""
+        """Freeze the running ones, until this is undone."""
         log.info("freeze %s", numbers)
         frozen = [n for n in numbers if self.cluster.brokers[n].running and n not in self._frozen]
         for number in frozen:
@@ -250,7 +250,7 @@ class Disturbances:
     # -- disks -------------------------------------------------------------------------------------------------------
 
     def _fill(self, *numbers: int) -> Fault:
-        """Have every write of these fail with ENOSPC, in their next lives, too."""
+        """Make every write of these brokers fail with ENOSPC, in their next lives too."""
         log.info("fill %s", numbers)
         for number in numbers:
             self.cluster.brokers[number].full.touch()
@@ -267,7 +267,7 @@ class Disturbances:
     # -- the network -------------------------------------------------------------------------------------------------
 
     def _cut(self, cut: Callable[..., None], *ends: int) -> Fault:
-        """Undone with the others that concern its ends."""
+        """Cut connections; undone with all other cuts of the same ends."""
         log.info("cut %s", ends)
         cut(*ends)
         yield
@@ -291,7 +291,7 @@ class Disturbances:
         return self._cut(self.network.cut_one_way, *self.chance.sample([ZOOKEEPER, *self.cluster.brokers], 2))
 
     def cut_clients_one_way(self) -> Fault:
-        """Hold up requests of clients, or answers to them."""
+        """Hold back the requests of clients, or the answers to them."""
         numbers = self.chance.sample(list(self.cluster.brokers), self.chance.choice((1, 1, 2)))
         for number in numbers:
             self.network.cut_one_way(*self.chance.sample((CLIENTS, number), 2))
@@ -301,7 +301,7 @@ class Disturbances:
             self.network.heal(CLIENTS, number)
 
     def strand_clients(self) -> Fault:
-        """Leave clients one broker, which reaches neither ZooKeeper nor another broker."""
+        """Leave clients only one broker, which reaches neither ZooKeeper nor another broker."""
         number = self.any_broker()
         log.info("strand clients at %s", number)
         self.network.cut_off(number, ZOOKEEPER, *self.others(number))
@@ -311,7 +311,7 @@ class Disturbances:
         self.network.heal(CLIENTS, *self.others(number))
 
     def _refuse(self, *numbers: int, by_all: bool = False) -> None:
-        """Show the controller the proof of a death, though the broker lives and has its session."""
+        """Give the controller the false proof of a death: the broker is alive and has its session."""
         controller = self._controller()
         for number in numbers:
             log.info("refuse %s", number)
@@ -323,7 +323,7 @@ class Disturbances:
             self.network.accept(number)
 
     def refuse(self) -> Fault:
-        """End the controller's connection and refuse it; the followers' connections go on."""
+        """End and refuse the controller's connection; the followers' connections go on."""
         number = self.any_broker()
         self._refuse(number)
         yield
@@ -342,7 +342,7 @@ class Disturbances:
         self._accept(*numbers)
 
     def refuse_often(self) -> Fault:
-        """Refuse a broker again as soon as it may have registered again."""
+        """Refuse connections to a broker again, as soon as it may have registered again."""
         number = self.any_broker()
         for _ in range(3):
             self._refuse(number)
@@ -373,13 +373,13 @@ class Disturbances:
         self.zookeeper.resume(number)
 
     def kill_zookeeper(self) -> Fault:
-        """All of it; it comes again with what it has on disk."""
+        """Kill all servers; they restart with the data on disk."""
         self.zookeeper.kill()
         yield
         self._start_zookeeper()
 
     def _start_zookeeper(self) -> None:
-        """Its servers that are down; a machine that is busy with all this may need longer than they are given."""
+        """Start the servers that are down; on a busy machine a start may time out and is retried."""
         for last in range(STARTS_MAX - 1, -1, -1):
             try:
                 self.zookeeper.start()
@@ -389,7 +389,7 @@ class Disturbances:
                     raise
 
     def copy_zookeeper(self) -> None:
-        """Keep what all of it has on disk now; it is down meanwhile."""
+        """Copy the data of all servers while they are down."""
         self.zookeeper.stop()
         for server in self.zookeeper.servers:
             shutil.rmtree(copy_of(server), ignore_errors=True)
@@ -397,7 +397,7 @@ class Disturbances:
         self._start_zookeeper()
 
     def roll_back_zookeeper(self) -> None:
-        """Have it go on from that copy, as an operator does without a newer one. Sessions that have seen later
+        """Restart all servers on that copy, as an operator without a newer one does. Sessions that have seen later
         transactions are refused. Brokers run meanwhile, or are down and are started by `heal`."""
         log.info("roll back ZooKeeper")
         if self.chance.random() < 0.5:
@@ -412,25 +412,25 @@ class Disturbances:
     # -- leaders and controllers that move ---------------------------------------------------------------------------
 
     def _elect(self) -> None:
-        self.cluster.admin.elect_leaders(ck.ElectionType.PREFERRED, None)  # whether it is answered or not
+        self.cluster.admin.elect_leaders(ck.ElectionType.PREFERRED, None)  # with or without an answer
 
     def elect_preferred(self) -> Fault:
         self._elect()
         yield from ()
 
     def elect_and_kill(self) -> Fault:
-        """The controller dies while it elects."""
+        """Kill the controller during an election."""
         number = self._controller()
         self._elect()
         return self._kill(number)
 
     def depose(self) -> Fault:
-        """An operator deletes /controller: somebody else, or the same broker, is elected."""
+        """Delete /controller, as an operator does: another broker, or the same one, is elected."""
         self._delete("/controller")
         yield from ()
 
     def evict(self) -> Fault:
-        """A broker's registration is deleted though it lives, as a wrong proof of its death does."""
+        """Delete the registration of a live broker, as a false proof of death does."""
         self._delete(f"/brokers/ids/{self.any_broker()}")
         yield from ()
 

@@ -1,9 +1,9 @@
-"""A full disk under a broker of tests/brokers/planted.py, made full and freed again by a file while it runs.
+"""A full disk under a broker of tests/brokers/planted.py, filled and freed by a file while it runs.
 
-    no file: writes pass ──the file appears──> ENOSPC from every write of the log dirs ──the file goes──> writes pass
+    no file: writes succeed ──the file appears──> each write to a log dir gets ENOSPC ──it is removed──> writes succeed
 
-Core's failpoints do it, so neither root nor a mount is needed. Reads, flushes, renames and removals pass, as they do on
-a disk that is full.
+Core's failpoints cause the errors, so neither root nor a mount is needed. Reads, flushes, renames and removals succeed,
+as on a full disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pybroker import core
 from pybroker.replication import failpoints
 
 VARIABLE = "PYBROKER_TEST_FULL"
-"""Names the file in the environment of a broker."""
+"""The broker's environment variable with the path of the file."""
 POINTS = (
     "segment.create", "segment.reserve", "segment.write", "clean.write", "index.write", "snapshot.write", "epoch.write",
     "metadata.write", "checkpoint.write", "partition.create", "disk.reserve",
@@ -28,24 +28,24 @@ FOREVER = 2**31 - 1
 
 
 def obey(path: Path) -> None:
-    """Let the file `path` say whether the disk of the broker that this process becomes is full."""
+    """Let the file `path` decide whether the disk of the broker in this process is full."""
     arm = failpoints.arm
 
-    def armed(broker: core.Broker) -> None:
+    def armed(broker: core.LogManager) -> None:
         arm(broker)
-        is_full = look(broker, path, False)  # before its first file call
+        is_full = look(broker, path, False)  # before the first file call
         threading.Thread(target=watch, args=(broker, path, is_full), name="disk", daemon=True).start()
 
     failpoints.arm = armed
 
 
-def watch(broker: core.Broker, path: Path, is_full: bool) -> None:
+def watch(broker: core.LogManager, path: Path, is_full: bool) -> None:
     while True:
         time.sleep(LOOK_S)
         is_full = look(broker, path, is_full)
 
 
-def look(broker: core.Broker, path: Path, was_full: bool) -> bool:
+def look(broker: core.LogManager, path: Path, was_full: bool) -> bool:
     """True if the disk is full now."""
     is_full = path.exists()
     if is_full and not was_full:

@@ -1,4 +1,4 @@
-"""A cluster of real processes: brokers and a real ZooKeeper, killed, frozen and started again one by one."""
+"""A cluster of real processes: brokers and a real ZooKeeper, each of which can be killed, frozen and started again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import ask
 from tests.brokers import full
 from tests.brokers.network import CLIENTS, ZOOKEEPER, Network
@@ -32,7 +32,7 @@ SETS = {
 
 
 class Planted(BrokerProcess):
-    """A broker that may have a bug, and whose disk may be full."""
+    """A broker that may have a planted bug, and whose disk may be full."""
 
     is_fillable = False
 
@@ -55,21 +55,21 @@ class Planted(BrokerProcess):
 
 
 class Cluster:
-    """Brokers 1 to `count` in a corner of a ZooKeeper; each keeps its port and its data for life."""
+    """Brokers 1 to `count` under their own chroot of a ZooKeeper; each keeps its port and its data."""
 
     def __init__(
         self, home: Path, zookeeper: ZooKeeper, count: int = 3, bug: str = "", network: Network | None = None,
         kind: type[Planted] = Planted, **sets: object,
     ) -> None:  # fmt: skip
-        """`bug`: one of tests/brokers/planted.py, in all of them. `network` is between them and ZooKeeper. Each broker
-        is of this `kind`. A setting may be a function of the broker's id."""
+        """`bug` is a name in tests/brokers/planted.py, used for all brokers. `network` is between brokers and
+        ZooKeeper. `kind` is the class of each broker. A setting may be a function of the broker's id."""
         self.zookeeper = zookeeper
         self.chroot = f"/{uuid.uuid4().hex}"
         own = {name.replace("_", "."): value for name, value in sets.items()}
         given = {**SETS, "zookeeper.connect": zookeeper.connect + self.chroot, **own}
         self.brokers: dict[int, Planted] = {}
         self._fronts: dict[int, int] = {}
-        """The ports that clients know of."""
+        """The ports that clients use."""
         for number in range(1, count + 1):
             port = free_port()
             self._fronts[number] = port
@@ -84,7 +84,7 @@ class Cluster:
         self._admin: AdminClient | None = None
 
     def _ways(self, network: Network, number: int, port: int) -> dict[str, object]:
-        """The settings of a broker whom others reach through the network."""
+        """The settings of a broker that others reach through the network."""
         own = free_port()
         shown = f"PLAINTEXT://{HOST}:{self._fronts[number]}", f"PEERS://{HOST}:{network.way_to(number, own)}"
         servers = (str(network.way_to(ZOOKEEPER, server.port)) for server in self.zookeeper.servers)
@@ -116,7 +116,7 @@ class Cluster:
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self, *numbers: int) -> None:
-        """Start those that are down, beside each other."""
+        """Start the brokers that are down, in parallel."""
         down = [self.brokers[n] for n in numbers or self.brokers if not self.brokers[n].running]
         for broker in down:
             broker.begin()
@@ -124,13 +124,13 @@ class Cluster:
             broker.wait_ready()
 
     def kill(self, *numbers: int) -> None:
-        """Whoever is asked next is asked anew: a question on a connection to the dead waits for librdkafka's timers."""
+        """Kill brokers, and drop the admin client: its requests on a dead connection wait for librdkafka's timers."""
         for number in numbers:
             self.brokers[number].kill()
         self._admin = None
 
     def restart(self, *numbers: int) -> None:
-        """Start again what was killed: its own ghost holds its id for a session at most."""
+        """Start killed brokers again: the dead session holds the id for a session timeout at most."""
         self.start(*numbers)
 
     def signal(self, number: int, what: signal.Signals) -> None:
@@ -146,7 +146,7 @@ class Cluster:
         for broker in self.brokers.values():
             broker.close()
 
-    # -- what it says ------------------------------------------------------------------------------------------------
+    # -- metadata ----------------------------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int = 1, replicas: list[list[int]] | None = None, **config: str) -> str:
         how = {"config": {key.replace("_", "."): value for key, value in config.items()}}
@@ -158,7 +158,7 @@ class Cluster:
         return name
 
     def metadata(self, topic: str | None = None, timeout_s: float = 10) -> ClusterMetadata:
-        """As some live broker says. One that no controller reaches closes the connection: others are asked then."""
+        """Metadata from a live broker. One that no controller reaches closes the connection, so others are asked."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -169,12 +169,12 @@ class Cluster:
                 time.sleep(0.05)
 
     def partition(self, topic: str, index: int = 0) -> tuple[int, list[int]]:
-        """(leader, ISR) as some live broker says."""
+        """(leader, ISR) as some live broker answers."""
         found = self.metadata(topic).topics[topic].partitions.get(index)
         return (-1, []) if found is None else (found.leader, list(found.isrs))
 
     def told_by(self, number: int, topic: str) -> dict[int, tuple[int, list[int]]]:
-        """{partition: (leader, ISR)} as one broker knows it; none, if it does not answer."""
+        """{partition: (leader, ISR)} as one broker answers; empty if it does not answer."""
         try:
             answer = ask(self.brokers[number].port, "Metadata", 9, topics=[m.MetadataRequest.Topics(name=topic)])
         except (OSError, struct.error):
@@ -188,7 +188,7 @@ class Cluster:
         return int(self.metadata(timeout_s=timeout_s).controller_id)
 
     def until_in_sync(self, topic: str, partitions: int = 1, size: int = 3, timeout_s: float = 60) -> None:
-        """Wait until some live broker says that `size` replicas are in sync; if that is all, until each broker does."""
+        """Wait until a live broker has `size` in-sync replicas; if that is all replicas, until each broker has."""
 
         def in_sync() -> bool:
             if any(len(self.partition(topic, index)[1]) != size for index in range(partitions)):
@@ -198,15 +198,15 @@ class Cluster:
 
         until(f"{size} replicas of {topic} are in sync", in_sync, timeout_s, every_s=0.05)
 
-    # -- what lies on disk -------------------------------------------------------------------------------------------
+    # -- data on disk ------------------------------------------------------------------------------------------------
 
     def log_bytes(self, number: int, topic: str, index: int = 0) -> bytes:
-        """All that a broker has of a partition, from its first segment to its last."""
+        """The bytes of a broker's replica, from its first segment to its last."""
         directory = self.brokers[number].partition_dir(topic, index)
         return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
     def differing(self, topic: str, partitions: Iterable[int] = (0,)) -> list[str]:
-        """The partitions whose replicas are not the same bytes."""
+        """The partitions whose replicas differ."""
         wrong = []
         for index in partitions:
             logs = {number: self.log_bytes(number, topic, index) for number in self.brokers}
@@ -216,7 +216,7 @@ class Cluster:
         return wrong
 
     def batch_of(self, topic: str, index: int, offset: int) -> str:
-        """The producer in the header of the batch with an offset, in words; empty if no broker has the batch."""
+        """The producer in the header of the batch with this offset, in words; empty if no broker has the batch."""
         for number in self.brokers:
             log, at = self.log_bytes(number, topic, index), 0
             while len(log) - at >= BATCH_OVERHEAD:

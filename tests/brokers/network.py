@@ -1,8 +1,9 @@
-"""The network of a cluster of `pybroker serve` processes, which all use the same ways to each other and to ZooKeeper:
-who has connected is found in /proc.
+"""The network between the processes of a cluster and ZooKeeper. All connections share its ways, so the process at the
+end of one is found in /proc.
 
-Nobody is refused, so that the death of a process has no proof, and takes a session: where nothing listens, a connection
-is taken and then closed. A `refusing` network refuses where its end does. One that `has_clients` carries theirs, too.
+No connection is refused, so a process's death has no proof and takes a session: where no process listens, a connection
+is accepted and then closed. A `refusing` network refuses where its end does. With `has_clients` it carries clients'
+connections too.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from pybroker.testing.network import STORE as ZOOKEEPER
 __all__ = ["CLIENTS", "ZOOKEEPER", "Network"]
 
 CLIENTS = -2
-"""The number of all clients among the brokers."""
+"""The number that stands for all clients among the brokers."""
 LOOK_S = 0.02
 
 
-class Network(network.Network):
-    """`pids` says which process each broker is now."""
+class Network(network.ClusterNetwork):
+    """A network between processes; `pids` returns the current process of each broker."""
 
     def __init__(self, refusing: bool = False, has_clients: bool = False) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ class Network(network.Network):
         return {number: pid for number, pid in self.pids().items() if number in ends}
 
     def who(self, port: int) -> int:
-        """The broker whose process has this port as its own end of a connection."""
+        """The broker whose process has this port at its end of a connection."""
         ours = f"{port:04X}"
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         sockets = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(f":{ours}")}
@@ -54,11 +55,11 @@ class Network(network.Network):
                             return number
         return NOBODY
 
-    # -- brokers that live and are refused ---------------------------------------------------------------------------
+    # -- live brokers that are refused -------------------------------------------------------------------------------
 
     def refuse(self, number: int, *witnesses: int) -> None:
-        """Refuse connections of other brokers to a broker that lives, and end those that these have with it; all other
-        connections go on."""
+        """Refuse connections of other brokers to a live broker, and end its connections with the witnesses; all others
+        go on."""
         self._refused.add(number)
 
         async def close() -> None:
@@ -93,8 +94,8 @@ class Network(network.Network):
     async def _pump(
         self, way: tuple[int, int], lives: Mapping[int, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Drop the bytes of a client that closed its connection behind the cut: a commit that it has sent again since
-        would be stored once more, after later ones."""
+        """Drop the bytes of a client that closed its connection behind the cut: a commit that the client has sent again
+        would otherwise be stored once more, after later ones."""
         if way[0] != CLIENTS:
             await super()._pump(way, lives, reader, writer)
             return
@@ -110,14 +111,14 @@ class Network(network.Network):
 
 
 async def read(reader: asyncio.StreamReader) -> bytes:
-    """The bytes that come next; none if the connection has ended, for any reason."""
+    """Read the next bytes; none if the connection has ended, for any reason."""
     with contextlib.suppress(OSError):
         return await reader.read(network.CHUNK_BYTES)
     return b""
 
 
 async def has_closed(reader: asyncio.StreamReader, held: bytearray) -> bool:
-    """True if the connection has ended; all that came meanwhile is in `held`."""
+    """True if the connection has ended; bytes received meanwhile are in `held`."""
     while True:
         try:
             more = await asyncio.wait_for(read(reader), LOOK_S)

@@ -1,7 +1,7 @@
-"""An onlooker beside each broker of a campaign: it asks what any client may ask, on a way of its own that no cut is in.
+"""An onlooker at each broker of a campaign: it sends a client's requests, on connections that no fault cuts.
 
-It sees what a library hides: a broker that is asked though its time as leader or coordinator is over answers an error,
-or what is true; never an older truth. What is known before a question is held against its answer.
+It sees answers that a library hides: a broker that is no longer leader or coordinator must answer an error or the
+truth, never an older truth. Each answer is compared with what was known before the request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EVERY_S = 0.5
 
 
 class Onlooker(Worker):
-    """Asks one broker where partitions end, what is at their end, and where groups stand."""
+    """Asks one broker for the ends of partitions, the records there, and the offsets of groups."""
 
     def __init__(
         self, number: int, port: int, groups: list[str], history: History, topic: str, partitions: int, seed: int
@@ -37,7 +37,7 @@ class Onlooker(Worker):
                     while not self.ended.wait(EVERY_S):
                         for look in (self.ends, self.fetches, self.commits):
                             look(asker.ask)
-            except (OSError, struct.error):  # it is down, or its connections have ended
+            except (OSError, struct.error):  # the broker is down, or its connections have ended
                 continue
 
     def ends(self, ask: Callable[..., Any]) -> None:
@@ -50,7 +50,7 @@ class Onlooker(Worker):
                 self.history.check_end(found.partition_index, found.offset, before[found.partition_index], self.by)
 
     def fetches(self, ask: Callable[..., Any]) -> None:
-        """A consumer that has read everything is nowhere out of range, or it would begin anew."""
+        """Fetch at the end: a consumer that has read everything is never out of range, or it would start anew."""
         kind = m.FetchRequest.Topics
         before = {partition: self.history.end(partition) for partition in range(self.partitions)}
         asked = [

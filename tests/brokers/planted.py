@@ -1,8 +1,8 @@
-"""`pybroker` with a bug in it, to see that the tests of a cluster find it.
+"""`pybroker` with a planted bug, to check that the tests of a cluster find it.
 
     python -m tests.brokers.planted BUG[,BUG] serve ...
 
-No BUG ("") is one without; its disk may be full all the same (full.py).
+With BUG "" there is no bug; the disk may still be full (full.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.brokers import full
 
 
 def acks_before_replication() -> None:
-    """A leader counts what it wrote as committed, whatever its followers have."""
+    """A leader counts its own writes as committed, with none of them at its followers."""
     from pybroker.replication.replica import Replica
 
     lead = Replica.lead
@@ -37,7 +37,7 @@ def acks_before_replication() -> None:
 
 
 def session_timer_ignored() -> None:
-    """A leader goes on alone, however long ago its store answered."""
+    """A leader keeps acknowledging alone, however long ago its store answered."""
     from pybroker.replication.replicas import Replicas
 
     Replicas.set_lease = lambda self, until_ms: None  # type: ignore[method-assign]
@@ -58,7 +58,7 @@ def full_follower_in_sync() -> None:
 
 
 def sequences_forgotten() -> None:
-    """A broker takes what a producer sends again for something new."""
+    """A broker appends a producer's duplicate as a new batch."""
     from pybroker.replication.replicas import Replicas
 
     begin = Replicas.__init__
@@ -70,15 +70,15 @@ def sequences_forgotten() -> None:
     def forget(replicas: Replicas) -> None:
         while True:
             time.sleep(0.05)
-            with suppress(RuntimeError):  # topics come and go meanwhile
+            with suppress(RuntimeError):  # topics are created and deleted meanwhile
                 replicas.each(lambda partition: partition.expire_producers(1 << 62))
 
     Replicas.__init__ = forgetful  # type: ignore[method-assign]
 
 
 def buried_for_good() -> None:
-    """A broker whose registration was deleted does not register again in the session that it has."""
-    from pybroker.server.membership import ENDED, Membership
+    """A broker whose registration was deleted does not register again in its session."""
+    from pybroker.server.cluster.membership import ENDED, Membership
 
     register = Membership._register_again
 
@@ -91,25 +91,25 @@ def buried_for_good() -> None:
 
 
 def damage_ends_a_reign() -> None:
-    """A controller that cannot read a topic's nodes serves no other topic, either."""
-    from pybroker.controller.cluster_context import ClusterContext
+    """A controller that cannot read a topic's nodes handles no other topic either."""
+    from pybroker.controller.context import ControllerContext
 
-    def leave_out(self: ClusterContext, topic: str, problem: Exception, *, judged: bool = False) -> None:
+    def leave_out(self: ControllerContext, topic: str, problem: Exception, *, judged: bool = False) -> None:
         raise problem
 
-    ClusterContext.leave_out = leave_out  # type: ignore[method-assign]
+    ControllerContext.leave_out = leave_out  # type: ignore[method-assign]
 
 
 def rollback_kept_secret() -> None:
-    """A broker that knows later states than the store's says nothing of them."""
+    """A broker with later states than the store's does not report them."""
     from pybroker.controller import restoration
 
     restoration.is_ahead = lambda known, state: False
 
 
 def lapsed_coordinator_answers() -> None:
-    """A coordinator answers what it knows, though another one may have taken its place."""
-    from pybroker.server.certain import Certain
+    """A coordinator answers although another one may have taken its place."""
+    from pybroker.server.api.certain import Certain
 
     Certain.guard = lambda self, handlers: dict(handlers)  # type: ignore[method-assign]
 

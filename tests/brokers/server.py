@@ -1,6 +1,6 @@
-"""A cluster where a test expects one broker: `pytest --target cluster` gives it to the tests of clients as they are.
+"""A cluster in place of one broker: `pytest --target cluster` gives it to the tests of clients, unchanged.
 
-What they kill is who matters to them: the leaders of their topic, or the coordinator of their group. The others go on.
+Kills hit the brokers that matter to a test: the leaders of its topic, or the coordinator of its group. Others go on.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pybroker.client.connection import Connection
+from pybroker.client.net.connection import BrokerConnection
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster, Planted
 from tests.harness import HOST, LIVE, LOG_LINES_SHOWN, Server, until
 
 
 class ThreeBrokers(Server):
-    """A cluster of three; `kill` and `stop` are for those that lead `topic` or coordinate `group`, or for all."""
+    """A cluster of three; `kill` and `stop` affect the brokers that lead `topic` or coordinate `group`, or all."""
 
     name = "pybroker"
 
@@ -59,7 +59,7 @@ class ThreeBrokers(Server):
     def count(self, words: str) -> int:
         return sum(broker.count(words) for broker in self.brokers)
 
-    # -- the end of some ---------------------------------------------------------------------------------------------
+    # -- kill and stop -----------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
         self._end(Server.kill)
@@ -72,7 +72,7 @@ class ThreeBrokers(Server):
             how(self.cluster.brokers[number])
 
     def _concerned(self) -> Sequence[int]:
-        """Those that the test has to do with."""
+        """The brokers that matter to the test."""
         if self.group:
             return [self._coordinator()]
         topics = self.cluster.metadata().topics
@@ -85,7 +85,7 @@ class ThreeBrokers(Server):
         if self in LIVE:
             LIVE.remove(self)
 
-    # -- where a request has to go -----------------------------------------------------------------------------------
+    # -- brokers for a request ---------------------------------------------------------------------------------------
 
     def port_of(self, topic: str, partition: int = 0) -> int:
         found: list[int] = []
@@ -100,7 +100,7 @@ class ThreeBrokers(Server):
         found: list[int] = []
 
         def told() -> bool:
-            with Connection(HOST, next(b.port for b in self.brokers if b.running)) as connection:
+            with BrokerConnection(HOST, next(b.port for b in self.brokers if b.running)) as connection:
                 answer = connection.request(m.FindCoordinatorRequest(coordinator_keys=[self.group]))
             found.append(answer.coordinators[0].node_id)
             return found[-1] in self.cluster.brokers
@@ -109,5 +109,5 @@ class ThreeBrokers(Server):
         return found[-1]
 
     def partition_dir(self, topic: str, partition: int = 0) -> Path:
-        """The leader's."""
+        """The partition's directory at its leader."""
         return self.cluster.brokers[self.cluster.leader(topic, partition)].partition_dir(topic, partition)

@@ -1,9 +1,9 @@
-"""What clients see of a partition while a cluster suffers: one writes, one reads, and a history judges them.
+"""Clients of one partition during faults: one writes, one reads, and a history judges them.
 
-    with Witness(cluster, topic) as witness:    # an idempotent producer with acks=all, a consumer at its heels
+    with Witness(cluster, topic) as witness:    # an idempotent producer with acks=all, and a consumer behind it
         witness.until_acked(50)
         ...                                     # the fault, and its end
-        witness.judge()                         # all is there, once, where it was put; replicas are the same bytes
+        witness.judge()                         # each record is there once, at its offset; replicas are identical
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tests.lives.history import History, Told
 
 WRITER = "witness"
 ALONE = b"alone"
-"""A record of somebody else, who may be told that it is stored though only one broker has it."""
+"""A record of another client, which may be acknowledged though only one broker has it."""
 EVERY_S = 0.005
 READ_S_MAX = 30.0
 
 
 class Witness:
-    """Of partition 0 of a topic; records come every 5 ms, until `judge`."""
+    """The clients of partition 0 of a topic; a record is written every 5 ms, until `judge`."""
 
     def __init__(self, cluster: Cluster, topic: str, **settings: object) -> None:
-        """`settings` are the producer's own."""
+        """`settings` are added to the producer's."""
         self.history = History()
         self.times: list[float] = []
         self.failed: list[str] = []
@@ -75,7 +75,7 @@ class Witness:
             self.failed.append(str(error))
             return
         self.times.append(time.monotonic())
-        if message.offset() is None:  # librdkafka heard that a batch it sent again is a duplicate, and not where it is
+        if message.offset() is None:  # a duplicate batch was acknowledged without its offset
             self._somewhere.add(told.content)
         else:
             self.history.acknowledged(0, message.offset(), told)
@@ -98,14 +98,14 @@ class Witness:
                     self.failed.append(f"read: {message.error()}")
         consumer.close()
 
-    # -- what they saw -----------------------------------------------------------------------------------------------
+    # -- what was acknowledged ---------------------------------------------------------------------------------------
 
     @property
     def acked(self) -> int:
         return len(self.times)
 
     def until_acked(self, more: int = 50, timeout_s: float = 60.0) -> None:
-        """So many records more are acknowledged."""
+        """Wait until this many more records are acknowledged."""
         goal = self.acked + more
         until(f"{more} more records are acknowledged", lambda: self.acked >= goal, timeout_s=timeout_s)
 
@@ -113,22 +113,22 @@ class Witness:
         until("nothing is acknowledged", lambda: time.monotonic() - self.times[-1] > quiet_s)
 
     def stays_quiet(self, quiet_s: float) -> None:
-        """Nothing is acknowledged for this long."""
+        """Check that no record is acknowledged for this long."""
         acked, end = self.acked, time.monotonic() + quiet_s
         while time.monotonic() < end:
             assert self.acked == acked
             time.sleep(EVERY_S)
 
     def gap_s(self, since: float = 0.0) -> float:
-        """The longest time without an acknowledgement, of those since then."""
+        """The longest time in seconds between two acknowledgements after `since`."""
         times = [each for each in self.times if each >= since]
         return max(later - earlier for earlier, later in pairwise(times))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def judge(self, alone: int | None = 0) -> None:
-        """Write and read no more; each record that was acknowledged is read once, where it was put, by everybody, and
-        the replicas are the same bytes. `alone`: how many records b"alone" somebody else put there; None: any."""
+        """Stop both clients. Check that each acknowledged record is read once, at its offset, and that the replicas are
+        identical. `alone` is the number of b"alone" records of other clients there; None allows any."""
         self.__exit__()
         assert self._producer.flush(60) == 0
         assert not self.failed, self.failed
@@ -163,6 +163,6 @@ class Witness:
 
 
 def _content(message: ck.Message) -> bytes | None:
-    """As the history knows it."""
+    """The content of a record in the form that the history uses."""
     value: bytes | None = message.value()
     return Told("somebody", message.offset()).content if value == ALONE else value

@@ -1,4 +1,4 @@
-"""The command line as a person meets it, and the brokers that it is tried against: ours, and Apache Kafka's."""
+"""The command line as a person uses it, and the brokers of its tests: ours, and Apache Kafka's."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from tests.java.peers import PEERS, each_peer
 
 
 class Done:
-    """What a command that has ended said, and its exit code."""
+    """The output and the exit code of a command that has ended."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code = code
@@ -36,7 +36,7 @@ class Done:
 
     @property
     def sentence(self) -> str:
-        """The one line that a command which failed said, and nothing else."""
+        """The one line that a failed command printed, and nothing else."""
         said = (self.code, self.out, self.err)
         assert self.out == "" and self.err.startswith("pybroker: ") and self.code != 0, said
         assert len(self.err.splitlines()) == 1, said
@@ -44,7 +44,7 @@ class Done:
 
 
 def run(*arguments: object, stdin: str | bytes | None = None) -> Done:
-    """Run `pybroker` in this process; what no command expects comes out as the exception that it is."""
+    """Run `pybroker` in this process; an exception that no command handles is raised."""
     done = CliRunner().invoke(cli, [str(a) for a in arguments], input=stdin, prog_name="pybroker")
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -52,14 +52,14 @@ def run(*arguments: object, stdin: str | bytes | None = None) -> Done:
 
 
 def start(*arguments: object, **how: Any) -> subprocess.Popen[bytes]:
-    """`pybroker` as a process that goes on, with pipes unless told otherwise."""
+    """Start `pybroker` as a process, with pipes by default."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, "-m", "pybroker", *map(str, arguments)]
     return subprocess.Popen(command, **{**pipes, "cwd": ROOT, **how})
 
 
 def run_process(*arguments: object) -> Done:
-    """Run `pybroker` as a process of its own."""
+    """Run `pybroker` as a separate process."""
     command = [sys.executable, "-m", "pybroker", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
     return Done(done.returncode, done.stdout, done.stderr)
@@ -67,21 +67,21 @@ def run_process(*arguments: object) -> Done:
 
 @pytest.fixture(params=["pybroker", *each_peer(long=PEERS)], scope="module")
 def target(target: Server) -> Server:
-    """The broker that the tools talk to; `make long` asks how Kafka answers them."""
+    """The broker that the commands use; `make long` runs them against Kafka."""
     return target
 
 
 Command = Callable[..., Done]
-"""`pybroker ARGUMENTS...` about the target."""
+"""A function that runs `pybroker ARGUMENTS...` with the target's address."""
 
 
 @pytest.fixture
 def pybroker_(target: Server) -> Command:
-    """`pybroker ... --bootstrap-server` of the target."""
+    """Run `pybroker ... --bootstrap-server` with the target's address."""
     return lambda *arguments, **how: run(*arguments, "-b", target.bootstrap, **how)
 
 
 @pytest.fixture
 def topics(target: Server) -> Iterator[Callable[..., Done]]:
-    """`pybroker topics ... --bootstrap-server` of the target."""
+    """Run `pybroker topics ... --bootstrap-server` with the target's address."""
     yield lambda *arguments, **how: run("topics", *arguments, "-b", target.bootstrap, **how)

@@ -1,4 +1,4 @@
-"""A consumer of another client in a group, on a thread of its own, so that there is a group to look at."""
+"""A consumer of another client library in a group, on a thread, so that there is a group to describe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.harness import until
 
 
 class Reader:
-    """Reads a topic in a group and commits what it has read, until it is left behind."""
+    """A thread that reads a topic in a group, and commits its progress, until the context ends."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, **config: Any) -> None:
         self.assigned: set[int] = set()
@@ -48,7 +48,7 @@ class Reader:
 
 
 def write(bootstrap: str, topic: str, count: int, *, partition: int = 0, timestamp_ms: int = 0) -> None:
-    """`count` records, each a number; all at one time, or now if it is 0."""
+    """Write `count` records, each a number; all with one timestamp, or with the present time if it is 0."""
     producer = ck.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for number in range(count):
         producer.produce(topic, b"%d" % number, partition=partition, timestamp=timestamp_ms)
@@ -56,14 +56,14 @@ def write(bootstrap: str, topic: str, count: int, *, partition: int = 0, timesta
 
 
 def commit(bootstrap: str, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-    """Commit offsets of a topic's partitions as a consumer that is in no group does."""
+    """Commit offsets of a topic's partitions as a consumer without group membership does."""
     consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     consumer.commit(offsets=[ck.TopicPartition(topic, p, o) for p, o in offsets.items()], asynchronous=False)
     consumer.close()
 
 
 def stored(bootstrap: str, topic: str, partitions: int = 1) -> list[ck.Message]:
-    """Every record of a topic as another client reads it, partition by partition."""
+    """Every record of a topic as another client library reads it, partition by partition."""
     common = {"bootstrap.servers": bootstrap, "group.id": "-", "log_level": 0}
     consumer = ck.Consumer({**common, "fetch.wait.max.ms": 50})
     found: list[ck.Message] = []

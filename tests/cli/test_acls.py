@@ -1,4 +1,4 @@
-"""`pybroker acls`, as somebody types it, against a broker that has an authorizer and one that has none."""
+"""`pybroker acls` on the command line, against a broker with an authorizer and one without."""
 
 from __future__ import annotations
 
@@ -71,32 +71,32 @@ def test_acls_are_added_listed_and_removed(guarded: BrokerProcess) -> None:
     done = acls(guarded, "remove", "--allow", "User:ann", "-o", "read", "-t", "orders", stdin="y\n")
     assert "Removed: Allow User:ann to Read Topic orders\n" in done.out
     done = acls(guarded, "remove", "--allow", "User:ann", "-o", "read", "-t", "orders", "--yes")
-    assert (done.code, done.out) == (0, "No such ACL is there.\n")
+    assert (done.code, done.out) == (0, "There is no such ACL.\n")
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["add", "--allow", "User:ann", "-o", "read"], "say what it is about"),
-        (["add", "-o", "read", "-t", "t"], "say whom it is for"),
+        (["add", "--allow", "User:ann", "-o", "read"], "name a resource: --topic"),
+        (["add", "-o", "read", "-t", "t"], "name a principal: --allow"),
         (["add", "--allow", "ann", "-o", "read", "-t", "t"], "'ann' is no principal: write its type and its name"),
         (["list", "--principal", "ann"], "'ann' is no principal: write its type and its name, like User:ann"),
         (["add", "--allow", "User:ann", "-o", "all", "-o", "write", "-t", "t", "-g", "g"],
-         "Write is no operation on a Group: it takes Read, Delete, Describe or All"),
-        (["add", "--allow", "User:ann", "-o", "idempotent-write", "-t", "t"], "no operation on a Topic: it takes Read"),
+         "Write is not an operation on a Group: it takes Read, Delete, Describe or All"),
+        (["add", "--allow", "User:ann", "-o", "idempotent-write", "-t", "t"], "not an operation on a Topic: it takes"),
         (["add", "--allow", "User:ann", "-t", "t"], "Missing option '--operation'"),
         (["add", "--allow", "User:ann", "-o", "reed", "-t", "t"], "'reed' is not one of"),
         ([*READ, "", "-t", "t"], "'' is no principal: write its type and its name, like User:ann"),
         ([*READ, "User:", "-t", "t"], "'User:' is no principal: write its type and its name, like User:ann"),
         ([*READ, ":ann", "-t", "t"], "':ann' is no principal: write its type and its name, like User:ann"),
-        ([*READ, "user:ann", "-t", "t"], "'user:ann' would match nobody: write User:ann"),
-        ([*READ, "User:a\nb", "-t", "t"], r"'User:a\nb' would match nobody: it has characters that cannot be seen"),
+        ([*READ, "user:ann", "-t", "t"], "'user:ann' would match no client: write User:ann"),
+        ([*READ, "User:a\nb", "-t", "t"], r"'User:a\nb' would match no client: it has characters"),
         ([*READ, "User:ann", "-t", ""], "--topic '' would match no topic: a topic's name cannot be empty"),
         ([*READ, "User:ann", "-t", "a\nb"], r"'a\nb' would match no topic: a topic's name has only letters"),
         ([*READ, "User:ann", "-t", "t" * 300], "a topic's name has at most 249 characters, this one has 300"),
         ([*READ, "User:ann", "-t", "ord*"], "all topics are * without --prefixed"),
         ([*READ, "User:ann", "-t", "*", "--prefixed"], "all topics are * without --prefixed"),
-        ([*READ, "User:ann", "-t", "t", "--host", "a\nb"], r"--host 'a\nb' would match nobody"),
+        ([*READ, "User:ann", "-t", "t", "--host", "a\nb"], r"--host 'a\nb' would match no client"),
     ],
 )  # fmt: skip
 def test_what_makes_no_acl_is_refused(guarded: BrokerProcess, words: list[str], sentence: str) -> None:
@@ -104,14 +104,15 @@ def test_what_makes_no_acl_is_refused(guarded: BrokerProcess, words: list[str], 
     assert done.code == 2 and sentence in done.err
 
 
-@pytest.mark.parametrize(("name", "sentence"), [("a/b", "cannot be"), ("a\nb", "cannot be"), ("", "cannot be empty")])
+@pytest.mark.parametrize(("name", "sentence"), [("a/b", "is not"), ("a\nb", "is not"), ("", "cannot be empty")])
 def test_a_name_that_cannot_be_is_the_brokers_to_refuse(guarded: BrokerProcess, name: str, sentence: str) -> None:
     done = acls(guarded, *READ, "User:ann", "-g", name)
     assert done.code == 1 and sentence in done.sentence
 
 
 def test_what_a_terminal_would_obey_is_written_out(guarded: Secured) -> None:
-    """Others make ACLs with whatever principal; they are told, and can be removed."""
+    """Control characters in an ACL's principal are printed escaped, as others may create such ACLs; the ACL can be
+    removed."""
     principal, about = "User:\x1b[2J\nann", ResourcePattern(ResourceType.GROUP, "odd", PatternType.LITERAL)
     with Admin(guarded.bootstrap) as admin:
         admin.create_acls([AclBinding(about, Acl(principal, "*", Operation.READ, Permission.ALLOW))])
@@ -122,11 +123,13 @@ def test_what_a_terminal_would_obey_is_written_out(guarded: Secured) -> None:
 
 def test_a_broker_without_an_authorizer_says_so(shared_broker: BrokerProcess) -> None:
     done = acls(shared_broker, "list")
-    assert (done.code, done.sentence) == (1, "there is no authorizer on this broker: everybody may do everything")
+    words = "this broker has no authorizer, so everything is allowed: set authorizer.class.name to use ACLs"
+    assert (done.code, done.sentence) == (1, words)
 
 
 def test_a_host_is_an_address_in_the_form_that_brokers_compare(guarded: BrokerProcess) -> None:
-    """::1 is said as Java prints it, or it would match nobody; what is no address is refused, and can be removed."""
+    """A host is normalised to the form that brokers compare: ::1 becomes Java's form, or it would match no client. A
+    host that is no address is refused, and can be removed."""
     short = ["-o", "read", "-t", "hosts", "--host", "::1", "--host", "::ffff:10.0.0.1"]
     done = acls(guarded, "add", "--allow", "User:ann", *short)
     assert done.out == (
@@ -136,12 +139,13 @@ def test_a_host_is_an_address_in_the_form_that_brokers_compare(guarded: BrokerPr
     assert acls(guarded, "remove", "--allow", "User:ann", *short, "--yes").out.count("Removed: ") == 2
     for host in ("localhost", "10.0.0.0/8", "10.0.0", "::g", "fe80::1/64"):
         done = acls(guarded, "add", "--allow", "User:ann", "-o", "read", "-t", "hosts", "--host", host)
-        assert done.code == 2 and f"--host '{host}' would match nobody" in done.err
+        assert done.code == 2 and f"--host '{host}' would match no client" in done.err
     assert acls(guarded, "remove", "--allow", "User:ann", "-o", "read", "-t", "hosts", "--host", "a/b", "-y").code == 0
 
 
 def test_who_may_write_to_no_topic_is_told_what_is_needed(guarded: Secured, tmp_path: Path) -> None:
-    """In one line: the producer id that is refused is a matter of topics, whatever the code says."""
+    """A producer without a right to write to any topic gets one line with the missing ACL, instead of
+    INIT_PRODUCER_ID's code."""
     with Admin(guarded.bootstrap) as admin:
         admin.create_topic("unwritten")
         admin.set_password("bob", "of bob")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.cli.cluster import troubled
-from pybroker.client.metadata import PartitionInfo, TopicInfo
+from pybroker.cli.cluster import counted, troubled
+from pybroker.client.net.metadata import PartitionInfo, TopicInfo
 from tests.cli.conftest import Command, run
 from tests.cli.members import write
 from tests.harness import HOST, Server, free_port
@@ -24,7 +24,8 @@ def thousand(pybroker_: Command, target: Server, topic: str) -> str:
 
 
 def test_the_cluster(pybroker_: Command, target: Server) -> None:
-    """Its id, its controller, where its brokers are, what they lead, and that no partition lacks anything."""
+    """cluster shows the id, the controller, the brokers' addresses and leaderships, and that no partition is in
+    trouble."""
     pybroker_("topics", "create", "shown", "-p", 3)
     told = pybroker_("cluster", "--json").json
     (broker,) = told["brokers"]
@@ -39,7 +40,7 @@ def test_the_cluster(pybroker_: Command, target: Server) -> None:
 
 
 def test_what_a_cluster_lacks() -> None:
-    """The worst that can be said of each partition; what lacks nothing is not named."""
+    """cluster names each troubled partition with its worst state, and no healthy one."""
     partition = {"error": 0, "leader_epoch": 1}
     cases = ((1, (1, 2, 3), (1, 2, 3)), (2, (2, 3), (2,)), (2, (2, 3, 1), (2, 3)), (-1, (3,), (3,)))
     partitions = tuple(
@@ -52,8 +53,17 @@ def test_what_a_cluster_lacks() -> None:
     ]  # fmt: skip
 
 
+def test_a_partition_counts_in_each_less_serious_state() -> None:
+    """A partition without a leader is under min ISR and under-replicated, too."""
+    assert counted(["offline", "under-replicated", "under min ISR", "offline"]) == {
+        "offline": 2, "under min ISR": 3, "under-replicated": 4
+    }  # fmt: skip
+    assert set(counted([]).values()) == {0}
+
+
 def test_where_partitions_lie(pybroker_: Command, target: Server, thousand: str) -> None:
-    """Log dirs with their sizes; each partition of the topics that are named; the same sizes in topics describe."""
+    """logdirs shows log dirs with their sizes, and the partitions of named topics; topics describe has the same
+    sizes."""
     (told,) = pybroker_("logdirs", thousand, "--json").json
     sizes = {p["partition"]: p["size_bytes"] for p in told["partitions"]}
     assert told["error"] is None and sizes[0] == 0 and 5_000 < sizes[1] < 90_000
@@ -74,7 +84,7 @@ def test_where_partitions_lie(pybroker_: Command, target: Server, thousand: str)
 
 
 def test_offsets(pybroker_: Command, thousand: str) -> None:
-    """Where each partition begins and ends; at a time, of a topic or of some of its partitions."""
+    """offsets shows each partition's begin and end, or the offsets at a time, for a topic or some partitions."""
     lines = [line.split() for line in pybroker_("offsets", thousand).out.splitlines()]
     assert lines == [
         ["TOPIC", "PARTITION", "EARLIEST", "LATEST"], [thousand, "0", "0", "0"], [thousand, "1", "0", "1000"]
@@ -88,7 +98,8 @@ def test_offsets(pybroker_: Command, thousand: str) -> None:
 
 
 def test_records_are_deleted(pybroker_: Command, tmp_path: Path, thousand: str) -> None:
-    """Asked first; up to an offset, by Kafka's file, and all; past the end is refused."""
+    """delete-records asks first, and deletes to an offset, by Kafka's JSON file, or everything; an offset past the end
+    is refused."""
 
     def earliest() -> int:
         (told,) = pybroker_("offsets", f"{thousand}:1", "--json").json
@@ -118,7 +129,7 @@ def test_records_are_deleted(pybroker_: Command, tmp_path: Path, thousand: str) 
      "\udcff"],
 )  # fmt: skip
 def test_a_file_that_says_no_offsets(tmp_path: Path, text: str) -> None:
-    """One sentence, before a broker is asked."""
+    """An offsets file without offsets is one sentence, before a broker is asked."""
     plan = tmp_path / "plan.json"
     plan.write_bytes(text.encode(errors="surrogateescape"))
     done = run("delete-records", "--offset-json-file", plan, "--yes", "-b", f"{HOST}:{free_port()}")

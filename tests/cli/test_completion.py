@@ -1,4 +1,4 @@
-"""What the shell completes: one command sets it up, and the tab key finds commands, options, topics and groups."""
+"""Shell completion: one command sets it up, and the tab key completes commands, options, topics and groups."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.cli.members import commit
 from tests.harness import ROOT, Server
 
 PATIENT = "from pybroker.cli import options; options.COMPLETION_S_MAX = 30; from pybroker.__main__ import main; main()"
-"""`pybroker` that waits for its broker longer than somebody who pressed a key would."""
+"""A `pybroker` whose completion waits longer for its broker than a person at the tab key would."""
 
 
 def completed(words: str, **environment: str) -> list[str]:
-    """What the tab key offers after these words, the last of which is begun."""
+    """The completions of these words, of which the last is incomplete."""
     asked = {"_PYBROKER_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
     done = subprocess.run(
         [sys.executable, "-c", PATIENT],
@@ -30,7 +30,7 @@ def completed(words: str, **environment: str) -> list[str]:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_one_command_sets_it_up(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script for the shell that is named, or in use; another one is told."""
+    """completion prints the script for the named shell, or for the current one; it refuses an unsupported shell."""
     named = run("completion", shell)
     assert named.code == 0 and "_PYBROKER_COMPLETE=" in named.out and f"{shell}_complete" in named.out
     monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
@@ -41,21 +41,21 @@ def test_one_command_sets_it_up(shell: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_bash_takes_it() -> None:
-    """What is printed is a script that bash runs, and that registers itself for `pybroker`."""
+    """bash runs the printed script, which registers itself for `pybroker`."""
     script = f'eval "$({sys.executable} -m pybroker completion bash)"; complete -p pybroker'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 0 and "_pybroker_completion pybroker" in done.stdout and done.stderr == ""
 
 
 def test_commands_and_options() -> None:
-    """Without any broker."""
+    """Commands and options are completed without a broker."""
     assert {"produce", "consume", "groups", "configs", "topics"} <= set(completed("pybroker "))
     assert completed("pybroker topics de") == ["delete", "describe"]
     assert completed("pybroker groups reset-offsets --to-e") == ["--to-earliest"]
 
 
 def test_topics_and_groups(shared_broker: Server, topic: str) -> None:
-    """By what they begin with, from the broker of the option or of the environment."""
+    """Topics and groups are completed by prefix, from the broker of the option or the environment."""
     there = shared_broker.bootstrap
     for name in (f"{topic}-a", f"{topic}-b"):
         run("topics", "create", name, "-p", 1, "-b", there)
@@ -70,7 +70,7 @@ def test_topics_and_groups(shared_broker: Server, topic: str) -> None:
 
 
 def test_nobody_is_there() -> None:
-    """No broker, or an address that is none: nothing is offered, soon, and nothing is said."""
+    """An unreachable broker, or an invalid address, gives no completions, quickly and without a message."""
     began_s = time.monotonic()
     for address in ("127.0.0.1:1", "not an address"):
         assert completed("pybroker consume some", PYBROKER_BOOTSTRAP_SERVER=address) == []

@@ -1,4 +1,4 @@
-"""`pybroker configs` against any broker: each test is what somebody types, and what they get to see."""
+"""`pybroker configs` against any broker: each test runs commands and checks their output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def rows(out: str) -> list[list[str]]:
 
 
 def test_a_topic_s_configs(pybroker_: Command, topic: str) -> None:
-    """Set, added to, taken from and deleted, each seen at once; what is not named stays."""
+    """A topic's configs are set, appended to, subtracted from and deleted, each visible at once; other configs stay."""
     pybroker_("topics", "create", topic, "-p", 1, "-c", "segment.bytes=2097152")
     done = pybroker_(
         "configs", "alter", "-t", topic, "--set", "retention.ms=60000", "--append", "cleanup.policy=compact"
@@ -33,7 +33,7 @@ def test_a_topic_s_configs(pybroker_: Command, topic: str) -> None:
 
 
 def test_a_value_may_hold_anything(pybroker_: Command, topic: str) -> None:
-    """Commas and equals signs belong to the value."""
+    """A config value may contain commas and equals signs."""
     pybroker_("topics", "create", topic, "-p", 1)
     done = pybroker_("configs", "alter", "-t", topic, "--set", "leader.replication.throttled.replicas=0:1,0:2")
     assert done.code == 0, done.err
@@ -42,7 +42,8 @@ def test_a_value_may_hold_anything(pybroker_: Command, topic: str) -> None:
 
 
 def test_configs_of_a_file(pybroker_: Command, topic: str, tmp_path: Path) -> None:
-    """Nobody else on the machine sees them, as a password must not be seen; the rest of the options go with it."""
+    """Configs of a file are hidden from other users of the machine, as a password must be; other options may be
+    added."""
     pybroker_("topics", "create", topic, "-p", 1)
     file = tmp_path / "topic.properties"
     file.write_text("# a comment\nretention.ms = 7000\n")
@@ -56,10 +57,10 @@ def test_configs_of_a_file(pybroker_: Command, topic: str, tmp_path: Path) -> No
 
 
 def test_a_password_among_the_arguments_is_warned_of(pybroker_: Command, tmp_path: Path) -> None:
-    """Whatever the broker says of it, and of none that a file has."""
+    """A password among the arguments is warned of, for any answer of the broker; a password in a file is not."""
     broker, name = broker_id(pybroker_), "listener.name.clients.ssl.keystore.password"
     told = pybroker_("configs", "alter", "--broker", broker, "--set", f"{name}=hunter2", "--dry-run").err
-    words = f"everybody on this machine can read an argument: put {name} into a file for --set-file"
+    words = f"every user of this machine can read arguments: put {name} into a file for --set-file"
     assert f"pybroker: warning: {words}\n" in told and "hunter2" not in told
     file = tmp_path / "broker.properties"
     file.write_text(f"{name}=hunter2\n")
@@ -67,7 +68,7 @@ def test_a_password_among_the_arguments_is_warned_of(pybroker_: Command, tmp_pat
 
 
 def test_brokers_and_their_default(pybroker_: Command) -> None:
-    """One broker's own value wins over the default of all; deleted, each falls back."""
+    """A broker's own value wins over the brokers' default; a deleted one falls back to the next level."""
     broker = broker_id(pybroker_)
     where = (["--broker-default"], ["--broker", broker])
 
@@ -90,7 +91,7 @@ def test_brokers_and_their_default(pybroker_: Command) -> None:
 
 
 def broker_id(pybroker_: Command) -> int:
-    """The id of the only broker, from what it leads."""
+    """The id of the only broker, from a partition's leader."""
     (topic, *_) = pybroker_("topics", "list", "--internal", "--json").json or [None]
     if topic is None:
         pybroker_("topics", "create", "anything", "-p", 1)
@@ -100,7 +101,7 @@ def broker_id(pybroker_: Command) -> int:
 
 
 def test_a_dry_run_changes_nothing(pybroker_: Command, topic: str) -> None:
-    """The broker judges, and nothing becomes of it."""
+    """A dry run is validated by the broker and changes nothing."""
     pybroker_("topics", "create", topic, "-p", 1)
     done = pybroker_("configs", "alter", "-t", topic, "--set", "retention.ms=5", "--dry-run")
     assert done.out == f"Configs of topic {topic} would be altered: retention.ms.\n"
@@ -110,7 +111,7 @@ def test_a_dry_run_changes_nothing(pybroker_: Command, topic: str) -> None:
 
 
 def test_what_a_broker_refuses_is_one_sentence(pybroker_: Command, topic: str) -> None:
-    """Unknown names, values that are none, things that are not there: 1 and the reason."""
+    """A broker's refusal is one sentence with exit code 1: unknown names, invalid values, missing resources."""
     pybroker_("topics", "create", topic, "-p", 1)
     for arguments in (
         ["alter", "-t", topic, "--set", "no.such.config=1"],
@@ -140,18 +141,19 @@ def test_what_a_broker_refuses_is_one_sentence(pybroker_: Command, topic: str) -
     ids=" ".join,
 )
 def test_wrong_usage_is_2(arguments: list[str]) -> None:
-    """What no broker has to be asked about ends with 2 and how to use it."""
+    """Wrong usage ends with 2 and the usage text, without asking a broker."""
     done = run("configs", *arguments)
     assert done.code == 2 and done.err.startswith("Usage: pybroker configs") and done.out == ""
 
 
 def test_the_levels_of_a_broker_s_loggers(shared_broker: Server) -> None:
-    """Shown and altered as its configs are; the broker refuses a level that is none, and a list's operations."""
+    """A broker's log levels are shown and altered as its configs are; the broker refuses an invalid level, and append
+    and subtract."""
 
     def pybroker_(*arguments: object) -> Done:
         return run(*arguments, "-b", shared_broker.bootstrap)
 
-    loggers, name = ("--broker-logger", broker_id(pybroker_)), "pybroker.controller.configs"
+    loggers, name = ("--broker-logger", broker_id(pybroker_)), "pybroker.metadata.configs"
     done = pybroker_("configs", "alter", *loggers, "--set", f"{name}=DEBUG")
     assert (done.code, done.out) == (0, f"Configs of the loggers of broker {loggers[1]} altered: {name}.\n")
     [shown] = pybroker_("configs", "describe", name, *loggers, "--json").json

@@ -1,4 +1,4 @@
-"""`pybroker consume` against any broker: each test is what somebody types, and what comes out of it."""
+"""`pybroker consume` against any broker: each test runs a command and checks its output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.rows import with_each
 
 @pytest.fixture
 def ten(pybroker_: Command, target: Server, topic: str) -> str:
-    """A topic with the records 0 to 9 in partition 0 and nothing in partition 1."""
+    """A topic with the records 0 to 9 in partition 0 and no records in partition 1."""
     pybroker_("topics", "create", topic, "-p", 2)
     write(target.bootstrap, topic, 10)
     return topic
@@ -54,7 +54,7 @@ def numbers(first: int, end: int) -> str:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_from_where_to_where(shared_broker: Server, topic: str, options: list[str], expected: str) -> None:
-    """Each way to say where to begin, and where to end."""
+    """consume has several options for where to begin, and where to end."""
     ours = shared_broker.bootstrap
     run("topics", "create", topic, "-p", 2, "-b", ours)
     write(ours, topic, 10)
@@ -63,7 +63,7 @@ def test_from_where_to_where(shared_broker: Server, topic: str, options: list[st
 
 
 def test_every_broker_is_read_alike(pybroker_: Command, ten: str) -> None:
-    """From the beginning, an offset, a distance from the end, and the newest."""
+    """Every broker is read alike: from the beginning, an offset, a distance from the end, and the newest records."""
     for options, expected in (
         (["-e"], numbers(0, 10)),
         (["-o", "7", "-p", "0", "-e"], numbers(7, 10)),
@@ -77,7 +77,8 @@ def test_every_broker_is_read_alike(pybroker_: Command, ten: str) -> None:
 
 
 def test_times(pybroker_: Command, target: Server, topic: str) -> None:
-    """The first record at or after a time, of each partition; the newest are those with the latest times of all."""
+    """--at begins at the first record at or after a time, in each partition; --last takes the records with the latest
+    timestamps."""
     pybroker_("topics", "create", topic, "-p", 2)
     base_ms = int(time.time() * 1000) - 10_000
     for second in range(4):
@@ -91,7 +92,8 @@ def test_times(pybroker_: Command, target: Server, topic: str) -> None:
 
 
 def test_a_pipe_without_loss(pybroker_: Command, target: Server, topic: str) -> None:
-    """`consume --json | produce --json`: keys, values, headers, nulls, times and places, byte for byte."""
+    """`consume --json | produce --json` loses nothing: keys, values, headers, nulls, timestamps and partitions are
+    copied byte for byte."""
     copy = f"{topic}-copy"
     for name in (topic, copy):
         pybroker_("topics", "create", name, "-p", 3)
@@ -123,7 +125,7 @@ def test_a_pipe_without_loss(pybroker_: Command, target: Server, topic: str) -> 
 
 
 def test_keys_headers_and_nulls(pybroker_: Command, target: Server, topic: str) -> None:
-    """In the notation of Kafka's console consumer, which `produce` reads back."""
+    """Keys, headers and nulls are printed in the notation of Kafka's console consumer, which `produce` can read."""
     pybroker_("topics", "create", topic, "-p", 1)
     producer = ck.Producer({"bootstrap.servers": target.bootstrap, "log_level": 0})
     producer.produce(topic, b"v1", key=b"k1", headers=[("a", b"1"), ("b", None)])
@@ -141,19 +143,19 @@ def test_keys_headers_and_nulls(pybroker_: Command, target: Server, topic: str) 
 
 
 def test_what_is_not_there(pybroker_: Command, ten: str) -> None:
-    """A topic, a partition or an offset that is none: one sentence, and 1."""
+    """A topic, partition or offset that does not exist is one sentence, and 1."""
     for arguments, why in (
         ([f"{ten}-2"], "does not exist"),
         ([ten, f"{ten}-2"], "does not exist"),
         ([ten, "-p", "7"], "no partition 7"),
-        ([ten, "-p", "0", "-o", "11"], "holds 0 up to 10"),
+        ([ten, "-p", "0", "-o", "11"], "holds 0 to 10"),
     ):
         done = pybroker_("consume", *arguments, "-e")
         assert done.code == 1 and why in done.sentence, arguments
 
 
 def test_several_topics(pybroker_: Command, target: Server, ten: str) -> None:
-    """Each record says in JSON where it is from."""
+    """Each record of several topics names its topic in JSON."""
     other = f"{ten}-other"
     pybroker_("topics", "create", other, "-p", 1)
     write(target.bootstrap, other, 3)
@@ -168,7 +170,7 @@ def test_several_topics(pybroker_: Command, target: Server, ten: str) -> None:
 
 
 def test_it_waits_for_what_comes(target: Server, ten: str) -> None:
-    """Without an end it goes on with each record as it comes; Ctrl-C ends it with 130, SIGTERM with 143."""
+    """consume without an end prints each record as it arrives; Ctrl-C ends it with 130, SIGTERM with 143."""
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         with start("consume", ten, "-o", "-1", "-b", target.bootstrap) as reading:
             assert reading.stdout and reading.stderr
@@ -181,7 +183,8 @@ def test_it_waits_for_what_comes(target: Server, ten: str) -> None:
 
 
 def test_a_broker_that_goes_and_comes_back(broker: BrokerProcess, topic: str) -> None:
-    """Who waits for records is told that no broker answers, once, and when one does again; and reads on."""
+    """A consume that waits while the broker restarts prints once that no broker answers, and once that one does; then
+    it reads on."""
     run("topics", "create", topic, "-b", broker.bootstrap)
     write(broker.bootstrap, topic, 1)
     with start("consume", topic, "--from-beginning", "-n", 2, "-b", broker.bootstrap) as process:
@@ -198,7 +201,8 @@ def test_a_broker_that_goes_and_comes_back(broker: BrokerProcess, topic: str) ->
 
 
 def test_a_reader_that_leaves_is_no_failure(target: Server, ten: str) -> None:
-    """`consume ... | head -1` ends by itself with 0: in the middle of many records, and when none comes any more."""
+    """A reader that leaves, as in `consume ... | head -1`, ends consume with 0, both among many records and while none
+    arrives."""
     write(target.bootstrap, ten, 50_000, partition=1)
     for options in ("--from-beginning", "-p 0 --from-beginning"):
         command = f"{sys.executable} -m pybroker consume {ten} {options} -b {target.bootstrap} | head -1 | wc -l"
@@ -209,7 +213,7 @@ def test_a_reader_that_leaves_is_no_failure(target: Server, ten: str) -> None:
 
 
 def test_a_terminal_is_not_steered(shared_broker: Server, topic: str) -> None:
-    """Control characters of a record are shown on a terminal, and written as they are with --raw or into a pipe."""
+    """Control characters of a record are escaped on a terminal, and written unchanged with --raw or into a pipe."""
     ours = shared_broker.bootstrap
     run("topics", "create", topic, "-p", 1, "-b", ours)
     run("produce", topic, "-D", "", "-b", ours, stdin=b"\x1b[31mred\xff\ttab")
@@ -224,7 +228,7 @@ def test_a_terminal_is_not_steered(shared_broker: Server, topic: str) -> None:
 
 
 def test_progress_on_a_terminal(shared_broker: Server, topic: str) -> None:
-    """What goes into a file shows its figures on standard error, where somebody watches, while it takes long."""
+    """A long run that writes to a file shows its progress on standard error, if that is a terminal."""
     ours = shared_broker.bootstrap
     run("topics", "create", topic, "-p", 1, "-b", ours)
     controller, terminal = os.openpty()
@@ -238,7 +242,7 @@ def test_progress_on_a_terminal(shared_broker: Server, topic: str) -> None:
         reading.send_signal(signal.SIGINT)
         code = reading.wait(60)
     if select.select([controller], [], [], 0)[0]:
-        with contextlib.suppress(OSError):  # nobody has the other end any more
+        with contextlib.suppress(OSError):  # the terminal's other end is closed
             shown += os.read(controller, 4096)
     assert code == 130 and b"records read" in shown, shown
     os.close(controller)
@@ -248,7 +252,7 @@ def test_progress_on_a_terminal(shared_broker: Server, topic: str) -> None:
 
 
 def test_a_group_goes_on_where_it_was(pybroker_: Command, target: Server, ten: str) -> None:
-    """What was written out is committed, and no more than that, however much was fetched."""
+    """A group resumes where it was: exactly the printed records are committed, however many were fetched."""
 
     def read(*options: object) -> str:
         done = pybroker_("consume", ten, "--group", ten, *options)
@@ -265,7 +269,7 @@ def test_a_group_goes_on_where_it_was(pybroker_: Command, target: Server, ten: s
 
 
 def test_a_member_that_is_ended_leaves_at_once(target: Server, ten: str) -> None:
-    """SIGTERM commits and leaves: the group does not wait for a session to end."""
+    """A member that gets SIGTERM commits and leaves at once, so that the group need not wait for a session timeout."""
     with start("consume", ten, "-g", ten, "--from-beginning", "-b", target.bootstrap) as reading:
         assert reading.stdout
         assert [reading.stdout.readline() for _ in range(10)] == [b"%d\n" % n for n in range(10)]
@@ -282,7 +286,7 @@ def test_a_member_that_is_ended_leaves_at_once(target: Server, ten: str) -> None
 @pytest.mark.java
 @pytest.mark.xdist_group("kafka391")
 def test_aborted_transactions(kafka391: Server, topic: str) -> None:
-    """With read_committed they are not seen, and the end behind their markers is reached."""
+    """Aborted transactions are hidden by read_committed, and the end behind their markers is reached."""
     there = kafka391.bootstrap
     run("topics", "create", topic, "-p", 1, "-b", there)
     producer = ck.Producer({"bootstrap.servers": there, "transactional.id": topic, "log_level": 0})
@@ -317,13 +321,13 @@ def test_aborted_transactions(kafka391: Server, topic: str) -> None:
     ids=" ".join,
 )
 def test_wrong_usage_is_2(arguments: list[str]) -> None:
-    """What no broker has to be asked about ends with 2 and how to use it."""
+    """Wrong usage ends with 2 and the usage text, without asking a broker."""
     done = run("consume", *arguments)
     assert done.code == 2 and done.err.startswith("Usage: pybroker consume") and done.out == ""
 
 
 def test_a_wrong_setting_is_2() -> None:
-    """A setting that the consumer has not: one sentence, and the nearest name."""
+    """A setting that the consumer lacks is one sentence with the nearest name, and 2."""
     done = run("consume", "t", "-X", "fetch.max.byte=5", "-b", "127.0.0.1:1")
     assert done.code == 2 and done.sentence.startswith("'fetch.max.byte' is no setting of a consumer; did you mean ")
     assert done.sentence.endswith("fetch.max.bytes?")
@@ -341,7 +345,7 @@ FORMATS = [
 
 @pytest.mark.parametrize(("form", "expected"), FORMATS, ids=[form for form, _ in FORMATS])
 def test_a_record_by_a_format(shared_broker: Server, topic: str, form: str, expected: str) -> None:
-    """kcat's letters and escapes; the delimiter ends a record, once."""
+    """A record is printed by a format of kcat's letters and escapes; the delimiter ends a record only once."""
     ours = shared_broker.bootstrap
     run("topics", "create", topic, "-p", 1, "-b", ours)
     producer = ck.Producer({"bootstrap.servers": ours, "log_level": 0})
@@ -357,11 +361,11 @@ def test_a_record_by_a_format(shared_broker: Server, topic: str, form: str, expe
 
 @pytest.mark.parametrize(
     ("form", "said"),
-    [("%t %q", "%q stands for nothing: the letters are %t %p %o %T %k %s %h %K %S %R %%"),
-     ("%", "% stands for nothing"), (r"%t\q", r"the escapes are \n, \t")],
+    [("%t %q", "%q is not a format letter: the letters are %t %p %o %T %k %s %h %K %S %R %%"),
+     ("%", "% is not a format letter"), (r"%t\q", r"the escapes are \n, \t")],
 )  # fmt: skip
 def test_a_format_that_is_none(form: str, said: str) -> None:
-    """An unknown letter or escape is wrong usage, told before a broker is asked."""
+    """An unknown letter or escape in a format is wrong usage, before a broker is asked."""
     done = run("consume", "t", "-f", form, "-b", "127.0.0.1:1")
     assert done.code == 2 and said in " ".join(done.err.split())
 
@@ -369,4 +373,4 @@ def test_a_format_that_is_none(form: str, said: str) -> None:
 @pytest.mark.parametrize("other", [["--key"], ["-K", ":"], ["--headers"], ["--json"]])
 def test_one_way_to_write_a_record(other: list[str]) -> None:
     done = run("consume", "t", "-f", "%s", *other, "-b", "127.0.0.1:1")
-    assert done.code == 2 and "both say how a record is written" in done.err
+    assert done.code == 2 and "both define how a record is written" in done.err

@@ -1,4 +1,4 @@
-"""`pybroker dump`: what files of a log directory hold, and where they are damaged, ours and Apache Kafka's."""
+"""`pybroker dump`: the contents of log directory files and their damage, ours and Apache Kafka's."""
 
 import json
 import struct
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from pybroker.cli import batches
+from pybroker.cli.files import batches
 from pybroker.core import crc32c
-from pybroker.protocol.compression import CODECS
+from pybroker.model import CODECS
 from pybroker.protocol.records import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, build_batch
 from tests.cli.conftest import Done, run
 from tests.harness import Server
@@ -30,14 +30,14 @@ def lines(done: Done) -> list[dict[str, Any]]:
 
 
 def damages(done: Done) -> list[tuple[int, str]]:
-    """(position, reason) of each damage that was told."""
+    """The (position, reason) of each damage that was printed."""
     told = [line.partition(" is damaged at byte ")[2].partition(": ") for line in done.err.splitlines()]
     return [(int(position), reason) for position, _, reason in told]
 
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Path:
-    """Five batches, one of each codec, with three records each, from offset 5."""
+    """A segment of five batches, one of each codec, with three records each, from offset 5."""
     path = tmp_path / LOG
     batches = (
         build_batch(
@@ -50,7 +50,7 @@ def segment(tmp_path: Path) -> Path:
 
 
 def test_a_segment_batch_by_batch(segment: Path) -> None:
-    """One line a batch for people, one object a batch for programs."""
+    """dump prints a segment as one line a batch for people, and one object a batch for programs."""
     out = run("dump", segment).out.splitlines()
     assert out[0].split()[:5] == ["POSITION", "FIRST", "LAST", "RECORDS", "BYTES"]
     assert [line.split()[5] for line in out[1:]] == list(CODECS)
@@ -61,7 +61,7 @@ def test_a_segment_batch_by_batch(segment: Path) -> None:
 
 
 def test_records_are_decompressed(segment: Path) -> None:
-    """--records shows every record of every codec; JSON has bytes that are no text in base64."""
+    """--records prints every record of every codec; JSON has bytes that are not text in base64."""
     for offset, batch in zip(range(5, 20, 3), lines(run("dump", segment, "--records", "--json")), strict=True):
         assert batch["records"] == [
             {
@@ -80,7 +80,7 @@ def test_records_are_decompressed(segment: Path) -> None:
 
 
 def test_flags_and_markers(tmp_path: Path) -> None:
-    """Transactions, their markers and LogAppendTime are told; timestamps that no calendar has stay numbers."""
+    """Transactions, control batches and LogAppendTime are shown; timestamps out of a calendar's range stay numbers."""
     marker = [(TIME_MS, struct.pack(">hh", 0, 1), struct.pack(">hi", 0, 3), [])]
     batches = [
         build_batch([(2**60, None, b"x" * 1000, [])], attributes=TRANSACTIONAL | LOG_APPEND_TIME, producer_id=1),
@@ -95,7 +95,8 @@ def test_flags_and_markers(tmp_path: Path) -> None:
 
 
 def test_every_flipped_byte_is_found(segment: Path) -> None:
-    """A bit flip anywhere in the last batch is a damage at its position, or at the one before its offset went back."""
+    """Every flipped bit in the last batch is found as damage at the batch's position, except in its offset and leader
+    epoch."""
     whole = segment.read_bytes()
     last = lines(run("dump", segment, "--json"))[-1]["position"]
     unchecked = set(range(last, last + 8)) | set(range(last + 12, last + 16))  # the offset and the leader's epoch
@@ -106,7 +107,7 @@ def test_every_flipped_byte_is_found(segment: Path) -> None:
 
 
 def test_every_cut_is_found(segment: Path) -> None:
-    """A segment that ends in the middle of its last batch says where that begins."""
+    """Every cut segment is found: dump gives the position at which the incomplete last batch begins."""
     whole = segment.read_bytes()
     last = lines(run("dump", segment, "--json"))[-1]["position"]
     for size in range(last + 1, len(whole)):
@@ -123,14 +124,14 @@ def test_every_cut_is_found(segment: Path) -> None:
         (b"\xff" * 100, "magic 255 where 2 is expected"),
         (
             struct.pack(">qiib", 20, 2**31 - 1, 0, 2) + bytes(60),
-            "a batch says it has 2147483659 bytes, and 77 are left",
+            "the batch's length is 2147483659 bytes, but 77 are left",
         ),
-        (struct.pack(">qiib", 20, -1, 0, 2) + bytes(60), "a batch says it has 11 bytes"),
+        (struct.pack(">qiib", 20, -1, 0, 2) + bytes(60), "the batch's length is 11 bytes"),
         (build_batch(RECORDS, base_offset=3), "offset 3 comes after offset 19"),
     ],
 )
 def test_tails_that_are_no_batches(segment: Path, tail: bytes, reason: str) -> None:
-    """What a crash or a disk leaves behind the last batch: its position and what is wrong with it."""
+    """A tail that is no batch, as a crash or a disk leaves it, is reported with its position and the reason."""
     size = segment.stat().st_size
     segment.write_bytes(segment.read_bytes() + tail)
     done = run("dump", segment)
@@ -139,7 +140,7 @@ def test_tails_that_are_no_batches(segment: Path, tail: bytes, reason: str) -> N
 
 
 def test_the_walk_goes_on_after_a_bad_crc(segment: Path) -> None:
-    """One damaged batch does not hide those after it."""
+    """dump goes on after a bad CRC: one damaged batch does not hide those after it."""
     data = bytearray(segment.read_bytes())
     data[70] ^= 1
     segment.write_bytes(data)
@@ -149,7 +150,7 @@ def test_the_walk_goes_on_after_a_bad_crc(segment: Path) -> None:
 
 
 def test_batches_larger_than_the_window(tmp_path: Path) -> None:
-    """A file is read a piece at a time; a batch that is larger than a piece is read whole."""
+    """A batch larger than dump's read window is read whole."""
     value = bytes(3 << 20)
     batches = [
         build_batch([(0, None, v, [])], base_offset=i) for i, v in enumerate((b"a", value, b"b", value, b"c"), 100)
@@ -175,7 +176,8 @@ INDEXES = {
 
 @pytest.mark.parametrize("name", INDEXES)
 def test_indexes(tmp_path: Path, name: str) -> None:
-    """Offsets are absolute; the room that Kafka keeps in a live index is no entry; what does not ascend is damage."""
+    """Index offsets are shown absolute; zeros that Kafka preallocates in a live index are no entry; entries that do not
+    ascend are damage."""
     layout, entries, told = INDEXES[name]
     path = tmp_path / name
     packed = [struct.pack(layout, *entry) for entry in entries]
@@ -201,7 +203,7 @@ def test_indexes(tmp_path: Path, name: str) -> None:
 
 
 def test_snapshots(tmp_path: Path) -> None:
-    """The producers of a snapshot; another version, CRC or count is damage."""
+    """A snapshot's producers are shown; another version, CRC or count is damage."""
     path = tmp_path / "00000000000000000009.snapshot"
     entry = struct.pack(">qhiqiqiq", 4000, 1, 9, 8, 2, TIME_MS, -1, -1)
     covered = struct.pack(">i", 1) + entry
@@ -215,7 +217,7 @@ def test_snapshots(tmp_path: Path) -> None:
 
 
 def test_checkpoints(tmp_path: Path) -> None:
-    """Both kinds of checkpoint, and what is wrong with those that are cut."""
+    """Both kinds of checkpoint are shown, and a truncated one is damage."""
     epochs = tmp_path / "leader-epoch-checkpoint"
     epochs.write_text("0\n2\n0 0\n3 17\n")
     assert run("dump", epochs).out == "epoch 0  start_offset 0\nepoch 3  start_offset 17\n"
@@ -235,7 +237,8 @@ def test_checkpoints(tmp_path: Path) -> None:
 def test_a_batch_of_many_records_takes_no_more_memory_than_it_is(
     tmp_path: Path, form: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few kilobytes of gzip may be a million records: they are written as they are read."""
+    """Memory stays bounded for a batch of many records: a few kilobytes of gzip may be a million records, which are
+    printed as they are decoded."""
     count = 40_000
     path = tmp_path / f"{0:020}.log"
     path.write_bytes(build_batch([(1000, None, b"", ())] * count, attributes=1))
@@ -259,7 +262,7 @@ def test_a_batch_of_many_records_takes_no_more_memory_than_it_is(
 
 @pytest.mark.parametrize("number", ["²", "--5", "-", "९", "9" * 5000, "1_0", "+1"])
 def test_checkpoints_with_what_is_no_number(tmp_path: Path, number: str) -> None:
-    """Wherever it stands it is damage, in a sentence."""
+    """A checkpoint field that is not a number is damage, in one sentence, in any place."""
     path = tmp_path / "recovery-point-offset-checkpoint"
     for text in (f"{number}\n0\n", f"0\n{number}\n", f"0\n1\nt {number} 0\n", f"0\n1\nt 0 {number}\n"):
         path.write_text(text)
@@ -268,7 +271,7 @@ def test_checkpoints_with_what_is_no_number(tmp_path: Path, number: str) -> None
 
 
 def test_several_files(segment: Path, tmp_path: Path) -> None:
-    """Each is headed by its name; the first that cannot be shown is refused before anything is."""
+    """Each of several files has its name as heading; if one cannot be shown, dump prints none."""
     other = tmp_path / "leader-epoch-checkpoint"
     other.write_text("0\n0\n")
     assert run("dump", segment, other).out.endswith(f"{other}:\n(empty)\n")
@@ -291,7 +294,7 @@ def directory(target: Server, topics: Callable[..., Done], topic: str) -> Path:
 
 
 def test_a_live_directory(directory: Path) -> None:
-    """Every file that a running broker keeps for a partition is whole, and the records are those that were sent."""
+    """A running broker's partition directory is whole: every file, and the records that were sent."""
     shown = [path for path in sorted(directory.iterdir()) if path.suffix != ".metadata"]
     assert run("dump", *shown).code == 0
     (log,) = directory.glob("*.log")

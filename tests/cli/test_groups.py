@@ -1,4 +1,4 @@
-"""`pybroker groups` against any broker: each test is what somebody types, and what they get to see."""
+"""`pybroker groups` against any broker: each test runs commands and checks their output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.rows import with_each
 
 @pytest.fixture
 def group(topic: str, target: Server, pybroker_: Command) -> str:
-    """A group of the topic's name that has read 10 records of each of 2 partitions, and has nobody in it now."""
+    """A group with the topic's name that has read 10 records of each of 2 partitions, and has no members now."""
     pybroker_("topics", "create", topic, "-p", 2)
     for partition in (0, 1):
         write(target.bootstrap, topic, 10, partition=partition)
@@ -29,7 +29,8 @@ def offsets(pybroker_: Command, group: str) -> list[int]:
 
 
 def test_a_group_at_work(pybroker_: Command, target: Server, topic: str) -> None:
-    """Its members, what each has, how far it is behind and, of ours, why it last rebalanced."""
+    """An active group shows its members, their partitions and lag and, on our broker, the reason of the last
+    rebalance."""
     pybroker_("topics", "create", topic, "-p", 3)
     write(target.bootstrap, topic, 5, partition=1)
     with Reader(target.bootstrap, topic, topic, **{"client.id": "worker", "group.instance.id": "w1"}) as reader:
@@ -53,7 +54,7 @@ def test_a_group_at_work(pybroker_: Command, target: Server, topic: str) -> None
 
 
 def test_a_name_is_shown_not_obeyed(pybroker_: Command, target: Server, topic: str) -> None:
-    """A group's name may hold what a terminal obeys: it is written so that one sees it; for programs as it is."""
+    """Control characters in a group's name are escaped for people and unchanged for programs."""
     group = f"{topic}\x1b[2J\n"
     pybroker_("topics", "create", topic)
     commit(target.bootstrap, group, topic, {0: 0})
@@ -64,7 +65,7 @@ def test_a_name_is_shown_not_obeyed(pybroker_: Command, target: Server, topic: s
 
 
 def test_how_far_a_group_is_behind(pybroker_: Command, target: Server, group: str) -> None:
-    """Lag grows with what nobody reads; of all groups, where none is named."""
+    """A group's lag grows with each unread record; without a name, every group is shown."""
     write(target.bootstrap, group, 7, partition=1)
     (described,) = [d for d in pybroker_("groups", "describe", "--json").json if d["group"] == group]
     assert described["lag"] == 7 and [p["lag"] for p in described["partitions"]] == [0, 7]
@@ -73,14 +74,15 @@ def test_how_far_a_group_is_behind(pybroker_: Command, target: Server, group: st
 
 
 def test_what_is_shown_of_a_group_fits_a_terminal(shared_broker: Server) -> None:
-    """80 columns hold a group of usual names with many partitions: a member is a number, and a lag has commas."""
+    """A group with many partitions fits into 80 columns: a member is shown as a number, and lag has commas."""
     ours = shared_broker.bootstrap
     topic, group = new_name("orders"), new_name("billing")
     assert run("topics", "create", topic, "-p", 30, "-b", ours).code == 0
     write(ours, topic, 1234)
     commit(ours, f"{group}-idle", topic, {0: 0})
     idle = run("groups", "describe", f"{group}-idle", "-b", ours).out.splitlines()
-    assert "Members 0  lag 1,234  " in idle[1] and idle[2] == "29 partitions have no commit, and no part in the lag"
+    assert "Members 0  lag 1,234  " in idle[1]
+    assert idle[2] == "29 partitions have no committed offset and do not count as lag"
     assert idle[-1].split() == [topic, "0", "0", "1234", "1,234", "-"]
     how = {"partition.assignment.strategy": "roundrobin", "client.id": "billing-worker"}
     with (
@@ -112,7 +114,7 @@ def test_what_is_shown_of_a_group_fits_a_terminal(shared_broker: Server) -> None
 def test_where_a_group_goes_on(
     shared_broker: Server, topic: str, target_options: list[str], expected: list[int]
 ) -> None:
-    """Each way to say where, shown first and done with --execute."""
+    """reset-offsets can go to each kind of position; it shows the result first and applies it with --execute."""
     ours = shared_broker.bootstrap
 
     def here(*arguments: object) -> list[int]:
@@ -133,9 +135,9 @@ def test_where_a_group_goes_on(
 
 
 def test_a_reset_is_shown_before_it_is_done(pybroker_: Command, group: str) -> None:
-    """Without --execute nothing changes, which standard error says; one partition can be named."""
+    """reset-offsets without --execute changes nothing and says so on standard error; it can reset one partition."""
     shown = pybroker_("groups", "reset-offsets", group, "--topic", f"{group}:1", "--to-earliest")
-    assert shown.code == 0 and shown.err == "Nothing was changed: --execute does it.\n"
+    assert shown.code == 0 and shown.err == "Nothing was changed: add --execute to set the offsets.\n"
     assert [line.split() for line in shown.out.splitlines()] == [
         ["TOPIC", "PARTITION", "OLD", "NEW"],
         [group, "1", "10", "0"],
@@ -147,7 +149,8 @@ def test_a_reset_is_shown_before_it_is_done(pybroker_: Command, group: str) -> N
 
 
 def test_offsets_go_to_a_file_and_back(pybroker_: Command, group: str) -> None:
-    """--export writes what --from-file reads; what lies out of range becomes the nearest, and is said."""
+    """--export writes offsets that --from-file reads; an offset out of range becomes the nearest valid one, with a
+    message."""
     saved = pybroker_("groups", "reset-offsets", group, "--all-topics", "--to-current", "--export").out
     assert saved == f"{group},0,10\n{group},1,10\n"
     pybroker_("groups", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute")
@@ -178,7 +181,7 @@ def test_nobody_s_offsets_are_moved_under_them(pybroker_: Command, target: Serve
 
 
 def test_a_group_s_end(pybroker_: Command, group: str) -> None:
-    """Deleted when asked twice; a group that is not there is an error, or with --if-exists none."""
+    """A group is deleted after a confirmation; a missing group is an error, unless --if-exists is given."""
     unsure = pybroker_("groups", "delete", group, stdin="n\n")
     assert unsure.code == 1 and "nothing was deleted" in unsure.err and offsets(pybroker_, group) == [10, 10]
     assert pybroker_("groups", "delete", group, stdin="y\n").out == f"Deleted group {group}.\n"
@@ -190,7 +193,7 @@ def test_a_group_s_end(pybroker_: Command, group: str) -> None:
 
 
 def test_a_group_can_begin_with_its_offsets(pybroker_: Command, target: Server, topic: str) -> None:
-    """A group that nobody was in yet is told where to begin; without a topic there is nothing to tell it of."""
+    """A new group can be given its first offsets with a topic; without a topic there are no partitions to set."""
     pybroker_("topics", "create", topic, "-p", 1)
     write(target.bootstrap, topic, 3)
     nothing = pybroker_("groups", "reset-offsets", topic, "--all-topics", "--to-earliest")
@@ -222,6 +225,6 @@ def test_a_group_can_begin_with_its_offsets(pybroker_: Command, target: Server, 
     ids=" ".join,
 )
 def test_wrong_usage_is_2(arguments: list[str]) -> None:
-    """What no broker has to be asked about ends with 2 and how to use it."""
+    """Wrong usage ends with 2 and the usage text, without asking a broker."""
     done = run("groups", *arguments)
     assert done.code == 2 and done.err.startswith("Usage: pybroker groups") and done.out == ""

@@ -1,4 +1,4 @@
-"""Commands that log in by a token: of a file, and of an endpoint whose secret is in a file or in the environment."""
+"""Commands that log in with a token: from a file, or from an endpoint with a secret from a file or the environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOW = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
 
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a listener where tokens of SIGNER's log in."""
+    """The address of a listener that accepts tokens of SIGNER."""
     directory = tmp_path_factory.mktemp("secured")
     keys = directory / "keys.json"
     keys.write_bytes(jwks(SIGNER))
@@ -40,7 +40,7 @@ def test_a_token_in_a_file(clients: str, tmp_path: Path) -> None:
     assert run("consume", "seasons", "--from-beginning", "--exit-at-end", *where).out == "spring\n"
     token.write_text(SIGNER.token(lives_s=-100))
     done = run("topics", "list", *where)
-    assert done.code == 1 and done.sentence.endswith("login: the token is not taken; the broker's log says why")
+    assert done.code == 1 and done.sentence.endswith("it did not accept the token; the reason is in the broker's log")
 
 
 def test_a_token_of_an_endpoint(clients: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`pybroker produce` against any broker: each test is what somebody pipes into it, and what another client reads."""
+"""`pybroker produce` against any broker: each test pipes input into it, and checks what another client reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.cli import lines
+from pybroker.cli.records import delimited
 from tests.cli.conftest import Command, run, start
 from tests.cli.members import stored
 from tests.harness import BrokerProcess, Server, until
@@ -24,7 +24,8 @@ def there(pybroker_: Command, topic: str) -> str:
 
 
 def test_each_line_is_a_record(pybroker_: Command, target: Server, there: str, tmp_path: Path) -> None:
-    """From standard input and from a file; the last line may lack its end, an empty one is an empty record."""
+    """Each line of standard input or a file is a record; the last line may lack its newline, and an empty line is an
+    empty record."""
     done = pybroker_("produce", there, stdin="one\n\nthree")
     assert (done.code, done.out, done.err) == (0, "", "")
     (tmp_path / "more").write_bytes(b"four\r\n")
@@ -34,7 +35,8 @@ def test_each_line_is_a_record(pybroker_: Command, target: Server, there: str, t
 
 
 def test_keys_headers_and_nulls(pybroker_: Command, target: Server, there: str) -> None:
-    """In the notation of Kafka's console producer, and the same for every record."""
+    """Keys, headers and nulls have the notation of Kafka's console producer; one header set may apply to every
+    record."""
     stdin = "a:1,b:NULL\tk1=v=1\nNO_HEADERS\tNULL=NULL\n\tk3=\n"
     done = pybroker_(
         "produce", there, "--headers", "-K", "=", "--null-value", "NULL", "-H", "from=x=y ", stdin=stdin
@@ -48,7 +50,7 @@ def test_keys_headers_and_nulls(pybroker_: Command, target: Server, there: str) 
 
 
 def test_any_byte_goes(pybroker_: Command, target: Server, there: str) -> None:
-    """A delimiter of one's own, or none: then the input is one record."""
+    """Any byte can be sent: with another delimiter, or with none, when the input is one record."""
     everything = bytes(range(256)) * 300
     assert pybroker_("produce", there, "-D", "", "-k", r"k\0\x01", stdin=everything).code == 0
     assert pybroker_("produce", there, "-D", r"\0\n", stdin=b"a\nb\0\nc\0\n").code == 0
@@ -59,7 +61,7 @@ def test_any_byte_goes(pybroker_: Command, target: Server, there: str) -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_every_codec(shared_broker: Server, topic: str, codec: str) -> None:
-    """What is compressed here is read there, and lies compressed on the disk."""
+    """Records of every codec are read here, and are compressed on the disk."""
     run("topics", "create", topic, "-p", 1, "-b", shared_broker.bootstrap)
     line = "x" * 100
     done = run("produce", topic, "-z", codec, "-b", shared_broker.bootstrap, stdin=f"{line}\n" * 1000)
@@ -69,7 +71,7 @@ def test_every_codec(shared_broker: Server, topic: str, codec: str) -> None:
 
 
 def test_where_records_go(pybroker_: Command, target: Server, topic: str) -> None:
-    """To a partition that is named, or where Java's hash of the key says: `coffee` goes to 1 of 3."""
+    """Records go to a named partition, or to that of Java's hash of the key: `coffee` goes to 1 of 3."""
     pybroker_("topics", "create", topic, "-p", 3)
     pybroker_("produce", topic, "-p", 2, "--acks", "1", stdin="fixed\n")
     pybroker_("produce", topic, "-K", ":", "--acks", "0", stdin="coffee:hot\n")
@@ -80,7 +82,7 @@ def test_where_records_go(pybroker_: Command, target: Server, topic: str) -> Non
 
 
 def test_json_lines(pybroker_: Command, target: Server, topic: str) -> None:
-    """All of a record on a line; text, bytes, null, headers, time and place."""
+    """A JSON line has every part of a record: text, bytes, null, headers, timestamp and partition."""
     pybroker_("topics", "create", topic, "-p", 2)
     stdin = """\
 {"key": "é", "value": {"base64": "AP8="}, "headers": [["h", null], ["h", "x"]], "timestamp": 1700000000000}
@@ -121,7 +123,7 @@ def test_json_lines(pybroker_: Command, target: Server, topic: str) -> None:
     ],
 )
 def test_json_that_is_no_record(shared_broker: Server, topic: str, line: str, why: str) -> None:
-    """The line that is none is told by its number, with what is wrong; those before it are stored."""
+    """A line that is no valid JSON record is reported with its number and the fault; records before it are stored."""
     run("topics", "create", topic, "-p", 1, "-b", shared_broker.bootstrap)
     done = run("produce", topic, "--json", "-b", shared_broker.bootstrap, stdin=f'{{"value": "good"}}\n{line}\n')
     assert done.code == 1 and done.sentence.startswith("line 2 ") and why in done.sentence, done.err
@@ -130,7 +132,7 @@ def test_json_that_is_no_record(shared_broker: Server, topic: str, line: str, wh
 
 
 def test_text_that_is_no_record(pybroker_: Command, target: Server, there: str) -> None:
-    """A line without its key, or its headers, is told by its number."""
+    """A line without its key or headers is reported with its number."""
     for options, line, why in (
         (["-K", "="], "no key", "'='"),
         (["--headers"], "no headers", "tab"),
@@ -143,7 +145,7 @@ def test_text_that_is_no_record(pybroker_: Command, target: Server, there: str) 
 
 
 def test_a_topic_that_is_not_there(pybroker_: Command, target: Server, topic: str) -> None:
-    """A name that was mistyped becomes no topic, unless that is asked for."""
+    """A topic that does not exist, as with a typo, is created only on request."""
     done = pybroker_("produce", topic, stdin="x\n")
     assert done.code == 1 and done.sentence == f"topic {topic} does not exist; with --create the broker may make it"
     assert pybroker_("topics", "describe", topic).code == 1
@@ -154,7 +156,8 @@ def test_a_topic_that_is_not_there(pybroker_: Command, target: Server, topic: st
 
 
 def test_a_record_that_is_too_large(pybroker_: Command, target: Server, there: str) -> None:
-    """Refused here, or by the broker: which line it was, and how many are stored."""
+    """A record that is too large, for the client or the broker, is reported with its line and the number of stored
+    records."""
     done = pybroker_("produce", there, stdin=b"a\nb\n" + bytes(2_000_000) + b"\nc\n")
     assert done.code == 1 and done.sentence.startswith("line 3: a record of 20000")
     assert done.sentence.endswith("(stored before it: 2)")
@@ -165,14 +168,14 @@ def test_a_record_that_is_too_large(pybroker_: Command, target: Server, there: s
 
 
 def test_a_line_without_an_end(pybroker_: Command, there: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read from a pipe is bounded, whatever is written into it."""
-    monkeypatch.setattr(lines, "RECORD_BYTES_MAX", 1 << 20)
+    """A line without an end is limited in size."""
+    monkeypatch.setattr(delimited, "RECORD_BYTES_MAX", 1 << 20)
     done = pybroker_("produce", there, stdin=b"ok\n" + bytes((1 << 20) + 100_000))
     assert done.code == 1 and done.sentence.startswith("record 2 of the input is longer than 1048576 bytes")
 
 
 def test_a_record_leaves_as_it_is_typed(target: Server, there: str) -> None:
-    """Nobody waits for the end of the input; Ctrl-C sends what was read, and ends with 130."""
+    """A record is sent as soon as it is typed; Ctrl-C sends the records that were read, and ends with 130."""
     typing = start("produce", there, "-b", target.bootstrap)
     assert typing.stdin
     typing.stdin.write(b"hello\n")
@@ -187,7 +190,7 @@ def test_a_record_leaves_as_it_is_typed(target: Server, there: str) -> None:
 
 
 def test_the_broker_dies(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
-    """What was not acknowledged when the time is over is counted, and the exit code is 1."""
+    """A broker that dies makes produce count unacknowledged records at the timeout, and end with 1."""
     broker = start_broker()
     run("topics", "create", topic, "-p", 1, "-b", broker.bootstrap)
     sending = start("produce", topic, "-b", broker.bootstrap, "--timeout", "3")
@@ -203,7 +206,7 @@ def test_the_broker_dies(start_broker: Callable[..., BrokerProcess], topic: str)
 
 
 def test_progress_on_a_terminal(shared_broker: Server, topic: str) -> None:
-    """A long run shows its figures where somebody watches, on standard error; a short one shows nothing."""
+    """A long run shows its progress on standard error, if that is a terminal; a short one shows none."""
     run("topics", "create", topic, "-p", 1, "-b", shared_broker.bootstrap)
     controller, terminal = os.openpty()
     sending = start("produce", topic, "-b", shared_broker.bootstrap, stderr=terminal)
@@ -244,13 +247,14 @@ def test_progress_on_a_terminal(shared_broker: Server, topic: str) -> None:
     ids=" ".join,
 )
 def test_wrong_usage_is_2(arguments: list[str]) -> None:
-    """What no broker has to be asked about ends with 2 and how to use it."""
+    """Wrong usage ends with 2 and the usage text, without asking a broker."""
     done = run("produce", *arguments)
     assert done.code == 2 and done.err.startswith("Usage: pybroker produce") and done.out == ""
 
 
 def test_a_secret_is_no_argument() -> None:
-    """Whoever is on this machine sees arguments (ps): nothing is sent, and where it belongs is said."""
+    """A secret among the arguments, which every user of the machine can see with ps, is refused with the right place
+    for it."""
     for command in (["produce", "t"], ["consume", "t"]):
         done = run(*command, "-X", "sasl.password=hunter2", "-b", "127.0.0.1:1", stdin="")
         assert done.code == 2 and "hunter2" not in done.err
@@ -260,7 +264,7 @@ def test_a_secret_is_no_argument() -> None:
 
 
 def test_a_wrong_setting_is_2() -> None:
-    """A setting that the producer has not, or a value that it does not take: one sentence, and the nearest name."""
+    """A setting that the producer lacks, or a value that it refuses, is one sentence with the nearest name."""
     done = run("produce", "t", "-X", "lingerms=5", "-b", "127.0.0.1:1", stdin="")
     assert done.code == 2 and "did you mean linger.ms?" in done.sentence
     done = run("produce", "t", "-X", "linger.ms=soon", "-b", "127.0.0.1:1", stdin="")

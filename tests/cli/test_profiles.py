@@ -1,4 +1,4 @@
-"""--profile: a cluster and its settings under a name, in a file."""
+"""--profile: a cluster and its settings, by name, in a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Write the file of profiles, where PYBROKER_CONFIG says."""
+    """Write the profiles file to the path in PYBROKER_CONFIG."""
     file = tmp_path / "config.toml"
     monkeypatch.setenv("PYBROKER_CONFIG", str(file))
 
@@ -31,7 +31,8 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 def test_a_profile_says_where(
     write: Write, shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its name on the command line or in the environment; what is typed wins, and it over the other variable."""
+    """A profile, from the command line or the environment, gives the address. An address on the command line wins over
+    it, and it wins over PYBROKER_BOOTSTRAP_SERVER."""
     nobody = f"{HOST}:{free_port()}"
     write(f'[profiles.here]\nbootstrap.servers = "{shared_broker.bootstrap}"\n'
           f'[profiles.nowhere]\n"bootstrap.servers" = ["{nobody}"]\n')  # fmt: skip
@@ -46,7 +47,7 @@ def test_a_profile_says_where(
 
 
 def test_a_profile_has_settings(write: Write, shared_broker: Server, topic: str) -> None:
-    """produce and consume go by those that are theirs; an option that is typed wins, and so does -X."""
+    """A profile has settings: produce and consume use their own; options and -X on the command line win."""
     write(f'[profiles.p]\nbootstrap.servers = "{shared_broker.bootstrap}"\ncompression.type = "gzip"\nacks = 1\n'
           'enable.idempotence = false\nfetch.max.bytes = 99999\ngroup.id = "mine"\nauto.offset.reset = "latest"\n'
           "enable.auto.commit = true\n")  # fmt: skip
@@ -75,23 +76,23 @@ def test_a_profile_has_settings(write: Write, shared_broker: Server, topic: str)
         ("", "has no profile 'p': it has none"),
         ("[profiles.q]\n[profiles.a]\n", "has no profile 'p': it has a, q"),
         ("[profiles\n", "is not TOML: "),
-        ("profiles = 3\n", "has 'profiles' that are not tables such as [profiles.production]"),
+        ("profiles = 3\n", "has 'profiles' that is not a table of tables such as [profiles.production]"),
         ("[profiles.p]\nfetch.max.byte = 1\n", "'fetch.max.byte' is no setting of a client; did you mean fetch.max"),
         ("[profiles.p]\nfetch.max.bytes = 'many'\n", "fetch.max.bytes = 'many' (profile p ("),
-        ("[profiles.p]\nfetch.max.bytes = 1979-05-27\n", "fetch.max.bytes is neither text nor a number"),
+        ("[profiles.p]\nfetch.max.bytes = 1979-05-27\n", "fetch.max.bytes must be text, a number"),
         ("[profiles.p]\nsecurity.protocol = 'MAGIC'\n", "takes one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
         ("[profiles.p]\nbootstrap.servers = 'a:b'\n", "'a:b'"),
     ],
 )  # fmt: skip
 def test_a_profile_that_is_none(write: Write, text: str, said: str) -> None:
-    """One sentence with the file, before anybody is asked; code 2."""
+    """An invalid profile is one sentence with the file, before a broker is asked; code 2."""
     file = write(text)
     done = run("topics", "list", "--profile", "p")
     assert done.code == 2 and said in done.err and (str(file) in done.err or "bootstrap" in done.err)
 
 
 def test_no_file(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is looked for: PYBROKER_CONFIG, or the user's directory of configurations."""
+    """A missing profiles file is reported with its path: PYBROKER_CONFIG, or the user's configuration directory."""
     done = run("topics", "list", "--profile", "p")
     assert done.code == 2
     assert done.sentence == f"the file of profiles {tmp_path}/config.toml cannot be read: no such file or directory"
@@ -105,7 +106,7 @@ def test_no_file(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
 def test_a_secret_is_its_owners_alone(write: Write, mode: int) -> None:
-    """A file with a password that others can read is refused, with what makes it right."""
+    """A file with a password that others can read is refused, with the command that corrects it."""
     text = "[profiles.p]\nsasl.password = 'hunter2'\n"
     file = write(text, mode)
     done = run("topics", "list", "--profile", "p")

@@ -1,4 +1,4 @@
-"""`pybroker quotas`, as somebody types it."""
+"""`pybroker quotas` on the command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quotas(broker: BrokerProcess) -> Iterator[object]:
 
 def test_quotas_are_set_listed_and_deleted(quotas) -> None:  # type: ignore[no-untyped-def]
     done = quotas("set", "--user", "ann", "producer_byte_rate=1e6", "request_percentage=12.5")
-    assert done.out == "Set of user ann: producer_byte_rate=1000000, request_percentage=12.5.\n"
+    assert done.out == "Set for user ann: producer_byte_rate=1000000, request_percentage=12.5.\n"
     assert quotas("set", "--user-defaults", "--client", "c", "consumer_byte_rate=5").code == 0
     assert quotas("set", "--ip-defaults", "connection_creation_rate=10").code == 0
     assert [line.split() for line in quotas("list").out.splitlines()[1:]] == [
@@ -40,25 +40,25 @@ def test_quotas_are_set_listed_and_deleted(quotas) -> None:  # type: ignore[no-u
     assert quotas("list", "--client", "c", "--json").json == [
         {"entity": {"user": None, "client-id": "c"}, "quotas": {"consumer_byte_rate": 5.0}}
     ]
-    assert quotas("delete", "--user", "ann", "request_percentage").out == "Deleted of user ann: request_percentage.\n"
-    assert quotas("delete", "--user", "ann").out == "Deleted of user ann: producer_byte_rate.\n"
+    assert quotas("delete", "--user", "ann", "request_percentage").out == "Deleted for user ann: request_percentage.\n"
+    assert quotas("delete", "--user", "ann").out == "Deleted for user ann: producer_byte_rate.\n"
     done = quotas("delete", "--user", "ann")
-    assert (done.code, done.out) == (0, "There are no such quotas of user ann.\n")
+    assert (done.code, done.out) == (0, "There are no such quotas for user ann.\n")
     assert len(quotas("list", "--json").json) == 2
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["set", "producer_byte_rate=1"], "say whose quotas"),
+        (["set", "producer_byte_rate=1"], "name the entity: --user"),
         (["set", "--user", "a", "--user-defaults", "producer_byte_rate=1"], "not both"),
-        (["set", "--user", "a", "speed=1"], "'speed' is no quota"),
-        (["set", "--user", "a", "producer_byte_rate=fast"], "'fast', which is no number"),
+        (["set", "--user", "a", "speed=1"], "'speed' is not a quota"),
+        (["set", "--user", "a", "producer_byte_rate=fast"], "'fast', which is not a number"),
         (["set", "--user", "a", "producer_byte_rate"], "is not NAME=VALUE"),
-        (["set", "--user", "a", "--ip", "::1", "producer_byte_rate=1"], "an ip is an entity by itself"),
-        (["set", "--user", "", "producer_byte_rate=1"], "has no name"),
+        (["set", "--user", "a", "--ip", "::1", "producer_byte_rate=1"], "an ip cannot be combined with a user"),
+        (["set", "--user", "", "producer_byte_rate=1"], "has an empty name"),
         (["set", "--user", "User:a", "speed=1"], "users are named without 'User:': this one logs in as User:a"),
-        (["delete", "--user", "a", "speed"], "'speed' is no quota"),
+        (["delete", "--user", "a", "speed"], "'speed' is not a quota"),
     ],
 )
 def test_mistakes(quotas, words: list[str], told: str) -> None:  # type: ignore[no-untyped-def]
@@ -68,4 +68,4 @@ def test_mistakes(quotas, words: list[str], told: str) -> None:  # type: ignore[
 
 def test_what_the_broker_refuses(quotas) -> None:  # type: ignore[no-untyped-def]
     done = quotas("set", "--ip", "nowhere", "connection_creation_rate=1")
-    assert done.code == 1 and "'nowhere' is no IP address" in done.err
+    assert done.code == 1 and "'nowhere' is not an IP address" in done.err

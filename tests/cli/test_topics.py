@@ -1,4 +1,4 @@
-"""`pybroker topics` against any broker: each test is what somebody types, and what they get to see."""
+"""`pybroker topics` against any broker: each test runs commands and checks their output."""
 
 import socket
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Topics = Callable[..., Done]
 
 
 def test_a_topic_from_its_creation_to_its_end(topics: Topics, topic: str) -> None:
-    """Created, listed, described, grown, deleted: each says in a sentence what it did."""
+    """A topic is created, listed, described, given more partitions and deleted; each command prints one sentence."""
     created = topics("create", topic, "--partitions", 3, "--replication-factor", 1, "--config", "retention.ms=3600000")
     assert created.code == 0 and created.out == f"Created topic {topic}: partitions 3, replicas 1.\n"
     listed = [line.split() for line in topics("list").out.splitlines()]
@@ -28,7 +28,7 @@ def test_a_topic_from_its_creation_to_its_end(topics: Topics, topic: str) -> Non
 
 
 def test_describe_tells_leaders_offsets_and_configs(topics: Topics, topic: str, target: Server) -> None:
-    """The offsets of each partition are those that were written; only configs that differ are shown."""
+    """describe shows leaders, the offsets of each partition, and only configs that differ from defaults."""
     topics("create", topic, "-p", 2, "-r", 1, "-c", "segment.bytes=1048576", "-c", "cleanup.policy=compact")
     producer = Producer({"bootstrap.servers": target.bootstrap})
     for number in range(7):
@@ -46,14 +46,14 @@ def test_describe_tells_leaders_offsets_and_configs(topics: Topics, topic: str, 
 
 
 def test_create_says_what_the_broker_chose(topics: Topics, topic: str) -> None:
-    """Without numbers the broker's own defaults hold, and are told."""
+    """create without numbers uses the broker's defaults, and prints them."""
     made = topics("create", topic, "--json").json
     assert made["name"] == topic and made["created"] is True and made["replication_factor"] == 1
     assert len(topics("describe", topic, "--json").json[0]["partitions"]) == made["partitions"]
 
 
 def test_a_topic_that_exists(topics: Topics, topic: str) -> None:
-    """A second creation fails, unless --if-not-exists says that this is fine."""
+    """A topic that exists cannot be created again, unless --if-not-exists is given."""
     topics("create", topic, "-p", 1)
     again = topics("create", topic, "-p", 1)
     assert again.code == 1 and topic in again.sentence and "exists" in again.sentence
@@ -63,7 +63,7 @@ def test_a_topic_that_exists(topics: Topics, topic: str) -> None:
 
 
 def test_a_topic_that_does_not_exist(topics: Topics, topic: str) -> None:
-    """Each command that needs one says so; --if-exists makes a deletion of none a success."""
+    """A topic that does not exist is an error of each command; deletion with --if-exists succeeds."""
     for arguments in (["describe", topic], ["alter", topic, "-p", "9"], ["delete", topic, "--yes"]):
         done = topics(*arguments)
         assert done.code == 1 and done.sentence
@@ -73,7 +73,7 @@ def test_a_topic_that_does_not_exist(topics: Topics, topic: str) -> None:
 
 
 def test_a_deletion_is_asked_for(topics: Topics, topic: str) -> None:
-    """Without --yes a person is asked, and nothing happens unless the answer is yes."""
+    """delete asks a person without --yes, and does nothing unless the answer is yes."""
     topics("create", topic)
     for answer in ("n\n", "", "\n"):
         refused = topics("delete", topic, stdin=answer)
@@ -84,7 +84,7 @@ def test_a_deletion_is_asked_for(topics: Topics, topic: str) -> None:
 
 
 def test_what_a_broker_refuses_is_one_sentence(topics: Topics, topic: str) -> None:
-    """Names, configs and counts that no broker takes: exit code 1, the broker's reason, no traceback."""
+    """A broker's refusal of a name, config or count is one sentence: exit code 1, the reason, no traceback."""
     topics("create", topic, "-p", 3)
     for arguments in (
         ["create", "bad/name"],
@@ -102,7 +102,7 @@ def test_what_a_broker_refuses_is_one_sentence(topics: Topics, topic: str) -> No
 
 
 def test_internal_topics_are_hidden(topics: Topics) -> None:
-    """They are listed on demand, and never by default."""
+    """Internal topics are listed on request only."""
     shown = {entry["name"] for entry in topics("list", "--json").json}
     everything = topics("list", "--internal", "--json").json
     assert shown == {entry["name"] for entry in everything if not entry["internal"]}
@@ -124,25 +124,25 @@ def test_internal_topics_are_hidden(topics: Topics) -> None:
     ],
 )
 def test_wrong_usage_is_2(arguments: list[str]) -> None:
-    """What no broker has to be asked about ends with 2 and how to use it."""
+    """Wrong usage ends with 2 and the usage text, without asking a broker."""
     done = run("topics", *arguments)
     assert done.code == 2 and done.err.startswith("Usage: pybroker topics") and done.out == ""
 
 
 def test_a_number_that_is_none() -> None:
-    """It is called what it is, and not click's "integer range"."""
+    """An invalid number is described plainly, and not as click's "integer range"."""
     assert "'x' is not a valid integer." in run("topics", "create", "t", "--partitions", "x").err
 
 
 def test_nobody_is_there() -> None:
-    """As a process: one sentence with the address, and 1."""
+    """An unreachable broker ends the process with one sentence with the address, and 1."""
     address = f"127.0.0.1:{free_port()}"
     done = run_process("topics", "list", "-b", address)
     assert done.code == 1 and done.sentence == f"could not reach {address}: connection refused"
 
 
 def test_the_timeout_is_the_user_s() -> None:
-    """A port that accepts and says nothing does not hang the command."""
+    """The user's timeout applies: a port that accepts and never answers does not hang the command."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         done = run("topics", "list", "--timeout", "0.2", "-b", f"127.0.0.1:{listener.getsockname()[1]}")
     assert done.code == 1 and "in 0.2 s" in done.sentence

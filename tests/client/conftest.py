@@ -1,4 +1,4 @@
-"""The brokers that our client is tried against: ours, and Apache Kafka's."""
+"""The brokers that our client is tested against: ours, and Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from tests.harness import Server
 from tests.java.peers import each_peer
 
 
-@pytest.fixture(params=["pybroker", *each_peer(long=["kafka391"])], scope="module")  # 4.1.1 does the same
+@pytest.fixture(params=["pybroker", *each_peer(long=["kafka391"])], scope="module")  # 4.1.1 behaves the same
 def target(target: Server) -> Server:
     return target

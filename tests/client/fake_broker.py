@@ -1,4 +1,4 @@
-"""A broker of one node that a test has answer what it likes."""
+"""A broker of one node whose answers a test chooses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Answers = dict[str, Callable[[Any], Any]]
 
 
 class Reset(Exception):
-    """The connection is reset here."""
+    """Raised to reset the connection."""
 
 
 class FakeBroker(threading.Thread):
-    """A broker of one node that answers each API as it is told, at the versions that it is told."""
+    """A broker of one node with the given answer and version of each API."""
 
     def __init__(self, answers: Answers, versions: dict[str, int]) -> None:
         super().__init__(daemon=True)
@@ -61,7 +61,7 @@ class FakeBroker(threading.Thread):
             connection.close()
 
     def sent(self, name: str) -> None:
-        """An answer is on its way."""
+        """Called after an answer was sent."""
 
     def close(self) -> None:
         self._listener.close()

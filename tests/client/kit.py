@@ -1,4 +1,4 @@
-"""What the tests of producers and consumers say often."""
+"""Helpers for the tests of producers and consumers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pybroker.client.admin import Admin
-from pybroker.client.consumer import Consumer, Record
-from pybroker.client.network import Network
-from pybroker.client.producer import Producer
+from pybroker.client.consuming.consumer import Consumer, Record
+from pybroker.client.net.network import NetworkClient
+from pybroker.client.producing.producer import Producer
 from tests.harness import Server, until
 
 WAIT_S = 30.0
@@ -34,10 +34,10 @@ def fill(
         delivery.result(0)
 
 
-def find_nobody(network: Network) -> None:
-    """Have a client look for its broker, and wait until it knows that nobody is there: only then can it say so."""
+def find_nobody(network: NetworkClient) -> None:
+    """Have a client look for its broker, and wait until the attempt has failed: errors name the failure only then."""
     network.refresh_soon()
-    until("nobody was found", lambda: network.failure is not None)
+    until("the look-up failed", lambda: network.failure is not None)
 
 
 def consumer_of(server: Server, topic: str, partitions: int = 1, **settings: Any) -> Consumer:
@@ -49,7 +49,7 @@ def consumer_of(server: Server, topic: str, partitions: int = 1, **settings: Any
 
 
 def read(consumer: Consumer, count: int, **how: Any) -> list[Record]:
-    """The next `count` records; AssertionError if they do not come, or more do."""
+    """Read the next `count` records; AssertionError if fewer arrive in time, or more."""
     found: list[Record] = []
     deadline_s = time.monotonic() + WAIT_S
     while len(found) < count:

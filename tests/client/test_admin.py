@@ -1,4 +1,5 @@
-"""Admin against brokers that run, ours and Apache Kafka's: each test is a question or a change, and what comes back."""
+"""Admin against running brokers, ours and Apache Kafka's: each test makes requests or changes and checks the
+results."""
 
 from __future__ import annotations
 
@@ -37,14 +38,14 @@ def refused(code: int) -> pytest.RaisesExc[KafkaError]:
 
 
 def test_the_cluster_and_its_disks(admin: Admin, target: Server, topic: str) -> None:
-    """Who is there, and how many bytes each partition takes in which directory."""
+    """Admin describes the cluster's brokers, and the size of each partition in each log dir."""
     admin.create_topic(topic, partitions=2)
     write(target.bootstrap, topic, 100)
     cluster = admin.describe_cluster()
     nodes, ports = {node.id for node in cluster.nodes}, sorted(node.port for node in cluster.nodes)
     assert cluster.id and cluster.controller in nodes and ports == sorted(target.ports)
     assert {node.host for node in cluster.nodes} == {"127.0.0.1"}
-    # Kafka shows a partition here once its log is made, which may be after it has a leader.
+    # Kafka lists a partition here once its log exists, which may be after it has a leader.
     count = 2 * len(nodes)
     until("all replicas lie somewhere", lambda: sum(len(d.replicas) for d in admin.log_dirs(topics=[topic])) == count)
     log_dirs = admin.log_dirs(topics=[topic])
@@ -59,7 +60,7 @@ def test_the_cluster_and_its_disks(admin: Admin, target: Server, topic: str) -> 
 
 
 def test_a_change_shows_at_once(admin: Admin, topic: str) -> None:
-    """What was created, grown, altered or deleted is there, or gone, for the next question."""
+    """A change is visible at once: created, altered and deleted topics show in the next request."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     admin.create_topic(topic, partitions=1)
     assert len(admin.topics([topic])[0].partitions) == 1
@@ -72,7 +73,8 @@ def test_a_change_shows_at_once(admin: Admin, topic: str) -> None:
 
 
 def test_records_are_cut_off(admin: Admin, target: Server, topic: str) -> None:
-    """The front of one partition goes, all of another; past the end nothing goes."""
+    """Records are deleted up to an offset in one partition, and all in another; an offset past the end deletes
+    nothing."""
     admin.create_topic(topic, partitions=2)
     for partition in (0, 1):
         write(target.bootstrap, topic, 10, partition=partition)
@@ -88,7 +90,8 @@ def test_records_are_cut_off(admin: Admin, target: Server, topic: str) -> None:
 
 
 def test_configs_are_altered_one_by_one(admin: Admin, topic: str) -> None:
-    """Set, appended to, taken from and deleted: the others stay, and a refused one changes none."""
+    """Configs are altered one by one: set, appended to, subtracted from and deleted; others stay, and a refused change
+    alters none."""
     admin.create_topic(topic, configs={"segment.bytes": "2097152"})
     resource = ConfigResource(ResourceType.TOPIC, topic)
     names = ["cleanup.policy", "retention.ms", "segment.bytes"]
@@ -125,7 +128,7 @@ def test_configs_are_altered_one_by_one(admin: Admin, topic: str) -> None:
 
 
 def test_brokers_have_configs_too(admin: Admin) -> None:
-    """One broker's own, and the default of all of them; a broker that is not there is said so."""
+    """Brokers have configs of their own, and a default for all; a broker that does not exist is an error."""
     node = admin.describe_cluster().nodes[0]
     everyone, one = ConfigResource(ResourceType.BROKER, ""), ConfigResource(ResourceType.BROKER, str(node.id))
 
@@ -147,7 +150,8 @@ def test_brokers_have_configs_too(admin: Admin) -> None:
 
 
 def test_a_group_from_its_first_offset_to_its_end(admin: Admin, target: Server, topic: str) -> None:
-    """Offsets are set before anybody is in it; a member shows with what it has; the end waits until it is gone."""
+    """A group from its first offset to its end: offsets are set before it has members; a member shows with its
+    partitions; deletion waits until it has left."""
     admin.create_topic(topic, partitions=2)
     write(target.bootstrap, topic, 20)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -179,7 +183,7 @@ def test_a_group_from_its_first_offset_to_its_end(admin: Admin, target: Server, 
 
 
 def test_what_there_is_none_of(admin: Admin, topic: str) -> None:
-    """Names that nobody knows: a code that a program can use, and a sentence."""
+    """A missing topic, group or broker is an error with a code for programs, and a sentence."""
     with refused(errors.UNKNOWN_TOPIC_OR_PARTITION):
         admin.topics([topic])
     with refused(errors.UNKNOWN_TOPIC_OR_PARTITION):
@@ -193,7 +197,7 @@ def test_what_there_is_none_of(admin: Admin, topic: str) -> None:
 
 
 def test_a_time_is_an_offset(admin: Admin, target: Server, topic: str) -> None:
-    """The first record at or after a time; none is that late."""
+    """A timestamp gives the offset of the first record at or after it, or none if all are older."""
     admin.create_topic(topic, partitions=1)
     base_ms = int(time.time() * 1000)
     for hour in range(3):
@@ -206,7 +210,8 @@ def test_a_time_is_an_offset(admin: Admin, target: Server, topic: str) -> None:
 @pytest.mark.java
 @pytest.mark.xdist_group("kafka411")
 def test_a_group_of_the_newer_protocol(kafka411: Server, topic: str) -> None:
-    """Members that the broker assigns to (KIP-848) are listed and described as the others are."""
+    """A group of the newer protocol, whose members the broker assigns (KIP-848), is listed and described as others
+    are."""
     with Admin(kafka411.bootstrap) as admin:
         admin.create_topic(topic, partitions=2)
         with Reader(kafka411.bootstrap, topic, topic, **{"group.protocol": "consumer", "client.id": "new"}):

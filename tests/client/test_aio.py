@@ -1,4 +1,4 @@
-"""The twins for asyncio: they wait without standing in the way of the event loop, and lose nothing when cancelled."""
+"""The asyncio clients: they wait without blocking the event loop, and lose nothing when cancelled."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 import pytest
 
 from pybroker import errors
-from pybroker.client.aio import AsyncProducer
-from pybroker.client.aio_consumer import AsyncConsumer
-from pybroker.client.committed import OffsetAndMetadata
+from pybroker.client.aio.consumer import AsyncConsumer
+from pybroker.client.aio.producer import AsyncProducer
+from pybroker.client.consuming.committed_offsets import OffsetAndMetadata
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from tests.client.kit import WAIT_S, create, find_nobody, read_all
-from tests.harness import BrokerProcess, Server
+from tests.harness import BrokerProcess, Server, looked
 
 
 async def test_there_and_back(target: Server, topic: str) -> None:
-    """What is awaited is stored, and read again: by record, as columns, in a loop."""
+    """Awaited records are stored, and read again: by record, as columns, in a loop."""
     create(target, topic)
     tp = TopicPartition(topic, 0)
     async with AsyncProducer(bootstrap_servers=target.bootstrap) as producer:
@@ -48,7 +48,7 @@ async def test_there_and_back(target: Server, topic: str) -> None:
 
 
 async def test_a_group(target: Server, topic: str) -> None:
-    """Subscribed and committed as by the consumer that waits by itself."""
+    """An AsyncConsumer in a group subscribes and commits as a Consumer does."""
     create(target, topic)
     tp = TopicPartition(topic, 0)
     async with AsyncProducer(bootstrap_servers=target.bootstrap) as producer:
@@ -62,7 +62,7 @@ async def test_a_group(target: Server, topic: str) -> None:
 
 
 async def test_the_loop_goes_on(shared_broker: Server, topic: str) -> None:
-    """While a poll waits, other tasks run; what comes in ends the wait at once."""
+    """The loop goes on while a poll waits: other tasks run, and a new record ends the wait at once."""
     create(shared_broker, topic)
     async with (
         AsyncConsumer(bootstrap_servers=shared_broker.bootstrap) as consumer,
@@ -71,17 +71,15 @@ async def test_the_loop_goes_on(shared_broker: Server, topic: str) -> None:
         await consumer.assign([(topic, 0)])
         await consumer.position((topic, 0))
         polling = asyncio.create_task(consumer.poll(30_000))
-        ticks = 0
-        while ticks < 20:
-            await asyncio.sleep(0.005)
-            ticks += 1
+        for _ in range(20):
+            await looked()
         assert not polling.done()
         await (await producer.send(topic, b"now"))
         assert [r.value for r in await asyncio.wait_for(polling, WAIT_S)] == [b"now"]
 
 
 async def test_a_cancelled_poll_loses_nothing(shared_broker: Server, topic: str) -> None:
-    """Polls that are cancelled at any moment and polls that are not return each record once, in order."""
+    """A cancelled poll loses nothing: polls with and without cancellation return each record once, in order."""
     create(shared_broker, topic)
     async with AsyncProducer(bootstrap_servers=shared_broker.bootstrap) as producer:
         await producer.send_columns(topic, [b"%d" % n for n in range(2000)])
@@ -101,7 +99,7 @@ async def test_a_cancelled_poll_loses_nothing(shared_broker: Server, topic: str)
 
 
 async def test_what_is_refused() -> None:
-    """Errors are those of the clients that wait by themselves."""
+    """Refused calls raise the errors of the blocking clients."""
     async with AsyncProducer(bootstrap_servers="127.0.0.1:1", max_block_ms=200) as producer:
         find_nobody(producer.producer._network)
         with pytest.raises(KafkaError, match="no metadata of topic 't'") as caught:
@@ -113,7 +111,8 @@ async def test_what_is_refused() -> None:
 
 
 async def test_tasks_do_not_wait_for_each_other(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
-    """While a send waits for a topic that does not come, others send, flush and close; its wait can be cancelled."""
+    """Tasks do not wait for each other: while a send waits for a missing topic, others send, flush and close; its wait
+    can be cancelled."""
     broker = start_broker(sets={"auto.create.topics.enable": "false"})
     create(broker, topic)
     producer = AsyncProducer(bootstrap_servers=broker.bootstrap, max_block_ms=3_600_000)
@@ -133,13 +132,13 @@ async def test_tasks_do_not_wait_for_each_other(start_broker: Callable[..., Brok
         with pytest.raises(asyncio.CancelledError):
             await given_up
         await producer.close()
-        for task in waiting:  # they say so, an hour before their time is over
+        for task in waiting:  # they fail now, an hour before their timeout
             with pytest.raises(KafkaError, match="the producer is closed"):
                 await task
 
 
 async def test_sends_that_wait_keep_their_order(shared_broker: Server, topic: str) -> None:
-    """Sends that wait for metadata, or for memory, are appended in the order of their calls."""
+    """Sends that wait for metadata, or for memory, keep the order of their calls."""
     create(shared_broker, topic)
     async with AsyncProducer(
         bootstrap_servers=shared_broker.bootstrap, buffer_memory=40_000, batch_size=10_000
@@ -151,7 +150,7 @@ async def test_sends_that_wait_keep_their_order(shared_broker: Server, topic: st
 
 
 async def test_a_flush_has_a_limit(shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TimeoutError once it is over; the end of the producer has a limit as well."""
+    """A flush has a limit and then raises TimeoutError; closing the producer has a limit as well."""
     create(shared_broker, topic)
     producer = AsyncProducer(bootstrap_servers=shared_broker.bootstrap)
     await producer.partitions_for(topic)

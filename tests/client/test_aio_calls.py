@@ -1,4 +1,4 @@
-"""Calls of an AsyncConsumer on its thread: they end with what they raise, and hold up nothing once nobody waits."""
+"""Calls of an AsyncConsumer on its thread: they raise their errors, and block nothing once their task has gone."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from pybroker.client.aio_consumer import AsyncConsumer
-from pybroker.client.consumer import Consumer
-from pybroker.client.group import RebalanceListener
+from pybroker.client.aio.consumer import AsyncConsumer
+from pybroker.client.consuming.consumer import Consumer
+from pybroker.client.consuming.group import RebalanceListener
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from tests.client.fake_broker import FakeBroker
 from tests.client.kit import WAIT_S, create, fill
-from tests.harness import Server
+from tests.harness import Server, eventually
 
 TP = TopicPartition("t", 0)
 
 
 class Failing(RebalanceListener):
-    """Fails when it hears of partitions first."""
+    """A listener that fails at its first call."""
 
     def __init__(self, kind: type[BaseException]) -> None:
         self.kind: type[BaseException] | None = kind
@@ -45,7 +45,7 @@ class Failing(RebalanceListener):
 async def test_a_listener_may_raise_anything(
     shared_broker: Server, topic: str, kind: type[BaseException], raised: type[Exception]
 ) -> None:
-    """The poll that called it raises, and the next one goes on."""
+    """A listener may raise anything: the poll that called it raises, and the next one goes on."""
     create(shared_broker, topic)
     fill(shared_broker, topic, 0, [b"x"])
     settings: dict[str, Any] = {"group_id": f"group-of-{topic}", "auto_offset_reset": "earliest"}
@@ -58,7 +58,7 @@ async def test_a_listener_may_raise_anything(
 
 
 def test_a_listener_does_not_end_a_loop(shared_broker: Server, topic: str) -> None:
-    """StopIteration out of a listener is no end of the records."""
+    """A listener's StopIteration does not end a loop over records."""
     create(shared_broker, topic)
     with Consumer(bootstrap_servers=shared_broker.bootstrap, group_id=f"group-of-{topic}") as consumer:
         consumer.subscribe([topic], listener=Failing(StopIteration))
@@ -68,7 +68,7 @@ def test_a_listener_does_not_end_a_loop(shared_broker: Server, topic: str) -> No
 
 
 class Silent(FakeBroker):
-    """Leads and coordinates, and answers nothing else until it is closed."""
+    """A leader and coordinator that answers no other request until it is closed."""
 
     def __init__(self) -> None:
         self.closing = threading.Event()
@@ -99,7 +99,7 @@ CALLS: dict[str, Callable[[AsyncConsumer], Coroutine[Any, Any, Any]]] = {
 @pytest.mark.parametrize("cancelled", [False, True], ids=["awaited", "cancelled"])
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_call_that_waits_holds_up_no_close(silent: Silent, name: str, cancelled: bool) -> None:
-    """close() ends a call that would wait an hour for a broker that stands still, and does not wait for it."""
+    """A waiting call does not block close(), which ends a call that would wait an hour for a silent broker."""
     settings: dict[str, Any] = {"group_id": "g", "enable_auto_commit": False}
     for limit in ("default_api_timeout_ms", "request_timeout_ms"):
         settings[limit] = 3_600_000
@@ -109,13 +109,12 @@ async def test_a_call_that_waits_holds_up_no_close(silent: Silent, name: str, ca
         network = consumer.consumer._network
         idle = network.given_up
         waiting = asyncio.create_task(CALLS[name](consumer))
-        while network.given_up is idle:
-            await asyncio.sleep(0.01)
+        await eventually("the call waits", lambda: network.given_up is not idle)
         if cancelled:
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            await consumer.pause(TP)  # nor does it hold up any other call
+            await consumer.pause(TP)  # nor does it block any other call
         await consumer.close(0)
         if not cancelled:
             with pytest.raises(KafkaError, match="the consumer is closed"):

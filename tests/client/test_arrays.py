@@ -1,4 +1,4 @@
-"""Columns as NumPy arrays: what the records hold, over the memory that they were read into."""
+"""Columns as NumPy arrays: the records' values, over the memory of the fetched batches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pybroker.client.arrays import RecordArrays, record_arrays
+from pybroker.client.columns.arrays import RecordArrays, record_arrays
 from pybroker.core import Columns, PartitionBatches, build_batch
 from pybroker.model import TopicPartition
 
@@ -39,7 +39,8 @@ def test_what_the_records_hold() -> None:
 
 
 def test_rows_of_one_size_are_a_matrix() -> None:
-    """Numbers that were sent as bytes are numbers again without a copy; rows that differ are no matrix."""
+    """Rows of one size make a matrix: numbers that were sent as bytes are numbers again without a copy. Rows of several
+    sizes do not."""
     value = arrays(*(np.int64(n).tobytes() for n in range(5))).value
     assert value is not None and value.fixed().view(np.int64)[:, 0].tolist() == [0, 1, 2, 3, 4]
     assert value.fixed().base is not None
@@ -57,7 +58,8 @@ def test_no_rows() -> None:
 
 
 def test_who_keeps_a_column_keeps_no_more_than_it() -> None:
-    """Small keys beside large values: their memory is not that of the values that were there before."""
+    """A column that is kept holds only its own memory: small keys beside large values do not keep the values'
+    memory."""
     batch = build_batch([(0, b"k%d" % n, b"v" * 1000, ()) for n in range(1000)])
     columns, kept, before = Columns(), [], 0
     for n in range(80):

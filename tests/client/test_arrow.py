@@ -1,4 +1,4 @@
-"""Columns as a pyarrow.RecordBatch: its schema, its values, and that they are the same memory."""
+"""Columns as a pyarrow.RecordBatch: its schema, its values, and that it shares the memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pybroker.client.arrow import HEADERS, Origin, record_batch
+from pybroker.client.columns.arrow import HEADERS, Origin, record_batch
 from pybroker.core import Columns, PartitionBatches, build_batch
 
 RECORDS = [
@@ -27,7 +27,7 @@ def columns(*names: str, **how: object) -> Columns:
 
 
 def test_a_record_batch_has_spark_s_columns() -> None:
-    """All columns, with the types that Spark's Kafka source has, and the records' values in them."""
+    """A record batch has all columns of Spark's Kafka source, with its types, and the records' values."""
     batch = record_batch(columns().take())
     batch.validate(full=True)
     assert [(field.name, field.type) for field in batch.schema] == [
@@ -54,7 +54,7 @@ def test_a_record_batch_has_spark_s_columns() -> None:
 
 
 def test_rows_of_several_topics_keep_their_names() -> None:
-    """Runs of rows become a topic and a partition a row, as a dictionary or as strings."""
+    """Rows of several topics keep their names: each row gets its topic and partition, as a dictionary or as strings."""
     made = columns("offset")
     made.read(PartitionBatches(build_batch(RECORDS[:1])), tag=Origin("u", 0))
     made.read(PartitionBatches(build_batch(RECORDS[:1])), tag=Origin("t", 1))
@@ -67,7 +67,7 @@ def test_rows_of_several_topics_keep_their_names() -> None:
 
 
 def test_a_batch_is_its_own() -> None:
-    """Pickled it is no larger than its rows, and what is done to its memory is seen in no other."""
+    """A batch is independent: its pickle is no larger than its rows, and a change of its memory shows in no other."""
     first, second = record_batch(columns().take()), record_batch(columns().take())
     assert first.get_total_buffer_size() < 4000 and len(pickle.dumps(first)) < 8000
     for column in (first["partition"], first["topic"].indices):
@@ -78,7 +78,7 @@ def test_a_batch_is_its_own() -> None:
 
 
 def test_only_the_columns_that_were_read_are_there() -> None:
-    """What was not asked for is not in the batch, nor is a topic that no tag names."""
+    """Only the requested columns are in the batch; a topic column needs a tag that names the topic."""
     made = Columns(["value", "timestamp"], timestamp_unit="us")
     made.read(PartitionBatches(build_batch(RECORDS)))
     batch = record_batch(made.take())
@@ -88,14 +88,14 @@ def test_only_the_columns_that_were_read_are_there() -> None:
 
 
 def test_no_rows_make_an_empty_batch() -> None:
-    """Columns that were never read into have their schema all the same."""
+    """No rows make an empty batch: columns that were never read into still have their schema."""
     batch = record_batch(Columns().take())
     batch.validate(full=True)
     assert (batch.num_rows, len(batch.schema)) == (0, 8)
 
 
 def test_nothing_is_copied() -> None:
-    """The array's buffers are the memory that core filled, and keep it alive."""
+    """Nothing is copied: the array's buffers are the memory that core filled, and keep it alive."""
     taken = columns("offset", "value").take()
     batch = record_batch(taken)
     assert taken.value
@@ -106,7 +106,7 @@ def test_nothing_is_copied() -> None:
 
 
 def test_rows_without_headers_can_be_null() -> None:
-    """As Spark's own connector has them."""
+    """Rows without headers can be null, as Spark's own connector has them."""
     batch = record_batch(columns("headers").take(), empty_headers="null")
     batch.validate(full=True)
     assert [headers is None for headers in batch.column("headers").to_pylist()] == [False, True, False]
@@ -115,7 +115,8 @@ def test_rows_without_headers_can_be_null() -> None:
 
 @pytest.mark.parametrize("key", ["caf\udce9", "\udcff"])
 def test_a_header_key_that_is_no_utf_8_reads_as_in_java(key: str) -> None:
-    """Kafka checks no header key; Java shows U+FFFD where it does not decode, and Arrow wants sound strings."""
+    """A header key that is not UTF-8 is decoded as in Java, with U+FFFD: Kafka checks no header key, and Arrow needs
+    valid strings."""
     made = Columns(["headers"])
     made.read(PartitionBatches(build_batch([(0, None, None, [("sound", b""), (key, None)])])))
     batch = record_batch(made.take())
@@ -126,8 +127,8 @@ def test_a_header_key_that_is_no_utf_8_reads_as_in_java(key: str) -> None:
 
 
 def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what brings it."""
+    """Without pyarrow the error says what to install."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "pybroker.client.arrow")
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'pybroker\[arrow\]'"):
-        importlib.import_module("pybroker.client.arrow")
+    monkeypatch.delitem(sys.modules, "pybroker.client.columns.arrow")
+    with pytest.raises(ModuleNotFoundError, match="pip install 'pyarrow>=18'"):
+        importlib.import_module("pybroker.client.columns.arrow")

@@ -1,4 +1,4 @@
-"""Who reads what: shares that Java's assignors give too, and the promises of the sticky ones on any group."""
+"""Assignors: their results equal those of Java's assignors, and the sticky ones keep their promises on any group."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pybroker.client import subscriptions
-from pybroker.client.assignors import ASSIGNORS, assign_cooperative, assign_range, assign_roundrobin, assign_sticky
-from pybroker.client.subscriptions import Assignments, Member
+from pybroker.client.consuming import subscriptions
+from pybroker.client.consuming.assignors import (
+    ASSIGNORS,
+    assign_cooperative,
+    assign_range,
+    assign_roundrobin,
+    assign_sticky,
+)
+from pybroker.client.consuming.subscriptions import Assignments, SubscribedMember
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
 
-def member(name: str, *topics: str, owned: Iterable[TopicPartition] = (), generation: int = -1) -> Member:
-    return Member(name, None, frozenset(topics), frozenset(owned), generation)
+def member(name: str, *topics: str, owned: Iterable[TopicPartition] = (), generation: int = -1) -> SubscribedMember:
+    return SubscribedMember(name, None, frozenset(topics), frozenset(owned), generation)
 
 
 def shown(shares: Assignments) -> dict[str, str]:
@@ -24,26 +30,29 @@ def shown(shares: Assignments) -> dict[str, str]:
 
 
 def test_range_gives_runs() -> None:
-    """The example of RangeAssignor's documentation: three partitions each of two topics, two members."""
+    """Range assigns runs of partitions: RangeAssignor's documented example, with three partitions each of two topics,
+    and two members."""
     shares = assign_range({"t": 3, "u": 3}, [member("C1", "t", "u"), member("C0", "t", "u")])
     assert shown(shares) == {"C0": "t0 t1 u0 u1", "C1": "t2 u2"}
 
 
 def test_static_members_come_first() -> None:
-    """Instance ids order members, so that a restart with another member id gets the same share."""
-    static = Member("zzz", "a", frozenset({"t"}))
+    """Static members come first: instance ids order members, so that a restart with another member id gets the same
+    share."""
+    static = SubscribedMember("zzz", "a", frozenset({"t"}))
     assert shown(assign_range({"t": 3}, [member("C0", "t"), static])) == {"C0": "t2", "zzz": "t0 t1"}
 
 
 def test_roundrobin_goes_around() -> None:
-    """The example of RoundRobinAssignor's documentation, where subscriptions differ."""
+    """Round-robin alternates members: RoundRobinAssignor's documented example, with different subscriptions."""
     members = [member("C0", "t"), member("C1", "t", "u"), member("C2", "t", "u", "v")]
     shares = assign_roundrobin({"t": 1, "u": 2, "v": 3}, members)
     assert shown(shares) == {"C0": "t0", "C1": "u0", "C2": "u1 v0 v1 v2"}
 
 
 def test_sticky_moves_little() -> None:
-    """The example of StickyAssignor's documentation: C1 goes, and the others keep all they had."""
+    """Sticky moves few partitions: StickyAssignor's documented example, in which C1 leaves, and the others keep
+    theirs."""
     topics = {"t": 2, "u": 2, "v": 2, "w": 2}
     before = assign_sticky(topics, [member(name, *topics) for name in ("C0", "C1", "C2")])
     left = [member(name, *topics, owned=before[name], generation=1) for name in ("C0", "C2")]
@@ -53,7 +62,8 @@ def test_sticky_moves_little() -> None:
 
 
 def test_cooperative_gives_what_is_free() -> None:
-    """A partition that another member still owns is left out until that member has given it up."""
+    """Cooperative assigns only free partitions: one that another member still owns is left out until that member has
+    revoked it."""
     owned = [TopicPartition("t", p) for p in range(4)]
     members = [member("old", "t", owned=owned, generation=3), member("new", "t")]
     assert shown(assign_cooperative({"t": 4}, members)) == {"old": "t0 t1", "new": ""}
@@ -62,7 +72,8 @@ def test_cooperative_gives_what_is_free() -> None:
 
 
 def test_what_two_claim_nobody_keeps() -> None:
-    """Of two owners the one of the later generation keeps a partition; of one generation, none can be believed."""
+    """A partition with two claimed owners goes to the later generation's; if both are of one generation, neither claim
+    counts."""
     t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
     late = [member("a", "t", owned=[t0], generation=1), member("b", "t", owned=[t0], generation=2)]
     assert assign_sticky({"t": 2}, late) == {"a": [t1], "b": [t0]}
@@ -80,8 +91,8 @@ sizes = st.fixed_dictionaries({topic: st.integers(0, 7) for topic in TOPICS})
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(groups=groups, sizes=sizes)
 def test_each_partition_has_one_reader(name: str, groups: dict[str, frozenset[str]], sizes: dict[str, int]) -> None:
-    """Every partition of a subscribed topic goes to exactly one member, which subscribes to it."""
-    members = [Member(one, None, topics) for one, topics in groups.items()]
+    """Each partition of a subscribed topic goes to exactly one member, which subscribes to it."""
+    members = [SubscribedMember(one, None, topics) for one, topics in groups.items()]
     shares = ASSIGNORS[name].assign(sizes, members)
     given_out = sorted(tp for share in shares.values() for tp in share)
     subscribed = {topic for topics in groups.values() for topic in topics}
@@ -95,8 +106,9 @@ def test_each_partition_has_one_reader(name: str, groups: dict[str, frozenset[st
 def test_sticky_is_balanced_and_settles(
     first: dict[str, frozenset[str]], second: dict[str, frozenset[str]], sizes: dict[str, int]
 ) -> None:
-    """After any change nobody could take a partition of one who has two more; and the same group moves nothing."""
-    before = assign_sticky(sizes, [Member(one, None, topics) for one, topics in first.items()])
+    """Sticky is balanced and settles: after any change no member has two more than another that could take one, and an
+    unchanged group moves none."""
+    before = assign_sticky(sizes, [SubscribedMember(one, None, topics) for one, topics in first.items()])
     changed = [member(one, *topics, owned=before.get(one, ()), generation=1) for one, topics in second.items()]
     shares = assign_sticky(sizes, changed)
     for giver, share in shares.items():
@@ -110,7 +122,8 @@ def test_sticky_is_balanced_and_settles(
 
 @given(owned=st.frozensets(st.builds(TopicPartition, st.text("xyz", min_size=1), st.integers(0, 9))))
 def test_user_data_of_sticky_members(owned: frozenset[TopicPartition]) -> None:
-    """What one writes another reads; without the generation it is version 0's, and what is cut owned nothing."""
+    """A sticky member's user data can be read by others. Without a generation it is version 0; truncated data owns
+    nothing."""
     data = subscriptions.write_sticky(owned, 7)
     assert subscriptions.read_sticky(data) == (owned, 7)
     assert subscriptions.read_sticky(data[:-4]) == (owned, -1)
@@ -119,7 +132,7 @@ def test_user_data_of_sticky_members(owned: frozenset[TopicPartition]) -> None:
 
 
 def test_javas_bytes() -> None:
-    """The bytes that the Java client writes and reads: user data of its sticky assignors, an assignment."""
+    """The bytes are those of the Java client: user data of its sticky assignors, and an assignment."""
     t1 = TopicPartition("t", 1)
     assert subscriptions.write_sticky([t1], 5).hex() == "00000001000174000000010000000100000005"
     assert subscriptions.write_cooperative(5).hex() == "00000005"
@@ -130,7 +143,7 @@ def test_javas_bytes() -> None:
 
 @pytest.mark.parametrize("data", [b"\0", b"\0\1\xff", b"\0\3\0\0\0\5\0\1t"])
 def test_members_that_write_nonsense(data: bytes) -> None:
-    """What does not parse is an error of the group's protocol, with a sentence."""
+    """A member's invalid metadata is an error of the group's protocol, with a sentence."""
     with pytest.raises(KafkaError, match="a member sent a ConsumerProtocol"):
         subscriptions.read_subscription(data)
     with pytest.raises(KafkaError, match="a member sent a ConsumerProtocol"):

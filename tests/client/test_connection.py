@@ -1,4 +1,4 @@
-"""One connection to a broker that may be none: what each kind of answer, and of silence, becomes for the caller."""
+"""One connection to a real or fake broker: the caller's result for each kind of answer, and for silence."""
 
 import contextlib
 import socket
@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pybroker import errors
-from pybroker.client.connection import FRAME_BYTES_MAX, Connection
-from pybroker.client.metadata import Cluster, parse_bootstrap
+from pybroker.client.net.connection import BrokerConnection
+from pybroker.client.net.metadata import ClusterConnections, parse_bootstrap
 from pybroker.errors import KafkaError
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
+from pybroker.protocol.frames import FRAME_BYTES_MAX
 from tests.harness import free_port
 from tests.rows import with_each
 
 Answer = Callable[[codec.RequestHeader, bytes], bytes | None]
-"""What a fake broker does with a request frame: the bytes that it sends, None to close the connection."""
+"""A fake broker's answer to a request frame: the bytes that it sends, or None to close the connection."""
 
 API_VERSIONS, METADATA = 18, 3
 
@@ -36,7 +37,7 @@ def versions(header: codec.RequestHeader, listed: dict[int, tuple[int, int]]) ->
 
 @pytest.fixture
 def fake_broker() -> Iterator[Callable[[Answer], int]]:
-    """Start a server that answers each frame with what a function says; its port."""
+    """Start a server that answers each frame with a function's result; return its port."""
     listeners: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
@@ -72,13 +73,13 @@ def fake_broker() -> Iterator[Callable[[Answer], int]]:
 
 def fails(port: int, timeout_s: float = 20.0) -> KafkaError:
     with pytest.raises(KafkaError) as caught:
-        Connection("127.0.0.1", port, timeout_s=timeout_s)
+        BrokerConnection("127.0.0.1", port, timeout_s=timeout_s)
     assert f"127.0.0.1:{port}" in caught.value.message
     return caught.value
 
 
 def test_the_highest_version_in_common(fake_broker: Callable[[Answer], int]) -> None:
-    """Each request goes out at the highest version that both know, and is refused where they know none together."""
+    """A request has the highest version in common, and is refused if there is none."""
     asked = []
 
     def answer(header: codec.RequestHeader, request: bytes) -> bytes | None:
@@ -88,7 +89,7 @@ def test_the_highest_version_in_common(fake_broker: Callable[[Answer], int]) -> 
         response = m.MetadataResponse(cluster_id="c")
         return frame(codec.encode_response(header.api_key, header.api_version, header.correlation_id, response))
 
-    with Connection("127.0.0.1", fake_broker(answer)) as connection:
+    with BrokerConnection("127.0.0.1", fake_broker(answer)) as connection:
         assert connection.request(m.MetadataRequest(topics=[])).cluster_id == "c"
         assert asked == [5]
         with pytest.raises(KafkaError, match="serves CreateTopics 100 to 101, and this client knows 2 to 7") as caught:
@@ -100,7 +101,8 @@ def test_the_highest_version_in_common(fake_broker: Callable[[Answer], int]) -> 
 
 
 def test_an_older_broker_tells_its_versions_in_two_steps(fake_broker: Callable[[Answer], int]) -> None:
-    """KIP-511: a version of ApiVersions that a broker lacks is refused with the ones that it has; those are asked."""
+    """An older broker refuses a version of ApiVersions with the versions that it has, and the client asks again with
+    one of them (KIP-511)."""
     asked = []
 
     def answer(header: codec.RequestHeader, request: bytes) -> bytes | None:
@@ -110,20 +112,20 @@ def test_an_older_broker_tells_its_versions_in_two_steps(fake_broker: Callable[[
             return frame(body + struct.pack(">hhh", API_VERSIONS, 0, 2))
         return versions(header, {API_VERSIONS: (0, 2), METADATA: (0, 1)})
 
-    with Connection("127.0.0.1", fake_broker(answer)) as connection:
+    with BrokerConnection("127.0.0.1", fake_broker(answer)) as connection:
         assert connection.versions[METADATA] == (0, 1)
     assert asked == [apis.KNOWN[API_VERSIONS].max_version, 2]
 
 
 def test_nobody_listens() -> None:
-    """The sentence says where, and what the system said."""
+    """A refused connection is an error with the address and the system's reason."""
     error = fails(free_port())
     assert error.code == errors.NETWORK_EXCEPTION and "connection refused" in error.message
 
 
 def test_a_name_that_is_not_known() -> None:
     with pytest.raises(KafkaError, match=r"could not reach no-such-host\.invalid:9092: the name .* is not known"):
-        Connection("no-such-host.invalid", 9092)
+        BrokerConnection("no-such-host.invalid", 9092)
 
 
 HOSTS = ["a" * 64 + ".example", "é" * 80, "..", ".a", "nul\0nul", "two words", "a\nb", "x" * 3000]
@@ -132,14 +134,15 @@ HOSTS = ["a" * 64 + ".example", "é" * 80, "..", ".a", "nul\0nul", "two words", 
 @with_each("host", HOSTS)
 @with_each("port", [9092, 0, -1, 65536, 2**31 - 1])
 def test_addresses_that_no_resolver_takes(host: str, port: int) -> None:
-    """A broker may call itself anything: what cannot even be looked up is an address that cannot be reached."""
+    """An address that no resolver accepts is an unreachable address: a broker may advertise anything."""
     with pytest.raises(KafkaError, match="could not reach") as caught:
-        Connection(host, port, timeout_s=2.0)
+        BrokerConnection(host, port, timeout_s=2.0)
     assert caught.value.code in (errors.NETWORK_EXCEPTION, errors.REQUEST_TIMED_OUT)
 
 
 def test_topics_without_a_name_are_passed_over(fake_broker: Callable[[Answer], int]) -> None:
-    """From version 12 on a topic's name may be null, which only a question by id explains."""
+    """Topics without a name are skipped: from version 12 on a name may be null, for a topic that was requested by
+    id."""
 
     def answer(header: codec.RequestHeader, request: bytes) -> bytes | None:
         if header.api_key == API_VERSIONS:
@@ -148,7 +151,7 @@ def test_topics_without_a_name_are_passed_over(fake_broker: Callable[[Answer], i
         response = m.MetadataResponse(topics=[kind(name=None), kind(name="b"), kind(name=None), kind(name="a")])
         return frame(codec.encode_response(header.api_key, header.api_version, header.correlation_id, response))
 
-    with Cluster(f"127.0.0.1:{fake_broker(answer)}") as cluster:
+    with ClusterConnections(f"127.0.0.1:{fake_broker(answer)}") as cluster:
         assert [topic.name for topic in cluster.metadata()] == ["a", "b"]
 
 
@@ -157,21 +160,21 @@ def test_a_broker_that_closes(fake_broker: Callable[[Answer], int]) -> None:
 
 
 def test_a_broker_that_is_silent(fake_broker: Callable[[Answer], int]) -> None:
-    """A timeout bounds the whole answer, however slowly it trickles in."""
+    """A silent broker times out: the timeout bounds the whole answer, however slowly it arrives."""
     error = fails(fake_broker(lambda header, request: b"\0"), timeout_s=0.2)
     assert error.code == errors.REQUEST_TIMED_OUT and "in 0.2 s" in error.message
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, FRAME_BYTES_MAX + 1, 2**31 - 1, int.from_bytes(b"HTTP", "big")])
 def test_no_broker_answers_with_such_a_length(fake_broker: Callable[[Answer], int], size: int) -> None:
-    """A length that cannot be is refused before anything is read, or allocated, by it."""
+    """An impossible length of an answer is refused before anything is read or allocated."""
     error = fails(fake_broker(lambda header, request: struct.pack(">i", size) + b"/1.1 400 Bad Request"))
     assert error.code == errors.NETWORK_EXCEPTION and "does not speak Kafka's protocol" in error.message
     assert f"an answer of {size} bytes" in error.message
 
 
 def test_the_largest_length_is_read(fake_broker: Callable[[Answer], int]) -> None:
-    """At the limit the answer is waited for; this one is cut off."""
+    """An answer of the largest length is read; this one is cut off."""
     sent = iter([struct.pack(">i", FRAME_BYTES_MAX)])
     error = fails(fake_broker(lambda header, request: next(sent, None)), timeout_s=0.2)
     assert error.code == errors.REQUEST_TIMED_OUT
@@ -187,26 +190,26 @@ def test_the_largest_length_is_read(fake_broker: Callable[[Answer], int]) -> Non
     ],
 )
 def test_answers_that_make_no_sense(fake_broker: Callable[[Answer], int], body: bytes, why: str) -> None:
-    """Another correlation id, or bytes that are no answer, close the connection with a sentence."""
+    """An answer with another correlation id, or one that cannot be decoded, closes the connection with a sentence."""
     assert why in fails(fake_broker(lambda header, request: frame(body))).message
 
 
 def test_a_request_that_cannot_be_written(fake_broker: Callable[[Answer], int]) -> None:
-    """What a caller got wrong is the caller's error, and the connection stays open."""
+    """A request that cannot be encoded is the caller's error, and the connection stays open."""
     port = fake_broker(lambda header, request: versions(header, {METADATA: (0, 13)}))
-    with Connection("127.0.0.1", port) as connection:
+    with BrokerConnection("127.0.0.1", port) as connection:
         with pytest.raises(KafkaError, match="no such request can be written") as caught:
             connection.request(m.MetadataRequest(topics=[m.MetadataRequest.Topics(name="x" * 40_000)]))
         assert caught.value.code == errors.INVALID_REQUEST and connection.is_open
 
 
 def test_the_next_bootstrap_address_is_tried(fake_broker: Callable[[Answer], int]) -> None:
-    """One dead address of several does no harm; if all are dead, the last one's failure is told."""
+    """The next bootstrap address is tried if one is dead; if all are dead, the error is the last one's."""
     dead = free_port()
     alive = fake_broker(lambda header, request: versions(header, {}))
-    with Cluster(f"127.0.0.1:{dead},127.0.0.1:{alive}") as cluster:
+    with ClusterConnections(f"127.0.0.1:{dead},127.0.0.1:{alive}") as cluster:
         assert cluster.any().port == alive
-    with Cluster(f"127.0.0.1:{dead}") as cluster, pytest.raises(KafkaError, match=f"127.0.0.1:{dead}"):
+    with ClusterConnections(f"127.0.0.1:{dead}") as cluster, pytest.raises(KafkaError, match=f"127.0.0.1:{dead}"):
         cluster.any()
 
 

@@ -1,9 +1,8 @@
-"""What a consumer without a group reads, and from where: against our broker and Apache Kafka."""
+"""A consumer without a group, against our broker and Apache Kafka: its positions and records."""
 
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,10 +11,10 @@ import pytest
 
 import pybroker
 from pybroker import errors
-from pybroker.client import list_offsets
-from pybroker.client.consumer import Consumer, OffsetAndTimestamp
-from pybroker.client.fetcher import Chunk
-from pybroker.client.network import View
+from pybroker.client.consuming.consumer import Consumer, OffsetAndTimestamp
+from pybroker.client.consuming.fetcher import Chunk
+from pybroker.client.net import list_offsets
+from pybroker.client.net.network import ClusterView
 from pybroker.config import ConfigError
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -24,7 +23,7 @@ from tests.harness import Server, until
 
 
 def test_assigned_partitions_are_read_in_order(target: Server, topic: str) -> None:
-    """Each partition from where it is told to begin, its records in their order, whatever max_records cuts."""
+    """Assigned partitions are read from their given offsets, in order, with any max_records."""
     create(target, topic, partitions=2)
     fill(target, topic, 0, [b"a%d" % n for n in range(700)])
     fill(target, topic, 1, [b"b%d" % n for n in range(300)])
@@ -41,7 +40,8 @@ def test_assigned_partitions_are_read_in_order(target: Server, topic: str) -> No
 
 
 def test_one_that_is_closed_keeps_nothing_that_it_fetched(shared_broker: Server, topic: str) -> None:
-    """Batches that are half read, and those behind them: else the garbage collector complains of memory in use."""
+    """A closed consumer frees its fetched batches, half-read ones too; otherwise the garbage collector complains of
+    memory in use."""
     create(shared_broker, topic)
     fill(shared_broker, topic, 0, [b"%d" % n for n in range(10)])
 
@@ -57,7 +57,7 @@ def test_one_that_is_closed_keeps_nothing_that_it_fetched(shared_broker: Server,
 
 
 def test_the_end_is_where_it_begins_by_default(target: Server, topic: str) -> None:
-    """auto_offset_reset is latest as in Kafka: what was there before is not read, what comes is."""
+    """A consumer begins at the end by default, as in Kafka (auto_offset_reset=latest): it reads only new records."""
     create(target, topic)
     fill(target, topic, 0, [b"old"])
     with Consumer(bootstrap_servers=target.bootstrap) as consumer:
@@ -68,7 +68,7 @@ def test_the_end_is_where_it_begins_by_default(target: Server, topic: str) -> No
 
 
 def test_seeking(target: Server, topic: str) -> None:
-    """A seek counts from the next poll on, back and forth, whatever was fetched ahead."""
+    """A seek applies from the next poll on, back and forth, and discards records that were fetched ahead."""
     create(target, topic)
     fill(target, topic, 0, [b"%d" % n for n in range(100)])
     with consumer_of(target, topic) as consumer:
@@ -86,7 +86,7 @@ def test_seeking(target: Server, topic: str) -> None:
 
 
 def test_pausing(target: Server, topic: str) -> None:
-    """A paused partition is silent and keeps its place; the others go on."""
+    """A paused partition returns no records and keeps its position; the others go on."""
     create(target, topic, partitions=2)
     for partition in (0, 1):
         fill(target, topic, partition, [b"%d" % n for n in range(50)])
@@ -104,7 +104,8 @@ def test_pausing(target: Server, topic: str) -> None:
 
 
 def test_offsets_by_time(target: Server, topic: str) -> None:
-    """The first record not older than a time; none after the last; the ends of the log beside it."""
+    """Offsets by time: the first record not older than a time, None after the last; beginning and end offsets beside
+    it."""
     create(target, topic)
     fill(target, topic, 0, [b"a", b"b", b"c"], times=[1_700_000_000_000, 1_700_000_001_000, 1_700_000_002_000])
     tp = TopicPartition(topic, 0)
@@ -117,7 +118,7 @@ def test_offsets_by_time(target: Server, topic: str) -> None:
 
 
 def test_a_position_out_of_range(target: Server, topic: str) -> None:
-    """It is reset by auto_offset_reset; with none, poll() raises, and a seek mends it."""
+    """A position out of range is reset by auto_offset_reset; with none, poll() raises, and a seek repairs it."""
     create(target, topic)
     fill(target, topic, 0, [b"only"])
     with Consumer(bootstrap_servers=target.bootstrap, auto_offset_reset="earliest") as consumer:
@@ -129,7 +130,7 @@ def test_a_position_out_of_range(target: Server, topic: str) -> None:
         with pytest.raises(KafkaError, match="has no position, and auto_offset_reset is none"):
             consumer.poll(1000)
         consumer.seek((topic, 0), 1000)
-        for _ in range(2):  # each poll() until somebody moves it
+        for _ in range(2):  # each poll() until a seek
             with pytest.raises(KafkaError, match="offset 1000 is outside") as caught:
                 consumer.poll(10_000)
             assert caught.value.code == errors.OFFSET_OUT_OF_RANGE
@@ -138,7 +139,7 @@ def test_a_position_out_of_range(target: Server, topic: str) -> None:
 
 
 def test_topics_that_are_not_there(target: Server, topic: str) -> None:
-    """Asked without creation, a topic that is not there is told at once."""
+    """A topic that does not exist is an error at once, if it may not be created."""
     with (
         Consumer(bootstrap_servers=target.bootstrap, allow_auto_create_topics=False) as consumer,
         pytest.raises(KafkaError) as caught,
@@ -149,7 +150,7 @@ def test_topics_that_are_not_there(target: Server, topic: str) -> None:
 
 @pytest.mark.parametrize("partition", [2, -1])
 def test_partitions_that_are_not_there(target: Server, topic: str, partition: int) -> None:
-    """A number that the topic has not is told at once, with those that it has."""
+    """A partition that the topic lacks is an error at once, with the existing ones."""
     create(target, topic, partitions=2)
     with (
         Consumer(bootstrap_servers=target.bootstrap) as consumer,
@@ -175,7 +176,7 @@ def test_settings_that_cannot_be(settings: dict[str, object], sentence: str) -> 
 
 @pytest.mark.parametrize("pair", ["t", "ab", ("t", "0"), ("t",), (0, "t"), 7, ("t", 0, 1), ("t", 0.5)])
 def test_what_is_no_partition(shared_broker: Server, topic: str, pair: Any) -> None:
-    """It is refused where it is given, with what one looks like; what was assigned before stays."""
+    """An invalid partition argument is refused by the call, with an example of a valid one; the assignment stays."""
     create(shared_broker, topic)
     fill(shared_broker, topic, 0, [b"v"])
     with consumer_of(shared_broker, topic) as consumer:
@@ -191,7 +192,7 @@ def test_what_is_no_partition(shared_broker: Server, topic: str, pair: Any) -> N
 
 
 def test_nobody_is_there() -> None:
-    """poll() is patient, as brokers come back; calls that need an answer say who could not be reached."""
+    """Without a broker poll() waits, as brokers come back; calls that need an answer fail with the address."""
     with Consumer(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=300) as consumer:
         consumer.assign([("t", 0)])
         find_nobody(consumer._network)
@@ -203,13 +204,13 @@ def test_nobody_is_there() -> None:
 def test_an_assignment_that_changes_under_the_fetcher(
     shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other partitions are assigned while the positions of the first are looked up: those are read, nothing fails."""
+    """An assignment that changes while positions are looked up does no harm: the new partitions are read."""
     create(shared_broker, topic, partitions=2)
     fill(shared_broker, topic, 1, [b"other"])
     by_leader, changes = list_offsets.by_leader, iter([[(topic, 1)]])
     with Consumer(bootstrap_servers=shared_broker.bootstrap, auto_offset_reset="earliest") as consumer:
 
-        def changing(view: View, times: Mapping[TopicPartition, int]) -> dict[int, dict[TopicPartition, int]]:
+        def changing(view: ClusterView, times: Mapping[TopicPartition, int]) -> dict[int, dict[TopicPartition, int]]:
             if times and (change := next(changes, None)):
                 consumer.assign(change)
             return by_leader(view, times)
@@ -221,27 +222,26 @@ def test_an_assignment_that_changes_under_the_fetcher(
 
 
 def test_a_closed_consumer_says_so_at_once() -> None:
-    """What would ask brokers raises instead of waiting for answers that cannot come; closing again is nothing."""
-    consumer = Consumer(bootstrap_servers="127.0.0.1:1", group_id="g")
+    """A closed consumer raises at once in calls that would ask brokers; a second close() does nothing."""
+    consumer = Consumer(bootstrap_servers="127.0.0.1:1", group_id="g", default_api_timeout_ms=86_400_000)
     consumer.close()
     consumer.close()
     calls: list[Callable[[], object]] = [
-        lambda: consumer.poll(60_000),
+        lambda: consumer.poll(86_400_000),
         lambda: consumer.end_offsets([("t", 0)]),
         lambda: consumer.partitions_for("t"),
         lambda: consumer.committed([("t", 0)]),
         lambda: consumer.commit({("t", 0): 1}),
         lambda: consumer.commit_async({("t", 0): 1}),
     ]
-    began_s = time.monotonic()
     for call in calls:
         with pytest.raises(KafkaError, match="the consumer is closed"):
             call()
-    assert time.monotonic() - began_s < 30
 
 
 def test_columns_instead_of_objects(target: Server, topic: str) -> None:
-    """The same records as Arrow and NumPy columns, of several partitions, all or those asked for."""
+    """Columns have the same records as objects do, as Arrow and NumPy, of several partitions, all columns or the
+    requested ones."""
     create(target, topic, partitions=2)
     fill(target, topic, 0, [b"a", None, b"ccc"], times=[1_700_000_000_000 + n for n in range(3)])
     fill(target, topic, 1, [b"dd"], times=[1_700_000_000_009])
@@ -272,7 +272,7 @@ def test_columns_instead_of_objects(target: Server, topic: str) -> None:
 
 
 def test_the_columns_that_are_always_there_may_be_named(shared_broker: Server, topic: str) -> None:
-    """topic and partition stand first, named or not; one name is no list of names."""
+    """topic and partition come first, named or not; a single string is not a list of names."""
     create(shared_broker, topic)
     with pybroker.Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
         producer.send(topic, b"v", partition=0).result(10)
@@ -290,7 +290,7 @@ def test_the_columns_that_are_always_there_may_be_named(shared_broker: Server, t
 def test_a_partition_that_is_not_there_is_told_once(
     shared_broker: Server, topic: str, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And is read once it is: partitions may be added to a topic."""
+    """A missing partition is reported once, and read once it exists: partitions may be added to a topic."""
     create(shared_broker, topic)
     with consumer_of(shared_broker, topic, 2) as consumer:
         if where == "given":
@@ -300,7 +300,7 @@ def test_a_partition_that_is_not_there_is_told_once(
             consumer.poll(10)
             return [record.getMessage() for record in caplog.records if "the consumer waits for" in record.getMessage()]
 
-        until("it is told", told)
+        until("the partition is logged", told)
         consumer.poll(500)
         assert told() == [f"topic {topic!r} has partitions 0 to 0: the consumer waits for partition 1"]
         with pybroker.Admin(bootstrap_servers=shared_broker.bootstrap) as admin:
@@ -311,7 +311,8 @@ def test_a_partition_that_is_not_there_is_told_once(
 
 
 def test_columns_of_a_long_topic_come_in_pieces(target: Server, topic: str) -> None:
-    """Without max_records a poll still takes megabytes, not all that was fetched and comes in meanwhile."""
+    """Columns of a long topic come in pieces: without max_records a poll takes megabytes, not all that is fetched
+    meanwhile."""
     create(target, topic)
     with pybroker.Producer(bootstrap_servers=target.bootstrap) as producer:
         producer.send_columns(topic, [bytes(100_000)] * 300)
@@ -326,7 +327,7 @@ def test_columns_of_a_long_topic_come_in_pieces(target: Server, topic: str) -> N
 
 
 def test_columns_that_were_compressed_very_well_come_in_pieces(target: Server, topic: str) -> None:
-    """What is fetched is small, and what it says is not: a poll ends with the batch that makes it 64 MiB."""
+    """Columns that were compressed very well come in pieces: a poll ends with the batch that brings it to 64 MiB."""
     create(target, topic)
     big = (16 << 20) - 10_000
     how = {"compression_type": "zstd", "max_request_size": 1 << 25}
@@ -343,7 +344,8 @@ def test_columns_that_were_compressed_very_well_come_in_pieces(target: Server, t
 @pytest.mark.java
 @pytest.mark.xdist_group("kafka391")
 def test_columns_behind_a_long_aborted_transaction(kafka391: Server, topic: str) -> None:
-    """What gives no rows does not count: a poll goes on to those that were fetched behind it."""
+    """Columns behind a long aborted transaction are found: batches without rows do not count, and a poll goes on to
+    later fetched ones."""
     create(kafka391, topic)
     producer = ck.Producer({"bootstrap.servers": kafka391.bootstrap, "transactional.id": topic, "log_level": 0})
     producer.init_transactions(60)

@@ -1,4 +1,4 @@
-"""One rule of damage: the same damaged files through every reader of segments, which find it at the same byte."""
+"""One definition of damage: every reader of segments finds the damage of a file at the same byte."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import pybroker
-from pybroker.cli.batches import Damage
-from pybroker.cli.batches import read_log as dump
-from pybroker.client.arrays import record_arrays
-from pybroker.core import Broker, Columns, LogError, SegmentScan, build_batch
+from pybroker.cli.files.batches import Damage
+from pybroker.cli.files.batches import read_batches as dump
+from pybroker.client.columns.arrays import record_arrays
+from pybroker.core import Columns, LogError, LogManager, SegmentScan, build_batch
 from pybroker.errors import CORRUPT_MESSAGE
-from pybroker.spark.segments import SegmentReader
+from pybroker.spark.reading.segment_reader import SegmentReader
 
 OFFSET_BYTES = 8
 ATTRIBUTES_AT, CONTROL = 21, 0x20
@@ -42,8 +42,8 @@ def batches_of(path: Path) -> list[Batch]:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A partition of several segments, closed."""
-    broker = Broker()
+    """A closed partition of several segments."""
+    broker = LogManager()
     home = tmp_path_factory.mktemp("sound")
     log = broker.open(str(home), "t", 0, topic_id=bytes(16), config={"segment.bytes": 20_000})
     log.become_leader(0, 0)
@@ -132,7 +132,7 @@ def by_dump(path: Path) -> int:
 
 
 def by_scan(path: Path, next_base: int) -> int:
-    """As scrubbing, `pybroker doctor` and a start check a segment."""
+    """The result of the scan that scrubbing, `pybroker doctor` and a start use for a segment."""
     spots = SegmentScan(str(path), next_base=next_base).step()
     return spots[0][0] if spots else -1
 
@@ -142,7 +142,8 @@ def by_scan(path: Path, next_base: int) -> int:
 def test_every_reader_finds_the_damage_of_a_sealed_segment_at_the_same_byte(
     log: Path, damage: str, place: int
 ) -> None:
-    """The records before it are given; then it is CORRUPT_MESSAGE, and never the end."""
+    """Every reader finds the damage of a sealed segment at the same byte: records before it are returned, then
+    CORRUPT_MESSAGE, and never the end."""
     path, after = sorted(log.glob("*.log"))[1:3]
     batch = batches_of(path)[place]
     data = bytearray(path.read_bytes())
@@ -157,7 +158,7 @@ def test_every_reader_finds_the_damage_of_a_sealed_segment_at_the_same_byte(
 
 
 def test_every_reader_passes_what_is_sound(log: Path) -> None:
-    """And the whole of it."""
+    """Every reader returns the whole of an undamaged partition."""
     paths = sorted(log.glob("*.log"))
     assert by_read_log(log, paths[0]) == (list(range(60 * RECORDS)), -1)
     assert by_spark(log, paths[0]) == (list(range(int(paths[-1].stem))), -1)
@@ -166,7 +167,7 @@ def test_every_reader_passes_what_is_sound(log: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["zeros", "zeros of a page", "length"])
 def test_the_last_segment_ends_where_nothing_sound_follows(log: Path, damage: str) -> None:
-    """Zeros, or a batch that is not there yet, are its end: but not where sound batches follow."""
+    """The last segment ends at zeros or an incomplete batch, unless valid batches follow."""
     path = sorted(log.glob("*.log"))[-1]
     batches = batches_of(path)
     sound = path.read_bytes()
@@ -186,7 +187,8 @@ def test_the_last_segment_ends_where_nothing_sound_follows(log: Path, damage: st
 
 
 def test_a_wrong_length_is_told_before_a_torn_end(log: Path) -> None:
-    """Sound batches follow it, though the last batch of all was being written as the power went."""
+    """A wrong length is damage if valid batches follow, although the very last batch may be torn, as in a power
+    failure."""
     path = sorted(log.glob("*.log"))[-1]
     batches = batches_of(path)
     data = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""The end of a program: what it sent and did not flush arrives, or is named; after Ctrl-C it may go on."""
+"""The end of a program: unflushed records arrive, or are reported; after Ctrl-C the program may go on."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import sys
 
 import pytest
 
-from pybroker.client import accumulator
-from pybroker.client.consumer import Consumer
-from pybroker.client.producer import Producer
+from pybroker.client.consuming.consumer import Consumer
+from pybroker.client.producing import accumulator
+from pybroker.client.producing.producer import Producer
 from tests.client.kit import create, read_all
 from tests.harness import ROOT, Server
 
 
 def test_what_was_not_flushed_is_flushed(shared_broker: Server, topic: str) -> None:
-    """The interpreter ends without flush() or close(), with records that linger; they are stored."""
+    """Unflushed records are flushed when the interpreter ends without flush() or close()."""
     create(shared_broker, topic)
     program = (
         "import sys, pybroker\n"
@@ -32,7 +32,8 @@ def test_what_was_not_flushed_is_flushed(shared_broker: Server, topic: str) -> N
 def test_what_cannot_be_flushed_is_named(
     shared_broker: Server, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the end of the interpreter, and by a close() that does not wait: how many records of which partitions."""
+    """Records that cannot be flushed are reported with their number by partition, at the interpreter's end and by a
+    close() without waiting."""
     create(shared_broker, topic, partitions=2)
     monkeypatch.setattr(accumulator, "EXIT_S", 0.0)
     producer = Producer(bootstrap_servers=shared_broker.bootstrap, linger_ms=60_000)
@@ -53,7 +54,7 @@ def test_what_cannot_be_flushed_is_named(
 
 
 def test_after_ctrl_c_a_client_goes_on() -> None:
-    """Wherever it came: a program may still commit, look at something, and close."""
+    """After Ctrl-C at any place a program may still commit, query, and close."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

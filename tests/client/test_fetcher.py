@@ -1,4 +1,5 @@
-"""What a consumer makes of a Fetch answer, without a broker: batches of several leader epochs, with transactions."""
+"""The handling of Fetch answers by a consumer, without a broker: batches of several leader epochs, with
+transactions."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.client import list_offsets
-from pybroker.client.fetcher import Fetcher, whole_batches
-from pybroker.client.positions import Bell, Place, Positions
-from pybroker.client.reader import Reader
+from pybroker.client.consuming.fetch_collector import FetchCollector
+from pybroker.client.consuming.fetcher import ConsumerFetcher, whole_batches
+from pybroker.client.consuming.positions import Bell, Place, Positions
+from pybroker.client.net import list_offsets
 from pybroker.model import TopicPartition
 from tests.wire import batch
 
@@ -27,8 +28,8 @@ def marker(base_offset: int, *, commit: bool) -> bytes:
     return batch([value], key=key, attributes=TRANSACTIONAL | CONTROL, base_offset=base_offset, **OF_PRODUCER)
 
 
-def stand() -> tuple[Fetcher, Reader, Place]:
-    """A consumer of one partition, from offset 0, that nobody feeds."""
+def stand() -> tuple[ConsumerFetcher, FetchCollector, Place]:
+    """A consumer of one partition, from offset 0, without a broker."""
     positions = Positions(None)
     positions.assign([TopicPartition("t", 0)])
     place = positions.get(("t", 0))
@@ -44,13 +45,13 @@ def stand() -> tuple[Fetcher, Reader, Place]:
         isolation_level="read_committed", max_partition_fetch_bytes=1 << 20, auto_offset_reset="earliest",
         fetch_max_bytes=1 << 24, fetch_max_wait_ms=1, fetch_min_bytes=1, client_rack="", request_timeout_ms=1000,
     )  # fmt: skip
-    fetcher = Fetcher(network, settings, positions, Bell())  # type: ignore[arg-type]
-    return fetcher, Reader(fetcher, positions, check_crcs=True), place
+    fetcher = ConsumerFetcher(network, settings, positions, Bell())  # type: ignore[arg-type]
+    return fetcher, FetchCollector(fetcher, positions, check_crcs=True), place
 
 
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, Callable[[], object]], None]:
-    """Have the consumer's thread do something once, between two lines of the loop's: before a call of that name."""
+    """Have the consumer's thread do something once, between two lines of the loop: before a call of that name."""
 
     def prepare(where: Any, name: str, act: Callable[[], object]) -> None:
         call = getattr(where, name)
@@ -65,8 +66,8 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, Callable[[],
     return prepare
 
 
-def sent_by(fetcher: Fetcher) -> list[tuple[Any, Callable[[Any, Any], object]]]:
-    """The requests that are sent from now on, each with who hears the answer."""
+def sent_by(fetcher: ConsumerFetcher) -> list[tuple[Any, Callable[[Any, Any], object]]]:
+    """The requests that are sent from now on, each with the handler of its answer."""
     sent: list[tuple[Any, Callable[[Any, Any], object]]] = []
     fetcher._network.send = lambda node, request, done, **how: sent.append((request, done))  # type: ignore[method-assign]
     return sent
@@ -75,7 +76,7 @@ def sent_by(fetcher: Fetcher) -> list[tuple[Any, Callable[[Any, Any], object]]]:
 @pytest.mark.parametrize("to", [42, list_offsets.LATEST], ids=["seek", "seek_to_end"])
 @pytest.mark.parametrize("line", ["by_leader", "request"])
 def test_a_seek_while_a_position_is_asked_for(to: int, line: str, between: Callable[..., None]) -> None:
-    """The answer is of what was wanted before, and what is wanted now is asked for."""
+    """A seek while a position is looked up discards that answer, and the new position is looked up."""
     fetcher, _, place = stand()
     place.reset(list_offsets.EARLIEST)
     between(list_offsets, line, lambda: place.move(to) if to >= 0 else place.reset(to))
@@ -90,7 +91,7 @@ def test_a_seek_while_a_position_is_asked_for(to: int, line: str, between: Calla
 
 
 def test_a_seek_while_a_fetch_is_made(between: Callable[..., None]) -> None:
-    """What comes of a fetch of before moves nobody who has moved meanwhile."""
+    """A seek while a fetch is built is not undone by that fetch's result."""
     fetcher, _, place = stand()
     between(fetcher, "_node", lambda: place.reset(list_offsets.LATEST))
     sent = sent_by(fetcher)
@@ -109,8 +110,8 @@ def answer_of(*batches: bytes) -> Any:
     )  # fmt: skip
 
 
-def answered(epochs: tuple[int, ...]) -> tuple[Reader, Place]:
-    """A reader of an aborted and a committed transaction of one producer, each batch of a leader epoch."""
+def answered(epochs: tuple[int, ...]) -> tuple[FetchCollector, Place]:
+    """A reader of an aborted and a committed transaction of one producer, each batch of another leader epoch."""
     fetcher, reader, place = stand()
     batches = (
         batch([b"aborted"], attributes=TRANSACTIONAL, sequence=0, base_offset=0, **OF_PRODUCER),
@@ -127,7 +128,8 @@ def answered(epochs: tuple[int, ...]) -> tuple[Reader, Place]:
 
 @pytest.mark.parametrize("epochs", [(3, 3, 3, 3), (3, 3, 4, 4), (3, 4, 5, 6)], ids=str)
 def test_a_transaction_is_known_across_leader_epochs(epochs: tuple[int, ...]) -> None:
-    """What was aborted under one leader takes nothing with it of what was committed under the next."""
+    """A transaction is known across leader epochs: an abort under one leader removes no record that was committed under
+    the next."""
     reader, place = answered(epochs)
     assert [record.value for record in reader.records(100)] == [b"one", b"two"]
     assert (place.position, place.epoch, place.fetch_epoch) == (5, epochs[-1], epochs[-1])
@@ -140,7 +142,7 @@ def test_the_epoch_of_a_position_is_that_of_the_record_before_it() -> None:
 
 
 def test_a_seek_while_an_answer_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was fetched is of where the consumer stood, and counts for nothing where it stands now."""
+    """A seek while an answer is handled discards its records, which are of the old position."""
     fetcher, reader, place = stand()
     seek, read = threading.Thread(target=lambda: place.move(100)), whole_batches
 
@@ -149,7 +151,7 @@ def test_a_seek_while_an_answer_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
         seek.join(0.05)
         return read(*given)
 
-    monkeypatch.setattr("pybroker.client.fetcher.whole_batches", slow)
+    monkeypatch.setattr("pybroker.client.consuming.fetcher.whole_batches", slow)
     asked = place.asked()
     assert fetcher._take_of(1, asked, answer_of(batch([b"x"])))
     seek.join()
@@ -159,13 +161,13 @@ def test_a_seek_while_an_answer_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_mistake_of_ours_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To who polls; nobody waits for what nobody asks for any more."""
+    """A bug of ours in handling an answer is raised by poll(), and an outdated partition's is not."""
     fetcher, reader, place = stand()
 
     def wrong(*_: Any) -> Any:
         raise RuntimeError("wrong")
 
-    monkeypatch.setattr("pybroker.client.fetcher.whole_batches", wrong)
+    monkeypatch.setattr("pybroker.client.consuming.fetcher.whole_batches", wrong)
     assert fetcher._take_of(1, place.asked(), answer_of(batch([b"x"])))
     assert str(place.error) == "UNKNOWN_SERVER_ERROR: t-0: RuntimeError: wrong"
     assert reader.records(10) == []

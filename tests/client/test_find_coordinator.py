@@ -1,4 +1,4 @@
-"""The coordinator of a consumer's group is reached where FindCoordinator says, whatever metadata says of its broker."""
+"""A consumer finds its group's coordinator at the address from FindCoordinator, not from metadata."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pybroker.client.aio_consumer import AsyncConsumer
-from pybroker.client.consumer import Consumer
-from pybroker.client.network import Network
+from pybroker.client.aio.consumer import AsyncConsumer
+from pybroker.client.consuming.consumer import Consumer
+from pybroker.client.net.network import NetworkClient
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from tests.client.fake_broker import FakeBroker
@@ -21,7 +21,7 @@ TP = TopicPartition("t", 0)
 
 
 class Coordinating(FakeBroker):
-    """A coordinator whose metadata names its broker at `address`, or does not."""
+    """A coordinator whose metadata has its broker at `address`, or lacks it."""
 
     def __init__(self) -> None:
         self.address: int | None = None
@@ -53,7 +53,7 @@ class Coordinating(FakeBroker):
 
 @pytest.fixture(params=["known", "unknown", "moved"])
 def broker(request: pytest.FixtureRequest) -> Iterator[Coordinating]:
-    """As metadata names it: at its address, not at all since it came later, or where it was before."""
+    """A coordinator whose metadata has its address, lacks it as the broker is new, or has an old address."""
     made = Coordinating()
     made.address = {"known": made.port, "unknown": None, "moved": free_port()}[request.param]
     yield made
@@ -64,15 +64,15 @@ def settings(broker: Coordinating) -> dict[str, Any]:
     return {"bootstrap_servers": f"127.0.0.1:{broker.port}", "group_id": "g", "enable_auto_commit": False}
 
 
-def renew(network: Network) -> None:
-    """Have a client ask for metadata, and wait for it."""
+def renew(network: NetworkClient) -> None:
+    """Have a client request metadata, and wait for it."""
     before = network.view.version
     network.refresh_soon()
     until("there is new metadata", lambda: network.view.version > before)
 
 
 def test_the_first_call_of_a_consumer(broker: Coordinating) -> None:
-    """One search finds the coordinator, before there is any metadata."""
+    """The first call of a consumer needs one FindCoordinator, before there is any metadata."""
     with Consumer(**settings(broker)) as consumer:
         assert consumer.commit_async({TP: 7}).result(WAIT_S) is None
     with Consumer(**settings(broker)) as consumer:
@@ -90,7 +90,7 @@ async def test_the_first_call_of_a_consumer_that_is_awaited(broker: Coordinating
 
 
 def test_metadata_takes_no_coordinator_away(broker: Coordinating) -> None:
-    """The consumer keeps its coordinator, though metadata does not name it."""
+    """Metadata that lacks the coordinator does not make the consumer drop it."""
     with Consumer(**settings(broker)) as consumer:
         for _ in range(3):
             consumer.commit_async({TP: 7}).result(WAIT_S)
@@ -100,7 +100,8 @@ def test_metadata_takes_no_coordinator_away(broker: Coordinating) -> None:
 
 @pytest.mark.parametrize("broker", ["known"], indirect=True)
 def test_a_coordinator_that_metadata_names_no_more_is_searched(broker: Coordinating) -> None:
-    """It may be gone for good, with a host that does not refuse: the next commit goes to the present one."""
+    """A coordinator that disappears from metadata is looked up again, as its host may be gone and not refuse: the next
+    commit goes to the present one."""
     with Consumer(**settings(broker)) as consumer:
         consumer.commit_async({TP: 7}).result(WAIT_S)
         renew(consumer._network)

@@ -1,11 +1,12 @@
-"""Clients in a process that was forked: each says at once that it is the parent's, and the parent's go on."""
+"""Clients in a forked process: each call fails at once, as the client is the parent's, and the parent's clients go
+on."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from tests.client.kit import create, read_all
+from tests.client.kit import create, fill, read_all
 from tests.harness import ROOT, Server
 
 CHILD = """
@@ -78,7 +79,7 @@ for name, call in {
     "position": lambda: consumer.position((topic, 0)),
     "end_offsets": lambda: consumer.end_offsets([(topic, 0)]),
     "topics": admin.topics,
-    "request": lambda: connection.request(pybroker.client.metadata.m.MetadataRequest(topics=[])),
+    "request": lambda: connection.request(pybroker.client.net.metadata.m.MetadataRequest(topics=[])),
     "async send": lambda: async_producer.send(topic, "child").send(None),
     "async flush": lambda: async_producer.flush().send(None),
     "async poll": lambda: async_consumer.poll(1000).send(None),
@@ -98,8 +99,8 @@ print("called:", called)
 
 
 def test_a_forked_child_is_told_at_once(shared_broker: Server, topic: str) -> None:
-    """Whatever it does with a client of its parent is refused in one sentence; a client of its own works, and what
-    the parent had begun to send arrives once."""
+    """A forked child's call of its parent's client is refused in one sentence. A client of its own works, and the
+    parent's pending records arrive once."""
     create(shared_broker, topic)
     command = [sys.executable, "-c", CHILD, shared_broker.bootstrap, topic]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
@@ -109,3 +110,33 @@ def test_a_forked_child_is_told_at_once(shared_broker: Server, topic: str) -> No
     for line in refused:
         assert "was made before a fork and works in the parent process only: make one in the child" in line
     assert [record.value for record in read_all(shared_broker, topic, 2)] == [b"child", b"parent"]
+
+
+ITERATING = """
+import os, sys
+import pybroker
+
+bootstrap, topic = sys.argv[1:]
+with pybroker.Consumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+    loop = iter(consumer)
+    assert [next(loop).offset for _ in range(3)] == [0, 1, 2]
+    pid = os.fork()
+    if not pid:
+        try:
+            found = next(loop)
+        except pybroker.KafkaError as error:
+            os._exit(7 if "was made before a fork" in error.message else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert [next(loop).offset for _ in range(3)] == [3, 4, 5]
+"""
+
+
+def test_a_loop_ends_in_a_forked_child(shared_broker: Server, topic: str) -> None:
+    """A loop over records ends in a forked child, although records are buffered: they are the parent's, whose loop goes
+    on."""
+    create(shared_broker, topic)
+    fill(shared_broker, topic, 0, [b"x"] * 10)
+    command = [sys.executable, "-c", ITERATING, shared_broker.bootstrap, topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Consumers of ours in a group: they share, commit, take over; with each other, and with the clients of others."""
+"""Our consumers in a group: they share, commit and take over, with each other and with other libraries' clients."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import confluent_kafka as ck
 import pytest
 
 from pybroker import errors
-from pybroker.client.connection import Connection
-from pybroker.client.consumer import Consumer, OffsetAndMetadata, RebalanceListener
+from pybroker.client.consuming.consumer import Consumer, OffsetAndMetadata, RebalanceListener
+from pybroker.client.net.connection import BrokerConnection
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
@@ -25,7 +25,7 @@ QUICK = {"heartbeat_interval_ms": 200, "session_timeout_ms": 6000, "auto_offset_
 
 
 class Worker:
-    """A consumer on a thread of its own that polls until it is told to stop, and keeps what it saw."""
+    """A consumer on a thread that polls until it is stopped, and keeps its records."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -70,14 +70,15 @@ def join(target: Server, topic: str) -> Iterator[Callable[..., Worker]]:
 
 
 def shared(*workers: Worker) -> bool:
-    """Every partition has one reader, and nobody is idle."""
+    """True if every partition has one reader, and every member has partitions."""
     shares = [worker.assigned for worker in workers]
     return sorted(p for share in shares for p in share) == list(range(PARTITIONS)) and all(shares)
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 def test_a_group_shares_a_topic(target: Server, topic: str, join: Callable[..., Worker], assignor: str) -> None:
-    """One member has all; a second takes half; when the first goes its half goes over. Each record is read once."""
+    """A group shares a topic: one member has all partitions, a second takes half, and the first's half moves when it
+    leaves. Each record is read once."""
     for partition in range(PARTITIONS):
         fill(target, topic, partition, [b"x"] * 20)
     first = join(partition_assignment_strategy=assignor)
@@ -95,7 +96,7 @@ def test_a_group_shares_a_topic(target: Server, topic: str, join: Callable[..., 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
 def test_a_group_with_librdkafka(target: Server, topic: str, join: Callable[..., Worker], assignor: str) -> None:
-    """A member of confluent-kafka and one of ours share, whichever of them leads."""
+    """A group with librdkafka shares a topic, with a member of either library as leader."""
     ours = join(partition_assignment_strategy=assignor)
     until("ours has all", lambda: shared(ours), WAIT_S)
     theirs = ck.Consumer(
@@ -124,7 +125,7 @@ def test_a_group_with_librdkafka(target: Server, topic: str, join: Callable[...,
 
 
 def test_commits_and_where_others_begin(target: Server, topic: str) -> None:
-    """What one commits, the next begins from: at what poll() returned, or where it says, with a note."""
+    """A commit is where the next member begins: at the end of poll()'s records, or at a given offset, with metadata."""
     create(target, topic)
     fill(target, topic, 0, [b"%d" % n for n in range(10)])
     tp, group = TopicPartition(topic, 0), {"group_id": f"group-of-{topic}", "enable_auto_commit": False, **QUICK}
@@ -146,7 +147,7 @@ def test_commits_and_where_others_begin(target: Server, topic: str) -> None:
 
 
 def test_commits_in_the_background(target: Server, topic: str) -> None:
-    """By default what poll() returned is committed every while, and at the end; nothing else is."""
+    """Commits in the background are, by default, of poll()'s records at intervals and at the end, and of no others."""
     create(target, topic)
     fill(target, topic, 0, [b"%d" % n for n in range(10)])
     tp, group = TopicPartition(topic, 0), {"group_id": f"group-of-{topic}", "auto_commit_interval_ms": 100, **QUICK}
@@ -167,7 +168,7 @@ def test_commits_in_the_background(target: Server, topic: str) -> None:
 
 
 def test_a_static_member_comes_back(target: Server, topic: str, join: Callable[..., Worker]) -> None:
-    """KIP-345: a member with an instance id that ends and starts again finds its share, and nobody is disturbed."""
+    """A static member that stops and starts again (KIP-345) gets its share back, and no other member rebalances."""
     stay = join(group_instance_id="one", partition_assignment_strategy="range")
     until("one has all", lambda: shared(stay), WAIT_S)
     go = join(group_instance_id="two", partition_assignment_strategy="range")
@@ -180,7 +181,7 @@ def test_a_static_member_comes_back(target: Server, topic: str, join: Callable[.
 
 
 def test_a_static_member_is_replaced(target: Server, topic: str, join: Callable[..., Worker]) -> None:
-    """Of two with one instance id the older is fenced, which its poll() raises."""
+    """A static member is replaced by a newer one of its instance id: the older is fenced, and its poll() raises."""
     create(target, f"{topic}-too")
     settings: dict[str, Any] = {"group_id": f"fenced-{topic}", "group_instance_id": "one", **QUICK}
     with Consumer(bootstrap_servers=target.bootstrap, **settings) as old:
@@ -195,7 +196,8 @@ def test_a_static_member_is_replaced(target: Server, topic: str, join: Callable[
 
 
 def test_a_listener_hears_what_comes_and_goes(target: Server, topic: str) -> None:
-    """Assigned before the first record, where a seek counts; revoked at the end, while a commit is possible."""
+    """A listener is called for assigned partitions before the first record, where a seek applies, and for revoked ones
+    while a commit is possible."""
     create(target, topic)
     fill(target, topic, 0, [b"%d" % n for n in range(10)])
     tp, heard = TopicPartition(topic, 0), []
@@ -219,7 +221,7 @@ def test_a_listener_hears_what_comes_and_goes(target: Server, topic: str) -> Non
 
 
 def test_a_pattern_finds_topics_that_come(target: Server, topic: str) -> None:
-    """A regular expression subscribes to what matches, also to what is created later."""
+    """A pattern subscribes to matching topics, also to those that are created later."""
     create(target, f"{topic}-a")
     settings: dict[str, Any] = {"group_id": f"group-of-{topic}", "metadata_max_age_ms": 200, **QUICK}
     with Consumer(bootstrap_servers=target.bootstrap, **settings) as consumer:
@@ -234,7 +236,7 @@ def test_a_pattern_finds_topics_that_come(target: Server, topic: str) -> None:
 def test_a_topic_that_comes_while_it_is_shared_out(
     target: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer with nothing in it is on its way when metadata has the topic: it is read all the same, and soon."""
+    """A topic that is created during a rebalance is read soon, even if the empty assignment was already on its way."""
     held: list[tuple[Future[Any], Future[Any]]] = []
     settings = {**QUICK, "allow_auto_create_topics": False}
     with Consumer(bootstrap_servers=target.bootstrap, group_id=topic, **settings) as consumer:
@@ -260,7 +262,8 @@ def test_a_topic_that_comes_while_it_is_shared_out(
 
 
 def test_who_does_not_poll_is_out(target: Server, topic: str, join: Callable[..., Worker]) -> None:
-    """max_poll_interval_ms: the others take over; who comes back late hears of it, and joins again."""
+    """A member that does not poll within max_poll_interval_ms is removed: others take over, and it is notified and
+    joins again when it comes back."""
     lost: list[TopicPartition] = []
 
     class Listener(RebalanceListener):
@@ -280,7 +283,7 @@ def test_who_does_not_poll_is_out(target: Server, topic: str, join: Callable[...
 def test_it_polls_in_the_moment_it_is_out(
     target: Server, topic: str, join: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop takes the membership away while poll() begins a rebalance: the partitions are lost, not given up."""
+    """A member that polls in the moment of its removal loses its partitions, and does not revoke them."""
     heard: list[str] = []
     out, polled = threading.Event(), threading.Event()
 
@@ -306,7 +309,7 @@ def test_it_polls_in_the_moment_it_is_out(
 
         monkeypatch.setattr(group, "_stop_heart", held)
         assert out.wait(WAIT_S), "it left the group"
-        group._rejoin = "the group is rebalancing"  # as the last heartbeat could have said
+        group._rejoin = "the group is rebalancing"  # as the last heartbeat could have reported
         late.poll(10)
         polled.set()
         assert heard == ["lost"]
@@ -315,7 +318,7 @@ def test_it_polls_in_the_moment_it_is_out(
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("ends", ["a rebalance", "close"])
 def test_the_last_commit_shows_that_it_is_out(target: Server, topic: str, assignor: str, ends: str) -> None:
-    """The group took the member out, which nothing has told it before: its partitions are lost, not given up."""
+    """The last commit shows a member that the group has removed it: its partitions are lost, not revoked."""
     heard: list[tuple[str, int]] = []
 
     class Listener(RebalanceListener):
@@ -340,7 +343,7 @@ def test_the_last_commit_shows_that_it_is_out(target: Server, topic: str, assign
         read(consumer, 1)
         assert consumer._group is not None
         gone = m.LeaveGroupRequest.Members(member_id=consumer._group.member_id, group_instance_id=None)
-        with Connection(HOST, target.coordinator_port(group)) as connection:
+        with BrokerConnection(HOST, target.coordinator_port(group)) as connection:
             asked = m.LeaveGroupRequest(group_id=group, member_id=gone.member_id, members=[gone])
             assert connection.request(asked).error_code == 0
         if ends == "a rebalance":
@@ -352,7 +355,8 @@ def test_the_last_commit_shows_that_it_is_out(target: Server, topic: str, assign
 
 @pytest.mark.parametrize("commits", ["close", "commit"])
 def test_who_is_out_puts_no_offset_back(target: Server, topic: str, commits: str) -> None:
-    """It was late for poll(), another has read on and left, and a group without members takes anybody's commit."""
+    """A removed member puts no offset back: another has read on and left, and a group without members accepts any
+    commit."""
     create(target, topic)
     fill(target, topic, 0, [b"x"] * 20)
 
@@ -375,7 +379,7 @@ def test_who_is_out_puts_no_offset_back(target: Server, topic: str, commits: str
 
 
 def test_an_answer_to_a_commit_of_an_earlier_generation(target: Server, topic: str) -> None:
-    """It says nothing of the member that has joined again since."""
+    """An error for a commit of an earlier generation does not affect the member that has joined again."""
     create(target, topic)
     with Consumer(bootstrap_servers=target.bootstrap, group_id=f"group-of-{topic}", **QUICK) as consumer:
         consumer.subscribe([topic])
@@ -389,12 +393,12 @@ def test_an_answer_to_a_commit_of_an_earlier_generation(target: Server, topic: s
 
 
 def test_what_needs_a_group() -> None:
-    """Subscribing and committing without a group_id say what is missing; an instance id alone is no group."""
-    with Consumer(bootstrap_servers="127.0.0.1:1") as consumer:
-        with pytest.raises(ValueError, match="subscribe needs a group_id"):
-            consumer.subscribe(["t"])
-        with pytest.raises(ValueError, match="this consumer has no group_id"):
-            consumer.commit()
+    """Calls that need a group fail with what is missing: a commit without group_id, or an instance id alone."""
+    with (
+        Consumer(bootstrap_servers="127.0.0.1:1") as consumer,
+        pytest.raises(ValueError, match="this consumer has no group_id"),
+    ):
+        consumer.commit()
     with pytest.raises(KafkaError, match="group_instance_id needs group_id"):
         Consumer(bootstrap_servers="127.0.0.1:1", group_instance_id="one")
     with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer, pytest.raises(ValueError, match="one of"):
@@ -402,7 +406,7 @@ def test_what_needs_a_group() -> None:
 
 
 def test_a_broker_that_comes_back(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
-    """A member lives through the death of its broker: it finds it again, and reads on where it stood."""
+    """A member survives its broker's death: it finds the broker again, and reads on at its position."""
     broker = start_broker(sets={"offsets.topic.num.partitions": 1})
     create(broker, topic, partitions=2)
     for partition in (0, 1):
@@ -423,7 +427,7 @@ def test_a_broker_that_comes_back(start_broker: Callable[..., BrokerProcess], to
 
 
 def test_who_waits_does_not_work(shared_broker: Server, topic: str) -> None:
-    """A member with nothing to read takes next to no processor time, whether it polls or its threads sleep."""
+    """A waiting member uses next to no CPU time, both in poll() and while its threads sleep."""
     create(shared_broker, topic)
     with Consumer(bootstrap_servers=shared_broker.bootstrap, group_id=f"group-of-{topic}", **QUICK) as consumer:
         consumer.subscribe([topic])

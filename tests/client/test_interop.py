@@ -1,4 +1,4 @@
-"""What our producer writes every other client reads, and what they write our consumer reads, with every codec."""
+"""Our producer's records are read by every other client, and our consumer reads theirs, with every codec."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pybroker.client.producer import Producer
+from pybroker.client.producing.producer import Producer
 from tests.client.kit import create, read_all
 from tests.clients.adapters.aio import Aiokafka
 from tests.clients.adapters.confluent import Confluent
@@ -29,7 +29,7 @@ RECORDS = [
     scope="module", params=["confluent", "kafka-python", "aiokafka", pytest.param("java", marks=pytest.mark.java)]
 )
 def theirs(request: pytest.FixtureRequest, shared_broker: Server) -> Iterator[Client]:
-    """Another client of the same broker."""
+    """Another library's client of the same broker."""
     if request.param != "java":
         kinds = {"confluent": Confluent, "kafka-python": KafkaPython, "aiokafka": Aiokafka}
         client: Client = kinds[request.param](shared_broker.bootstrap)
@@ -48,7 +48,7 @@ def theirs(request: pytest.FixtureRequest, shared_broker: Server) -> Iterator[Cl
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_theirs_reads_ours(shared_broker: Server, topic: str, theirs: Client, codec: str) -> None:
-    """Record by record and by column: keys, values, headers, tombstones and times arrive as they were sent."""
+    """Theirs reads ours, by record and by column: keys, values, headers, tombstones and timestamps arrive unchanged."""
     create(shared_broker, topic)
     with Producer(bootstrap_servers=shared_broker.bootstrap, compression_type=codec) as producer:
         for r in RECORDS:
@@ -76,7 +76,7 @@ def test_ours_reads_theirs(shared_broker: Server, topic: str, theirs: Client, co
 
 
 def test_keys_go_where_theirs_go(shared_broker: Server, topic: str) -> None:
-    """A producer of kafka-python, whose partitioner is Java's, finds the same partition for each key."""
+    """Keys go to the same partitions as with kafka-python, whose partitioner is Java's."""
     import kafka
 
     create(shared_broker, topic, partitions=7)

@@ -1,4 +1,4 @@
-"""What a producer sends, and what becomes of it: against our broker and Apache Kafka."""
+"""A producer's records and their outcomes, against our broker and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 
 import pybroker
 from pybroker import errors
-from pybroker.client import sender
 from pybroker.client.admin import Admin
-from pybroker.client.arrow import HEADERS
-from pybroker.client.producer import Delivery, Producer, RecordMetadata
+from pybroker.client.columns.arrow import HEADERS
+from pybroker.client.producing import sender
+from pybroker.client.producing.producer import Delivery, Producer, RecordMetadata
 from pybroker.config import ConfigError
 from pybroker.core import ByteColumn, partitions_of
 from pybroker.errors import KafkaError
@@ -31,7 +31,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_is_sent_is_there(target: Server, topic: str, codec: str) -> None:
-    """Keys, values, headers, tombstones and times are stored as they were given, with every codec."""
+    """Sent keys, values, headers, tombstones and timestamps are stored unchanged, with every codec."""
     create(target, topic)
     with pybroker.Producer(bootstrap_servers=target.bootstrap, compression_type=codec) as producer:
         sent = [
@@ -55,7 +55,7 @@ def test_what_is_sent_is_there(target: Server, topic: str, codec: str) -> None:
 
 @pytest.mark.parametrize("acks", ["all", 1, 0])
 def test_acknowledgements(target: Server, topic: str, acks: object) -> None:
-    """acks=0 tells no offset, as nobody answers; the record is stored all the same."""
+    """acks=0 gives no offset, as no answer comes; the record is stored all the same."""
     create(target, topic)
     with Producer(bootstrap_servers=target.bootstrap, acks=acks) as producer:
         delivery = producer.send(topic, b"1")
@@ -65,7 +65,8 @@ def test_acknowledgements(target: Server, topic: str, acks: object) -> None:
 
 
 def test_records_of_one_key_share_a_partition(target: Server, topic: str) -> None:
-    """Keys decide by murmur2 as Java's producer does; without one, records spread over partitions batch by batch."""
+    """Records of one key share a partition: murmur2, as in Java's producer; without a key, records spread over
+    partitions by batch."""
     create(target, topic, partitions=4)
     with Producer(bootstrap_servers=target.bootstrap, linger_ms=0) as producer:
         by_key = [producer.send(topic, b"", key=f"key-{n}").result(10).partition for n in range(8)]
@@ -76,7 +77,7 @@ def test_records_of_one_key_share_a_partition(target: Server, topic: str) -> Non
 
 
 def test_a_callback_hears_the_outcome(target: Server, topic: str) -> None:
-    """on_delivery is called once a record; one that fails, or is added late, harms nobody."""
+    """on_delivery is called once for each record; a callback that fails, or is added late, affects no other."""
     create(target, topic)
     heard: list[int] = []
 
@@ -91,7 +92,7 @@ def test_a_callback_hears_the_outcome(target: Server, topic: str) -> None:
 
 
 def test_what_a_broker_refuses(target: Server, topic: str) -> None:
-    """A record without a key on a compacted topic is refused with the broker's code; others are not harmed."""
+    """A record without a key for a compacted topic fails with the broker's code; other records are not affected."""
     create(target, topic, config={"cleanup.policy": "compact"})
     with Producer(bootstrap_servers=target.bootstrap) as producer:
         refused = producer.send(topic, b"no key")
@@ -103,7 +104,7 @@ def test_what_a_broker_refuses(target: Server, topic: str) -> None:
 
 
 def test_a_refusal_at_the_very_end_of_its_time(target: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record whose time ends between its last refusal and the next try is told as every one that was given up."""
+    """A record that expires between its last refusal and the next try has the same error as every expired one."""
     later, words_of = SimpleNamespace(monotonic=lambda: time.monotonic() + 120), sender._refusal
 
     def late(*refused: Any) -> KafkaError:
@@ -122,7 +123,8 @@ def test_a_refusal_at_the_very_end_of_its_time(target: Server, topic: str, monke
 
 
 def test_a_mistake_of_ours_at_an_answer(shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who sent the batch that it meets hears of it, and the others of the same answer are told what became of them."""
+    """A bug of ours in handling an answer fails its batch with that error; other batches of the answer get their
+    outcomes."""
     create(shared_broker, topic, partitions=2)
     settle, failed = sender.Sender._settle, []
 
@@ -140,7 +142,7 @@ def test_a_mistake_of_ours_at_an_answer(shared_broker: Server, topic: str, monke
 
 
 def test_partitions_that_are_not_there(target: Server, topic: str) -> None:
-    """A partition beyond the last is refused at once, with the range; so is a topic whose name cannot be."""
+    """A partition beyond the last is refused at once, with the range, and so is an invalid topic name."""
     create(target, topic, partitions=2)
     with Producer(bootstrap_servers=target.bootstrap) as producer:
         assert producer.partitions_for(topic) == [0, 1]
@@ -153,7 +155,7 @@ def test_partitions_that_are_not_there(target: Server, topic: str) -> None:
 
 
 def test_records_that_are_too_large(shared_broker: Server, topic: str) -> None:
-    """One byte above max_request_size is refused before it is sent, with both numbers."""
+    """A record one byte above max_request_size is refused before it is sent, with both numbers."""
     create(shared_broker, topic)
     with Producer(bootstrap_servers=shared_broker.bootstrap, max_request_size=1000) as producer:
         largest = 1000 - 9  # its length, five fields, and the length of the value
@@ -165,9 +167,19 @@ def test_records_that_are_too_large(shared_broker: Server, topic: str) -> None:
             producer.send(topic, 7)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("headers", [{"ab": b"1"}, ["ab"], [("a", b"1", b"2")], [7]])
+def test_headers_as_a_mapping(shared_broker: Server, topic: str) -> None:
+    """Headers may be a mapping: a dict's pairs, with text as UTF-8; in columns too, one for each row."""
+    create(shared_broker, topic)
+    with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
+        producer.send(topic, b"0", headers={"ab": b"1", "c": "\u00e4", "d": None}).result(10)
+        producer.send_columns(topic, [b"1", b"2"], headers=[{"ab": b"2"}, None])
+    found = [record.headers for record in read_all(shared_broker, topic, 3)]
+    assert found == [[("ab", b"1"), ("c", b"\xc3\xa4"), ("d", None)], [("ab", b"2")], []]
+
+
+@pytest.mark.parametrize("headers", [["ab"], [("a", b"1", b"2")], [7]])
 def test_headers_that_are_no_pairs(shared_broker: Server, topic: str, headers: Any) -> None:
-    """They are refused: the two letters of a dict's key must not become a header of their own."""
+    """Headers that are no pairs are refused: a text of two letters must not become a header."""
     create(shared_broker, topic)
     with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
         with pytest.raises(TypeError, match="header is a pair of a key and a value, not "):
@@ -178,7 +190,7 @@ def test_headers_that_are_no_pairs(shared_broker: Server, topic: str, headers: A
 
 
 def test_a_topic_whose_name_is_no_text(shared_broker: Server, topic: str) -> None:
-    """It is refused where it is given, and harms no other topic of the producer."""
+    """A topic name that is no text is refused by the call, and affects no other topic."""
     with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
         for call in (producer.partitions_for, lambda name: producer.send_columns(name, [b""])):
             with pytest.raises(TypeError, match="a topic's name is a str, not int"):
@@ -201,14 +213,14 @@ def test_a_topic_whose_name_is_no_text(shared_broker: Server, topic: str) -> Non
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, object], sentence: str) -> None:
-    """A wrong setting is told with what it takes, an unknown one with the nearest."""
+    """A wrong setting is refused with its allowed values, an unknown one with the nearest name."""
     where = {} if not settings else {"bootstrap_servers": "127.0.0.1:1"}
     with pytest.raises(ConfigError, match=sentence):
         Producer(**where, **settings)
 
 
 def test_nobody_is_there() -> None:
-    """Without a broker, send() says so once max_block_ms has passed, and close() does not wait for it."""
+    """Without a broker send() fails after max_block_ms, and close() does not wait for it."""
     with Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=300) as producer:
         find_nobody(producer._network)
         with pytest.raises(KafkaError, match=r"no metadata of topic 't' .* could not reach 127\.0\.0\.1:1: .*refused"):
@@ -216,7 +228,7 @@ def test_nobody_is_there() -> None:
 
 
 def test_columns_instead_of_records(target: Server, topic: str) -> None:
-    """Arrow, NumPy and lists: what is sent by column is what a record at a time would have sent."""
+    """Columns from Arrow, NumPy and lists are sent as the same records one by one."""
     create(target, topic, partitions=3)
     keys = [b"k%d" % (n % 7) for n in range(40)]
     with Producer(bootstrap_servers=target.bootstrap, batch_size=500, compression_type="lz4") as producer:
@@ -250,7 +262,7 @@ def test_columns_instead_of_records(target: Server, topic: str) -> None:
     ids=["string", "large, chunked", "dictionary, sliced", "list"],
 )
 def test_what_is_a_column(shared_broker: Server, topic: str, values: object) -> None:
-    """Nulls and slices count; rows without a key go to one partition a batch, or to the one that is named."""
+    """A column may have nulls and be a slice; rows without a key go to one partition a batch, or to the given one."""
     create(shared_broker, topic, partitions=2)
     with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
         [delivery] = producer.send_columns(topic, values, partition=1)
@@ -260,7 +272,8 @@ def test_what_is_a_column(shared_broker: Server, topic: str, values: object) -> 
 
 
 def test_chunks_are_one_column(shared_broker: Server, topic: str) -> None:
-    """Wherever the chunks of each column end: rows stay together, and the batches know of no chunks."""
+    """Chunks make one column, wherever each column's chunks end: rows stay together, and batches ignore chunk
+    borders."""
     create(shared_broker, topic, partitions=2)
     numbers = range(100)
     headers = pa.array([[{"key": "n", "value": b"%d" % n}] for n in numbers], HEADERS)
@@ -295,7 +308,8 @@ def test_chunks_are_one_column(shared_broker: Server, topic: str) -> None:
 
 
 def test_columns_of_one_width(shared_broker: Server, topic: str) -> None:
-    """NumPy's S loses the zeros at its end, as in NumPy; V keeps every byte; (data, offsets) is what Arrow has."""
+    """Columns of one width: NumPy's S type loses trailing zeros, as in NumPy, and V keeps every byte; (data, offsets)
+    is Arrow's layout."""
     create(shared_broker, topic)
     with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
         producer.send_columns(topic, np.array([b"a\0", b"bbb"]))
@@ -306,7 +320,7 @@ def test_columns_of_one_width(shared_broker: Server, topic: str) -> None:
 
 
 def test_headers_in_large_lists(shared_broker: Server, topic: str) -> None:
-    """They are those of their rows, as in lists."""
+    """Headers in Arrow's large lists belong to their rows, as in lists."""
     create(shared_broker, topic)
     rows = [[{"key": f"k{n}", "value": b"v%d" % n}] * (n % 3) for n in range(20)]
     with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
@@ -316,7 +330,7 @@ def test_headers_in_large_lists(shared_broker: Server, topic: str) -> None:
 
 
 def test_columns_that_cannot_be(shared_broker: Server, topic: str) -> None:
-    """A wrong type, length or partition is told before anything of it is sent."""
+    """An invalid column, with a wrong type, length or partition, is refused before anything of it is sent."""
     create(shared_broker, topic)
     with Producer(bootstrap_servers=shared_broker.bootstrap, max_request_size=1000) as producer:
         for values, how, error, sentence in (
@@ -343,7 +357,7 @@ def test_columns_that_cannot_be(shared_broker: Server, topic: str) -> None:
 
 
 def test_memory_is_bounded(shared_broker: Server, topic: str) -> None:
-    """More than buffer_memory waits for acknowledgements, a record at a time and by column; all of it arrives."""
+    """Memory is bounded: more than buffer_memory is sent, by record and by column, and all of it arrives."""
     create(shared_broker, topic)
     with Producer(bootstrap_servers=shared_broker.bootstrap, buffer_memory=20_000, linger_ms=60_000) as producer:
         for _ in range(300):
@@ -355,8 +369,8 @@ def test_memory_is_bounded(shared_broker: Server, topic: str) -> None:
 
 @pytest.mark.parametrize("acks", ["0", "1"])
 def test_a_queue_of_many_small_batches(shared_broker: Server, topic: str, acks: Any) -> None:
-    """What one costs does not grow with how many wait behind it: the sender looked at all of them for each, and so did
-    who flushed, half a minute here; with acks=0 it sent each from within the one before, until it could not."""
+    """A queue of many small batches is sent quickly: the cost of a batch does not grow with the queue. With acks=0
+    sending does not recurse."""
     create(shared_broker, topic)
     with Producer(bootstrap_servers=shared_broker.bootstrap, batch_size=500, acks=acks) as producer:
         sent = producer.send_columns(topic, [b"x" * 400] * 10_000)
@@ -367,7 +381,7 @@ def test_a_queue_of_many_small_batches(shared_broker: Server, topic: str, acks: 
 
 @pytest.mark.parametrize("problem", [ValueError, KeyboardInterrupt])
 def test_an_exception_leaves_the_block(target: Server, topic: str, problem: type[BaseException]) -> None:
-    """What was sent before it is sent."""
+    """An exception that leaves the `with` block does not lose records that were sent before it."""
     create(target, topic)
     with pytest.raises(problem), Producer(bootstrap_servers=target.bootstrap, linger_ms=60_000) as producer:
         sent = [producer.send(topic, b"%d" % n) for n in range(100)]
@@ -376,7 +390,8 @@ def test_an_exception_leaves_the_block(target: Server, topic: str, problem: type
 
 
 def test_memory_that_nobody_frees(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
-    """Without a broker send() gives up after max_block_ms, with a retriable error; what waited fails in its time."""
+    """Memory that is never freed: without a broker send() fails after max_block_ms, with a retriable error, and waiting
+    records expire in time."""
     broker = start_broker()
     create(broker, topic)
     settings = {"buffer_memory": 3000, "max_block_ms": 300, "delivery_timeout_ms": 5000}
@@ -396,7 +411,7 @@ def test_memory_that_nobody_frees(start_broker: Callable[..., BrokerProcess], to
 
 
 def test_a_broker_that_comes_back(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
-    """Records sent while the broker is killed and started again are stored once each, and in their order."""
+    """Records that are sent while the broker is killed and started again are stored once each, and in order."""
     broker = start_broker()
     create(broker, topic)
     with Producer(bootstrap_servers=broker.bootstrap, linger_ms=1, batch_size=2000) as producer:
@@ -414,7 +429,7 @@ def test_a_broker_that_comes_back(start_broker: Callable[..., BrokerProcess], to
 
 @pytest.mark.parametrize("how", [{}, {"acks": 1}, {"compression_type": "lz4"}], ids=["idempotent", "acks=1", "lz4"])
 def test_batches_above_what_the_topic_takes(target: Server, topic: str, how: dict[str, Any]) -> None:
-    """They are sent in smaller ones, in their order; only a record that is too large by itself is refused."""
+    """A batch above the topic's limit is split and sent in order; only a record that is too large alone is refused."""
     create(target, topic, config={"max.message.bytes": "2000"})
     values = [f"{n}-".encode() + random.randbytes(90) for n in range(300)]
     with Producer(bootstrap_servers=target.bootstrap, **how) as producer:
@@ -429,7 +444,8 @@ def test_batches_above_what_the_topic_takes(target: Server, topic: str, how: dic
 
 
 def test_a_new_epoch_overtakes_nothing() -> None:
-    """One batch is out of sequence, the next fails for a while: both begin anew before those that come after them."""
+    """A new epoch overtakes nothing: one batch is out of sequence, the next fails for a while, and both are sent again
+    before later ones."""
     with BrokerHandle() as broker:
         broker.create_topic("t")
         settings = {"batch_size": 1, "max_in_flight_requests_per_connection": 2}
@@ -448,7 +464,7 @@ def test_a_new_epoch_overtakes_nothing() -> None:
 
 @pytest.mark.parametrize(("codec", "low", "high"), [("gzip", -1, 9), ("lz4", -1, 17), ("zstd", -131072, 22)])
 def test_levels_that_a_codec_has(shared_broker: Server, topic: str, codec: Any, low: int, high: int) -> None:
-    """Another is told when the producer is made, and not by its deliveries."""
+    """An invalid compression level is refused by the constructor, and not by deliveries."""
     create(shared_broker, topic)
     made: dict[str, Any] = {"bootstrap_servers": shared_broker.bootstrap, "compression_type": codec}
     for level in (low, 0, 1, high):

@@ -1,4 +1,4 @@
-"""Futures that the client gives to the program: cancelled or with callbacks that fail, they cost no other request."""
+"""The client's futures: a cancelled one, or one with a failing callback, affects no other request."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.client.channel import Channel
-from pybroker.client.consumer import Consumer
-from pybroker.client.loop import Loop
-from pybroker.client.positions import Bell
-from pybroker.client.promise import Promise
-from pybroker.client.requests import How, Parcel, Pauses
+from pybroker.client.consuming.consumer import Consumer
+from pybroker.client.consuming.positions import Bell
+from pybroker.client.net.channel import ClientChannel
+from pybroker.client.net.loop import Loop
+from pybroker.client.net.promise import Promise
+from pybroker.client.net.requests import Parcel, RequestOptions, RetryBackoff
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
@@ -29,7 +29,7 @@ TP = TopicPartition("t", 0)
 
 
 class Keeper(FakeBroker):
-    """A coordinator that keeps commits until the test lets it go on."""
+    """A coordinator that holds commits until the test releases them."""
 
     def __init__(self) -> None:
         self.asked = threading.Semaphore(0)
@@ -71,7 +71,7 @@ def keeper() -> Iterator[Keeper]:
 
 
 def consumer_of(keeper: Keeper) -> Consumer:
-    """A consumer that knows its coordinator, which keeps the commits that come from now on."""
+    """A consumer that knows its coordinator, which holds all further commits."""
     consumer = Consumer(bootstrap_servers=f"127.0.0.1:{keeper.port}", group_id="g", enable_auto_commit=False)
     consumer.commit({TP: 0}, timeout_ms=30_000)
     assert keeper.asked.acquire(timeout=WAIT_S)
@@ -95,8 +95,8 @@ def problems(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_commit_callback_may_raise_anything(
     keeper: Keeper, kind: type[BaseException], reset: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other commits of its connection have their outcome, its other callbacks are made, and the log has a line a
-    second."""
+    """A commit callback may raise anything: other commits of its connection have their outcome, its other callbacks are
+    called, and the log has one line a second."""
     called = threading.Event()
     with consumer_of(keeper) as consumer:
         keeper.reset = reset
@@ -121,7 +121,8 @@ def test_a_commit_callback_may_raise_anything(
 def test_a_position_is_found_all_the_same(
     keeper: Keeper, spoil: Callable[[Future[None]], object], reset: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A commit that is cancelled, or whose callback leaves, takes no other request of the connection with it."""
+    """A position is found after a commit that is cancelled, or whose callback raises: other requests of the connection
+    are not lost."""
     with consumer_of(keeper) as consumer:
         keeper.reset = reset
         commit = consumer.commit_async({TP: 1})
@@ -139,7 +140,7 @@ def test_a_position_is_found_all_the_same(
 
 
 def test_a_cancelled_future_wakes_who_waits_for_it() -> None:
-    """`concurrent.futures.wait` goes by what the client says of it, and the answer that comes then is dropped."""
+    """A cancelled future wakes `concurrent.futures.wait`, and a later answer is dropped."""
     promise: Promise[int] = Promise()
     assert promise.cancel()
     promise.settle(1, None)
@@ -149,7 +150,8 @@ def test_a_cancelled_future_wakes_who_waits_for_it() -> None:
 
 
 def test_the_first_outcome_counts() -> None:
-    """Later ones are dropped; a callback that comes late raises where it is added, as those of any future do."""
+    """The first outcome counts and later ones are dropped; a callback that is added late raises in its caller, as for
+    any future."""
     promise: Promise[int] = Promise()
     promise.settle(1, None)
     promise.settle(0, KafkaError(errors.NETWORK_EXCEPTION))
@@ -159,7 +161,7 @@ def test_the_first_outcome_counts() -> None:
 
 
 def test_who_listens_to_a_consumer_may_raise_anything() -> None:
-    """The consumer is woken all the same."""
+    """A consumer's callback may raise anything: the consumer is woken all the same."""
     bell = Bell()
     bell.also = lambda: raising(SystemExit)(Future())
     bell.ring()
@@ -167,10 +169,13 @@ def test_who_listens_to_a_consumer_may_raise_anything() -> None:
 
 
 def test_requests_without_an_answer_hear_of_a_lost_connection(keeper: Keeper) -> None:
-    """A request with acks=0 fails, too, while the system has not taken all of its bytes."""
+    """Requests without an answer fail with a lost connection: one with acks=0 too, while the system has not taken all
+    of its bytes."""
     told: list[KafkaError | None] = []
     loop = Loop("test")
-    channel = Channel(loop, "127.0.0.1", keeper.port, client_id="c", timeout_s=WAIT_S, pauses=Pauses(0.01, 0.01))
+    channel = ClientChannel(
+        loop, "127.0.0.1", keeper.port, client_id="c", timeout_s=WAIT_S, pauses=RetryBackoff(0.01, 0.01)
+    )
     kind = m.ProduceRequest.TopicData
     part = kind.PartitionData(index=0, records=Parcel(bytes(16 << 20)))
     request = m.ProduceRequest(acks=0, timeout_ms=1000, topic_data=[kind(name="t", partition_data=[part])])
@@ -180,16 +185,18 @@ def test_requests_without_an_answer_hear_of_a_lost_connection(keeper: Keeper) ->
         loop.call_soon(channel.send, commit, lambda answer, error: told.append(error))
         assert keeper.asked.acquire(timeout=WAIT_S)
         for _ in range(2):
-            loop.call_soon(channel.send, request, lambda answer, error: told.append(error), How(answered=False))
+            loop.call_soon(
+                channel.send, request, lambda answer, error: told.append(error), RequestOptions(answered=False)
+            )
         loop.call_soon(channel.close, lost := KafkaError(errors.NETWORK_EXCEPTION))
-        until("all are told", lambda: len(told) == 3)
+        until("all callbacks ran", lambda: len(told) == 3)
         assert told == [lost] * 3
     finally:
         loop.close()
 
 
 def test_what_is_asked_while_the_thread_ends_has_an_outcome(keeper: Keeper) -> None:
-    """A commit_async beside close(): the commit comes while the thread makes its last calls."""
+    """A commit_async during close() has an outcome: it arrives while the thread makes its last calls."""
     consumer = consumer_of(keeper)
     loop = consumer._network.loop
     holds = [(threading.Event(), threading.Event()) for _ in range(2)]
@@ -203,7 +210,7 @@ def test_what_is_asked_while_the_thread_ends_has_an_outcome(keeper: Keeper) -> N
         assert holds[0][0].wait(WAIT_S)
     closing = threading.Thread(target=consumer.close)
     closing.start()
-    until("the thread is told to end", lambda: len(loop._soon) == 3, WAIT_S)
+    until("the thread has the request to end", lambda: len(loop._soon) == 3, WAIT_S)
     holds[0][1].set()
     assert holds[1][0].wait(WAIT_S)
     late = consumer.commit_async({TP: 1})
@@ -211,5 +218,5 @@ def test_what_is_asked_while_the_thread_ends_has_an_outcome(keeper: Keeper) -> N
     assert isinstance(late.exception(WAIT_S), KafkaError)
     closing.join(WAIT_S)
     made = list[int]()
-    loop.call_surely(made.append, 1)  # by a thread that found it running a moment ago
+    loop.call_surely(made.append, 1)  # by a thread that saw the loop running a moment before
     assert made == [1]

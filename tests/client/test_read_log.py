@@ -1,4 +1,4 @@
-"""Log directories read without a broker: the same records as the slow truth, ranges, and a log that lives meanwhile."""
+"""Log directories read without a broker: the slow truth's records, ranges, and logs in use."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 
 import pybroker
 from pybroker import core
-from pybroker.client.segments import WINDOW_BYTES
-from pybroker.core import Broker, LogError, Partition
+from pybroker.client.columns.segments import WINDOW_BYTES
+from pybroker.core import LogError, LogManager, Partition
 from pybroker.protocol import records as slow
 from pybroker.protocol.compression import compress
 from tests.clients.adapters.confluent import QUIET, Confluent
@@ -34,7 +34,7 @@ def time_of(offset: int) -> int:
 
 
 def records(first: int, n: int) -> list[Any]:
-    """Times that mostly rise, a key in every other, a header in every third, sizes that differ."""
+    """Records with mostly rising timestamps, a key in every second, a header in every third, and different sizes."""
     return [
         (
             START_MS + (i // 3) * 10 - (i % 7),
@@ -52,14 +52,14 @@ def append(log: Partition, first: int, n: int, codec: int = 0) -> None:
 
 
 @pytest.fixture
-def broker() -> Iterator[Broker]:
-    made = Broker()
+def broker() -> Iterator[LogManager]:
+    made = LogManager()
     yield made
     made.close()
 
 
-def write(broker: Broker, directory: Path) -> Partition:
-    """A log of many segments with every codec, 2,000 records, indexed every 500 bytes."""
+def write(broker: LogManager, directory: Path) -> Partition:
+    """Write a log of many segments with every codec, 2,000 records, indexed every 500 bytes."""
     config = {"segment.bytes": 6000, "index.interval.bytes": 500}
     partition = broker.open(str(directory), "orders.eu", 7, topic_id=bytes(16), config=config)
     partition.become_leader(0, 0)
@@ -71,8 +71,8 @@ def write(broker: Broker, directory: Path) -> Partition:
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of such a log, its broker gone; nobody changes it."""
-    broker = Broker()
+    """The directory of such a log without a broker; tests do not change it."""
+    broker = LogManager()
     partition = write(broker, tmp_path_factory.mktemp("read-log"))
     broker.close()
     return Path(partition.directory)
@@ -80,7 +80,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def closed(log: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be done with as the test likes."""
+    """A copy of the directory, for a test to change."""
     return shutil.copytree(log, tmp_path / "backup" / "orders.eu-7")
 
 
@@ -100,11 +100,12 @@ def offsets(log: Path, **how: Any) -> list[int]:
     return [row["offset"] for row in rows(log, columns=["offset"], **how)]
 
 
-# -- what is there ----------------------------------------------------------------------------------------------------
+# -- records ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_directory_is_read_whole(log: Path) -> None:
-    """Every record of every segment and codec, with its partition out of the directory's name."""
+    """A directory is read whole: every record of every segment and codec, with the partition from the directory's
+    name."""
     found = rows(log)
     assert len(found) == 2000
     assert {(row["topic"], row["partition"], row["timestamp_type"]) for row in found} == {("orders.eu", 7, 0)}
@@ -116,7 +117,7 @@ def test_a_directory_is_read_whole(log: Path) -> None:
 
 @pytest.mark.parametrize("batch_rows", [1, 7, 999, 2000, 1 << 20])
 def test_batches_have_the_rows_asked_for(log: Path, batch_rows: int) -> None:
-    """All but the last, wherever segments and record batches end."""
+    """Batches have the requested number of rows, except the last, wherever segments and record batches end."""
     sizes = [batch.num_rows for batch in pybroker.read_log(log, batch_rows=batch_rows)]
     assert sum(sizes) == 2000
     assert set(sizes[:-1]) <= {batch_rows}
@@ -124,13 +125,13 @@ def test_batches_have_the_rows_asked_for(log: Path, batch_rows: int) -> None:
 
 
 def test_columns_come_in_the_order_asked_for(log: Path) -> None:
-    """And those that were not asked for are not there."""
+    """Columns come in the requested order, and no others."""
     for batch in pybroker.read_log(log, columns=["value", "partition", "offset"], topics="string"):
         assert batch.schema.names == ["value", "partition", "offset"]
 
 
-def test_a_batch_larger_than_the_buffer_is_read(broker: Broker, tmp_path: Path) -> None:
-    """One record of more than is read at once, between small ones."""
+def test_a_batch_larger_than_the_buffer_is_read(broker: LogManager, tmp_path: Path) -> None:
+    """A batch larger than the buffer is read: one large record between small ones."""
     log = broker.open(str(tmp_path), "t", 0, topic_id=bytes(16), config={"max.message.bytes": 1 << 30})
     log.become_leader(0, 0)
     sizes = [10, 3 * WINDOW_BYTES, 10]
@@ -144,13 +145,13 @@ def test_a_batch_larger_than_the_buffer_is_read(broker: Broker, tmp_path: Path) 
 
 @with_each(("start", "end"), [(0, 1), (1, 1999), (999, 1001), (1234, None), (None, 77), (1999, 5000)])
 def test_offsets_bound_what_is_read(log: Path, start: int | None, end: int | None) -> None:
-    """From start_offset to before end_offset, within segments and across them."""
+    """Offsets bound the read from start_offset to before end_offset, within segments and across them."""
     expected = list(range(start or 0, min(2000, 2000 if end is None else end)))
     assert offsets(log, start_offset=start, end_offset=end) == expected
 
 
 def test_nothing_is_read_outside_of_the_log(log: Path) -> None:
-    """Past its end, or with an end before the start."""
+    """A range past the log's end, or with its end before its start, gives no records."""
     assert offsets(log, start_offset=2000) == offsets(log, start_offset=50, end_offset=50) == []
     assert offsets(log, start_offset=9, end_offset=3) == []
 
@@ -158,7 +159,8 @@ def test_nothing_is_read_outside_of_the_log(log: Path) -> None:
 @with_each("since", [None, -50, 0, 1, 3331, 6000, 6660, 9999])
 @with_each("until", [None, -50, 5, 4000, 9999])
 def test_times_bound_what_is_read_as_brokers_look_them_up(log: Path, since: int | None, until: int | None) -> None:
-    """From the first record as late as start_time to before the first as late as end_time, by time index or not."""
+    """Timestamps bound the read as brokers look them up: from the first record at or after start_time to before the
+    first at or after end_time, with time index or without."""
     times = [time_of(offset) - START_MS for offset in range(2000)]
 
     def look_up(time: int) -> int:
@@ -174,7 +176,8 @@ def test_times_bound_what_is_read_as_brokers_look_them_up(log: Path, since: int 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage", "short", "zeros"])
 def test_an_index_only_ever_helps(closed: Path, damage: str) -> None:
-    """Without its indexes, with wrong ones, and with Kafka's preallocated ones, a range is the same."""
+    """An index never changes the result: a range is the same without indexes, with wrong ones, and with Kafka's
+    preallocated ones."""
     for path in closed.glob("*index"):
         if damage == "missing":
             path.unlink()
@@ -189,11 +192,12 @@ def test_an_index_only_ever_helps(closed: Path, damage: str) -> None:
     assert offsets(closed, start_time=START_MS + 4321) == list(range(first, 2000))
 
 
-# -- logs that live ---------------------------------------------------------------------------------------------------
+# -- logs in use ------------------------------------------------------------------------------------------------------
 
 
-def test_a_log_is_read_while_it_is_written(broker: Broker, tmp_path: Path) -> None:
-    """A segment that comes later is not read, what came to the last one may be: all whole batches, none twice."""
+def test_a_log_is_read_while_it_is_written(broker: LogManager, tmp_path: Path) -> None:
+    """A log is read while it is written: a later segment is not read, and additions to the last one may be: whole
+    batches, none twice."""
     log = write(broker, tmp_path)
     batches = pybroker.read_log(log.directory, columns=["offset"], batch_rows=100)
     found = next(batches).column("offset").to_pylist()
@@ -205,7 +209,8 @@ def test_a_log_is_read_while_it_is_written(broker: Broker, tmp_path: Path) -> No
 
 
 def test_segments_that_retention_removes_are_passed_over(closed: Path) -> None:
-    """What is open is read to its end, what is gone is not missed loudly, and the rest follows."""
+    """Segments that retention removes are skipped: an open one is read to its end, a deleted one is no error, and the
+    rest follows."""
     batches = pybroker.read_log(closed, columns=["offset"], batch_rows=10)
     found = next(batches).column("offset").to_pylist()
     files = segments(closed)
@@ -216,7 +221,7 @@ def test_segments_that_retention_removes_are_passed_over(closed: Path) -> None:
 
 
 def test_segments_that_compaction_merges_are_found_where_they_went(closed: Path) -> None:
-    """A file takes the place of three, under the name of the first: the records of the others are read out of it."""
+    """Segments that compaction merges are found in the new file: it replaces three, under the first one's name."""
     batches = pybroker.read_log(closed, columns=["offset"], batch_rows=10)
     found = next(batches).column("offset").to_pylist()
     files = segments(closed)
@@ -233,7 +238,8 @@ def test_segments_that_compaction_merges_are_found_where_they_went(closed: Path)
 
 @pytest.mark.parametrize("checked", [False, True])
 def test_a_file_that_is_cut_while_it_is_read_ends_nothing_but_the_reading(closed: Path, checked: bool) -> None:
-    """A follower may truncate its log: the reader gets an error behind what was sound, not a signal."""
+    """A file that is truncated during the read, as a follower may do, ends the read with an error after its valid part,
+    not with a signal."""
     [*_, last] = segments(closed)
     first = int(last.stem)
     settle(last)
@@ -248,7 +254,7 @@ def test_a_file_that_is_cut_while_it_is_read_ends_nothing_but_the_reading(closed
 
 
 def test_a_file_that_goes_on_while_it_is_read_is_read_on(closed: Path) -> None:
-    """As one does that a broker writes."""
+    """A file that grows during the read, as a broker's active segment does, is read on."""
     [*_, last] = segments(closed)
     first, data = int(last.stem), last.read_bytes()
     settle(last)
@@ -262,7 +268,7 @@ def test_a_file_that_goes_on_while_it_is_read_is_read_on(closed: Path) -> None:
 
 @pytest.mark.parametrize("tail", [b"\0" * 4096, b"\0" * 5, b"cut", "half"])
 def test_what_is_after_the_last_whole_batch_is_left(closed: Path, tail: bytes | str) -> None:
-    """Space that Kafka reserved, and a batch of which the end is not there yet."""
+    """Bytes after the last whole batch are ignored: Kafka's preallocated zeros, and an incomplete batch."""
     [*_, last] = segments(closed)
     half = slow.build_batch(records(2000, 5), base_offset=2000)[:-3]
     with last.open("ab") as file:
@@ -271,7 +277,7 @@ def test_what_is_after_the_last_whole_batch_is_left(closed: Path, tail: bytes | 
 
 
 def test_a_damaged_batch_is_told_after_the_records_before_it(closed: Path) -> None:
-    """Every row that precedes it is given, then LogError names the batch."""
+    """A damaged batch is a LogError that names it, after every row before it."""
     path = segments(closed)[2]
     [*_, (position, batch)] = slow.iter_batches(path.read_bytes())
     with path.open("r+b") as file:
@@ -286,7 +292,7 @@ def test_a_damaged_batch_is_told_after_the_records_before_it(closed: Path) -> No
 
 
 def test_a_segment_cut_short_in_the_middle_of_a_log_is_told(closed: Path) -> None:
-    """Only the last segment may end within a batch."""
+    """A segment cut short in the middle of a log is an error: only the last segment may end within a batch."""
     os.truncate(segments(closed)[1], segments(closed)[1].stat().st_size - 1)
     with pytest.raises(LogError, match=r"\.log: the batch at byte \d+ is cut: \d+ bytes"):
         rows(closed)
@@ -294,20 +300,21 @@ def test_a_segment_cut_short_in_the_middle_of_a_log_is_told(closed: Path) -> Non
 
 # -- logs of Apache Kafka ---------------------------------------------------------------------------------------------
 
-KEPT = {"retention.ms": "-1"}  # the records are of a time that is long past
+KEPT = {"retention.ms": "-1"}  # the records' timestamps are long past
 
 
-@pytest.fixture(params=each_peer(long=["kafka391"]))  # 4.1.1 does the same
+@pytest.fixture(params=each_peer(long=["kafka391"]))  # 4.1.1 behaves the same
 def kafka(request: pytest.FixtureRequest) -> Server:
-    """Apache Kafka, which runs while its log directories are read."""
+    """Apache Kafka, running while its log directories are read."""
     server: Server = request.getfixturevalue(request.param)
     return server
 
 
 def test_what_kafka_wrote_is_read_as_it_was_sent(kafka: Server, topic: str) -> None:
-    """With every codec, in segments and with indexes of Kafka's making; times are where Kafka says that they are."""
+    """Kafka's files are read as sent, with every codec, and with Kafka's segments and indexes; timestamps are found
+    where Kafka finds them."""
     small = {"index.interval.bytes": "500"}
-    if kafka.name.endswith("3.9.1"):  # 4.x makes no segments below 1 MiB
+    if kafka.name.endswith("3.9.1"):  # 4.x refuses segments below 1 MiB
         small["segment.bytes"] = "8192"
     client = Confluent(kafka.bootstrap)
     client.create_topic(topic, config={**KEPT, **small})
@@ -337,7 +344,7 @@ def as_sent(row: dict[str, Any]) -> Record:
 
 
 def test_the_time_at_which_kafka_appended_is_the_records_time(kafka: Server, topic: str) -> None:
-    """LogAppendTime: the time of a batch is that of all its records, whatever they were sent with."""
+    """LogAppendTime is the timestamp of all records of a batch, in place of the producer's."""
     client = Confluent(kafka.bootstrap)
     client.create_topic(topic, config={"message.timestamp.type": "LogAppendTime"})
     began = time.time() - 1
@@ -348,7 +355,8 @@ def test_the_time_at_which_kafka_appended_is_the_records_time(kafka: Server, top
 
 
 def test_transactions_of_kafka_are_records_and_no_markers(kafka: Server, topic: str) -> None:
-    """What was committed, was aborted or is open is read; the markers that end transactions are offsets and no rows."""
+    """Records of Kafka's transactions, committed, aborted or open, are read; control batches take offsets and give no
+    rows."""
     Confluent(kafka.bootstrap).create_topic(topic)
     producer = ck.Producer(
         {**QUIET, "bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "compression.type": "zstd"}
@@ -376,7 +384,7 @@ def test_transactions_of_kafka_are_records_and_no_markers(kafka: Server, topic: 
 
 
 def test_what_cannot_be_read_is_told_at_once(log: Path, tmp_path: Path) -> None:
-    """No directory, no segments in it, no such column: before the first batch is asked for."""
+    """A missing directory, segment or column is an error before the first batch is requested."""
     with pytest.raises(FileNotFoundError):
         pybroker.read_log(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="has no segments: a partition's directory has files like 0000"):
@@ -388,7 +396,7 @@ def test_what_cannot_be_read_is_told_at_once(log: Path, tmp_path: Path) -> None:
 
 
 def test_a_directory_of_another_name_has_no_topic(closed: Path, tmp_path: Path) -> None:
-    """A backup may be called anything: its records are read, and say nothing of a partition."""
+    """A directory of another name, as a backup may have, gives records without a partition."""
     backup = tmp_path / "elsewhere"
     closed.rename(backup)
     assert [*rows(backup, end_offset=1)[0]] == ["offset", "timestamp", "timestamp_type", "key", "value", "headers"]
@@ -397,7 +405,8 @@ def test_a_directory_of_another_name_has_no_topic(closed: Path, tmp_path: Path) 
 
 
 def test_index_files_are_numpy_arrays(closed: Path) -> None:
-    """The entries that are there, mapped; without the zeros that Kafka puts after them until it closes a file."""
+    """Index files are NumPy arrays of the entries, mapped, without the zeros that Kafka keeps behind them until it
+    closes a file."""
     found = 0
     for path in closed.glob("*index"):
         base = int(path.stem)
@@ -422,4 +431,4 @@ def test_without_pyarrow_it_is_said_what_to_install() -> None:
     program = "import sys; sys.modules['pyarrow'] = None; import pybroker; pybroker.read_log"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     told = ended.stderr.splitlines()[-1]
-    assert told == "ModuleNotFoundError: Arrow columns need pyarrow: pip install 'pybroker[arrow]'"
+    assert told == "ModuleNotFoundError: Arrow columns need pyarrow: pip install 'pyarrow>=18'"

@@ -1,4 +1,4 @@
-"""Waits of producers end with the producer, and in their time, however many calls wait for the same."""
+"""Waits of producers end with the producer, and at their timeout, with any number of waiting calls."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.client.aio import AsyncProducer
-from pybroker.client.producer import Producer
+from pybroker.client.aio.producer import AsyncProducer
+from pybroker.client.producing.producer import Producer
 from pybroker.errors import KafkaError
 from tests.client.kit import WAIT_S, create, find_nobody
-from tests.harness import Server, until
+from tests.harness import Server, eventually, until
 
 FULL: dict[str, Any] = {"buffer_memory": 50_000, "batch_size": 16_000, "max_block_ms": 3_600_000}
 ROWS = [b"x" * 10_000] * 20
 
 
 def stop_sending(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No broker takes anything from here on."""
+    """Keep every broker from taking records from here on."""
     monkeypatch.setattr(producer._sender, "_send_to", lambda leader, candidates: None)
 
 
 def has_no_memory(producer: Producer) -> bool:
-    """A batch of ROWS finds no place."""
+    """Leave no memory for a batch of ROWS."""
     return producer._accumulator.appender.used + 10_000 > FULL["buffer_memory"]
 
 
 async def test_close_ends_the_columns_that_wait_for_memory(
     shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More calls than there are threads wait an hour for memory: close ends in its time, and they with it."""
+    """close() ends columns that wait for memory: more calls than threads would wait an hour, and all end with
+    close()."""
     create(shared_broker, topic)
     producer = AsyncProducer(bootstrap_servers=shared_broker.bootstrap, **FULL)
     await producer.partitions_for(topic)
     stop_sending(producer.producer, monkeypatch)
     waiting = [asyncio.create_task(producer.send_columns(topic, ROWS)) for _ in range(6)]
     async with asyncio.timeout(WAIT_S):
-        while not has_no_memory(producer.producer):
-            await asyncio.sleep(0.01)
+        await eventually("memory is full", lambda: has_no_memory(producer.producer))
         await producer.close(timeout_s=0.01)
         for ended in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(ended, KafkaError) and "the producer is closed" in str(ended)
@@ -50,16 +50,14 @@ async def test_close_ends_the_columns_that_wait_for_memory(
 async def test_columns_that_wait_for_memory_can_be_cancelled(
     shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They hold no thread: those that come later are sent."""
+    """Columns that wait for memory can be cancelled, and hold no thread: later ones are sent."""
     create(shared_broker, topic)
     async with AsyncProducer(bootstrap_servers=shared_broker.bootstrap, **FULL) as producer:
         await producer.partitions_for(topic)
         with monkeypatch.context() as patch:
             stop_sending(producer.producer, patch)
             waiting = [asyncio.create_task(producer.send_columns(topic, ROWS)) for _ in range(6)]
-            async with asyncio.timeout(WAIT_S):
-                while not has_no_memory(producer.producer):
-                    await asyncio.sleep(0.01)
+            await eventually("memory is full", lambda: has_no_memory(producer.producer))
             for task in waiting:
                 task.cancel()
             assert {type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)} == {
@@ -72,7 +70,8 @@ async def test_columns_that_wait_for_memory_can_be_cancelled(
 def test_close_ends_a_thread_that_waits_for_memory(
     shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Raise from its send_columns at once, though close still flushes what was sent before."""
+    """close() ends a thread that waits for memory: its send_columns raises at once, though close() still flushes
+    earlier records."""
     create(shared_broker, topic)
     producer = Producer(bootstrap_servers=shared_broker.bootstrap, **FULL)
     producer.partitions_for(topic)
@@ -88,14 +87,15 @@ def test_close_ends_a_thread_that_waits_for_memory(
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
     until("memory is full", lambda: has_no_memory(producer))
-    assert producer._begin_close(None)  # it flushes now
+    assert producer._begin_close(None)  # close() flushes now
     thread.join(WAIT_S)
     producer._end_close()
     assert [str(error) for error in raised] == ["INVALID_REQUEST: the producer is closed"]
 
 
 def test_memory_that_comes_free_just_before_the_wait_is_found(shared_broker: Server) -> None:
-    """All of it is free then, and none will come: the caller looks again, and not after an hour."""
+    """Memory that is freed just before a wait is found: no further memory would be freed, so the caller checks again
+    before it sleeps."""
     with Producer(bootstrap_servers=shared_broker.bootstrap) as producer:
         wait = threading.Thread(target=producer._accumulator.wait_for_memory, args=(3600.0,), daemon=True)
         wait.start()
@@ -104,7 +104,8 @@ def test_memory_that_comes_free_just_before_the_wait_is_found(shared_broker: Ser
 
 
 async def test_the_wait_for_sends_before_it_counts() -> None:
-    """A send that stands behind others has max_block_ms for all of its waits, and its error says what they wait for."""
+    """The wait for earlier sends counts: a send behind others has max_block_ms for all of its waits, and its error
+    names the cause."""
     async with AsyncProducer(bootstrap_servers="127.0.0.1:1", max_block_ms=50) as producer:
         find_nobody(producer.producer._network)
         before = asyncio.Lock()
@@ -116,7 +117,7 @@ async def test_the_wait_for_sends_before_it_counts() -> None:
 
 
 async def test_the_wait_for_sends_that_wait_for_memory_counts(shared_broker: Server, topic: str) -> None:
-    """The same where the topic is known."""
+    """The wait behind sends that wait for memory counts too, with a known topic."""
     create(shared_broker, topic)
     async with AsyncProducer(bootstrap_servers=shared_broker.bootstrap, max_block_ms=5000) as producer:
         await producer.partitions_for(topic)
@@ -133,7 +134,7 @@ async def test_the_wait_for_sends_that_wait_for_memory_counts(shared_broker: Ser
 async def test_a_flush_of_records_that_fail_is_quiet(
     shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their own futures have the errors, of which asyncio says nothing where they are awaited."""
+    """A flush of failing records is quiet: their own futures have the errors, and asyncio reports none of them."""
     found: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: found.append(context["message"]))
     create(shared_broker, topic, config={"max.message.bytes": "10"})

@@ -1,6 +1,6 @@
-"""Not run but read, by `make lint`: what a type checker lets a user of the clients write, and what it does not.
+"""Checked by `make lint` and not run: the uses of the clients that a type checker allows, and those that it refuses.
 
-Each line with an `ignore` is an error that mypy finds; mypy --strict says so, too, should it find none there.
+Each line with an `ignore` is an error that mypy must find; mypy --strict reports an `ignore` without an error.
 """
 
 from __future__ import annotations
@@ -29,6 +29,35 @@ def producers() -> None:
     pybroker.Producer()  # type: ignore[call-arg]
 
 
+class Order:
+    def __init__(self, text: bytes) -> None: ...
+
+
+def encoded(order: Order) -> bytes:
+    return b""
+
+
+def objects() -> None:
+    with pybroker.Producer(bootstrap_servers=WHERE, value_serializer=encoded) as producer:
+        producer.send("t", Order(b""), key="key", headers={"h": "text"})
+        producer.send("t", b"")  # type: ignore[arg-type]
+        print(producer.send_and_wait("t", None).offset + 1)
+    with pybroker.Consumer("t", bootstrap_servers=WHERE, key_deserializer=int, value_deserializer=Order) as consumer:
+        for record in consumer:
+            key: int | None = record.key
+            order: Order | None = record.value
+            wrong: bytes | None = record.value  # type: ignore[assignment]
+            print(key, order, wrong)
+    plain: pybroker.Consumer = pybroker.Consumer("t", bootstrap_servers=WHERE)
+    for plain_record in plain:
+        value: bytes | None = plain_record.value
+        print(value)
+    pybroker.Producer(bootstrap_servers=WHERE, value_serializer=pybroker.Json(), partitioner="random").send("t", [1])
+    pybroker.Producer(bootstrap_servers=WHERE, partitioner="murmur3")  # type: ignore[arg-type]
+    pybroker.Producer({"bootstrap.servers": WHERE})  # type: ignore[arg-type,call-arg]
+    pybroker.Consumer(bootstrap_servers=WHERE).consume(10)  # type: ignore[attr-defined]
+
+
 class Listener(pybroker.RebalanceListener):
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None: ...
 
@@ -53,6 +82,12 @@ async def twins() -> None:
         await consumer.poll(timeout_s=1)  # type: ignore[call-arg]
         print((await consumer.position(("t", 0), timeout_ms=1)) + 1)
     pybroker.AsyncConsumer(bootstrap_servers=WHERE, linger_ms=0)  # type: ignore[call-arg]
+    async with pybroker.AsyncConsumer("t", bootstrap_servers=WHERE, value_deserializer=Order) as typed:
+        async for record in typed:
+            order: Order | None = record.value
+            print(order)
+    async with pybroker.AsyncAdmin(WHERE) as admin:
+        print([topic.name for topic in await admin.topics()])
 
 
 def tests(kit: BrokerHandle) -> None:
@@ -64,3 +99,15 @@ def tests(kit: BrokerHandle) -> None:
     with pybroker.testing.broker(settings={"num.io.threads": 2}) as other:
         print(other.bootstrap_servers)
     pybroker.testing.broker(setting={})  # type: ignore[call-arg]
+
+
+def tables() -> None:
+    pybroker.read_topic("t", bootstrap_servers=WHERE, format="json", schema={"id": int}, start=-10, on_error="warn")
+    pybroker.read_topic("t", log_dir=["a", "b"], start={0: "latest"}, columns=["offset"], n_rows=1)
+    pybroker.scan_topic("t", bootstrap_servers=[WHERE], isolation_level="read_committed", on_error=print)
+    pybroker.scan_polars("t", bootstrap_servers=WHERE, format="avro", schema_registry="http://localhost:8081")
+    print(pybroker.write_topic("t", None, key="id", value=["id"], bootstrap_servers=WHERE, acks=1) + 1)
+    pybroker.read_topic("t", bootstrap_servers=WHERE, format="xml")  # type: ignore[arg-type]
+    pybroker.read_topic("t", bootstrap_servers=WHERE, start=0.5)  # type: ignore[arg-type]
+    pybroker.read_topic("t", bootstrap_servers=WHERE, group_id="g")  # type: ignore[call-arg]
+    pybroker.write_topic("t", None)  # type: ignore[call-arg]

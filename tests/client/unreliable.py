@@ -1,4 +1,4 @@
-"""A broker that appends as Kafka's do, idempotent producers' batches in their sequence, and fails by chance."""
+"""A broker that appends as Kafka's do, with idempotent producers' sequences, and fails at random."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pybroker.protocol.compression import open_batch
 from tests.client.fake_broker import Answers, FakeBroker, Reset
 
 REMEMBERED = 5
-"""Batches of a producer that are known when they come again."""
+"""The number of a producer's last batches that are recognised as duplicates."""
 
 
 class _Known:
-    """What is known of one producer at one partition."""
+    """The state of one producer in one partition."""
 
     def __init__(self) -> None:
         self.epoch, self.sequence = -1, 0
@@ -27,7 +27,8 @@ class _Known:
 
 
 class UnreliableBroker(FakeBroker):
-    """Leads all partitions of every topic. `chance`: how likely each misfortune is, see `_produced` and `_append`."""
+    """The leader of all partitions of every topic. `chance`: the probability of each fault, see `_produced` and
+    `_append`."""
 
     def __init__(
         self, partitions: int, seed: int = 0, chance: Mapping[str, float] | None = None, bytes_max: int = 1 << 30
@@ -51,7 +52,7 @@ class UnreliableBroker(FakeBroker):
         self.close()
 
     def appending(self, partition: int, batch: bytes) -> None:
-        """Called before a batch is looked at; a test may set another."""
+        """Called before a batch is checked; a test may replace it."""
 
     def _happens(self, what: str) -> bool:
         happens = self._random.random() < self.chance.get(what, 0)
@@ -119,7 +120,7 @@ class UnreliableBroker(FakeBroker):
         return told(errors.REQUEST_TIMED_OUT if self._happens("timed out after") else errors.NONE, base)
 
     def _sequence(self, known: _Known, header: Any, base: int) -> tuple[int, int]:
-        """(error, offset where the batch lies already or -1); it is taken down as appended where neither is."""
+        """The (error, offset of an earlier copy of the batch, or -1); without both, record the batch as appended."""
         if header.producer_epoch < known.epoch:
             return errors.INVALID_PRODUCER_EPOCH, -1
         if header.producer_epoch > known.epoch:

@@ -1,4 +1,5 @@
-"""Which client meets which broker: every story runs for each client, against ours, or by --target against Kafka."""
+"""The pairs of client and broker: every test runs with each client, against our broker, or with --target against
+Kafka."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ MARKS = {"cluster": [pytest.mark.java, pytest.mark.xdist_group("cluster")], **SH
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Before those of pytest: which comes first in an id would go by the folders that pytest is given."""
+    """Parametrize before pytest does, as the order in test ids would otherwise depend on the given folders."""
     targets = metafunc.config.getoption("target") or ["pybroker"]
     if metafunc.definition.get_closest_marker("on_cluster") and "cluster" not in targets:
         targets = [*targets, "cluster"]
@@ -44,31 +45,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def marks_of(target: str, client: str) -> list[pytest.MarkDecorator]:
-    """The other libraries meet our own cluster, and Java meets one broker: Java at a cluster is long."""
+    """The marks of a pair. Other libraries run against our cluster, and Java against one broker: Java with a cluster is
+    long."""
     marks = [*MARKS.get(target, ()), *CONNECTED[client]]
     return [*marks, pytest.mark.long] if target == "cluster" and client not in CLIENTS else marks
 
 
 @pytest.fixture(scope="session")
 def target(request: pytest.FixtureRequest) -> Server:
-    """A broker that other stories use as well."""
+    """A broker that other tests use as well."""
     return request.getfixturevalue(TARGETS[request.param])
 
 
 @pytest.fixture
 def mortal(request: pytest.FixtureRequest, topic: str) -> Iterator[Server]:
-    """A broker that a story may kill and restart; of a cluster, those who lead its topic."""
+    """A broker that a test may kill and restart; of a cluster, the leaders of its topic."""
     server = request.getfixturevalue("broker" if request.param == "pybroker" else TARGETS[request.param])
     if isinstance(server, ThreeBrokers):
         server.topic = topic
     yield server
-    if not server.running:  # a story that failed half-way does not fail the next one
+    if not server.running:  # a test that failed half-way does not fail the next one
         server.restart()
 
 
 @pytest.fixture(scope="session")
 def java_driver() -> Iterator[Callable[[str], Driver]]:
-    """The JVM with Kafka's Java client of a version, started when it is first asked for."""
+    """The JVM with a version of Kafka's Java client, started at its first use."""
     drivers: dict[str, Driver] = {}
 
     def driver(version: str) -> Driver:
@@ -88,7 +90,7 @@ def java_driver() -> Iterator[Callable[[str], Driver]]:
 def connect(
     request: pytest.FixtureRequest, java_driver: Callable[[str], Driver]
 ) -> Iterator[Callable[[Server], Client]]:
-    """Connect the client library of this run to a broker."""
+    """Connect this run's client library to a broker."""
     opened: list[Client] = []
 
     def open_client(server: Server) -> Client:

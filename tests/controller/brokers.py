@@ -1,4 +1,4 @@
-"""A cluster without disks: controllers on a store in memory, and brokers that only remember what they are told."""
+"""A cluster without disks: controllers on a store in memory, and brokers that only record their requests."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from typing import Any
 
 from pybroker import errors
 from pybroker.clock import wall_ms
-from pybroker.cluster.changes import Changes
-from pybroker.cluster.image import LiveBroker, PartitionState, TopicImage
-from pybroker.cluster.metadata_cache import FULL, MetadataCache
-from pybroker.cluster.rollback import Known
 from pybroker.config import BrokerConfig
-from pybroker.controller import nodes
 from pybroker.controller.controller import Controller
-from pybroker.controller.loading import prepare
 from pybroker.coordination.memory import MemorySession
 from pybroker.coordination.store import Create, NodeExists, NoNode
+from pybroker.decisions.caller import Call, Caller
+from pybroker.decisions.changes import Changes
+from pybroker.decisions.image import LiveBroker, PartitionState, TopicImage
+from pybroker.decisions.metadata_cache import FULL, MetadataCache
+from pybroker.decisions.rollback import Known
+from pybroker.metadata import nodes
+from pybroker.metadata.lone_broker.loading import prepare
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.server.api.handlers.control import Control, Peers
 from tests.controller.forbidding import ForbiddingStore
 from tests.controller.stage import live_broker
 from tests.harness import eventually
+from tests.virtual import loop_ms
 
 SESSION_MS = 30_000
 
@@ -48,26 +51,26 @@ class FakeLink:
 
 
 class FakeBroker:
-    """One broker: its session, its node, its controller, and what it was told."""
+    """One broker: its session, its node, its controller, and the requests that it received."""
 
     def __init__(self, cluster: FakeCluster, number: int) -> None:
         self.cluster = cluster
         self.number = number
         self.alive = True
-        self.refused = 0  # connections, since it is dead
+        self.refused = 0  # connections refused since it died
         self.links: list[FakeLink] = []
         self.told: list[Any] = []
         self.states: dict[TopicPartition, Any] = {}
-        """By LeaderAndIsr."""
+        """The partition states from LeaderAndIsr."""
         self.image: dict[TopicPartition, Any] = {}
-        """By UpdateMetadata."""
+        """The partition states from UpdateMetadata."""
         self.topic_ids: dict[str, bytes] = {}
         self.live: set[int] = set()
         self.deleted: list[TopicPartition] = []
         self.refuses: dict[TopicPartition, int] = {}
         self.controller_epoch = -1
         self.known: dict[TopicPartition, Known] = {}
-        """What it knows of its replicas, above what it may be told."""
+        """The replicas whose leader epoch is above the one the controller may send."""
 
     async def join(self) -> FakeBroker:
         self.session: MemorySession = await self.cluster.store.session(SESSION_MS)
@@ -99,7 +102,7 @@ class FakeBroker:
             await self.session.close()
 
     async def die(self, *, silently: bool = False) -> None:
-        """As `kill -9`: its connections end, its session stays until its time is over. `silently`: as a host."""
+        """Die as with `kill -9`: the session stays until it expires. With `silently` (a host): connections stay too."""
         self.alive = False
         await self.controller.stop()
         self.session.suspend()
@@ -126,7 +129,7 @@ class FakeBroker:
                     self.image = {key: p for key, p in self.image.items() if key.topic in named}
                 for topic in request.topic_states:
                     self.topic_ids[topic.topic_name] = bytes(topic.topic_id)
-                    for p in topic.partition_states:  # as replication/manager.py: who is dead is offline anyway
+                    for p in topic.partition_states:  # as replication/manager.py: a dead broker is offline anyway
                         p.offline_replicas = [broker for broker in p.offline_replicas if broker in self.live]
                         self.image[TopicPartition(topic.topic_name, p.partition_index)] = p
             return m.UpdateMetadataResponse(error_code=code)
@@ -170,7 +173,7 @@ class FakeCluster:
     """Brokers that join one after another; the first is the controller."""
 
     def __init__(self, *sets: str) -> None:
-        self.store = ForbiddingStore(timeouts_ms=(100, 60_000))
+        self.store = ForbiddingStore(timeouts_ms=(100, 60_000), clock_ms=loop_ms)
         self.config = BrokerConfig.load(None, list(sets))
         self.configs: dict[str, Mapping[str, str]] = {}
         self.brokers: dict[int, FakeBroker] = {}
@@ -211,7 +214,7 @@ class FakeCluster:
         return next(broker for broker in self.living if broker.controller.active)
 
     async def create(self, name: str, *replicas: Sequence[int]) -> list[TopicPartition]:
-        """A topic as any broker writes it."""
+        """Create a topic as any broker does; return its partitions."""
         data = nodes.dump_assignment(name.encode().ljust(16, b"_"), replicas)
         config = Create(nodes.topic_config(name), nodes.dump_config({}))
         await self.admin.multi([config, Create(nodes.topic(name), data)])
@@ -230,9 +233,28 @@ class FakeCluster:
 
     async def until_led(self, key: TopicPartition, leader: int) -> None:
         async def led() -> bool:
-            with contextlib.suppress(NoNode):  # it is about to be made
+            with contextlib.suppress(NoNode):  # not created yet
                 return (await self.state(key))[0] == leader
             return False
 
         await eventually(f"{leader} leads {key}", led)
         await eventually("all are told", lambda: all(b.image[key].leader == leader for b in self.living))
+
+
+async def alter_partition(controller: Controller, request: Any, version: int) -> Any:
+    """Return the answer to an AlterPartition that this controller's broker receives."""
+    return await _door_of(controller).alter_partition(request, _call(version))
+
+
+async def controlled_shutdown(controller: Controller, request: Any) -> Any:
+    """Return the answer to a ControlledShutdown that this controller's broker receives."""
+    return await _door_of(controller).controlled_shutdown(request, _call(3))
+
+
+def _door_of(controller: Controller) -> Control:
+    unused: Any = None
+    return Control(Peers("BROKERS", unused, lambda: controller, unused))
+
+
+def _call(version: int) -> Call:
+    return Call(version, None, Caller("127.0.0.1", 1, "BROKERS"))

@@ -1,24 +1,32 @@
-"""A controller for each test."""
+"""Fixtures that give each test its own controller."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
-from pybroker.controller import nodes
-from pybroker.controller.loading import prepare
 from pybroker.coordination.memory import MemoryStore
+from pybroker.metadata import nodes
+from pybroker.metadata.lone_broker.loading import prepare
+from tests import virtual
 from tests.controller.brokers import FakeCluster
 from tests.controller.member import T_ID, Member
 from tests.controller.stage import Stage
+from tests.virtual import loop_ms
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Give a test marked `virtual_time` an event loop with virtual time."""
+    is_virtual = item.get_closest_marker("virtual_time") is not None
+    return {"virtual" if is_virtual else "real": virtual.Loop if is_virtual else asyncio.new_event_loop}
 
 
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
-    """Broker 1 is the controller of three."""
+    """Three brokers, of which broker 1 is the controller."""
     made = await Stage(seed=1).begin()
     yield made
     await made.end()
@@ -26,7 +34,7 @@ async def stage() -> AsyncIterator[Stage]:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[FakeCluster]:
-    """Three brokers that are told; 1 is the controller."""
+    """Three brokers that receive requests; broker 1 is the controller."""
     made = await FakeCluster().begin()
     yield made
     await made.end()
@@ -34,8 +42,8 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 @pytest.fixture
 async def members() -> AsyncIterator[tuple[Member, Member]]:
-    """Brokers 1 and 2 of a cluster with the topic `t`, as far as their settings go."""
-    store = MemoryStore()
+    """Brokers 1 and 2 of a cluster with the topic `t`, with only the parts that handle settings."""
+    store = MemoryStore(clock_ms=loop_ms)
     await store.open()
     session = await store.session(60_000)
     await prepare(session, nodes.OF_A_CLUSTER)

@@ -1,4 +1,4 @@
-"""The store in memory with nodes whose ACL is another's: what ZooKeeper refuses with NoAuth is refused here."""
+"""A store in memory that refuses access to some nodes, as ZooKeeper does with NoAuth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_AUTH = "the ACL of this node is another's"
 
 
 class ForbiddingSession(MemorySession):
-    """A session that may do nothing with the nodes in `store.forbidden` but ask whether they exist."""
+    """A session that may only ask whether the nodes in `store.forbidden` exist."""
 
     _store: ForbiddingStore
 
@@ -39,7 +39,7 @@ class ForbiddingSession(MemorySession):
 
 
 class ForbiddingStore(MemoryStore):
-    """`forbidden` are paths, `owners` the sessions that may do all the same."""
+    """`forbidden` are paths, and `owners` the sessions that may use them all the same."""
 
     session_type = ForbiddingSession
 

@@ -1,20 +1,20 @@
-"""One broker of a cluster, as far as its settings go: it writes them, and goes by what the store has."""
+"""The parts of a broker that write settings and apply those in the store."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from pybroker.clock import wall_ms
-from pybroker.cluster.config_repository import ConfigRepository
-from pybroker.cluster.image import PartitionState
-from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
-from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
-from pybroker.controller.cluster_configs import ClusterConfigs
-from pybroker.controller.config_watch import ConfigWatch
-from pybroker.controller.entities import EntityConfigs
 from pybroker.coordination.memory import MemorySession, MemoryStore
+from pybroker.decisions.config_repository import ConfigRepository
+from pybroker.decisions.image import PartitionState
+from pybroker.decisions.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
+from pybroker.decisions.topics import Topic
+from pybroker.metadata.config_admin import ConfigAdmin
+from pybroker.metadata.config_watch import ConfigWatch, nothing
+from pybroker.metadata.entities import EntityConfigs
 from pybroker.security.credentials import Credentials
 from pybroker.security.quotas import ClientQuotas
 from tests.controller.stage import live_broker
@@ -28,7 +28,7 @@ LISTENERS = [
 
 
 class Held:
-    """The replicas of a broker, as far as they go by settings."""
+    """The replicas of a broker, as far as settings apply to them."""
 
     def __init__(self) -> None:
         self.configured: list[dict[str, str]] = []
@@ -38,7 +38,7 @@ class Held:
 
 
 class Member:
-    """One broker of a cluster, as far as its settings go."""
+    """The parts of a broker that handle settings."""
 
     def __init__(self, number: int, sets: Sequence[str] = LISTENERS) -> None:
         self.number = number
@@ -51,13 +51,18 @@ class Member:
         self.held = Held()
         self.entities = EntityConfigs(Credentials(), ClientQuotas())
         self.credentials = self.entities.credentials
-        self.watch = ConfigWatch(number, self.config, self.topics, self.held, self.entities)
+        self.on_broker_altered: Callable[[], Awaitable[object]] = nothing
+        self.on_altered: Callable[[], object] = lambda: None
+        self.watch = ConfigWatch(
+            number, self.config, self.topics, self.held, self.entities,
+            on_broker_altered=lambda: self.on_broker_altered(), on_altered=lambda: self.on_altered(),
+        )  # fmt: skip
 
     async def join(self, store: MemoryStore) -> None:
         self.store = store
         self.session: MemorySession = await store.session(60_000)
         present = lambda: self.session  # noqa: E731
-        self.configs = ClusterConfigs(
+        self.configs = ConfigAdmin(
             present, self.number, self.config, self.topics, self.metadata, self.watch, wall_ms
         )
         self.following = asyncio.create_task(self.watch.follow(self.session))

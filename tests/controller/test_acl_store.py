@@ -1,4 +1,4 @@
-"""ACLs of a broker while others change them: what was acknowledged is gone by, and nothing older comes back."""
+"""ACLs of a broker while others change them: acknowledged changes apply, and nothing older comes back."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from pybroker.clock import wall_ms
-from pybroker.controller import late, loading
-from pybroker.controller.acls import AclStore
 from pybroker.coordination.memory import MemorySession, MemoryStore
 from pybroker.errors import KafkaError
+from pybroker.metadata import slow_changes
+from pybroker.metadata.acls import AclStore
+from pybroker.metadata.lone_broker import loading
 from pybroker.security import acl_nodes
 from pybroker.security.access import Access
 from pybroker.security.acls import (
@@ -32,7 +33,7 @@ READ = Acl("User:ann", "*", Operation.READ, Permission.ALLOW)
 
 
 class Broker:
-    """A broker's ACLs, on a session whose reads of one node wait until they may go on."""
+    """A broker's ACLs, on a session whose reads of one node can be held back."""
 
     def __init__(self, session: MemorySession, monkeypatch: pytest.MonkeyPatch) -> None:
         self.session = session
@@ -76,7 +77,7 @@ def named(resource: ResourcePattern) -> AclFilter:
 
 
 async def test_what_was_read_before_a_change_of_ours_does_not_undo_it(both: Any) -> None:
-    """Others changed two resources: one was read, and ours is changed while the other is being read."""
+    """After two resources changed elsewhere, this broker changes the one it has read while it reads the other."""
     other, ours, following = await both()
     try:
         await other.acls.add([binding(FAST)])
@@ -101,10 +102,10 @@ async def test_what_was_read_before_a_change_of_ours_does_not_undo_it(both: Any)
 
 
 async def test_a_change_while_the_store_is_away(both: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks is told in time that it may come; it comes once the store is back."""
+    """A change during an outage of the store fails in time, saying that it may still come; it comes afterwards."""
     one, _, following = await both()
     await one.acls.add([binding(SLOW)])
-    monkeypatch.setattr(late, "WAIT_S", 0.01)
+    monkeypatch.setattr(slow_changes, "WAIT_S", 0.01)
     one.session.disconnect()
     for change in (one.acls.add([binding(FAST)]), one.acls.remove([named(SLOW)])):
         with pytest.raises(KafkaError, match=r"not done in time \(ZooKeeper does not answer\); it may be done later"):
@@ -116,7 +117,7 @@ async def test_a_change_while_the_store_is_away(both: Any, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", [None, "t9"], ids=["of any name", "of one resource"])
 async def test_filters_are_looked_for_in_turn_with_others(both: Any, name: str | None) -> None:
-    """20,000 ACLs, and filters that match none of them: the event loop has its turn between two looks."""
+    """The event loop runs other work while filters are compared with 20,000 ACLs of which none matches."""
     one, _, following = await both()
     following.cancel()
     acls = {

@@ -1,14 +1,15 @@
-"""What lies in the log dirs and is not known to the store: taken over at a first start, or after a loss."""
+"""Partitions in the log dirs that the store does not have: adopted at a first start, or after a loss of the store."""
 
 from __future__ import annotations
 
 import pytest
 
-from pybroker.cluster.image import OFFSETS_TOPIC
-from pybroker.cluster.topics import Topic
-from pybroker.controller import loading, nodes
-from pybroker.controller.adoption import Adoption
-from pybroker.controller.planning import NewTopic
+from pybroker.decisions.image import OFFSETS_TOPIC
+from pybroker.decisions.topics import Topic
+from pybroker.metadata import nodes
+from pybroker.metadata.lone_broker import loading
+from pybroker.metadata.lone_broker.adoption import Adoption
+from pybroker.metadata.planning import NewTopic
 from pybroker.model import TopicPartition
 from tests.controller.life import Left
 from tests.controller.stage import Stage
@@ -29,8 +30,8 @@ async def loaded(stage: Stage) -> dict[str, Topic]:
 
 
 async def test_a_first_start_takes_over_what_lies_there(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    """With its id, or with a new one; what is missing in between will be made. Settings that nobody knows delete
-    nothing, and one line in the log names the topics."""
+    """Topics keep their id or get one, and missing partitions are created. With unknown settings retention is off, and
+    one log line names the topics."""
     found = left("old", 0, 2) | left("known", 0, topic_id=ID) | left(OFFSETS_TOPIC, 0)
     await adoption(stage).all(found, await loading.load(stage.session), dict, lost=False)
     topics = await loaded(stage)
@@ -45,7 +46,7 @@ async def test_a_first_start_takes_over_what_lies_there(stage: Stage, caplog: py
 
 
 async def test_topics_are_taken_over_with_the_settings_that_are_known(stage: Stage) -> None:
-    """Retention that they do not mention is off: it was a default of that Kafka, and may not be ours."""
+    """Retention is off for a topic whose settings do not have it: Kafka's default may differ from the one here."""
     found = left("state", 0, topic_id=ID) | left("plain", 0, topic_id=OTHER) | left("new", 0)
     known = {ID: {"cleanup.policy": "compact"}, OTHER: {"retention.ms": "1000"}}
     await adoption(stage).all(found, await loading.load(stage.session), lambda: known, lost=False)
@@ -61,23 +62,25 @@ async def test_where_settings_are_lost_nothing_is_deleted_by_defaults(stage: Sta
 
 
 async def test_what_cannot_be_one_topic_is_left_alone(stage: Stage) -> None:
-    """Partitions of different ids, or of a number that no partition has."""
+    """Partitions with different ids, or with an impossible number, are not adopted."""
     mixed = {TopicPartition("mixed", 0): Left(ID), TopicPartition("mixed", 1): Left(b"o" * 16)}
     await adoption(stage).all(mixed | left("far", 100_000), await loading.load(stage.session), dict, lost=False)
     assert await loaded(stage) == {}
 
 
 async def test_what_the_store_lost_is_taken_over_and_what_was_deleted_is_not(stage: Stage) -> None:
-    """A topic with an id that is not known, and partitions beyond those known; deleted ones are known by their ids."""
+    """Topics with unknown ids and new partitions of known topics are adopted; deleted topics are known by their ids."""
     kept, gone = [await stage.topics.create(NewTopic(name, 1)) for name in ("kept", "gone")]
     await stage.topics.delete("gone", gone.id)
+    await stage.topics.gone("gone", gone.id)
+    await stage.session.create(nodes.deleted(gone.id))
     found = left("kept", 0, 1, topic_id=kept.id) | left("gone", 0, topic_id=gone.id) | left("lost", 0, topic_id=ID)
     found |= left("no-id", 0)
     assert await adoption(stage).strays(found, await loading.load(stage.session))
     topics = await loaded(stage)
     assert {name: len(topic.partitions) for name, topic in topics.items()} == {"kept": 2, "lost": 1}
-    assert not await adoption(stage).strays(found, await loading.load(stage.session)), "once"
+    assert not await adoption(stage).strays(found, await loading.load(stage.session)), "adopted again"
     await adoption(stage).forget_deleted(found)
-    assert await stage.there(nodes.deleted(gone.id)) is not None, "something of it lies there"
+    assert await stage.there(nodes.deleted(gone.id)) is not None, "a directory of it is left"
     await adoption(stage).forget_deleted({})
     assert await stage.there(nodes.deleted(gone.id)) is None

@@ -1,4 +1,4 @@
-"""Settings in a cluster: any broker writes them, all brokers read them, and nobody's change is lost."""
+"""Settings in a cluster: any broker writes them, all brokers read them, and no change is lost."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from random import Random
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.config_changes import Change, Operation
 from pybroker.config import BrokerConfig, Source
-from pybroker.controller import late, nodes
-from pybroker.controller.cluster_topics import ClusterTopics
-from pybroker.controller.config_watch import UNKNOWN
-from pybroker.controller.configs import load, take
-from pybroker.controller.planning import NewTopic
 from pybroker.coordination.store import Create, Delete, Op, Set, StoreDamaged
+from pybroker.decisions.config_changes import AlterOperation, ConfigChange
 from pybroker.errors import KafkaError
+from pybroker.metadata import nodes, slow_changes
+from pybroker.metadata.config_watch import UNKNOWN
+from pybroker.metadata.configs import load, take
+from pybroker.metadata.planning import NewTopic
+from pybroker.metadata.topic_admin import TopicAdmin
 from pybroker.security.quotas import CLIENT_ID, CONSUMER, PRODUCER, USER, Entity
 from tests.controller.member import T_ID, Member
 from tests.harness import eventually, looked
 
-KEEP = Change("retention.ms", Operation.SET, "7000")
-SMALL = Change("segment.bytes", Operation.SET, "1048576")
+KEEP = ConfigChange("retention.ms", AlterOperation.SET, "7000")
+SMALL = ConfigChange("segment.bytes", AlterOperation.SET, "1048576")
 
 
 async def test_all_brokers_go_by_what_one_wrote(members: tuple[Member, Member]) -> None:
     one, other = members
     await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
     after = {"max.message.bytes": "1000", "retention.ms": "7000"}
-    assert one.topics.topic("t") == after == one.held.configured[-1], "who wrote it goes by it at once"
+    assert one.topics.topic("t") == after == one.held.configured[-1], "the broker that wrote it applies it at once"
     await eventually("the other goes by it", lambda: other.held.configured[-1] == after)
     assert other.topics.topic("t") == after
     notice = (await one.session.children(nodes.CONFIG_CHANGES))[0][-1]
@@ -38,10 +38,10 @@ async def test_all_brokers_go_by_what_one_wrote(members: tuple[Member, Member]) 
 
 
 async def test_what_cannot_be_used_is_no_hindrance(members: tuple[Member, Member]) -> None:
-    """Somebody stored a setting that the broker does not take: others are altered, and it stays where it is."""
+    """A stored setting that the broker does not accept stays where it is, and other settings can be altered."""
     one = members[0]
     await one.session.create(nodes.broker_config(1), nodes.dump_config({"log.segment.bytes": "soon"}))
-    change = Change("log.retention.ms", Operation.SET, "9000")
+    change = ConfigChange("log.retention.ms", AlterOperation.SET, "9000")
     await one.configs.alter_broker("1", [change], replace=False, validate_only=False)
     held = nodes.load_config((await one.session.get(nodes.broker_config(1)))[0])
     assert held == {"log.segment.bytes": "soon", "log.retention.ms": "9000"}
@@ -49,19 +49,18 @@ async def test_what_cannot_be_used_is_no_hindrance(members: tuple[Member, Member
 
 
 async def test_what_was_altered_before_a_session_began(members: tuple[Member, Member]) -> None:
-    """While a broker had none it was told of nothing: it goes by all that there is then, its own settings too."""
+    """A broker without a session gets no notification; with a new session it reads all settings, its own too."""
     one, other = members
     told: list[str] = []
 
     async def hear() -> None:
         told.append("broker")
 
-    other.watch.on_broker_altered.append(hear)
-    other.watch.on_altered.append(lambda: told.append("any"))
+    other.on_broker_altered, other.on_altered = hear, lambda: told.append("any")
     other.following.cancel()
     other.session.expire()
     await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
-    change = Change("log.retention.ms", Operation.SET, "9000")
+    change = ConfigChange("log.retention.ms", AlterOperation.SET, "9000")
     await one.configs.alter_broker("", [change], replace=False, validate_only=False)
     assert other.held.configured[-1] == {"max.message.bytes": "1000"}
     await other.join(one.store)
@@ -72,13 +71,13 @@ async def test_what_was_altered_before_a_session_began(members: tuple[Member, Me
 
 
 async def test_what_is_not_known_is_not_led_by_defaults(members: tuple[Member, Member]) -> None:
-    """Acks=all is refused and nothing deleted until the store has told; then the topic's own hold."""
+    """Until a topic's settings are read, acks=all is refused and nothing is deleted; then the settings apply."""
     one, _ = members
     new = b"n" * 16
     assert await one.watch.topic(one.session, "t", T_ID) == {"max.message.bytes": "1000"}
     one.session.suspend()
     assert await one.watch.topic(one.session, "new", new) == UNKNOWN
-    assert await one.watch.topic(one.session, "t", new) == UNKNOWN, "of an earlier topic of that name"
+    assert await one.watch.topic(one.session, "t", new) == UNKNOWN, "the settings are an earlier topic's"
     one.session.resume()
     admin = await one.store.session(60_000)
     config = Create(nodes.topic_config("new"), nodes.dump_config({"min.insync.replicas": "2"}))
@@ -88,7 +87,7 @@ async def test_what_is_not_known_is_not_led_by_defaults(members: tuple[Member, M
 
 
 async def test_two_changes_at_once(members: tuple[Member, Member]) -> None:
-    """The second sees that it was not first, and judges again."""
+    """The second write detects the first, and is checked again."""
     one, other = members
     await asyncio.gather(
         one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False),
@@ -101,13 +100,13 @@ async def test_two_changes_at_once(members: tuple[Member, Member]) -> None:
 
 async def test_settings_of_all_brokers_and_of_one(members: tuple[Member, Member]) -> None:
     one, other = members
-    change = Change("log.retention.ms", Operation.SET, "9000")
+    change = ConfigChange("log.retention.ms", AlterOperation.SET, "9000")
     await one.configs.alter_broker("", [change], replace=False, validate_only=False)
     await eventually("the other has it", lambda: other.config["log.retention.ms"] == 9000)
-    change = Change("log.retention.ms", Operation.SET, "8000")
+    change = ConfigChange("log.retention.ms", AlterOperation.SET, "8000")
     await one.configs.alter_broker("1", [change], replace=False, validate_only=False)
     assert (one.config["log.retention.ms"], other.config["log.retention.ms"]) == (8000, 9000)
-    gone = Change("log.retention.ms", Operation.DELETE, None)
+    gone = ConfigChange("log.retention.ms", AlterOperation.DELETE, None)
     await one.configs.alter_broker("1", [gone], replace=False, validate_only=False)
     assert one.config["log.retention.ms"] == 9000
     with pytest.raises(KafkaError) as told:
@@ -116,7 +115,7 @@ async def test_settings_of_all_brokers_and_of_one(members: tuple[Member, Member]
 
 
 async def test_passwords_are_encrypted_in_the_store(members: tuple[Member, Member]) -> None:
-    """As Kafka's brokers keep them. What did not change keeps its text; what cannot be decrypted stays, ungone by."""
+    """Passwords are encrypted as in Kafka. Unchanged ones keep their text; undecryptable ones stay, unapplied."""
     one, _ = members
     name, other, lost = (f"listener.name.plaintext.ssl.{what}.password" for what in ("key", "keystore", "truststore"))
     path = nodes.broker_config(1)
@@ -125,8 +124,9 @@ async def test_passwords_are_encrypted_in_the_store(members: tuple[Member, Membe
         return nodes.load_config((await one.session.get(path))[0])
 
     async def alter(setting: str, value: str | None) -> None:
-        operation = Operation.DELETE if value is None else Operation.SET
-        await one.configs.alter_broker("1", [Change(setting, operation, value)], replace=False, validate_only=False)
+        operation = AlterOperation.DELETE if value is None else AlterOperation.SET
+        change = ConfigChange(setting, operation, value)
+        await one.configs.alter_broker("1", [change], replace=False, validate_only=False)
 
     await alter(name, "sesame")
     first = await stored()
@@ -144,7 +144,7 @@ async def test_passwords_are_encrypted_in_the_store(members: tuple[Member, Membe
 
 
 def test_settings_that_only_go_together_are_taken_in_any_order() -> None:
-    """A listener and the protocol of its name, and those that stand beside one that is not allowed any more."""
+    """A listener and its protocol can be set in any order, also together with settings that are no longer valid."""
     texts = {
         "log.cleaner.threads": "none", "no.such.setting": "1", "advertised.listeners": "LATE://here:1,PLAINTEXT://here:2",
         "listeners": "PLAINTEXT://:0,LATE://:0", "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LATE:PLAINTEXT",
@@ -166,7 +166,7 @@ async def test_what_is_wrong_is_refused_and_written_nowhere(members: tuple[Membe
         ("nowhere", "7000", errors.UNKNOWN_TOPIC_OR_PARTITION),
     ):
         with pytest.raises(KafkaError) as told:
-            change = Change("retention.ms", Operation.SET, value)
+            change = ConfigChange("retention.ms", AlterOperation.SET, value)
             await one.configs.alter_topic(name, [change], replace=False, validate_only=False)
         assert told.value.code == code
     await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=True)
@@ -175,10 +175,10 @@ async def test_what_is_wrong_is_refused_and_written_nowhere(members: tuple[Membe
 
 
 async def test_no_broker_is_given_the_address_of_another(members: tuple[Member, Member]) -> None:
-    """An address that is advertised twice leads clients of both brokers to one of them."""
+    """An address advertised twice would send clients of both brokers to one of them."""
     one, _ = members
     for host, taken in (("host-2", True), ("host-3", False)):
-        change = Change("advertised.listeners", Operation.SET, f"PLAINTEXT://{host}:9092,CLIENTS://{host}:9093")
+        change = ConfigChange("advertised.listeners", AlterOperation.SET, f"PLAINTEXT://{host}:9092,CLIENTS://{host}:9093")
         alter = one.configs.alter_broker(str(one.number), [change], replace=False, validate_only=True)
         if not taken:
             await alter
@@ -189,7 +189,7 @@ async def test_no_broker_is_given_the_address_of_another(members: tuple[Member, 
 
 
 async def test_topics_come_and_go_without_a_notice(members: tuple[Member, Member]) -> None:
-    """As Kafka creates and deletes them."""
+    """Settings of topics are read without a notification, as Kafka creates and deletes topics without one."""
     one, _ = members
     await one.session.create(nodes.topic_config("new"), nodes.dump_config({"retention.ms": "1"}))
     await eventually("it is known", lambda: one.topics.topic("new") == {"retention.ms": "1"})
@@ -198,7 +198,7 @@ async def test_topics_come_and_go_without_a_notice(members: tuple[Member, Member
 
 
 def born(topic_id: bytes, config: dict[str, str]) -> list[Op]:
-    """A topic named t, with its settings, in the place of an earlier one."""
+    """The writes that create topic t anew, with its settings, in place of an earlier one."""
     return [
         Delete(nodes.topic_config("t")),
         Delete(nodes.topic("t")),
@@ -207,24 +207,26 @@ def born(topic_id: bytes, config: dict[str, str]) -> list[Op]:
     ]
 
 
+@pytest.mark.virtual_time
 async def test_a_topic_that_takes_a_name(members: tuple[Member, Member]) -> None:
-    """It does not go by the settings of the topic that had its name before, which came and went between two looks."""
+    """A new topic does not get the settings of an earlier one of its name, deleted between two reads."""
     one, _ = members
     new_id = b"u" * 16
     await one.session.multi(born(new_id, {"retention.ms": "7"}))
-    await asyncio.sleep(0.1)  # what the watches tell has been heard
+    await asyncio.sleep(0.1)  # until all notifications of the watches have arrived
     await one.watch.topic(one.session, "t", new_id)
     assert one.topics.topic("t") == {"retention.ms": "7"}
     assert one.held.configured[-1] == {"retention.ms": "7"}
 
 
+@pytest.mark.virtual_time
 async def test_a_topic_that_its_server_has_not_heard_of(members: tuple[Member, Member]) -> None:
-    """The controller told of it first: its settings are gone by as soon as the server of ZooKeeper has them."""
+    """Settings of a topic that the ZooKeeper server does not have yet apply as soon as the server has them."""
     one, _ = members
     new_id = b"u" * 16
     one.session.disconnect()
     await one.watch.topic(one.session, "t", new_id)
-    assert one.topics.topic("t") == {"max.message.bytes": "1000"}, "nobody waits for it for ever"
+    assert one.topics.topic("t") == {"max.message.bytes": "1000"}, "the wait for it ends"
     one.session.reconnect()
     await asyncio.sleep(0.05)
     await one.session.multi(born(new_id, {"retention.ms": "7"}))
@@ -233,7 +235,7 @@ async def test_a_topic_that_its_server_has_not_heard_of(members: tuple[Member, M
 
 
 async def test_a_change_while_the_connection_was_broken(members: tuple[Member, Member]) -> None:
-    """The watches went with it; what they would have told is read with the next connection."""
+    """Watches are lost with the connection; after the next one all changes are read."""
     one, other = members
     other.session.disconnect()
     await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
@@ -244,9 +246,9 @@ async def test_a_change_while_the_connection_was_broken(members: tuple[Member, M
 async def test_a_change_while_the_store_is_away(
     members: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks is told why it takes so long, and that it may come; it comes once the store is back."""
+    """A change during an outage of the store fails with the reason and that it may still come; it comes afterwards."""
     one, _ = members
-    monkeypatch.setattr(late, "WAIT_S", 0.01)
+    monkeypatch.setattr(slow_changes, "WAIT_S", 0.01)
     one.session.disconnect()
     for alter in (
         one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False),
@@ -269,12 +271,12 @@ async def test_a_damaged_node_and_a_damaged_notice_are_passed_by(
     await one.session.create(nodes.topic_config("bad"), b"[]")
     await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
     await eventually("the other has it", lambda: other.topics.topic("t").get("retention.ms") == "7000")
-    assert "notice of settings ignored" in caplog.text
-    assert "settings of a topic ignored" in caplog.text
+    assert "settings notice ignored" in caplog.text
+    assert "topic settings ignored" in caplog.text
 
 
 async def test_a_notice_whose_name_comes_last_hides_no_other(members: tuple[Member, Member]) -> None:
-    """Another program left it; and names begin anew where their parent was made anew."""
+    """A foreign node, or names that start again from 0 in a new parent, do not hide other notifications."""
     one, other = members
     await one.session.create(f"{nodes.CONFIG_CHANGES}/lock", b"{}")
     await looked()
@@ -295,9 +297,9 @@ async def test_a_notice_whose_name_comes_last_hides_no_other(members: tuple[Memb
 async def test_settings_of_all_brokers_that_cannot_be_read(
     members: tuple[Member, Member], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broker keeps what it goes by, says so, and goes by those of topics that change; one that starts does not."""
+    """A running broker keeps its settings, logs it, and applies new ones of topics; a start fails."""
     one, other = members
-    change = Change("log.retention.ms", Operation.SET, "9000")
+    change = ConfigChange("log.retention.ms", AlterOperation.SET, "9000")
     await one.configs.alter_broker("", [change], replace=False, validate_only=False)
     await eventually("the other has it", lambda: other.config["log.retention.ms"] == 9000)
     await one.session.set(nodes.broker_config(None), b'{"version":1,"config":{"log.retention.ms":8000}}')
@@ -307,13 +309,13 @@ async def test_settings_of_all_brokers_that_cannot_be_read(
     await one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False)
     await eventually("the other has it", lambda: other.topics.topic("t").get("retention.ms") == "7000")
     assert other.config["log.retention.ms"] == 9000
-    assert "settings of a broker ignored" in caplog.text
+    assert "broker settings ignored" in caplog.text
     with pytest.raises(StoreDamaged, match="/config/brokers/<default>: a node of the coordination store is damaged"):
-        await other.watch.read_all(other.session)
+        await load(other.session, BrokerConfig.load(), 2)
 
 
 async def test_a_cautious_start_deletes_nothing(members: tuple[Member, Member]) -> None:
-    """By settings that cannot be read; once they can, or are gone, the broker goes by them."""
+    """A start with unreadable settings deletes nothing; readable or removed settings apply again."""
     one, other = members
     path = nodes.broker_config(None)
     await one.session.create(path, b"{x")
@@ -335,7 +337,7 @@ async def test_a_cautious_start_deletes_nothing(members: tuple[Member, Member]) 
 
 
 async def test_who_follows_no_more_hears_no_more(members: tuple[Member, Member]) -> None:
-    """A session lasts longer than what failed in it: nothing is left of that."""
+    """No listener is left in the session after its task ends, as a session may outlast it."""
     _, other = members
     assert len(other.session._listeners) == 1
     other.following.cancel()
@@ -344,12 +346,12 @@ async def test_who_follows_no_more_hears_no_more(members: tuple[Member, Member])
 
 
 async def test_settings_that_have_no_place(members: tuple[Member, Member]) -> None:
-    """Somebody removed the parents: whoever alters settings is told, and holds up nobody."""
+    """An alteration fails with the reason if the parent nodes were removed, and delays no other."""
     one, _ = members
     for member in members:
         member.following.cancel()
     held = nodes.broker_config(1).rpartition("/")[0]
-    change = Change("log.retention.ms", Operation.SET, "9000")
+    change = ConfigChange("log.retention.ms", AlterOperation.SET, "9000")
     await one.session.delete(nodes.CONFIG_CHANGES)
     for asked in (
         lambda: one.configs.alter_topic("t", [KEEP], replace=False, validate_only=False),
@@ -374,7 +376,7 @@ async def test_a_topic_that_has_no_place(members: tuple[Member, Member], removed
     for member in members:
         member.following.cancel()
     await one.session.multi([Delete(f"{removed}/t"), Delete(removed)])
-    topics = ClusterTopics(lambda: one.session, one.config, one.metadata, Random(1), lambda: None)
+    topics = TopicAdmin(lambda: one.session, one.config, one.metadata, Random(1), lambda: None)
     async with asyncio.timeout(5):
         with pytest.raises(KafkaError, match=removed) as told:
             await topics.create(NewTopic("u", 1, 1))
@@ -384,7 +386,7 @@ async def test_a_topic_that_has_no_place(members: tuple[Member, Member], removed
 async def test_a_wish_for_a_deletion_that_has_no_place(members: tuple[Member, Member]) -> None:
     one, _ = members
     await one.session.delete(nodes.DELETIONS)
-    topics = ClusterTopics(lambda: one.session, one.config, one.metadata, Random(1), lambda: None)
+    topics = TopicAdmin(lambda: one.session, one.config, one.metadata, Random(1), lambda: None)
     async with asyncio.timeout(5):
         with pytest.raises(KafkaError, match=nodes.DELETIONS) as told:
             await topics.delete("t", T_ID)
@@ -400,7 +402,7 @@ async def test_quotas_of_one_broker_are_those_of_all(members: tuple[Member, Memb
     for number, entity in enumerate((ALICE, PAIR, ((USER, None), (CLIENT_ID, None)), ((CLIENT_ID, "c"),))):
         value = {PRODUCER: str(number + 1)}
         await one.configs.alter_entity(entity, lambda held, value=value: {**held, **value})
-        assert one.entities.quotas.all()[entity] == {PRODUCER: number + 1.0}, "at once where it is written"
+        assert one.entities.quotas.all()[entity] == {PRODUCER: number + 1.0}, "at once at the broker that wrote it"
         await eventually("the other has it", lambda entity=entity: entity in other.entities.quotas.all())
     await other.configs.alter_entity(PAIR, lambda held: {})
     await eventually("it is gone", lambda: PAIR not in one.entities.quotas.all())

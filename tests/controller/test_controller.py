@@ -1,4 +1,4 @@
-"""The controller of a cluster: who leads, who is told, and what becomes of it when brokers and controllers die."""
+"""The controller of a cluster: leaders, requests to brokers, and the deaths of brokers and controllers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from pybroker import errors, upkeep
+from pybroker import errors, retries
 from pybroker.config.settings import Source
-from pybroker.controller import broker_channel, nodes
-from pybroker.controller.requests import alter_partition, check_asker, controlled_shutdown, elect_leaders
+from pybroker.controller import broker_channel
+from pybroker.controller.requests import check_asker, elect_leaders
 from pybroker.coordination.store import Create, Delete, Set
 from pybroker.errors import KafkaError
+from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.protocol.wire import EncodeError
-from tests.controller.brokers import FakeBroker, FakeCluster, FakeLink
+from tests.controller.brokers import FakeBroker, FakeCluster, FakeLink, alter_partition, controlled_shutdown
 from tests.harness import eventually
 
 
@@ -28,7 +29,7 @@ async def test_one_is_elected_and_all_are_told_who_is_alive(cluster: FakeCluster
 
 
 async def test_a_new_topic(cluster: FakeCluster) -> None:
-    """Its first replicas lead; replicas hear of it as new, with its id, and then everybody."""
+    """The first replicas lead; replicas get LeaderAndIsr as new, with the topic id, before all get UpdateMetadata."""
     zero, one = await cluster.create("t", (2, 3), (3, 1))
     assert await cluster.state(zero) == (2, 0, [2, 3], 0)
     assert await cluster.state(one) == (3, 0, [3, 1], 0)
@@ -36,11 +37,11 @@ async def test_a_new_topic(cluster: FakeCluster) -> None:
         assert set(broker.states) == {key for key, held in ((zero, (2, 3)), (one, (3, 1))) if broker.number in held}
         assert all(state.is_new for state in broker.states.values())
         kinds = [type(each) for each in broker.told if getattr(each, "topic_states", None)]
-        assert kinds == [m.LeaderAndIsrRequest, m.UpdateMetadataRequest], "who leads knows it before clients do"
+        assert kinds == [m.LeaderAndIsrRequest, m.UpdateMetadataRequest], "leaders know it before clients do"
 
 
 async def test_a_process_that_dies_is_missed_at_once(cluster: FakeCluster) -> None:
-    """Its address refuses: nobody waits for its session, which has half a minute to live."""
+    """The dead broker's address refuses connections, so the controller need not wait half a minute for its session."""
     (key,) = await cluster.create("t", (2, 3, 1))
     await cluster.brokers[2].die()
     await cluster.until_led(key, 3)
@@ -51,7 +52,7 @@ async def test_a_process_that_dies_is_missed_at_once(cluster: FakeCluster) -> No
 
 
 async def test_a_broker_that_was_never_reached_is_not_dead(cluster: FakeCluster) -> None:
-    """Kafka's own registers before its port accepts: that it refuses until then proves nothing."""
+    """A broker may register before its port accepts, as Kafka's does, so a refused connection proves nothing yet."""
     late = FakeBroker(cluster, 4)
     late.alive = False
     cluster.brokers[4] = await late.join()
@@ -63,15 +64,14 @@ async def test_a_broker_that_was_never_reached_is_not_dead(cluster: FakeCluster)
 
 
 async def test_who_is_alive_is_told_before_who_leads(cluster: FakeCluster) -> None:
-    """Kafka's broker follows no leader that it does not know to be alive: both who comes, and who will follow it.
-    Whoever comes hears at once of all topics, for it serves clients once it knows that it is in."""
+    """Kafka's brokers do not follow a leader unless they know that it is alive, so UpdateMetadata comes first. A new
+    broker gets all topics at once, as it then serves clients."""
     (key,) = await cluster.create("t", (2, 3))
     (offline,) = await cluster.create("u", (4, 3))
     await cluster.brokers[2].die()
     await cluster.until_led(key, 3)
     before = len(cluster.brokers[3].told)
-    again = await cluster.join(2)
-    came = await cluster.join(4)
+    again, came = await cluster.join(2), await cluster.join(4)
     await eventually("both have their replicas", lambda: key in again.states and offline in came.states)
     await eventually("3 follows 4", lambda: offline in cluster.brokers[3].states)
     seen = ((again.told, set[int]()), (came.told, set[int]()), (cluster.brokers[3].told[before:], {1, 3}))
@@ -95,7 +95,7 @@ async def test_without_proofs_a_death_waits_for_the_session() -> None:
 
 
 async def test_a_host_that_falls_silent(cluster: FakeCluster) -> None:
-    """Connections stay: its session has to expire."""
+    """The silent host's connections stay open, so the controller waits until its session expires."""
     (key,) = await cluster.create("t", (2, 3))
     await cluster.brokers[2].die(silently=True)
     cluster.brokers[2].session.expire()
@@ -103,7 +103,7 @@ async def test_a_host_that_falls_silent(cluster: FakeCluster) -> None:
 
 
 async def test_the_controller_dies(cluster: FakeCluster) -> None:
-    """The next one finds all that it needs in the store: a topic without states, a leader that is gone."""
+    """The next controller has all it needs in the store: a topic without states, and a dead leader."""
     (key,) = await cluster.create("t", (1, 2, 3))
     await cluster.brokers[1].die()
     data = nodes.dump_assignment(b"u" * 16, [(2, 3), (1, 3)])
@@ -117,7 +117,7 @@ async def test_the_controller_dies(cluster: FakeCluster) -> None:
 
 
 async def test_a_bounced_broker(cluster: FakeCluster) -> None:
-    """It comes again under another epoch before anybody missed it: first it is gone, then it is told all again."""
+    """A broker back with a new epoch before its loss was noticed is handled as gone, then gets everything again."""
     (key,) = await cluster.create("t", (2, 3))
     broker = cluster.brokers[2]
     broker.states.clear()
@@ -140,7 +140,7 @@ async def test_the_last_of_the_isr_is_waited_for(cluster: FakeCluster) -> None:
     await cluster.brokers[3].leave()
     await cluster.join(3)
     await eventually("it is told", lambda: key in cluster.brokers[3].states)
-    assert (await cluster.state(key))[0] == -1, "it has not all that was acknowledged"
+    assert (await cluster.state(key))[0] == -1, "it lacks acknowledged records"
     await cluster.brokers[2].leave()
     await cluster.join(2)
     await cluster.until_led(key, 2)
@@ -161,7 +161,7 @@ async def test_an_unclean_election(cluster: FakeCluster) -> None:
 
 @pytest.mark.parametrize("of", ["the topic", "all topics"])
 async def test_an_unclean_election_is_allowed_late(cluster: FakeCluster, of: str) -> None:
-    """A person waits no longer for the last of the ISR: no broker comes or goes then."""
+    """An operator allows it while no broker comes or goes."""
     (key,) = await cluster.create("t", (2, 3))
     await cluster.brokers[3].die()
     await cluster.until_led(key, 2)
@@ -195,7 +195,7 @@ def asked(
 
 
 async def test_an_isr_changes_as_its_leader_asks(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """By compare-and-set; the leader epoch stays, the partition epoch grows, and all brokers hear of it."""
+    """AlterPartition is a compare-and-set: the leader epoch stays, the partition epoch grows, and brokers get it."""
     (key,) = await cluster.create("t", (2, 3, 1))
     leader, controller = cluster.brokers[2], cluster.controller.controller
     epochs = {number: broker.epoch for number, broker in cluster.brokers.items()}
@@ -210,7 +210,7 @@ async def test_an_isr_changes_as_its_leader_asks(cluster: FakeCluster, caplog: p
     assert await cluster.state(key) == (2, 0, [2, 3], 1)
     await eventually("all know", lambda: all(list(b.image[key].isr) == [2, 3] for b in cluster.living))
     assert await alter(2, 3, partition_epoch=1) == (0, 1), "the same once more"
-    assert await alter(2, 3, 1, partition_epoch=1, epoch_1=-1) == (0, 2), "an epoch that is not known passes"
+    assert await alter(2, 3, 1, partition_epoch=1, epoch_1=-1) == (0, 2), "an unknown epoch is accepted"
     assert await alter(2, partition_epoch=2) == (0, 3)
     for code, result in (
         (errors.INVALID_UPDATE_VERSION, alter(2, 3, partition_epoch=1)),
@@ -235,7 +235,7 @@ async def test_an_isr_changes_as_its_leader_asks(cluster: FakeCluster, caplog: p
 
 
 async def test_fenced_leaders_share_a_line(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that led hundreds of partitions asks for all of them while their change of leaders is on its way."""
+    """A former leader of hundreds of partitions asks for all of them at once, before it has the new leaders."""
     caplog.set_level("INFO")
     keys = await cluster.create("t", (2, 3, 1), (2, 3, 1), (2, 3, 1))
     old, all_ = cluster.brokers[3], {2: -1, 3: -1, 1: -1}
@@ -252,7 +252,7 @@ async def test_fenced_leaders_share_a_line(cluster: FakeCluster, caplog: pytest.
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 @pytest.mark.parametrize("isr", [(2, 2), (2, 3, 3), (2, 3, 2), (2, 9), (2, 3, 9), ()])
 async def test_an_isr_that_is_none(cluster: FakeCluster, version: int, isr: tuple[int, ...]) -> None:
-    """With a broker twice, which no controller could read any more, or one that is no replica."""
+    """An ISR with a broker twice, which no controller could read, or with a broker that is no replica, is refused."""
     (key,) = await cluster.create("t", (2, 3, 1))
     leader = cluster.brokers[2]
     kind = m.AlterPartitionRequest.Topics
@@ -267,7 +267,7 @@ async def test_an_isr_that_is_none(cluster: FakeCluster, version: int, isr: tupl
 
 
 async def test_features_are_on_record(cluster: FakeCluster) -> None:
-    """The node has the data that Kafka's controller writes; an existing node stays."""
+    """The controller creates the node as Kafka's does, and leaves an existing one as it is."""
 
     async def made() -> bool:
         return await cluster.admin.exists(nodes.FEATURE) is not None
@@ -281,7 +281,7 @@ async def test_features_are_on_record(cluster: FakeCluster) -> None:
 
 
 async def test_who_asks_is_registered_and_asks_the_controller(cluster: FakeCluster) -> None:
-    """As Kafka's broker is told that asks for producer ids."""
+    """The checks, and the error codes, are those of Kafka's AllocateProducerIds."""
     broker = cluster.brokers[2]
     check_asker(cluster.controller.controller, 2, broker.epoch)
     for controller, number, epoch, code in (
@@ -295,7 +295,7 @@ async def test_who_asks_is_registered_and_asks_the_controller(cluster: FakeClust
 
 
 async def test_a_controlled_shutdown(cluster: FakeCluster) -> None:
-    """What it leads moves before it goes, it is in no ISR any more, and what only it has stays with it."""
+    """A broker's partitions get other leaders before it stops, and it leaves each ISR unless it is the only member."""
     led, followed, alone = await cluster.create("t", (2, 3), (3, 2), (2,))
     broker = cluster.brokers[2]
     request = m.ControlledShutdownRequest(broker_id=2, broker_epoch=broker.epoch)
@@ -328,7 +328,7 @@ async def test_preferred_leaders(cluster: FakeCluster) -> None:
 
 
 async def test_a_stale_controller_writes_nothing(cluster: FakeCluster) -> None:
-    """Another took the controllership while it was frozen: it resigns, and leaves to the next what died meanwhile."""
+    """A controller deposed while it was frozen resigns, and leaves a broker's death to its successor."""
     (key,) = await cluster.create("t", (2, 3))
     old = cluster.controller
     claim = Create(nodes.CONTROLLER, nodes.dump_controller(9, 0), ephemeral=True)
@@ -343,7 +343,7 @@ async def test_a_stale_controller_writes_nothing(cluster: FakeCluster) -> None:
 
 
 async def test_a_state_that_another_wrote(cluster: FakeCluster) -> None:
-    """The version tells; it is read again, and decided again."""
+    """A state with an unexpected version is read again, and the election repeated."""
     (key,) = await cluster.create("t", (2, 3, 1))
     data, _ = await cluster.admin.get(nodes.state(*key))
     await cluster.admin.set(nodes.state(*key), data.replace(b"[2,3,1]", b"[2,1]"))
@@ -353,7 +353,7 @@ async def test_a_state_that_another_wrote(cluster: FakeCluster) -> None:
 
 
 async def test_a_failed_log_is_no_replica(cluster: FakeCluster) -> None:
-    """A broker that lives and cannot use its disk leads nothing that lies there."""
+    """A live broker does not lead partitions on a failed disk."""
     key = TopicPartition("t", 0)
     cluster.brokers[2].refuses[key] = errors.KAFKA_STORAGE_ERROR
     await cluster.create("t", (2, 3))
@@ -361,7 +361,7 @@ async def test_a_failed_log_is_no_replica(cluster: FakeCluster) -> None:
 
 
 async def test_a_log_that_can_be_used_again(cluster: FakeCluster) -> None:
-    """Once its broker has answered so, it may join the ISR."""
+    """Once its broker answers without an error, the replica may join the ISR."""
     key = TopicPartition("t", 0)
     two, three = cluster.brokers[2], cluster.brokers[3]
     two.refuses[key] = errors.KAFKA_STORAGE_ERROR
@@ -383,7 +383,7 @@ async def test_a_log_that_can_be_used_again(cluster: FakeCluster) -> None:
 
 
 async def test_who_stops_it_can_be_cancelled(cluster: FakeCluster) -> None:
-    """A broker that ends cancels whoever waits for the end of a reign: one that went on would begin anew."""
+    """A stopping broker cancels the task that waits for the term's end; if it went on, it would start another term."""
     stopping = asyncio.create_task(cluster.controller.controller.stop())
     await asyncio.sleep(0)
     stopping.cancel()
@@ -392,7 +392,7 @@ async def test_who_stops_it_can_be_cancelled(cluster: FakeCluster) -> None:
 
 
 async def test_what_cannot_be_read_of_a_topic_takes_it_from_nobody(cluster: FakeCluster) -> None:
-    """Brokers go by what they know of it, the others are led on, and once it is mended it is led again."""
+    """Brokers keep what they have of the topic, other topics have leaders, and so has this one once it is repaired."""
     (t,) = await cluster.create("t", (2, 3))
     (u,) = await cluster.create("u", (2, 3))
     (gone,) = await cluster.create("gone", (2, 3))
@@ -421,7 +421,7 @@ async def test_what_cannot_be_read_of_a_topic_takes_it_from_nobody(cluster: Fake
 
 
 async def test_a_reign_leaves_no_listener(cluster: FakeCluster) -> None:
-    """A session may see many: each hears of it while it lasts."""
+    """A session may see many terms, and each listens only while it lasts."""
     session = cluster.brokers[1].session
     before = len(session._listeners)
     for epoch in (2, 3, 4):
@@ -434,7 +434,7 @@ async def test_a_reign_leaves_no_listener(cluster: FakeCluster) -> None:
 async def test_what_a_broker_failed_with_is_told_again(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever it was, no thread perhaps, or no memory: it did nothing of the request, and lives."""
+    """A request that failed in a broker, for lack of a thread or memory, is sent again, as the broker is alive."""
     answer, failures = FakeBroker.answer, 0
 
     def fails_twice(self: FakeBroker, request: Any) -> Any:
@@ -451,25 +451,25 @@ async def test_what_a_broker_failed_with_is_told_again(
     monkeypatch.setattr(broker_channel, "AGAIN_S", 0.01)
     (key,) = await cluster.create("t", (2,))
     await eventually("it is told again", lambda: key in cluster.brokers[2].states, 5)
-    said = [r.getMessage() for r in caplog.records if "broker not told" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "broker request failed" in r.getMessage()]
     assert failures == 2
-    assert said == ['broker not told broker=2 reason="it answered UNKNOWN_SERVER_ERROR"']
+    assert said == ['broker request failed broker=2 reason="it answered UNKNOWN_SERVER_ERROR"']
 
 
 async def test_what_cannot_be_told_keeps_nobody_from_the_rest(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A mistake in what tells a broker is logged, and the broker is told on."""
+    """An exception in the channel to a broker is logged, and the broker gets its later requests."""
     opens, failures = cluster.open_link, 0
 
     async def slips(broker: Any) -> Any:
         nonlocal failures
         failures += 1
         if failures < 3:
-            raise ValueError("nobody foresaw it")
+            raise ValueError("unforeseen")
         return await opens(broker)
 
-    monkeypatch.setattr(upkeep, "AGAIN_S", 0.01)
+    monkeypatch.setattr(retries, "AGAIN_S", 0.01)
     channel = cluster.controller.controller.channels[2]
     channel._open_link = slips
     for link in list(cluster.brokers[2].links):
@@ -482,7 +482,7 @@ async def test_what_cannot_be_told_keeps_nobody_from_the_rest(
 async def test_what_no_request_can_carry_keeps_nobody_from_the_rest(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is said, and not tried again for ever; the broker is told on."""
+    """A request that cannot be encoded is logged and not sent again; the broker gets its later requests."""
     ask, failures = FakeLink.ask, 0
 
     async def cannot(self: FakeLink, message: Any, version: int) -> Any:
@@ -496,5 +496,5 @@ async def test_what_no_request_can_carry_keeps_nobody_from_the_rest(
     await cluster.create("t", (2, 3))
     (key,) = await cluster.create("u", (2, 3))
     await eventually("it is told of the other", lambda: key in cluster.brokers[2].states, 5)
-    said = [r.getMessage() for r in caplog.records if "cannot be told" in r.getMessage()]
-    assert said == ['broker cannot be told broker=2 reason="leader_epoch is 2147483648"']
+    said = [r.getMessage() for r in caplog.records if "not encodable" in r.getMessage()]
+    assert said == ['broker request not encodable broker=2 reason="leader_epoch is 2147483648"']

@@ -1,4 +1,4 @@
-"""The node of the controllership, and what becomes of a reign when somebody else deletes it or writes it."""
+"""The /controller node, and the end of a term when another program deletes or overwrites it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import contextlib
 
 import pytest
 
-from pybroker.controller import nodes
 from pybroker.coordination.store import Create, Delete, NoNode, Set
+from pybroker.metadata import nodes
 from tests.controller.brokers import FakeCluster
 from tests.harness import eventually
+
+pytestmark = pytest.mark.virtual_time
 
 LOOP_S = 2.0
 
@@ -37,7 +39,7 @@ async def until_one_reigns(cluster: FakeCluster, above: int) -> None:
 
 @pytest.mark.parametrize("brokers", [1, 3])
 async def test_a_deleted_controllership_is_missed(brokers: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Kafka's runbooks delete the node for another election: the controller resigns at once, and one is elected."""
+    """Once the node is deleted, as in Kafka's runbooks, the controller resigns at once and one is elected."""
     caplog.set_level("INFO")
     cluster = await FakeCluster().begin(brokers)
     (key,) = await cluster.create("t", tuple(cluster.brokers))
@@ -51,13 +53,13 @@ async def test_a_deleted_controllership_is_missed(brokers: int, caplog: pytest.L
 
 
 async def test_a_controllership_that_another_took(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """The controller resigns without a write, and all wait. A KRaft controller leaves a node that no session owns."""
+    """The controller resigns without a write, and no broker is elected. A KRaft controller leaves a persistent node."""
     for number, ephemeral in enumerate((True, False), 1):
         before = await epoch(cluster)
         claim = Create(nodes.CONTROLLER, nodes.dump_controller(9, 0), ephemeral)
         await cluster.admin.multi([Delete(nodes.CONTROLLER), claim])
         await eventually("none reigns", lambda: not any(b.controller.active for b in cluster.living))
-        assert caplog.text.count('cause="/controller is another session\'s"') == number
+        assert caplog.text.count('cause="/controller belongs to another session"') == number
         await asyncio.sleep(0.3)
         assert await epoch(cluster) == before and not any(b.controller.active for b in cluster.living)
         assert ("no controller is elected" in caplog.text) is not ephemeral
@@ -70,7 +72,7 @@ async def test_a_controllership_that_another_took(cluster: FakeCluster, caplog: 
 async def test_a_controllership_that_was_written_over(
     cluster: FakeCluster, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The node names nobody, or another broker. The controller, whose session owns it, resigns and deletes it."""
+    """The node names no broker, or another one. The controller, whose session owns the node, resigns and deletes it."""
     await cluster.admin.set(nodes.CONTROLLER, data)
     await until_one_reigns(cluster, 1)
     assert caplog.text.count("controller resigned epoch=1 cause=") == 1
@@ -78,7 +80,7 @@ async def test_a_controllership_that_was_written_over(
 
 
 async def test_a_controllership_that_says_the_same_goes_on(cluster: FakeCluster) -> None:
-    """The node is watched after the write too."""
+    """The controller watches the node again after the write."""
     first = cluster.controller
     for now in (1, 2):
         await cluster.admin.set(nodes.CONTROLLER, nodes.dump_controller(first.number, now))
@@ -89,7 +91,7 @@ async def test_a_controllership_that_says_the_same_goes_on(cluster: FakeCluster)
 
 
 async def test_a_controllership_deleted_while_its_session_hears_nothing(cluster: FakeCluster) -> None:
-    """The watch is lost with the connection; the controller looks again on the next one."""
+    """The watch is lost with the connection; the controller checks the node after the next one."""
     first = cluster.controller
     first.session.disconnect()
     await cluster.admin.delete(nodes.CONTROLLER)
@@ -101,13 +103,13 @@ async def test_a_controllership_deleted_while_its_session_hears_nothing(cluster:
     one.session.disconnect()
     one.session.reconnect()
     await asyncio.sleep(0.1)
-    assert one.controller.active and await epoch(cluster) == 2, "nothing happened to it this time"
+    assert one.controller.active and await epoch(cluster) == 2, "the node was not deleted this time"
     await cluster.admin.delete(nodes.CONTROLLER)
     await until_one_reigns(cluster, 2)
 
 
 async def test_a_controllership_deleted_in_a_take_over(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before its first step, or in the middle of it."""
+    """The node is deleted before the first step of a take-over, or in the middle."""
     take_over = type(cluster.brokers[1].controller)._take_over
     deletions = 3
 
@@ -127,7 +129,7 @@ async def test_a_controllership_deleted_in_a_take_over(cluster: FakeCluster, mon
 
 @pytest.mark.parametrize("brokers", [1, 3])
 async def test_a_controllership_deleted_again_and_again(brokers: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Brokers stand for it less and less often, and when that ends there is one."""
+    """Brokers compete for it less and less often, and once the deletions end there is one controller."""
     cluster = await FakeCluster().begin(brokers)
     began = asyncio.get_running_loop().time()
     while asyncio.get_running_loop().time() < began + LOOP_S:
@@ -142,7 +144,7 @@ async def test_a_controllership_deleted_again_and_again(brokers: int, caplog: py
 
 
 async def test_an_epoch_raised_by_hand_ends_a_reign_once(cluster: FakeCluster) -> None:
-    """The deposed one deletes the node that names it, at its next write."""
+    """The deposed controller deletes its /controller node, at its next write."""
     await cluster.admin.multi([Set(nodes.CONTROLLER_EPOCH, b"7", 1)])
     await cluster.create("t", (2, 3))
     await until_one_reigns(cluster, 7)

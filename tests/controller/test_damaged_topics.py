@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.controller import nodes
-from pybroker.controller.requests import alter_partition, controlled_shutdown
-from pybroker.controller.stored_topic import PARTITIONS_MAX, REPLICAS_MAX, StateNode, judge, judge_node, strangers
 from pybroker.coordination.store import Delete, StoreDamaged
+from pybroker.metadata import nodes
+from pybroker.metadata.stored_topic import PARTITIONS_MAX, REPLICAS_MAX, StateNode, judge, judge_node, strangers
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
-from tests.controller.brokers import FakeCluster
+from tests.controller.brokers import FakeCluster, alter_partition, controlled_shutdown
 from tests.harness import eventually
 from tests.rows import with_each
 
@@ -92,7 +91,7 @@ def test_a_state_is_judged(damage: str) -> None:
 
 
 def test_a_sound_topic_is_as_it_is_written() -> None:
-    """With nothing for a state that is not written yet."""
+    """A valid topic is read as written, with defaults for a state that is not written yet."""
     held = judge_node("t", node(partitions={"1": [2], "0": list(range(REPLICAS_MAX))}))
     topic = judge("t", held, [StateNode(state(), 3), None])
     assert topic.id == ID
@@ -102,7 +101,7 @@ def test_a_sound_topic_is_as_it_is_written() -> None:
 
 
 def test_the_older_of_two_topics_keeps_their_id() -> None:
-    """The rule needs no memory: each controller decides the same."""
+    """The rule depends on the store only, so each controller decides the same."""
     one = {"new": (ID, 9), "old": (ID, 4), "other": (bytes(16), 1), "newest": (ID, 12)}
     assert strangers(one) == {"new": "old", "newest": "old"}
 
@@ -117,7 +116,7 @@ def said(caplog: pytest.LogCaptureFixture, what: str) -> list[str]:
 
 
 async def another_controls(cluster: FakeCluster) -> None:
-    """The controller dies, which others find; one of them is elected."""
+    """Let the controller die, let others notice, and wait for the next one."""
     dies = cluster.controller
     await dies.die()
     await cluster.admin.multi([Delete(nodes.CONTROLLER), Delete(nodes.broker(dies.number))])
@@ -128,21 +127,21 @@ async def another_controls(cluster: FakeCluster) -> None:
 async def test_a_damaged_node_costs_its_topic(
     cluster: FakeCluster, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The next controller elects for all the others, in its first term."""
+    """The next controller elects leaders for all other topics, in its first term."""
     (t,) = await cluster.create("t", (1, 2, 3))
     (u,) = await cluster.create("u", (1, 2, 3))
     await cluster.admin.set(nodes.topic("t"), NODES.get(damage, node(partitions={"0": [77, 78, 79]}))[:1_000_000])
     await another_controls(cluster)
     await cluster.until_led(u, 2)
-    assert (await cluster.state(t))[0] == 1, "nobody is elected"
-    assert all(t in broker.image for broker in cluster.living), "brokers know it still"
+    assert (await cluster.state(t))[0] == 1, "no leader is elected"
+    assert all(t in broker.image for broker in cluster.living), "brokers still know the topic"
     assert (await cluster.admin.get(nodes.CONTROLLER_EPOCH))[0] == b"2", "there is no other election"
     assert len({line for line in said(caplog, "topic damaged") if "topic=t" in line}) <= 2
     assert not said(caplog, "controller failed")
 
 
 async def test_a_mended_state_is_seen_at_once(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """By the same controller: a watch is on it."""
+    """The same controller sees the repair, through its watch on the state."""
     (t,) = await cluster.create("t", (1, 2, 3))
     sound, _ = await cluster.admin.get(nodes.state(*t))
     await cluster.admin.set(nodes.state(*t), b"garbage")
@@ -154,13 +153,13 @@ async def test_a_mended_state_is_seen_at_once(cluster: FakeCluster, caplog: pyte
     await cluster.admin.set(nodes.state(*t), sound)
     await cluster.until_led(t, 2)
     assert active is cluster.controller
-    assert len(said(caplog, "topic mended")) == 1
+    assert len(said(caplog, "topic repaired")) == 1
 
 
 async def test_a_state_damaged_in_a_reign_is_mended_in_it(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The controller meets it where it writes."""
+    """The controller finds the damage at its next write to the topic."""
     (t,) = await cluster.create("t", (2, 3))
     (u,) = await cluster.create("u", (2, 3))
     sound, _ = await cluster.admin.get(nodes.state(*t))
@@ -177,7 +176,7 @@ async def test_a_state_damaged_in_a_reign_is_mended_in_it(
 async def test_what_only_a_timer_can_see(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No watch fires where the rights to a node change; its reason is logged once however often it is looked at."""
+    """No watch fires when a node's ACL changes; a timer checks, and logs the same reason once."""
     monkeypatch.setattr("pybroker.controller.controller.AGAIN_S", 0.02)
     (t,) = await cluster.create("t", (1, 2, 3))
     (u,) = await cluster.create("u", (1, 2, 3))
@@ -217,7 +216,7 @@ async def test_a_state_that_cannot_be_written_costs_its_topic(cluster: FakeClust
 async def test_two_topics_with_one_id(
     cluster: FakeCluster, anew: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No broker hears of the second until the first is gone."""
+    """No broker gets the second topic until the first is gone."""
     (good,) = await cluster.create("good", (2, 3))
     data, _ = await cluster.admin.get(nodes.topic("good"))
     copy = TopicPartition("copy", 0)
@@ -235,13 +234,13 @@ async def test_two_topics_with_one_id(
 
 
 async def test_an_id_that_was_changed(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """A topic that was made anew has a new node; the same node with another id is damaged."""
+    """A recreated topic has a new node; the same node with another id is damaged."""
     (t,) = await cluster.create("t", (2, 3))
     data, _ = await cluster.admin.get(nodes.topic("t"))
     await cluster.admin.set(nodes.topic("t"), data.replace(json.loads(data)["topic_id"].encode(), b"A" * 21 + b"g"))
     await eventually("it is left out", lambda: said(caplog, "topic damaged"))
     await cluster.admin.set(nodes.topic("t"), data)
-    await eventually("it is mended", lambda: said(caplog, "topic mended"))
+    await eventually("it is mended", lambda: said(caplog, "topic repaired"))
     await cluster.brokers[2].die()
     await cluster.until_led(t, 3)
 
@@ -250,7 +249,7 @@ Slip = Callable[[pytest.MonkeyPatch], None]
 
 
 def fails_about(monkeypatch: pytest.MonkeyPatch, of: str, names: Callable[..., bool]) -> None:
-    """Have a function raise where it is about the topic t."""
+    """Make a function raise when its arguments are about the topic t."""
     module, _, name = of.rpartition(".")
     from pydoc import locate
 
@@ -265,16 +264,16 @@ def fails_about(monkeypatch: pytest.MonkeyPatch, of: str, names: Callable[..., b
 
 
 MARK = (2, 3, 1)
-"""The replicas of the topic t, by which a decision knows it."""
+"""The replicas of the topic t, by which an election recognizes it."""
 STEPS: dict[str, tuple[str, Callable[..., bool]]] = {
-    "election": ("pybroker.cluster.election.after_change", lambda state, *_: state.replicas == MARK),
-    "creation": ("pybroker.cluster.election.first", lambda replicas, *_: replicas == MARK),
+    "election": ("pybroker.decisions.election.after_change", lambda state, *_: state.replicas == MARK),
+    "creation": ("pybroker.decisions.election.first", lambda replicas, *_: replicas == MARK),
     "who may lead": (
-        "pybroker.controller.cluster_context.ClusterContext.live", lambda _, key: key.topic == "t"
+        "pybroker.controller.context.ControllerContext.live", lambda _, key: key.topic == "t"
     ),
     "settings": ("pybroker.controller.controller.Controller._unclean", lambda _, topic: topic == "t"),
     "what is noted": ("pybroker.controller.controller.Controller._note", lambda _, key, *__: key.topic == "t"),
-    "what is written": ("pybroker.controller.nodes.dump_state", lambda state: state.replicas == MARK),
+    "what is written": ("pybroker.metadata.nodes.dump_state", lambda state: state.replicas == MARK),
     "deletion": ("pybroker.controller.topic_deletion.Deletions._ask", lambda _, name: name == "t"),
 }  # fmt: skip
 
@@ -283,7 +282,7 @@ STEPS: dict[str, tuple[str, Callable[..., bool]]] = {
 async def test_a_mistake_about_one_topic_costs_that_one(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
 ) -> None:
-    """Wherever it is made: the term goes on, others are elected, and the mistake is logged once with its traceback."""
+    """After an exception in any step, logged once with a traceback, the term and other elections go on."""
     (u,) = await cluster.create("u", (2, 3))
     if step != "creation":
         await cluster.create("t", MARK)
@@ -306,7 +305,7 @@ async def test_a_mistake_about_one_topic_costs_that_one(
 
 
 async def test_a_mistake_at_a_take_over(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first election of a term is no other."""
+    """An exception in the first election of a term affects only its topic."""
     await cluster.create("t", MARK)
     (u,) = await cluster.create("u", (1, 3))
     fails_about(monkeypatch, *STEPS["election"])
@@ -320,7 +319,7 @@ async def test_a_mistake_at_a_take_over(cluster: FakeCluster, monkeypatch: pytes
 async def test_a_controlled_shutdown_with_a_mistake(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker hands over what else it leads."""
+    """The broker's other partitions get new leaders."""
     await cluster.create("t", MARK)
     (u,) = await cluster.create("u", (2, 3))
     fails_about(monkeypatch, *STEPS["election"])
@@ -331,7 +330,7 @@ async def test_a_controlled_shutdown_with_a_mistake(
 
 
 async def test_a_balance_with_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Preferred replicas of the others lead again."""
+    """Preferred replicas of the other topics lead again."""
     cluster = await FakeCluster("leader.imbalance.check.interval.seconds=1").begin()
     try:
         await cluster.create("t", MARK)
@@ -339,7 +338,7 @@ async def test_a_balance_with_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None
         await cluster.brokers[2].die()
         await cluster.until_led(u, 3)
         fails_about(
-            monkeypatch, "pybroker.cluster.election.preferred", lambda state, *_: state.replicas == MARK
+            monkeypatch, "pybroker.decisions.election.preferred", lambda state, *_: state.replicas == MARK
         )
         await cluster.brokers[2].leave()
         two = await cluster.join(2)

@@ -1,4 +1,4 @@
-"""Topics are deleted: what the controller tells brokers, waits for, and removes from the store."""
+"""Deletion of topics: requests to brokers, what the controller waits for, and the nodes that it removes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from unittest.mock import ANY
 import pytest
 
 from pybroker import errors
-from pybroker.controller import nodes
 from pybroker.coordination.memory import Fate
 from pybroker.coordination.store import Create, Delete, Op, SessionState, Set
+from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
 from tests.controller.brokers import FakeCluster, FakeLink
 from tests.controller.stage import live_broker
 from tests.harness import eventually
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def deleted(cluster: FakeCluster) -> None:
-    """The wish to delete the topic t has come true."""
+    """Wait until the deletion of topic t is complete."""
 
     async def gone() -> bool:
         return await cluster.admin.exists(nodes.deletion("t")) is None
@@ -29,7 +31,7 @@ async def deleted(cluster: FakeCluster) -> None:
 
 
 async def test_a_topic_is_deleted(cluster: FakeCluster) -> None:
-    """Clients see it no more, replicas delete it, and nothing of it is left in the store."""
+    """Clients no longer see the topic, replicas delete it, and the store keeps nothing of it."""
     key, _ = await cluster.create("t", (2, 3), (1, 2))
     await cluster.admin.create(nodes.deletion("t"))
 
@@ -43,7 +45,7 @@ async def test_a_topic_is_deleted(cluster: FakeCluster) -> None:
 
 
 async def test_a_topic_is_deleted_again(cluster: FakeCluster) -> None:
-    """What came of the first topic of a name says nothing of the second."""
+    """Results for the first topic of a name do not count for the second."""
     for times in (1, 2):
         (key,) = await cluster.create("t", (2, 3))
         await cluster.admin.create(nodes.deletion("t"))
@@ -56,7 +58,7 @@ async def test_a_topic_is_deleted_again(cluster: FakeCluster) -> None:
 
 
 async def test_what_failed_is_forgotten_with_its_topic(cluster: FakeCluster) -> None:
-    """A broker could not use its log of the first topic of a name; that of the second it can, and leads on."""
+    """A broker that failed to open the log of a first topic opens that of the second, and stays its leader."""
     key = TopicPartition("t", 0)
     two = cluster.brokers[2]
     two.refuses[key] = errors.KAFKA_STORAGE_ERROR
@@ -77,7 +79,7 @@ async def test_what_failed_is_forgotten_with_its_topic(cluster: FakeCluster) -> 
 
 
 async def test_a_topic_that_is_removed_by_hand_while_it_is_deleted(cluster: FakeCluster) -> None:
-    """Its replicas are still asked, and the wish goes."""
+    """Replicas are still deleted, and the request node is removed."""
     (key,) = await cluster.create("t", (3, 2))
     await cluster.brokers[3].die()
     await cluster.until_led(key, 2)
@@ -96,8 +98,7 @@ async def test_a_topic_that_is_removed_by_hand_while_it_is_deleted(cluster: Fake
 
 @pytest.mark.parametrize("first", ["the wish", "the topic"])
 async def test_a_deletion_that_is_given_up_by_hand(cluster: FakeCluster, first: str) -> None:
-    """A broker is away whose replica waits to be deleted: who removes the topic and the wish may have another topic of
-    that name at once."""
+    """A replica waits for a broker that is down. Once an operator removes topic and request, the name can be used."""
     (key,) = await cluster.create("t", (3, 2))
     await cluster.brokers[3].die()
     await cluster.until_led(key, 2)
@@ -117,7 +118,7 @@ async def test_a_deletion_that_is_given_up_by_hand(cluster: FakeCluster, first: 
 
 
 async def test_what_another_program_left_below_a_topic_goes_with_it(cluster: FakeCluster) -> None:
-    """As Kafka deletes it: below a partition, beside its partitions, below its settings and below the wish."""
+    """Foreign nodes below partitions, topic, settings and request are deleted with the topic, as in Kafka."""
     await cluster.create("t", (2, 3), (3, 2))
     await cluster.create("settings", (2, 3))
     left = (
@@ -140,7 +141,7 @@ async def test_what_another_program_left_below_a_topic_goes_with_it(cluster: Fak
 
 
 async def test_a_topic_that_another_program_holds(cluster: FakeCluster) -> None:
-    """It puts a node below it as often as one is deleted: the next look tries again, and others go on."""
+    """A program adds a child node at each deletion: the next round tries again, and other deletions go on."""
     await cluster.create("t", (2, 3))
     session = cluster.controller.session
     multi, tries = session.multi, []
@@ -166,7 +167,7 @@ async def test_a_topic_that_another_program_holds(cluster: FakeCluster) -> None:
 
 
 async def test_a_deletion_ends_at_once(cluster: FakeCluster) -> None:
-    """Whoever makes a topic as soon as the name is free keeps its settings, and the wish was not for this one."""
+    """A topic created as soon as the name is free keeps its settings, and the old request does not delete it."""
     await cluster.create("t", (2, 3))
     made = []
 
@@ -189,7 +190,7 @@ async def test_a_deletion_ends_at_once(cluster: FakeCluster) -> None:
 
 
 async def test_a_topic_made_while_the_end_of_a_deletion_is_unknown_stays(cluster: FakeCluster) -> None:
-    """The last write was done, its answer was lost, and somebody takes the name before it is read back."""
+    """The last write succeeded, its answer was lost, and the name is used again before the controller reads it."""
     await cluster.create("t", (2, 3))
     session = cluster.controller.session
     multi, lost = session.multi, []
@@ -223,7 +224,7 @@ async def test_a_topic_made_while_the_end_of_a_deletion_is_unknown_stays(cluster
 
 @pytest.fixture
 def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[set[int], asyncio.Event]]:
-    """The numbers of brokers to which nothing comes until an event is set."""
+    """The numbers of brokers that receive no request until an event is set."""
     numbers, event, ask = set[int](), asyncio.Event(), FakeLink.ask
 
     async def late(link: FakeLink, message: Any, version: int) -> Any:
@@ -238,7 +239,7 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[set[int], async
 async def test_who_comes_again_hears_that_a_topic_is_gone(
     cluster: FakeCluster, held_back: tuple[set[int], asyncio.Event]
 ) -> None:
-    """Its process lives, its registration was another one: what it was to be told under that was told to nobody."""
+    """A broker that registers again gets full metadata, as requests to its earlier registration were lost."""
     (key,) = await cluster.create("t", (2, 1))
     (other,) = await cluster.create("u", (2, 1))
     three, (numbers, event) = cluster.brokers[3], held_back
@@ -257,7 +258,7 @@ async def test_who_comes_again_hears_that_a_topic_is_gone(
 async def test_a_deletion_goes_on_at_a_broker_that_is_reached_elsewhere(
     cluster: FakeCluster, held_back: tuple[set[int], asyncio.Event]
 ) -> None:
-    """What it is to be told goes to the new address."""
+    """Pending requests go to the new address."""
     (key,) = await cluster.create("t", (3, 2))
     three, (numbers, event) = cluster.brokers[3], held_back
     numbers.add(3)
@@ -275,7 +276,7 @@ async def test_a_deletion_goes_on_at_a_broker_that_is_reached_elsewhere(
 
 
 async def test_a_deletion_waits_for_a_broker_that_is_away(cluster: FakeCluster) -> None:
-    """Its replica would come back else; a next controller goes on with it."""
+    """The replica would come back otherwise; the next controller continues the deletion."""
     (key,) = await cluster.create("t", (3, 2))
     await cluster.brokers[3].die()
     await cluster.until_led(key, 2)
@@ -293,7 +294,7 @@ async def test_a_deletion_waits_for_a_broker_that_is_away(cluster: FakeCluster) 
 
 
 async def test_a_topic_that_is_being_deleted_is_shown_to_no_broker_again(cluster: FakeCluster) -> None:
-    """Its replica is on a disk that failed, and that broker goes: nothing about the topic would take it away again."""
+    """No request about its offline replica, or about its broker's end, brings the topic back to clients."""
     (key,) = await cluster.create("t", (1, 3))
     three = cluster.brokers[3]
     three.refuses[key] = errors.KAFKA_STORAGE_ERROR
@@ -307,7 +308,7 @@ async def test_a_topic_that_is_being_deleted_is_shown_to_no_broker_again(cluster
     await eventually("it is gone", lambda: all(3 not in broker.live for broker in others))
     data = nodes.dump_assignment(b"another topic id", [(1, 2)])
     await cluster.admin.multi([Create(nodes.topic("other"), data)])
-    other = TopicPartition("other", 0)  # what the controller sent before has come when this has
+    other = TopicPartition("other", 0)  # it arrives after all earlier requests
     await eventually("they hear of another", lambda: all(other in broker.image for broker in others))
     assert all(broker.image[key].leader == -2 for broker in others)
     three.refuses.clear()
@@ -318,7 +319,7 @@ async def test_a_topic_that_is_being_deleted_is_shown_to_no_broker_again(cluster
 
 
 async def test_a_wish_that_is_not_granted_takes_no_topic_away() -> None:
-    """With delete.topic.enable=false the topic stays, though a controller finds the wish at its start."""
+    """With delete.topic.enable=false the topic stays, also when a controller finds the request at its start."""
     cluster = await FakeCluster("delete.topic.enable=false").begin()
     led = {2: (await cluster.create("t", (2, 3)))[0], 3: (await cluster.create("u", (3, 2)))[0]}
     cluster.brokers[1].session.suspend()

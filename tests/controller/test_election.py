@@ -1,4 +1,4 @@
-"""The controllership and the writes that depend on it, between two sessions of one store."""
+"""The controllership and the writes that depend on it, with two sessions of one store."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pybroker import errors
-from pybroker.controller import nodes
-from pybroker.controller.election import Fence, elect, write
-from pybroker.controller.loading import prepare
-from pybroker.controller.producer_ids import BLOCK, ProducerIds
 from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import Create, NodeExists, NoNode, Session, Store, StoreDamaged
 from pybroker.errors import KafkaError
+from pybroker.metadata import nodes
+from pybroker.metadata.controllership import Fence, elect, write
+from pybroker.metadata.lone_broker.loading import prepare
+from pybroker.metadata.producer_ids import BLOCK, ProducerIds
 from tests.rows import with_each
 
 TIMEOUT_MS = 4000
@@ -42,7 +42,7 @@ async def elected(session: Session, broker_id: int) -> Fence:
 
 
 async def test_one_controller_at_a_time(store: Store) -> None:
-    """Of all that stand at once one is elected; when its session ends, the next one has the next epoch."""
+    """One of several candidates is elected; when its session ends, the next one gets the next epoch."""
     one, other = await sessions(store)
     fences = await asyncio.gather(*(elect(*who, NOW_MS) for who in ((one, 1), (other, 2)) * 2))
     (first,) = [fence for fence in fences if fence is not None]
@@ -53,10 +53,10 @@ async def test_one_controller_at_a_time(store: Store) -> None:
 
 
 async def test_a_stale_controller_writes_nothing(store: Store) -> None:
-    """Its epoch is checked first: not one of its operations is done."""
+    """The stale epoch is checked first, so no operation of the write is executed."""
     one, other = await sessions(store)
     stale = await elected(one, 1)
-    await one.delete(nodes.CONTROLLER)  # as somebody does by hand
+    await one.delete(nodes.CONTROLLER)  # as an operator does by hand
     fresh = await elected(other, 2)
     with pytest.raises(KafkaError) as told:
         await write(one, stale, [Create("/brokers/topics/t")])
@@ -68,7 +68,7 @@ async def test_a_stale_controller_writes_nothing(store: Store) -> None:
 
 
 async def test_a_write_is_all_or_nothing(store: Store) -> None:
-    """What is wrong with one operation is told as it is; the others are not done."""
+    """One operation's error is raised as it is, and the other operations are not executed."""
     one, _ = await sessions(store)
     fence = await elected(one, 1)
     await write(one, fence, [Create("/brokers/topics/t")])
@@ -79,7 +79,7 @@ async def test_a_write_is_all_or_nothing(store: Store) -> None:
 
 
 async def test_no_two_brokers_draw_the_same_producer_id(store: Store) -> None:
-    """However their draws are mixed; each takes a block at a time, above what its logs hold."""
+    """Two brokers that draw at the same time take separate blocks, each above the ids in its logs."""
     one, other = await sessions(store)
     first = ProducerIds(lambda: one, 1, above=lambda: -1)
     second = ProducerIds(lambda: other, 2, above=lambda: 2 * BLOCK + 5)
@@ -89,7 +89,7 @@ async def test_no_two_brokers_draw_the_same_producer_id(store: Store) -> None:
 
 
 async def test_a_block_that_another_broker_took_first_is_left_to_it(store: Store) -> None:
-    """The write by version fails, and it takes the next one."""
+    """The compare-and-set fails, and the broker takes the next block."""
     one, other = await sessions(store)
     late = ProducerIds(lambda: one, 1, above=lambda: -1)
     get = one.get
@@ -105,7 +105,7 @@ async def test_a_block_that_another_broker_took_first_is_left_to_it(store: Store
 
 
 async def test_without_a_store_there_are_no_ids_for_now(store: Store) -> None:
-    """Which is Kafka's code for it: a client asks again, and looks for nobody else."""
+    """A client gets COORDINATOR_LOAD_IN_PROGRESS, as in Kafka: it retries, and looks for no other broker."""
     one, _ = await sessions(store)
     await one.close()
     ids = ProducerIds(lambda: one, 1, above=lambda: -1)
@@ -117,6 +117,6 @@ async def test_without_a_store_there_are_no_ids_for_now(store: Store) -> None:
 
 @with_each("data", [b"", b"{", b"[]", b"{}", b'{"version":1,"block_end":"x"}', b"\xff"])
 def test_a_damaged_block_of_ids_is_told(data: bytes) -> None:
-    """And not taken for one that nobody has used."""
+    """A damaged block is an error, and is not taken for an unused one."""
     with pytest.raises(StoreDamaged):
         nodes.load_block(data)

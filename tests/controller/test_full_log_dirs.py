@@ -1,4 +1,4 @@
-"""The controller and brokers with full log dirs: others lead, and no broker is elected that could not write."""
+"""The controller and brokers with full log dirs: leaders move, and a broker that cannot write is not elected."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 from typing import Any
 
 from pybroker import errors
-from pybroker.cluster.election import TAKES_NO_APPENDS
-from pybroker.controller import nodes
-from pybroker.controller.requests import alter_partition, controlled_shutdown, elect_leaders
+from pybroker.controller.requests import elect_leaders
+from pybroker.decisions.election import TAKES_NO_APPENDS
+from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
-from tests.controller.brokers import FakeBroker, FakeCluster
+from tests.controller.brokers import FakeBroker, FakeCluster, alter_partition, controlled_shutdown
 from tests.controller.test_controller import asked
 from tests.harness import eventually
 
 
 async def tell(cluster: FakeCluster, number: int, key: TopicPartition, *, full: bool) -> None:
-    """A broker's log dir is full, or is no longer: it leaves a notice, and answers so."""
+    """Let a broker's log dir become full, or writable again: it leaves a notification and answers accordingly."""
     broker = cluster.brokers[number]
     if full:
         broker.refuses[key] = TAKES_NO_APPENDS
@@ -30,13 +30,13 @@ async def tell(cluster: FakeCluster, number: int, key: TopicPartition, *, full: 
 
 
 def offline(broker: FakeBroker, key: TopicPartition) -> list[int]:
-    """The offline replicas in the metadata that a broker got."""
+    """The offline replicas in the metadata that a broker received."""
     return list(broker.image[key].offline_replicas) if key in broker.image else []
 
 
 async def test_a_broker_comes_back_with_the_disk_that_had_failed(cluster: FakeCluster) -> None:
-    """All brokers hear that its replica is not offline any more: a leader keeps out of the ISR whom the metadata calls
-    so, and nothing else about the partition has changed."""
+    """All brokers get metadata without the offline replica, though only that has changed: a leader keeps replicas that
+    are offline there out of the ISR."""
     (key,) = await cluster.create("t", (3, 1, 2))
     two = cluster.brokers[2]
     two.refuses[key] = errors.KAFKA_STORAGE_ERROR
@@ -57,7 +57,7 @@ async def isr_is(cluster: FakeCluster, key: TopicPartition, isr: list[int]) -> b
 
 
 async def test_another_leads_while_a_log_dir_is_full(cluster: FakeCluster) -> None:
-    """At once, and the ISR goes on without it. When it has room it may join, and the preferred leader leads again."""
+    """Another leader is elected at once without the full replica, which may rejoin and lead again once it has room."""
     (key,) = await cluster.create("t", (2, 3, 1))
     await tell(cluster, 2, key, full=True)
     await cluster.until_led(key, 3)
@@ -88,7 +88,7 @@ async def test_a_full_follower_leaves_the_isr_at_once(cluster: FakeCluster) -> N
 
 
 async def test_where_all_are_full_one_leads_on(cluster: FakeCluster) -> None:
-    """A replica that is not in sync is not elected, even if the topic allows it; the first that has room leads."""
+    """An out-of-sync replica is not elected, even if the topic allows it; the first one with room becomes leader."""
     cluster.configs["t"] = {"unclean.leader.election.enable": "true"}
     (key,) = await cluster.create("t", (2, 3, 1))
     await tell(cluster, 2, key, full=True)
@@ -97,27 +97,27 @@ async def test_where_all_are_full_one_leads_on(cluster: FakeCluster) -> None:
     await cluster.until_led(key, 1)
     await tell(cluster, 1, key, full=True)
     state = await cluster.state(key)
-    assert (state[0], state[2]) == (1, [1]), "all that was acknowledged is there alone"
+    assert (state[0], state[2]) == (1, [1]), "only this broker has all acknowledged records"
     await eventually("it is told", lambda: offline(cluster.brokers[1], key) == [2, 3])
     await tell(cluster, 3, key, full=False)
     assert (await cluster.state(key))[:3] == state[:3]
 
 
 async def test_all_that_are_in_sync_become_full_at_once(cluster: FakeCluster) -> None:
-    """The leader leads on and the ISR stays, for each of them has what was acknowledged: no ping-pong."""
+    """Leader and ISR stay, as each member has all acknowledged records, so leadership does not move back and forth."""
     cluster.configs["t"] = {"unclean.leader.election.enable": "true"}
     (key,) = await cluster.create("t", (2, 3, 1))
     before = await cluster.state(key)
     controller = cluster.controller.controller
     assert controller.context is not None
     controller.context.full |= {(number, key) for number in (1, 2, 3)}
-    controller.settings_changed()  # it elects wherever there is need
+    controller.settings_changed()  # starts elections where they are needed
     await controller.ask(lambda: asyncio.sleep(0))
     assert await cluster.state(key) == before
 
 
 async def test_a_full_replica_leads_before_none_does(cluster: FakeCluster) -> None:
-    """A broker that shuts down hands over to one that takes no appends, where no other is in sync."""
+    """A broker that shuts down hands over to a full replica if no other is in sync."""
     (key,) = await cluster.create("t", (2, 3))
     controller = cluster.controller.controller
     assert controller.context is not None

@@ -1,4 +1,4 @@
-"""A controller that stops: another one controls before this broker leaves."""
+"""A controller that stops: another one is elected before this broker leaves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.harness import eventually
 
 
 async def test_a_controller_that_stops_hands_over(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """Another broker is elected at once, while the registration of this one lasts; its own candidacy comes last."""
+    """Another broker is elected at once while this one is still registered; this one becomes a candidate last."""
     caplog.set_level("INFO")
     old = cluster.controller
     await old.controller.hand_over()
@@ -23,7 +23,7 @@ async def test_a_controller_that_stops_hands_over(cluster: FakeCluster, caplog: 
 async def test_a_controller_without_others_is_elected_again(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last broker still has to answer its own controlled shutdown."""
+    """The last broker is elected again, to answer its own controlled shutdown."""
     monkeypatch.setattr(controller_module, "HAND_OVER_S", 0.1)
     last = cluster.controller
     for broker in cluster.living:

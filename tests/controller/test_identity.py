@@ -1,14 +1,15 @@
-"""Whose a store and log dirs are: what is configured, recorded and known has to agree."""
+"""The ids of cluster and broker in settings, log dirs and store must agree."""
 
 from __future__ import annotations
 
 import pytest
 
 from pybroker import errors
-from pybroker.controller import identity, loading, nodes
-from pybroker.controller.planning import NewTopic
 from pybroker.coordination.store import NodeExists
 from pybroker.errors import KafkaError
+from pybroker.metadata import identity, nodes
+from pybroker.metadata.lone_broker import loading
+from pybroker.metadata.planning import NewTopic
 from tests.controller.stage import Stage
 
 
@@ -20,7 +21,7 @@ async def settle(stage: Stage, configured: int = -1, known: str | None = None, *
 
 
 async def test_a_new_broker_gets_an_id_and_a_cluster(stage: Stage) -> None:
-    """Ids above those that people give, each once; the cluster's is drawn, and read again once it is recorded."""
+    """Generated broker ids are above those that operators use, each once; the cluster id is generated and recorded."""
     (cluster, first), (other, second) = await settle(stage), await settle(stage)
     assert second == first + 1 and first > identity.GENERATED_ABOVE and cluster != other
     assert await identity.cluster_id(stage.session) is None
@@ -53,19 +54,19 @@ async def test_what_contradicts_itself_is_refused(
 
 
 async def test_the_store_says_whose_it_is(stage: Stage) -> None:
-    """By who holds its topics, where that is one broker; and by the log dirs that it knows before that."""
+    """The broker id comes from the recorded log dirs, or else from the replicas, if all are of one broker."""
     assert await identity.stored_broker(stage.session) is None
     await stage.topics.create(NewTopic("t", assignment={0: [2], 1: [2]}))
     assert await identity.stored_broker(stage.session) == 2 and (await settle(stage))[1] == 2
     await stage.topics.create(NewTopic("u", assignment={0: [3]}))
-    assert await identity.stored_broker(stage.session) is None, "it is several brokers'"
+    assert await identity.stored_broker(stage.session) is None, "its topics are of several brokers"
     await loading.record_log_dirs(stage.session, stage.context.fence, 3, {"d": "/d"})
     assert await identity.stored_broker(stage.session) == 3
     with pytest.raises(KafkaError):
         await settle(stage, 2)
 
 
-# -- of a cluster ----------------------------------------------------------------------------------------------------
+# -- joining a cluster -----------------------------------------------------------------------------------------------
 
 
 async def join(stage: Stage, configured: int = -1, cluster: str = "", broker: int = -1, **how: bool) -> tuple[str, int]:
@@ -77,7 +78,7 @@ async def join(stage: Stage, configured: int = -1, cluster: str = "", broker: in
 
 
 async def test_brokers_agree_on_one_cluster(stage: Stage) -> None:
-    """The first one names it; ids are drawn, each once."""
+    """The first broker records the cluster id; broker ids are generated, each once."""
     cluster, first = await join(stage)
     assert await identity.cluster_id(stage.session) == cluster
     assert await join(stage) == (cluster, first + 1)
@@ -88,16 +89,16 @@ async def test_brokers_agree_on_one_cluster(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("configured", "cluster", "broker", "how", "code", "says"),
     [
-        (-1, "other", 8, {}, errors.INCONSISTENT_CLUSTER_ID, "are of the cluster other"),
-        (7, "", 8, {}, errors.INVALID_CONFIG, "broker.id is 7, but the data is of broker 8"),
+        (-1, "other", 8, {}, errors.INCONSISTENT_CLUSTER_ID, "belong to cluster other"),
+        (7, "", 8, {}, errors.INVALID_CONFIG, "broker.id is 7, but the log directories belong to broker 8"),
         (-1, "", -1, {"in_use": True}, errors.INVALID_CONFIG, "set broker.id"),
-        (1, "", -1, {}, errors.INVALID_CONFIG, "broker 1 has partitions in this cluster, and the log directories are"),
+        (1, "", -1, {}, errors.INVALID_CONFIG, "broker 1 has partitions in this cluster, but its log directories are"),
     ],
 )
 async def test_who_may_not_join(
     stage: Stage, configured: int, cluster: str, broker: int, how: dict[str, bool], code: int, says: str
 ) -> None:
-    """One of another cluster, of two ids, of none; and one that would lead what it has lost, unless it is forced."""
+    """A broker of another cluster, with two ids or none is refused; one that lost its data may be forced."""
     await stage.topics.create(NewTopic("t", assignment={0: [1]}))
     await join(stage)
     with pytest.raises(KafkaError, match=says) as told:
@@ -108,19 +109,19 @@ async def test_who_may_not_join(
 
 
 async def test_a_store_that_lost_its_data_is_no_cluster(stage: Stage) -> None:
-    """Who has been in a cluster does not found it again: nobody would know what its log dirs hold."""
+    """A broker that was in a cluster does not create it again, as no store has the topics of its log dirs."""
     with pytest.raises(KafkaError, match="knows of no cluster") as told:
         await join(stage, -1, "lost", 8)
     assert told.value.code == errors.INCONSISTENT_CLUSTER_ID
     assert await identity.cluster_id(stage.session) is None
     cluster, _ = await join(stage)
     await identity.check_cluster(stage.session, cluster)
-    with pytest.raises(KafkaError, match=f"names that of {cluster}"):
+    with pytest.raises(KafkaError, match=f"names that of cluster {cluster}"):
         await identity.check_cluster(stage.session, "other")
 
 
 async def test_a_new_id_is_nobody_s(stage: Stage) -> None:
-    """Of one that is registered, and of one that has partitions and is down, though a person gave them these."""
+    """A generated id skips registered brokers, and those that hold partitions and are down."""
     cluster, first = await join(stage)
     await stage.session.create(nodes.broker(first + 1), b"{}", ephemeral=True)
     await stage.session.create(nodes.topic("t"), nodes.dump_assignment(b"t" * 16, [(first + 3,)]))

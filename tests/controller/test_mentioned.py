@@ -1,4 +1,4 @@
-"""Topics of a cluster that clients mention: any broker judges them by its own image, before it answers."""
+"""Topics that clients name in a cluster: any broker checks them against its own metadata before it answers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from random import Random
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.image import OFFSETS_TOPIC
-from pybroker.cluster.metadata_cache import UpdateMetadata
-from pybroker.controller import nodes
-from pybroker.controller.cluster_topics import ClusterTopics
+from pybroker.decisions.image import OFFSETS_TOPIC
+from pybroker.decisions.metadata_cache import UpdateMetadata
 from pybroker.errors import KafkaError
+from pybroker.metadata import nodes
+from pybroker.metadata.topic_admin import TopicAdmin
 from tests.controller.member import Member
 from tests.controller.stage import live_broker
 from tests.harness import eventually
 
 
-def topics_of(member: Member) -> ClusterTopics:
-    return ClusterTopics(lambda: member.session, member.config, member.metadata, Random(1), lambda: None)
+def topics_of(member: Member) -> TopicAdmin:
+    return TopicAdmin(lambda: member.session, member.config, member.metadata, Random(1), lambda: None)
 
 
-def refused(topics: ClusterTopics, name: str) -> int:
+def refused(topics: TopicAdmin, name: str) -> int:
     with pytest.raises(KafkaError) as told:
         topics.auto_create(name)
     assert not topics.is_creating(name)
@@ -29,7 +29,7 @@ def refused(topics: ClusterTopics, name: str) -> int:
 
 
 async def test_what_cannot_be_is_refused_at_once(members: tuple[Member, Member]) -> None:
-    """A name that collides with a topic that is there, or with one that is being made; too few brokers."""
+    """A name that collides with an existing topic, or one being created, is refused, and so are too few brokers."""
     one, _ = members
     topics = topics_of(one)
     topics.auto_create("a.b")

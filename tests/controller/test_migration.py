@@ -1,4 +1,4 @@
-"""The move of an embedded store into ZooKeeper, on memory stores: what is written, cut short anywhere, and refused."""
+"""Migration of an embedded store into ZooKeeper, on memory stores: what is written, interrupted and refused."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from typing import Any
 
 import pytest
 
-from pybroker.cluster.image import PartitionState
-from pybroker.cluster.topics import Topic
-from pybroker.controller import identity, loading, nodes
-from pybroker.controller.migration import MIGRATED, goes_on, migrate, moved_to
 from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import Create, Session, Set
+from pybroker.decisions.image import PartitionState
+from pybroker.decisions.topics import Topic
 from pybroker.errors import KafkaError
+from pybroker.metadata import identity, nodes
+from pybroker.metadata.lone_broker import loading
+from pybroker.metadata.lone_broker.migration import MIGRATED, goes_on, migrate, moved_to
 
 CLUSTER = "cluster-of-the-lone-br"
 CONNECT = "zk:2181/kafka"
 
 
 class Cut(Exception):
-    """The process ends here."""
+    """The end of the process."""
 
 
 class Knife:
-    """Ends the move at the write of this number, counted over several sessions."""
+    """Ends the migration at the write of this number, counted over several sessions."""
 
     def __init__(self, at: int, *sessions: Session) -> None:
         self.left = at
@@ -50,7 +51,7 @@ async def opened() -> Session:
 
 
 async def lone(*names: str) -> Session:
-    """The store of broker 7 with topics of two partitions each."""
+    """Create the store of broker 7 with topics of two partitions each."""
     session = await opened()
     await loading.prepare(session)
     await session.create(nodes.CONTROLLER_EPOCH, b"4")
@@ -75,7 +76,7 @@ async def lone(*names: str) -> Session:
 
 
 async def tree(session: Session, path: str = "/") -> dict[str, bytes]:
-    """Every node with its data."""
+    """Return every node with its data."""
     found = {path: (await session.get(path))[0]}
     for name in (await session.children(path))[0]:
         found |= await tree(session, f"{path.rstrip('/')}/{name}")
@@ -83,7 +84,7 @@ async def tree(session: Session, path: str = "/") -> dict[str, bytes]:
 
 
 async def test_what_is_moved() -> None:
-    """Kafka's nodes as Kafka writes them; what belongs to the embedded store alone stays."""
+    """Kafka's nodes are written as Kafka writes them; nodes of the embedded store alone stay behind."""
     source, target = await lone("a", "b"), await opened()
     moved = await migrate(source, target, CONNECT)
     assert moved == (CLUSTER, 7, 2, 4, False)
@@ -96,14 +97,14 @@ async def test_what_is_moved() -> None:
     kept = [nodes.state("b", 1), nodes.topic_config("a"), nodes.broker_config(None), nodes.PRODUCER_IDS,
             nodes.CONTROLLER_EPOCH, nodes.CLUSTER_ID]  # fmt: skip
     assert {path: there[path] for path in kept} == {path: before[path] for path in kept}
-    assert (await target.set(nodes.SEQUENCE_OF_IDS, b"")).version == 4  # three ids were given out
+    assert (await target.set(nodes.SEQUENCE_OF_IDS, b"")).version == 4  # three ids were generated
     assert not any(path in there for path in (MIGRATED, nodes.LOG_DIRS, nodes.DELETED))
     assert await moved_to(source) == CONNECT
     assert (await migrate(source, target, CONNECT)).again
 
 
 async def test_a_move_is_cut_short_anywhere() -> None:
-    """The same command finishes it, and until it did the lone broker's topics are its own or the cluster has no id."""
+    """The same command finishes it. Until then the lone broker keeps its topics, or the cluster has no id."""
     source, target = await lone("a", "b"), await opened()
     await migrate(source, target, CONNECT)
     whole = await tree(target)
@@ -125,7 +126,7 @@ async def test_a_move_is_cut_short_anywhere() -> None:
 
 
 async def test_what_is_refused() -> None:
-    """Each with a sentence, and nothing is written."""
+    """Each refusal is one sentence, and nothing is written."""
     source = await lone("a")
 
     async def refusal(target: Session, source: Session = source) -> str:
@@ -140,17 +141,17 @@ async def test_what_is_refused() -> None:
     other = await opened()
     await loading.prepare(other, nodes.OF_A_CLUSTER)
     await identity.record_cluster_id(other, "another-cluster")
-    assert "is that of the cluster another-cluster" in await refusal(other)
+    assert "belongs to cluster another-cluster" in await refusal(other)
     foreign = await opened()
     await loading.prepare(foreign, nodes.OF_A_CLUSTER)
     await foreign.create(nodes.topic("theirs"), b"{}")
     assert "topics that are not this broker's (theirs)" in await refusal(foreign)
     same = await opened()
-    await migrate(await lone("a"), same, CONNECT)  # by another one, which has the same data
-    assert "knows the cluster" in await refusal(same)
-    assert "of no broker that has ever run" in await refusal(await opened(), await opened_empty())
+    await migrate(await lone("a"), same, CONNECT)  # a migration from another store with the same data
+    assert "already has the cluster" in await refusal(same)
+    assert "no broker has ever run" in await refusal(await opened(), await opened_empty())
     await source.create(nodes.deletion("a"))
-    assert "deletion is not finished" in await refusal(await opened())
+    assert "is still being created or deleted" in await refusal(await opened())
 
 
 async def opened_empty() -> Session:
@@ -160,7 +161,7 @@ async def opened_empty() -> Session:
 
 
 async def test_a_broker_that_goes_on_alone_takes_a_move_back() -> None:
-    """One that was cut short with the cluster there already, which goes on without what the broker appends now."""
+    """A lone broker that goes on after an interrupted migration makes the copy stale: a new migration is refused."""
     source, target = await lone("a"), await opened()
     marked: list[Any] = []
     multi = source.multi
@@ -177,12 +178,12 @@ async def test_a_broker_that_goes_on_alone_takes_a_move_back() -> None:
     assert marked and await identity.cluster_id(target) == CLUSTER
     source.multi = multi  # type: ignore[method-assign]
     assert await goes_on(source) is None
-    with pytest.raises(KafkaError, match="knows the cluster"):
+    with pytest.raises(KafkaError, match="already has the cluster"):
         await migrate(source, target, CONNECT)
 
 
 async def test_a_set_of_the_state_is_seen() -> None:
-    """The leader epochs that the lone broker wrote last are those that the cluster begins with."""
+    """The last leader epochs of the lone broker are the first ones of the cluster."""
     source, target = await lone("a"), await opened()
     state = PartitionState((7,), 7, 41, (7,), 4, 1)
     await source.multi([Set(nodes.state("a", 0), nodes.dump_state(state))])

@@ -1,4 +1,4 @@
-"""A topic is gone and another has its name: what was meant for the first happens to nobody."""
+"""A topic is deleted and another has its name: requests for the first do nothing to the second."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.image import LiveBroker, PartitionState
-from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
-from pybroker.controller import nodes
-from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.coordination.memory import Fate, MemorySession
 from pybroker.coordination.store import Create, Op, SessionState
+from pybroker.decisions.image import LiveBroker, PartitionState
+from pybroker.decisions.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
 from pybroker.errors import KafkaError
+from pybroker.metadata import nodes
+from pybroker.metadata.topic_admin import TopicAdmin
 from pybroker.model import TopicPartition
-from pybroker.server.cluster_groups import ClusterGroups
+from pybroker.server.cluster.group_locator import GroupLocator
 from tests.controller.brokers import FakeCluster
 from tests.controller.stage import live_broker
 from tests.harness import eventually, looked
@@ -27,7 +27,7 @@ FIRST, SECOND = b"t".ljust(16, b"_"), b"another".ljust(16, b"_")
 
 
 class Asker:
-    """A broker that is asked to change the topic t, and was told of the first one alone."""
+    """A broker that gets requests to change topic t, and knows only the first one."""
 
     def __init__(self, cluster: FakeCluster, session: MemorySession) -> None:
         self.cluster = cluster
@@ -36,12 +36,12 @@ class Asker:
         live = [live_broker(number) for number in (1, 2, 3)]
         metadata = MetadataCache("cluster")
         metadata.update(UpdateMetadata(1, 1, live, [TopicStates("t", FIRST, {0: state})]))
-        self.topics = ClusterTopics(
+        self.topics = TopicAdmin(
             lambda: session, cluster.config, metadata, Random(1), lambda: cluster.brokers[1].controller, shown_s_max=1.0
         )
 
     def lose_the_answer_of(self, path: str) -> None:
-        """To the next write of a node: it is done, and the session is not connected again until it is said."""
+        """Execute the next write of this node, lose its answer, and stay disconnected until reconnect() is called."""
         multi, write = self.session.multi, self.session.set
 
         def losing() -> None:
@@ -100,14 +100,14 @@ async def test_a_deletion_whose_answer_is_lost(asker: Asker) -> None:
     async def seen() -> bool:
         return await asker.cluster.admin.exists(nodes.deletion("t")) is None
 
-    with pytest.raises(KafkaError, match="the topic t is being deleted"):  # nobody tells this broker that it is gone
+    with pytest.raises(KafkaError, match="the topic t is being deleted"):  # its metadata never changes
         await asked
     await eventually("there is no wish", seen)
     assert await asker.there() == (SECOND, [(3, 1)])
 
 
 async def test_a_next_controller_finds_the_wish_of_another(cluster: FakeCluster) -> None:
-    """The topic is led, and deleted by nobody, with the wish there already when it is elected."""
+    """The next controller removes a deletion request for another topic id; the topic stays and has leaders."""
     await cluster.create("t", (2, 3))
     cluster.brokers[1].session.suspend()
     await cluster.admin.create(nodes.deletion("t"), nodes.dump_deletion(SECOND))
@@ -122,7 +122,7 @@ async def test_a_next_controller_finds_the_wish_of_another(cluster: FakeCluster)
 
 
 async def test_growth_whose_answer_is_lost(cluster: FakeCluster) -> None:
-    """Another controller is elected, and deletes it: the first does nothing to whatever has the name then."""
+    """Another controller deletes the topic meanwhile: the first request changes nothing of its successor."""
     await cluster.create("t", (2, 3))
     asker = Asker(cluster, cluster.brokers[1].session)
     asker.lose_the_answer_of(nodes.topic("t"))
@@ -153,13 +153,13 @@ async def test_growth_whose_answer_is_lost_is_done_once(cluster: FakeCluster) ->
 
     await eventually("it has grown", grown)
     asker.session.reconnect()
-    with pytest.raises(KafkaError, match="the partitions of t are made"):  # nobody tells this broker so
+    with pytest.raises(KafkaError, match="the partitions of t are created"):  # its metadata never changes
         await asked
     assert len((await asker.there())[1]) == 3
 
 
 async def test_growth_beside_a_deletion(asker: Asker) -> None:
-    """It is deleted between a look at it and the write, as others see it: not before the growth is done."""
+    """A deletion requested between the read and the write waits until the partitions are added."""
     session = asker.cluster.brokers[1].session
     write = session.multi
     wished = False
@@ -182,13 +182,13 @@ async def test_growth_beside_a_deletion(asker: Asker) -> None:
     await asker.first_is_gone()
     assert wished
     await asker.make_the_second()
-    with pytest.raises(KafkaError, match="the partitions of t are made"):
+    with pytest.raises(KafkaError, match="the partitions of t are created"):
         await asked
     assert await asker.there() == (SECOND, [(3, 1)])
 
 
 async def test_growth_without_the_node_of_the_controller_s_epoch(asker: Asker) -> None:
-    """Somebody has removed it: no controller can write, and none tries for ever."""
+    """If the node was removed, no controller can write, and the request fails instead of retrying forever."""
     await asker.cluster.admin.delete(nodes.CONTROLLER_EPOCH)
     async with asyncio.timeout(5):
         with pytest.raises(KafkaError, match="controller_epoch"):
@@ -212,7 +212,7 @@ async def test_growth_where_the_second_was_not_told_of(asker: Asker) -> None:
 
 
 class Groups:
-    """A coordinator that only remembers which topics it forgot."""
+    """A coordinator that only records the topics whose offsets it forgot."""
 
     def __init__(self) -> None:
         self.partitions = 0
@@ -224,9 +224,9 @@ class Groups:
 
 @pytest.mark.parametrize("told_gone", [False, True], ids=["told of the second alone", "told that the first is gone"])
 async def test_offsets_are_of_the_first(told_gone: bool) -> None:
-    """Groups stand nowhere in the second, though the name was never free as a broker sees it."""
+    """The second topic has no committed offsets, even if the broker never saw the name free."""
     metadata, groups = MetadataCache(), Groups()
-    metadata.watch(ClusterGroups(metadata, None, groups).show)  # type: ignore[arg-type]
+    metadata.watch(GroupLocator(metadata, None, groups).show)  # type: ignore[arg-type]
     state = PartitionState((1,), 1, 0, (1,), 1, 0)
     live = [LiveBroker(1, {}, {})]
     metadata.update(UpdateMetadata(1, 1, live, [TopicStates("t", FIRST, {0: state})]))

@@ -1,4 +1,4 @@
-"""What Kafka's nodes hold: what nobody could tell a broker is damage, though it is JSON."""
+"""The content of Kafka's nodes: values that no request to a broker can carry are damage, even in valid JSON."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pybroker.cluster.image import PartitionState
-from pybroker.controller import nodes
 from pybroker.coordination.store import StoreDamaged
+from pybroker.decisions.image import PartitionState
+from pybroker.metadata import nodes
 from pybroker.security import delegation_tokens
 from pybroker.security.delegation_tokens import Token
 from tests.controller.stage import live_broker
@@ -95,7 +95,7 @@ SOUND: dict[Callable[[bytes], object], bytes] = {
     nodes.load_block: nodes.dump_block(1, 0, 999),
     read_token: delegation_tokens.dump(Token("id", "User:ann", "User:ann", ("User:bob",), 1, 2, 3)),
 }
-"""What each function takes."""
+"""The arguments of each function."""
 HOSTILE = (
     "1e999",
     "NaN",
@@ -111,7 +111,7 @@ HOSTILE = (
 
 
 def leaves(held: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the paths to numbers and texts."""
+    """Yield the paths to numbers and strings."""
     if isinstance(held, dict | list):
         for key, each in held.items() if isinstance(held, dict) else enumerate(held):
             yield from leaves(each, (*path, key))
@@ -120,7 +120,7 @@ def leaves(held: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def test_json_that_is_sound_and_hostile_is_damage_or_can_be_sent() -> None:
-    """In any place of any node: numbers that no request carries, half a character, a text that is too long."""
+    """Hostile values at any place of any node: oversized numbers, half a surrogate pair, strings that are too long."""
     for load, data in SOUND.items():
         load(data)
         for path in leaves(json.loads(data)):

@@ -1,18 +1,18 @@
-"""The store went back in time under a controller: epochs, states and ids that brokers know are not used again."""
+"""A store that went back in time: epochs, states and ids that brokers know are not used again."""
 
 from __future__ import annotations
 
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.rollback import Known
-from pybroker.controller import nodes
-from pybroker.controller.producer_ids import BLOCK, UNKNOWN_BLOCKS, ProducerIds
-from pybroker.controller.requests import alter_partition, elect_leaders
+from pybroker.controller.requests import elect_leaders
 from pybroker.coordination.store import NoNode
+from pybroker.decisions.rollback import Known
+from pybroker.metadata import nodes
+from pybroker.metadata.producer_ids import BLOCK, UNKNOWN_BLOCKS, ProducerIds
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
-from tests.controller.brokers import FakeCluster
+from tests.controller.brokers import FakeCluster, alter_partition
 from tests.controller.stage import Stage
 from tests.controller.test_controller import asked
 from tests.harness import eventually
@@ -23,7 +23,7 @@ async def epoch_of_store(cluster: FakeCluster) -> int:
 
 
 async def restore(cluster: FakeCluster, key: TopicPartition, state: bytes) -> None:
-    """Put an older state in the store, with new registrations and another controller, as a restored copy has them."""
+    """Restore an older state in the store, with new registrations and another controller."""
     await cluster.controller.controller.stop()
     await cluster.admin.set(nodes.state(*key), state)
     for broker in cluster.living:
@@ -34,19 +34,19 @@ async def restore(cluster: FakeCluster, key: TopicPartition, state: bytes) -> No
 
 
 async def test_brokers_know_a_later_controller(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """/controller_epoch was set back: it is raised until they obey; each refusal is logged once by a controller."""
+    """A controller epoch that was set back is raised until brokers accept it; each controller logs a refusal once."""
     for broker in cluster.living:
         broker.controller_epoch = 40
     (key,) = await cluster.create("t", (1, 2, 3))
     await cluster.until_led(key, 1)
     assert await epoch_of_store(cluster) > 40
     said = [record.getMessage() for record in caplog.records]
-    assert 0 < sum("controller epoch raised" in line for line in said) < 20  # further each time
+    assert 0 < sum("controller epoch raised" in line for line in said) < 20  # a larger step each time
     assert sum("broker refused" in line for line in said) <= len(cluster.living) ** 2  # once by each controller
 
 
 async def test_a_state_that_is_set_back_by_hand(cluster: FakeCluster) -> None:
-    """The next election is above what the controller knows."""
+    """The next election uses an epoch above the controller's own."""
     (key,) = await cluster.create("t", (1, 2, 3))
     old, _ = await cluster.admin.get(nodes.state(*key))
     await cluster.brokers[3].die()
@@ -64,8 +64,8 @@ async def test_a_state_that_is_set_back_by_hand(cluster: FakeCluster) -> None:
 async def test_a_topic_that_had_fewer_partitions(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, with_states: bool
 ) -> None:
-    """A new controller reads a node from before CreatePartitions: it writes back the partitions that brokers hold,
-    above their epochs, and elects leaders of them."""
+    """A new controller reads a topic node from before CreatePartitions. It writes back the partitions that brokers
+    hold, with higher epochs, and elects their leaders."""
     keys = await cluster.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
     for key, leader in zip(keys, (1, 2, 3), strict=True):
         await cluster.until_led(key, leader)
@@ -79,6 +79,9 @@ async def test_a_topic_that_had_fewer_partitions(
     await cluster.admin.delete(nodes.CONTROLLER)
     await eventually("another is", lambda: any(broker.controller.active for broker in cluster.living))
     await eventually("they are written", lambda: cluster.admin.exists(nodes.state(*keys[2])))
+    # A refused connection proves a death only to a controller that has reached the broker.
+    epoch = cluster.controller.controller.term.fence.epoch
+    await eventually("3 is reached", lambda: cluster.brokers[3].controller_epoch == epoch)
     await cluster.brokers[3].die()
     await cluster.until_led(keys[2], 1)
     assert (await cluster.state(keys[2]))[1] > 0
@@ -88,8 +91,8 @@ async def test_a_topic_that_had_fewer_partitions(
 
 
 async def test_partitions_that_were_lost_around_one_without_known_replicas(cluster: FakeCluster) -> None:
-    """All replicas of one were dead when the topic grew, so brokers know no replicas of it. It is written back with
-    some, and the topic is sound."""
+    """All replicas of one partition were dead when the topic grew, so brokers know no replicas of it. The controller
+    writes it back with other replicas."""
     await cluster.brokers[3].die()
     keys = await cluster.create("t", (1, 2), (2, 1))
     topic_id = nodes.load_topic((await cluster.admin.get(nodes.topic("t")))[0]).id
@@ -115,8 +118,8 @@ async def test_partitions_that_were_lost_around_one_without_known_replicas(clust
 async def test_a_leader_shows_that_the_store_is_behind(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A leader asks for an ISR from epochs that the store does not have: the controller asks all replicas, and
-    continues above what they know."""
+    """A leader sends an ISR with epochs that the store does not have. The controller then asks all replicas, and
+    continues above their epochs."""
     (key,) = await cluster.create("t", (1, 2, 3))
     await cluster.until_led(key, 1)
     for broker in cluster.living:
@@ -138,7 +141,7 @@ async def is_isr(cluster: FakeCluster, key: TopicPartition, isr: list[int]) -> b
 
 
 async def test_a_state_that_is_deleted_by_hand(cluster: FakeCluster) -> None:
-    """A replica that was out of the ISR stays out, and the leader epoch is above the last."""
+    """A replica out of the ISR stays out, and the leader epoch is above the last."""
     (key,) = await cluster.create("t", (1, 2, 3))
     await cluster.brokers[3].die()
     await eventually("3 is out", lambda: is_isr(cluster, key, [1, 2]))
@@ -157,7 +160,7 @@ async def test_a_state_that_is_deleted_by_hand(cluster: FakeCluster) -> None:
 
 
 async def test_the_best_log_leads_once_all_are_there(cluster: FakeCluster) -> None:
-    """A leader of an epoch that is over is not elected again: 3 has the latest log, and 2 may have a later one."""
+    """A leader of an old epoch is not elected again: broker 3 has a later log, and broker 2 may have the latest."""
     (key,) = await cluster.create("t", (1, 2, 3))
     state, _ = await cluster.admin.get(nodes.state(*key))
     await cluster.brokers[2].die()
@@ -174,7 +177,7 @@ async def test_the_best_log_leads_once_all_are_there(cluster: FakeCluster) -> No
 
 
 async def test_an_operator_gives_up_what_is_waited_for(cluster: FakeCluster) -> None:
-    """An unclean election takes the best of those that are there."""
+    """An unclean election takes the replica with the best log of those that are alive."""
     (key,) = await cluster.create("t", (1, 2, 3))
     state, _ = await cluster.admin.get(nodes.state(*key))
     await cluster.brokers[2].die()
@@ -187,7 +190,7 @@ async def test_an_operator_gives_up_what_is_waited_for(cluster: FakeCluster) -> 
 
 
 def log(epoch: int, end: int) -> Known:
-    """The knowledge of a broker that has its log alone."""
+    """The log state of a broker, as LeaderAndIsr returns it, without a partition state."""
     return Known(epoch, 0, -1, (), epoch, end)
 
 
@@ -196,7 +199,7 @@ async def has(cluster: FakeCluster, key: TopicPartition, leader: int, epoch: int
 
 
 async def test_a_state_whose_partition_epoch_is_behind(cluster: FakeCluster) -> None:
-    """The ISR of the store is too large: the leader's own counts."""
+    """The store's ISR is too large, so the leader's own ISR counts."""
     (key,) = await cluster.create("t", (1, 2, 3))
     state, _ = await cluster.admin.get(nodes.state(*key))
     cluster.brokers[1].known[key] = Known(0, 7, 1, (1, 3), 0, 10)
@@ -206,7 +209,7 @@ async def test_a_state_whose_partition_epoch_is_behind(cluster: FakeCluster) -> 
 
 
 async def test_producer_ids_that_the_store_has_forgotten(stage: Stage) -> None:
-    """No id that a broker saw in use is given again, whichever broker is asked first."""
+    """No id that a broker saw in use is given again, in any order of the brokers."""
     logs_hold = -1
     one, other = stage.ids, ProducerIds(lambda: stage.session, 2, lambda: logs_hold)
     old, _ = await stage.session.get(nodes.PRODUCER_IDS)
@@ -220,14 +223,14 @@ async def test_producer_ids_that_the_store_has_forgotten(stage: Stage) -> None:
     assert await late.draw() == first
     logs_hold = first + 7 * BLOCK + 3
     assert (await other.block())[0] == first + 8 * BLOCK
-    logs_hold = (1 << 63) - 1  # as a hostile client wrote
+    logs_hold = (1 << 63) - 1  # as a hostile client wrote it
     assert (await other.block())[0] == first + 9 * BLOCK
     await stage.session.delete(nodes.PRODUCER_IDS)
     assert (await other.block())[0] == first + 10 * BLOCK
 
 
 async def test_producer_ids_that_only_others_know(stage: Stage) -> None:
-    """The broker that is back first passes by what those may have given out that are not."""
+    """The first broker back skips the blocks that the missing brokers may have used."""
     one, other = stage.ids, ProducerIds(lambda: stage.session, 2, lambda: -1)
     await one.draw()
     old, _ = await stage.session.get(nodes.PRODUCER_IDS)

@@ -1,4 +1,4 @@
-"""Settings that another program stored, which asked no broker: what of them can be used, and what the log says."""
+"""Settings that another program stored without asking a broker: the usable ones apply, and the others are logged."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.config_changes import Change, Operation
 from pybroker.config import BrokerConfig, Source
-from pybroker.controller import nodes, users
-from pybroker.controller.configs import load
 from pybroker.coordination.store import Create, Set
+from pybroker.decisions.config_changes import AlterOperation, ConfigChange
 from pybroker.errors import KafkaError
+from pybroker.metadata import nodes, users
+from pybroker.metadata.configs import load
 from pybroker.security.quotas import PRODUCER
 from pybroker.testing.certificates import Authority
 from tests.controller.member import LISTENERS, Member
@@ -21,7 +21,7 @@ from tests.harness import eventually
 
 
 async def store(member: Member, held: dict[str, str]) -> None:
-    """Write a broker's settings with a notice, as kafka-configs does by ZooKeeper."""
+    """Write a broker's settings with a notification, as kafka-configs does through ZooKeeper."""
     node, path = nodes.dump_config(held), nodes.broker_config(member.number)
     there = await member.session.exists(path) is not None
     notice = nodes.dump_config_change(f"brokers/{member.number}")
@@ -38,14 +38,14 @@ NEW = {"listeners": "PLAINTEXT://:9092,CLIENTS://:9093,NEW://:9094",
     ("stored", "said"),
     [
         ({"listener.security.protocol.map": "PLAINTEXT:SSL,CLIENTS:PLAINTEXT,NEW:PLAINTEXT"},
-         "cannot be updated for existing listener PLAINTEXT; it is stored all the same, and the next start goes by it"),
+         "cannot be updated for existing listener PLAINTEXT; it is stored all the same, and the next start applies it"),
         ({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT,NEW:SSL"},
          "Security protocol cannot be updated for existing listener NEW"),
         ({"listener.security.protocol.map": "CLIENTS:PLAINTEXT"},
          "No security protocol defined for listener PLAINTEXT"),
         ({"listeners": "CLIENTS://:9093"}, "it must be a listener name defined in advertised.listeners"),
         ({"listeners": "PLAINTEXT://:9092,CLIENTS://:9095,NEW://:9094"},
-         "give the one at CLIENTS://:9095 another name"),
+         "give the listener at CLIENTS://:9095 another name"),
         ({"listener.name.new.ssl.principal.mapping.rules": "DEFAULT"},
          "cannot be updated dynamically for existing listener NEW"),
     ],
@@ -53,10 +53,10 @@ NEW = {"listeners": "PLAINTEXT://:9092,CLIENTS://:9093,NEW://:9094",
 async def test_what_is_stored_is_judged_as_what_is_asked(
     members: tuple[Member, Member], caplog: pytest.LogCaptureFixture, stored: dict[str, str], said: str
 ) -> None:
-    """Another program stored what a running broker does not do with its listeners. It says so, and its listeners stay
-    as they are; what stands beside it is gone by, and later alterations are made."""
+    """A stored change of listeners that a running broker cannot make is logged, and its listeners stay. Other stored
+    settings apply, and later alterations work."""
     one = members[0]
-    changes = [Change(name, Operation.SET, text) for name, text in NEW.items()]
+    changes = [ConfigChange(name, AlterOperation.SET, text) for name, text in NEW.items()]
     await one.configs.alter_broker("1", changes, replace=False, validate_only=False)
     before = one.config.listeners
     held = {**NEW, **stored, "log.retention.ms": "8000"}
@@ -64,7 +64,7 @@ async def test_what_is_stored_is_judged_as_what_is_asked(
     await eventually("the rest is gone by", lambda: one.config["log.retention.ms"] == 8000)
     [line] = {record.getMessage() for record in caplog.records if "setting ignored" in record.getMessage()}
     assert said in line and one.config.listeners == before
-    more = Change("log.segment.bytes", Operation.SET, "1048576")
+    more = ConfigChange("log.segment.bytes", AlterOperation.SET, "1048576")
     await one.configs.alter_broker("1", [more], replace=False, validate_only=False)
     assert one.config["log.segment.bytes"] == 1 << 20 and one.config.listeners == before
     assert nodes.load_config((await one.session.get(nodes.broker_config(1)))[0]) == {**held, more.name: more.value}
@@ -75,7 +75,7 @@ async def test_what_is_stored_is_judged_as_what_is_asked(
 async def test_a_stored_certificate_that_no_broker_would_believe(
     members: tuple[Member, Member], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On the listener of brokers it is not taken, as it would not be if it were asked for; the next one is."""
+    """A stored certificate that other brokers would refuse is not used on their listener; the next valid one is."""
     authority, name = Authority(), "listener.name.ssl.ssl.keystore.location"
     (tmp_path / "ca.pem").write_bytes(authority.certificate)
     signed = {"first": authority, "strange": Authority("another"), "next": authority}
@@ -91,7 +91,7 @@ async def test_a_stored_certificate_that_no_broker_would_believe(
     await one.join(members[0].store)
     await store(one, {name: paths["strange"], "log.retention.ms": "8000"})
     await eventually("the rest is gone by", lambda: one.config["log.retention.ms"] == 8000)
-    assert f"setting ignored setting={name} reason=\"no broker would connect to the listener SSL" in caplog.text
+    assert f"setting ignored setting={name} reason=\"other brokers could no longer connect to" in caplog.text
     assert one.config.dynamic(Source.DYNAMIC_BROKER) == {"log.retention.ms": "8000"}
     await store(one, {name: paths["next"]})
     await eventually("the next is gone by", lambda: one.config.dynamic(Source.DYNAMIC_BROKER) == {name: paths["next"]})
@@ -110,7 +110,7 @@ async def test_a_stored_certificate_that_no_broker_would_believe(
 async def test_what_is_each_brokers_own_is_not_taken_for_all(
     stage: Stage, caplog: pytest.LogCaptureFixture, name: str, text: str, running: bool
 ) -> None:
-    """Every broker would be at one address; Kafka's brokers ignore it there, too."""
+    """A listener setting stored for all brokers is ignored, as in Kafka: it would give each broker the same address."""
     config = BrokerConfig.load(None, LISTENERS)
     before = config.listeners
     held = nodes.dump_config({name: text, "log.retention.ms": "8000"})
@@ -131,13 +131,13 @@ async def test_what_is_each_brokers_own_is_not_taken_for_all(
 async def test_what_is_damaged_is_told_with_its_path(
     members: tuple[Member, Member], stage: Stage, alone: bool, path: str
 ) -> None:
-    """An alteration says which node is damaged, and how, and writes nothing over it; so does who asks no broker."""
+    """An alteration, also without a broker, fails with the node and its damage, and does not overwrite it."""
     session, configs = (stage.session, stage.configs) if alone else (members[0].session, members[0].configs)
     node, (kind, name) = f"{nodes.CONFIGS}/{path}", path.split("/")
     if await session.exists(node) is not None:
         await session.delete(node)
     await session.create(node, b"{")
-    change = Change("retention.ms" if kind == "topics" else "log.retention.ms", Operation.SET, "9000")
+    change = ConfigChange("retention.ms" if kind == "topics" else "log.retention.ms", AlterOperation.SET, "9000")
     with pytest.raises(KafkaError) as told:
         if kind == "brokers":
             name = name.replace("<default>", "")
@@ -160,8 +160,8 @@ async def test_what_is_damaged_is_told_with_its_path(
 async def test_a_stored_protocol_that_cannot_be_spoken_ends_no_start(
     stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody could mend it without the broker, which goes by the protocol that it was started with. One that can be
-    spoken is taken, as Kafka's brokers do."""
+    """The broker starts with the protocol in its file, as a repair needs the broker. A usable stored protocol applies,
+    as in Kafka."""
     config = BrokerConfig.load(None, [*LISTENERS, "ssl.keystore.type=PEM"])
     held = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SSL", "log.retention.ms": "8000"}
     await stage.session.create(nodes.broker_config(1), nodes.dump_config(held))

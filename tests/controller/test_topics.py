@@ -1,4 +1,4 @@
-"""Topics come, grow and go: what the store, the holders, the context and the brokers see of it, and when."""
+"""Topics are created, extended and deleted, as seen by the store, the controller's context and the brokers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 
 from pybroker import errors
 from pybroker.config import BrokerConfig
-from pybroker.controller import nodes
-from pybroker.controller.election import elect
-from pybroker.controller.loading import load
-from pybroker.controller.planning import NewTopic, Planner
 from pybroker.errors import KafkaError
+from pybroker.metadata import nodes
+from pybroker.metadata.planning import NewTopic, Planner
 from tests.controller.stage import Stage, live_broker
+from tests.harness import eventually
 
 
 async def refused(work: Awaitable[object]) -> int:
@@ -26,18 +25,19 @@ async def refused(work: Awaitable[object]) -> int:
 
 
 async def test_a_new_topic_is_known_everywhere(stage: Stage) -> None:
-    """Made before it is shown; the store has it as Kafka does, and the brokers hear of it with its settings."""
+    """The store has the topic in Kafka's format, and brokers get it with its settings."""
     topic = await stage.topics.create(NewTopic("t", 4, 2, config={"retention.ms": "5"}))
-    assert stage.holders.told == [("open", "t", 0), ("show", "t", 0)]
-    assert stage.context.topics == {"t": topic}
+    known = stage.context.topics["t"]
+    assert (known.id, [state.replicas for state in known.partitions]) == (
+        topic.id, [state.replicas for state in topic.partitions]
+    )  # fmt: skip
     image = stage.metadata.image
     shown = image.topic("t")
-    assert shown is not None and (shown.id, shown.partitions) == (topic.id, topic.partitions)
+    assert shown is not None and (shown.id, shown.partitions) == (topic.id, known.partitions)
     assert (image.controller_id, image.controller_epoch) == (1, stage.context.fence.epoch)
     assert stage.topic_configs.topic("t") == {"retention.ms": "5"}
     node = json.loads(await stage.there(nodes.topic("t")) or b"")
     assert (node["version"], node["topic_id"], len(node["partitions"])) == (3, nodes.id_text(topic.id), 4)
-    assert "made_from" not in node and node["directories"]["1"] == "dir-1"
     state = json.loads(await stage.there(nodes.state("t", 3)) or b"")
     replicas = node["partitions"]["3"]
     assert (state["leader"], state["isr"], state["leader_epoch"]) == (replicas[0], replicas, 0)
@@ -69,9 +69,9 @@ async def test_what_is_only_validated_changes_nothing(stage: Stage) -> None:
 async def test_what_cannot_be_is_refused_before_anything_is_written(stage: Stage, new: NewTopic, code: int) -> None:
     for name in ("there", "a.b"):
         await stage.topics.create(NewTopic(name))
-    before, told = await stage.tree(), list(stage.holders.told)
+    before, told = await stage.tree(), list(stage.told)
     assert await refused(stage.topics.create(new)) == code
-    assert (await stage.tree(), stage.holders.told) == (before, told)
+    assert (await stage.tree(), stage.told) == (before, told)
 
 
 async def test_of_two_at_once_one_is_created(stage: Stage) -> None:
@@ -79,31 +79,14 @@ async def test_of_two_at_once_one_is_created(stage: Stage) -> None:
     assert [getattr(each, "code", 0) for each in done] == [0, errors.TOPIC_ALREADY_EXISTS]
 
 
-async def test_a_topic_whose_logs_cannot_be_made_leaves_nothing(stage: Stage) -> None:
-    """Neither a new one nor partitions that were added; afterwards both can be made."""
-    await stage.topics.create(NewTopic("there", 2))
-    before = stage.metadata.image
-    stage.holders.refuses |= {"t", "there"}
-    assert await refused(stage.topics.create(NewTopic("t"))) == errors.KAFKA_STORAGE_ERROR
-    assert await refused(stage.topics.grow("there", 3, None)) == errors.KAFKA_STORAGE_ERROR
-    assert stage.metadata.image is before and await stage.there(nodes.topic("t")) is None
-    assert await stage.there(nodes.partition("there", 2)) is None
-    assert (await load(stage.session)).topics == [stage.context.topics["there"]], "the store has it as it was"
-    stage.holders.refuses.clear()
-    await stage.topics.create(NewTopic("t"))
-    await stage.topics.grow("there", 3, None)
-    assert len(stage.context.topics["there"].partitions) == 3
-
-
 async def test_a_topic_grows_where_it_is(stage: Stage) -> None:
-    """What was there stays as it was, for those who hold it too; the new partitions alone are made and shown."""
-    small = await stage.topics.create(NewTopic("t", 2, 2))
-    before = stage.metadata.image
+    """Existing partitions stay as they were, at their brokers too; only the new ones are created and sent."""
+    await stage.topics.create(NewTopic("t", 2, 2))
+    small, before = stage.context.topics["t"], stage.metadata.image
     await stage.topics.grow("t", 4, [[3, 1], [1, 2]])
     grown = stage.context.topics["t"]
     assert grown.partitions[:2] == small.partitions and grown.id == small.id
     assert [state.replicas for state in grown.partitions[2:]] == [(3, 1), (1, 2)]
-    assert stage.holders.told[2:] == [("open", "t", 2), ("show", "t", 2)]
     shown = stage.metadata.image.topic("t")
     assert shown is not None and shown.partitions == grown.partitions
     assert before.partition("t", 2) is None and len(small.partitions) == 2
@@ -127,51 +110,24 @@ async def test_growth_that_cannot_be(
     assert await refused(stage.topics.grow(name, count, given)) == code
 
 
-async def test_a_deleted_topic_is_gone_and_its_id_remembered(stage: Stage) -> None:
-    """Brokers hear of it before its logs go; whoever keeps something of it is told; its name is free again."""
+async def test_a_deleted_topic_is_gone(stage: Stage) -> None:
+    """Brokers learn of the deletion before the logs are deleted; then the name is free."""
     topic = await stage.topics.create(NewTopic("t", 2))
-    heard: list[str] = []
-
-    async def hear(name: str) -> None:
-        heard.append(name)
-        assert stage.metadata.image.topic("t") is None
-
-    stage.topics.on_deleted.append(hear)
     assert await refused(stage.topics.delete("t", b"x" * 16)) == errors.UNKNOWN_TOPIC_ID
-    assert await stage.topics.delete("t", topic.id) == topic
-    assert heard == ["t"] and stage.holders.told[-1] == ("delete", "t", 0)
-    assert "t" not in stage.context.topics and stage.topic_configs.topic("t") == {}
+    assert (await stage.topics.delete("t", topic.id)).id == topic.id
+    assert stage.metadata.image.topic("t") is None
+    await stage.topics.gone("t", topic.id)
+    await eventually("the controller has forgotten it", lambda: "t" not in stage.context.topics)
+    await eventually("so have brokers", lambda: stage.topic_configs.topic("t") == {})
     for path in (nodes.topic("t"), nodes.topic_config("t"), nodes.deletion("t")):
         assert await stage.there(path) is None
-    assert await stage.there(nodes.deleted(topic.id)) is not None
     assert await refused(stage.topics.delete("t", topic.id)) == errors.UNKNOWN_TOPIC_OR_PARTITION
     assert (await stage.topics.create(NewTopic("t"))).id != topic.id
 
 
-async def test_one_change_of_a_topic_at_a_time(stage: Stage) -> None:
-    topic = await stage.topics.create(NewTopic("t"))
-    with stage.topics.claim("t"):
-        assert await refused(stage.topics.delete("t", topic.id)) == errors.REASSIGNMENT_IN_PROGRESS
-        assert await refused(stage.topics.grow("t", 5, None)) == errors.REASSIGNMENT_IN_PROGRESS
-    await stage.topics.delete("t", topic.id)
-
-
-async def test_a_controller_that_was_replaced_changes_nothing(stage: Stage) -> None:
-    """Its writes are fenced, and neither its own context nor what brokers were told changes."""
-    await stage.topics.create(NewTopic("t"))
-    other = await stage.store.session(6000)
-    await stage.session.delete(nodes.CONTROLLER)
-    assert await elect(other, 2, stage.wall_ms()) is not None
-    image, topics = stage.metadata.image, dict(stage.context.topics)
-    assert await refused(stage.topics.create(NewTopic("u"))) == errors.NOT_CONTROLLER
-    assert await refused(stage.topics.grow("t", 5, None)) == errors.NOT_CONTROLLER
-    assert await refused(stage.topics.delete("t", topics["t"].id)) == errors.NOT_CONTROLLER
-    assert stage.metadata.image is image and stage.context.topics == topics
-
-
 def test_a_topic_does_not_grow_beyond_the_brokers_that_live() -> None:
-    """Its new partitions have as many replicas as the others, or none is made; who names the replicas may name those
-    that live."""
+    """New partitions have as many replicas as the others, or the request is refused; given replicas may be any live
+    brokers."""
     planner = Planner(BrokerConfig.load(None, []), Random(0))
     living = {number: live_broker(number) for number in (1, 2)}
     with pytest.raises(KafkaError) as refused:

@@ -1,4 +1,4 @@
-"""A broker that the controller does not reach: it is said once, with the reason, and proves nothing by refusing."""
+"""A broker that the controller cannot reach is logged once with the reason, and a refused connection proves nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import socket
 
 import pytest
 
-from pybroker.cluster.image import LiveBroker
 from pybroker.controller import broker_channel
 from pybroker.controller.broker_channel import BrokerChannel
+from pybroker.decisions.image import LiveBroker
 from tests.controller.stage import live_broker
 from tests.harness import eventually
 
 
 class Link:
-    """A connection to it."""
+    """A connection to the broker."""
 
     def __init__(self) -> None:
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -35,8 +35,8 @@ class Reports:
 
 
 async def test_the_reason_is_said_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for each reason in a row, and again after it was reached; an address that refused from the start is no proof
-    of a death."""
+    """Each new reason is logged once, and again after the broker was reached; an address that refused from the start
+    does not prove a death."""
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(broker_channel, "RETRY_S", 0.001)
     monkeypatch.setattr(broker_channel, "ACCEPTS_S", 0.0)
@@ -67,14 +67,14 @@ async def test_the_reason_is_said_once(caplog: pytest.LogCaptureFixture, monkeyp
         "broker not reached broker=2 at=host-2:9092"
     ] * 3
     assert ["refused" in caplog.messages[0], "name or service" in caplog.messages[1]] == [True, True]
-    assert "it did not answer in time" in caplog.messages[2], "an exception without words has some"
+    assert "it did not answer in time" in caplog.messages[2], "an exception without a text gets one"
     assert reports.dead == 0
     outcome = None
     await eventually("it is reached", lambda: links)
     outcome = TimeoutError()
     links[-1].close()
     await several()
-    assert len(caplog.messages) == 4, "it was reached meanwhile"
+    assert len(caplog.messages) == 4, "it was reached in between"
     outcome = ConnectionRefusedError(111, "refused")
     await eventually("it is taken for dead", lambda: reports.dead)
     channel.close()
@@ -83,7 +83,7 @@ async def test_the_reason_is_said_once(caplog: pytest.LogCaptureFixture, monkeyp
 async def test_a_broker_that_has_just_registered_may_refuse_for_a_moment(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker accepts connections a moment after it registers: no log warns of each start."""
+    """A broker accepts connections a moment after it registers, so its start logs no warning."""
     monkeypatch.setattr(broker_channel, "RETRY_S", 0.001)
     monkeypatch.setattr(broker_channel, "ACCEPTS_S", 60.0)
     tries = 0

@@ -1,4 +1,4 @@
-"""Stores to run the same tests against: the embedded one, and ZooKeeper itself where Java is."""
+"""Stores for the same tests: the embedded one, the one in memory, and ZooKeeper itself if Java is installed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from pybroker.coordination.embedded import EmbeddedStore
-from pybroker.coordination.local_session import Job
+from pybroker.coordination.local_session import StoreJob
 from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import Session, Store
 from pybroker.coordination.tree import Tree
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 
 TIMEOUT_MS = 4000
 
 
 @contextlib.asynccontextmanager
 async def opened(path: Path, **how: Any) -> AsyncIterator[EmbeddedStore]:
-    """An embedded store in a file, closed at the end."""
+    """An embedded store in a file, closed in the end."""
     store = EmbeddedStore(str(path), **how)
     await store.open()
     try:
@@ -32,9 +32,9 @@ async def opened(path: Path, **how: Any) -> AsyncIterator[EmbeddedStore]:
 
 
 async def on_the_thread(store: EmbeddedStore, work: Callable[[Tree], object]) -> Any:
-    """Look into the store from the inside."""
+    """Run `work` on the store's thread with its tree."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    return await store.submit(Job(lambda tree, events: work(tree), future))
+    return await store.submit(StoreJob(lambda tree, events: work(tree), future))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ ZOOKEEPER = pytest.param("zookeeper", marks=[pytest.mark.java, pytest.mark.xdist
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[ZooKeeper]:
-    """One real server, for as long as there are tests."""
+    """A real ZooKeeper server for the whole test run."""
     with ZooKeeper() as running:
         yield running
 
@@ -72,11 +72,11 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def a(store: Store) -> Session:
-    """A client of the store."""
+    """A session of the store."""
     return await store.session(TIMEOUT_MS)
 
 
 @pytest.fixture
 async def b(store: Store) -> Session:
-    """Another client of the same store."""
+    """Another session of the same store."""
     return await store.session(TIMEOUT_MS)

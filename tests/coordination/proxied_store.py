@@ -1,4 +1,4 @@
-"""ZooKeeper through a proxy for each session, whose connection breaks when a test says so."""
+"""ZooKeeper with a proxy for each session, whose connection the test can break."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TIMEOUT_MS = 10_000
 
 
 def close_from_elsewhere(address: str, credentials: tuple[int, bytes]) -> None:
-    """End a session: whoever knows its id and password may take it over, and close it.
+    """Close a session from another connection, which needs its id and password.
 
-    Both in one write: between two the session's own client is back, takes it over again, and this connection ends.
+    Both requests go in one write: between two writes the session's own client would take the session back.
     """
     session_id, password = credentials
     opening = struct.pack(">iqiqi", 0, 0, TIMEOUT_MS, session_id, len(password)) + password
@@ -31,7 +31,7 @@ def close_from_elsewhere(address: str, credentials: tuple[int, bytes]) -> None:
 
 
 class ProxiedSession(ZooKeeperSession):
-    """`fate`, `disconnect`, `reconnect`, `suspend` and `resume` are as a MemorySession's."""
+    """A session with `fate`, `disconnect`, `reconnect`, `suspend` and `resume` like a MemorySession."""
 
     def __init__(self, proxy: ZooKeeperProxy, root: str, address: str, timeout_ms: int) -> None:
         super().__init__(f"127.0.0.1:{proxy.port}{root}", timeout_ms)
@@ -49,7 +49,7 @@ class ProxiedSession(ZooKeeperSession):
     @fate.setter
     def fate(self, fate: Callable[[], Fate]) -> None:
         if self._next is not None:
-            self._next.cancel()  # what the session asks by itself would meet a fate that is another request's
+            self._next.cancel()  # the session's own requests would consume the fate of another request
         self._proxy.fate = fate
 
     def disconnect(self) -> None:
@@ -69,7 +69,7 @@ class ProxiedSession(ZooKeeperSession):
 
 
 class ProxiedStore(ZooKeeperStore):
-    """A fresh corner of a running ZooKeeper."""
+    """A new chroot in a running ZooKeeper."""
 
     def __init__(self, port: int) -> None:
         self._root = f"/test-{uuid.uuid4().hex}"

@@ -1,4 +1,4 @@
-"""A ZooKeeper that asks who somebody is: TLS, certificates and users, beside its port for everybody."""
+"""A ZooKeeper with TLS, certificates and logins, next to its plaintext port."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pybroker.server.zookeeper_server import HOST, More, ZooKeeper
+from pybroker.development.zookeeper_server import HOST, More, ZooKeeper
 from tests.certificates import Identity
 from tests.harness import free_port, until
 
@@ -17,10 +17,11 @@ DIGEST = "org.apache.zookeeper.server.auth.DigestLoginModule"
 
 
 class Secured:
-    """One server, or an ensemble. `connect` is its port for everybody, `tls` the other one.
+    """One server, or an ensemble. `connect` is its plaintext port, `tls` the other one.
 
-    Users are those of its JAAS file; nobody has to log in, unless `more` lines of zoo.cfg say so. `client_auth` is
-    need, want or none: whether who comes by TLS has to show a certificate of the authority."""
+    Users are those of its JAAS file; a login is optional unless `more` lines of zoo.cfg require it. `client_auth` is
+    need, want or none: whether a TLS client must show a certificate of the authority.
+    """
 
     def __init__(
         self, home: Path, users: Mapping[str, str] | None = None, *, servers: int = 1, client_auth: str = "none",
@@ -30,7 +31,7 @@ class Secured:
         self.authority = Identity("authority")
         self.identity = Identity("zookeeper", self.authority, hosts=[host], days=days)
         self.trusted = self.authority.trust_p12(home / "trust.p12", SECRET)
-        # Of PEM: a server reads both stores anew for each connection, and a PKCS12 file takes it 0.3 s of one core.
+        # PEM, as a server reads both stores for each connection, and a PKCS12 file takes 0.3 s of one core.
         keys, trusted = self.identity.pem(home / "zookeeper.pem"), self.authority.trust_pem(home / "trust.pem")
         self.ports = [free_port() for _ in range(servers)]
         self._jaas = home / "jaas.conf"
@@ -50,17 +51,17 @@ class Secured:
         )
         self.zookeeper = ZooKeeper(servers, more=extra)
         for port in self.ports:
-            until("it speaks TLS", lambda port=port: _speaks(port))  # type: ignore[misc]
+            until("the server speaks TLS", lambda port=port: _speaks(port))  # type: ignore[misc]
         self.connect = self.zookeeper.connect
         self.tls = ",".join(f"localhost:{port}" if host == "localhost" else f"{HOST}:{port}" for port in self.ports)
 
     def let_in(self, users: Mapping[str, str]) -> None:
-        """Have these users, from the next start on."""
+        """Set the users, from the next start on."""
         lines = "\n".join(f'  user_{user}="{password}"' for user, password in users.items())
         self._jaas.write_text(f"Server {{\n  {DIGEST} required\n{lines};\n}};\n")
 
     def settings(self, **more: object) -> dict[str, object]:
-        """What a broker has to say for TLS."""
+        """A broker's settings for TLS."""
         said = {
             "zookeeper.connect": self.tls, "zookeeper.ssl.client.enable": "true",
             "zookeeper.ssl.truststore.location": self.trusted, "zookeeper.ssl.truststore.password": SECRET,
@@ -68,7 +69,7 @@ class Secured:
         return {**said, **{name.replace("_", "."): value for name, value in more.items()}}
 
     def client(self, name: str = "broker") -> dict[str, object]:
-        """What it has to say for a certificate of its own."""
+        """A broker's settings for its own certificate."""
         keys = Identity(name, self.authority, hosts=["localhost"]).p12(self.home / f"{name}.p12", SECRET)
         return {"zookeeper.ssl.keystore.location": keys, "zookeeper.ssl.keystore.password": SECRET}
 
@@ -80,7 +81,7 @@ class Secured:
 
 
 def _speaks(port: int) -> bool:
-    """It has that port later than the other one; and a JVM's first handshake takes as long as a test waits for one."""
+    """True once the TLS port answers: it opens later than the other, and a JVM's first handshake takes long."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with contextlib.suppress(OSError), socket.create_connection((HOST, port), 30) as made:

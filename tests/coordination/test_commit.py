@@ -1,4 +1,4 @@
-"""Writes that lose their connection, and are done once all the same; or are said to be unknown."""
+"""A write whose connection breaks is done exactly once, or raises an error that its outcome is unknown."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ KINDS: dict[str, list[Op]] = {
 
 
 def losing(session: Any, *fates: Fate) -> None:
-    """These are the fates of the session's next operations; it reaches the store again at once."""
+    """Set the fates of the session's next operations; it reconnects at once."""
     to_come = iter(fates)
     session.fate = lambda: next(to_come, Fate.ANSWERED)
     loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ def losing(session: Any, *fates: Fate) -> None:
 
 
 async def tree(session: Session, mine: int, path: str = "/") -> list[tuple[object, ...]]:
-    """Every node: its data, how often it was set, how often its children came and went, and whether it is mine."""
+    """Every node: data, version, cversion, and whether its owner is `mine`."""
     data, stat = await session.get(path)
     found: list[tuple[object, ...]] = [(path, data, stat.version, stat.cversion, stat.ephemeral_owner == mine)]
     for name in (await session.children(path))[0]:
@@ -65,12 +65,12 @@ async def tree(session: Session, mine: int, path: str = "/") -> list[tuple[objec
 
 
 async def blindly(session: Session, ops: Sequence[Op]) -> None:
-    """What a writer must not do."""
+    """Repeat a write until it is answered, which is wrong."""
     await until_answered(lambda: session.multi(ops))
 
 
 async def done(store: Store, ops: list[Op], *fates: Fate, how: Any = commit) -> list[tuple[object, ...]]:
-    """The tree of a fresh corner of the store after a write that met these fates."""
+    """The tree of a new store after a write that met these fates."""
     a, other = await store.session(TIMEOUT_MS), await store.session(TIMEOUT_MS)
     await a.multi(BEFORE)
     losing(a, *fates)
@@ -99,14 +99,14 @@ async def test_a_write_that_loses_its_connection_is_done_once(store: Store, kind
 
 @with_each("kind", KINDS)
 async def test_so_is_one_that_loses_it_again_and_again(kind: str) -> None:
-    """At any four operations, reading back included."""
+    """A write is done once if any four operations lose their connection, including its reads."""
     expected = await in_memory(KINDS[kind])
     for fates in itertools.product(Fate, repeat=4):
         assert await in_memory(KINDS[kind], *fates) == expected, fates
 
 
 async def test_a_write_that_ends_each_connection_is_given_up() -> None:
-    """The store answers what is asked in between, so it is this write that it does not take."""
+    """A write at which each connection ends, while other requests are answered, fails after ENDS_MAX repeats."""
     store = MemoryStore()
     await store.open()
     session = await store.session(TIMEOUT_MS)
@@ -120,7 +120,7 @@ async def test_a_write_that_ends_each_connection_is_given_up() -> None:
 
 @with_each("kind", KINDS)
 async def test_sending_again_blindly_does_not_pass(kind: str) -> None:
-    """The same tests catch it with each kind: it does the write twice, or takes its own for another's."""
+    """A blind repeat fails these tests for each kind of write: it writes twice, or misjudges its own write."""
     expected = await in_memory(KINDS[kind])
     try:
         left = await in_memory(KINDS[kind], Fate.LOST_AFTER, how=blindly)
@@ -132,7 +132,7 @@ async def test_sending_again_blindly_does_not_pass(kind: str) -> None:
 @loses
 @pytest.mark.parametrize("fate", [Fate.LOST_BEFORE, Fate.LOST_AFTER], ids=["before", "after"])
 async def test_a_write_whose_check_fails_meanwhile_is_refused(store: Store, fate: Fate) -> None:
-    """Whether it took effect before or not: not done is not claimed, and it is not done afterwards."""
+    """A write that lost its connection is refused if its check fails meanwhile, and is not done afterwards."""
     a: Any = await store.session(TIMEOUT_MS)
     b = await store.session(TIMEOUT_MS)
     await a.multi(BEFORE)
@@ -166,7 +166,7 @@ async def test_a_write_whose_check_fails_meanwhile_is_refused(store: Store, fate
     ids=str,
 )
 async def test_what_others_did_is_not_taken_for_ones_own(mine: list[Op], others: list[list[Op]], error: Any) -> None:
-    """Another owner, other data, another version, several transactions instead of one."""
+    """Another owner, data, version or number of transactions is not taken for the session's own write."""
     store = MemoryStore()
     await store.open()
     a, b = await store.session(TIMEOUT_MS), await store.session(TIMEOUT_MS)
@@ -186,7 +186,7 @@ async def test_what_others_did_is_not_taken_for_ones_own(mine: list[Op], others:
 
 @loses
 async def test_what_cannot_be_told_is_said_to_be_unknown(store: Store) -> None:
-    """A session that ends before it could read back; a node that has only its number to be known by."""
+    """A write is reported as unknown if the session ends before it can read back, or for a node with only a number."""
     a: Any = await store.session(TIMEOUT_MS)
     b: Any = await store.session(TIMEOUT_MS)
     await a.multi(BEFORE)
@@ -204,7 +204,7 @@ async def test_what_cannot_be_told_is_said_to_be_unknown(store: Store) -> None:
 
 
 async def test_a_refusal_is_a_refusal(store: Store) -> None:
-    """Without a broken connection `commit` is `multi`."""
+    """Without a broken connection `commit` behaves like `multi`."""
     a = await store.session(TIMEOUT_MS)
     await commit(a, BEFORE)
     with pytest.raises(NodeExists) as refused:

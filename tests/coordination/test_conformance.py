@@ -1,4 +1,4 @@
-"""What every store does, and what ZooKeeper does: nodes, versions, numbers, sessions, transactions."""
+"""Nodes, versions, transaction numbers, sessions and transactions behave alike in every store and in ZooKeeper."""
 
 import contextlib
 from typing import Any
@@ -42,7 +42,7 @@ async def test_a_node_is_created_read_set_and_deleted(a: Session) -> None:
 
 
 async def test_a_stat_counts_versions_and_children(a: Session) -> None:
-    """Set moves mzxid and version, children move pzxid and cversion, and nothing else moves."""
+    """Set changes mzxid and version, children change pzxid and cversion, and nothing else changes."""
     _, created = await a.create("/n", b"abc")
     assert created == created._replace(version=0, cversion=0, ephemeral_owner=0, data_length=3, num_children=0)
     assert created.czxid == created.mzxid == created.pzxid > 0
@@ -90,7 +90,7 @@ async def test_a_version_guards_set_and_delete(a: Session) -> None:
 
 @pytest.fixture
 async def tree(a: Session) -> None:
-    """A node with a child, and one that goes with its session."""
+    """Nodes: one with a child, and an ephemeral one."""
     await a.create("/node")
     await a.create("/node/child")
     await a.create("/brief", ephemeral=True)
@@ -116,7 +116,7 @@ async def tree(a: Session) -> None:
 async def test_what_cannot_be_done_says_why_and_changes_nothing(
     a: Session, tree: None, op: Op, error: type[Exception]
 ) -> None:
-    """Alone and in a multi."""
+    """An impossible operation raises its error and changes nothing, alone or in a multi."""
     before = [await a.exists(path) for path in ("/node", "/brief")]
     with pytest.raises(error):
         match op:
@@ -133,7 +133,7 @@ async def test_what_cannot_be_done_says_why_and_changes_nothing(
 
 
 async def test_the_root_stays(embedded: Store) -> None:
-    """Of ZooKeeper a client sees a corner, whose root is a node like any other."""
+    """The embedded store's root cannot be deleted; in ZooKeeper a client's root is a chroot like any node."""
     session = await embedded.session(TIMEOUT_MS)
     for delete in (session.delete("/"), session.multi([Delete("/")])):
         with pytest.raises(BadArguments):
@@ -178,7 +178,7 @@ async def test_data_up_to_the_limit(a: Session) -> None:
 
 
 async def test_many_reads_at_once(a: Session) -> None:
-    """Each has the answer that it would have alone."""
+    """Many reads in flight each get their own answer."""
     await a.multi([Create("/r"), *(Create(f"/r/{n}", b"x" * n) for n in range(450))])
     made = [a.get(f"/r/{n}") for n in range(450)]
     missing, bad, root = a.get("/r/none"), a.get("r//"), a.get("/")
@@ -194,7 +194,7 @@ async def test_many_reads_at_once(a: Session) -> None:
 
 
 async def test_reads_keep_their_place_among_writes(a: Session) -> None:
-    """A read sees what was asked before it and nothing that was asked after it."""
+    """A read sees operations submitted before it, and none submitted after it."""
     await a.create("/n", b"0")
     asked: list[Any] = []
     for n in range(1, 4):
@@ -220,7 +220,7 @@ async def test_reads_of_a_session_that_has_ended(a: Session) -> None:
 
 
 async def test_a_sequential_node_is_numbered_by_all_creations_under_its_parent(a: Session) -> None:
-    """Whatever was created counts, whatever was deleted still does."""
+    """A sequential node's number counts all creations under its parent, including deleted nodes."""
     await a.create("/q")
     assert (await a.create("/q/n-", sequential=True))[0] == "/q/n-0000000000"
     await a.create("/q/plain")
@@ -242,7 +242,7 @@ async def test_transaction_numbers_only_grow(a: Session, b: Session) -> None:
 
 
 async def test_operations_take_effect_in_the_order_of_the_calls(a: Session) -> None:
-    """Nobody awaits the parent before the child is sent."""
+    """Operations take effect in the order of the calls, without awaiting a parent before its child."""
     futures: list[Any] = [a.create("/deep")]
     path = "/deep"
     for level in range(50):
@@ -314,7 +314,7 @@ async def test_a_multi_does_everything_under_one_number(a: Session) -> None:
 
 
 async def test_a_creation_in_a_multi_answers_its_stat(a: Session) -> None:
-    """As it was made, whatever the rest of the multi does with it."""
+    """A creation's stat in a multi is that at creation, and later operations of the multi do not change it."""
     await a.create("/parent")
     plain, brief, numbered, *_ = await a.multi(
         [
@@ -329,7 +329,7 @@ async def test_a_creation_in_a_multi_answers_its_stat(a: Session) -> None:
         path, stat = answer  # type: ignore[misc]
         now = await a.exists(path)
         assert now is not None
-        assert stat.ctime_ms in (0, now.ctime_ms), "ZooKeeper tells no times there"
+        assert stat.ctime_ms in (0, now.ctime_ms), "ZooKeeper has no times there"
         assert stat == Stat(now.czxid, now.czxid, stat.ctime_ms, stat.ctime_ms, 0, 0, owner, length, 0, now.czxid)
 
 
@@ -345,7 +345,7 @@ async def test_a_multi_that_fails_did_nothing(a: Session) -> None:
 
 
 async def test_one_of_two_takes_the_controllership(a: Session, b: Session) -> None:
-    """The ephemeral node and the epoch's version go together; the loser's later writes fail on the epoch."""
+    """One of two sessions becomes controller: node and epoch change together; the loser's writes fail on the epoch."""
     await a.create("/controller_epoch", b"0")
 
     def claim(version: int) -> list[Op]:

@@ -1,4 +1,4 @@
-"""What the embedded store's file survives and refuses: kill -9, other owners, damage, a full disk."""
+"""The embedded store's file survives kill -9, and damage, other owners and a full disk are refused."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ asyncio.run(main())
 
 
 async def test_what_was_answered_is_there_after_kill_9(tmp_path: Path) -> None:
-    """Killed again and again, at any moment, also while the file is made: nothing is lost, no number comes twice."""
+    """After kill -9 at any moment every answered write is there, and no zxid repeats."""
     file = tmp_path / "store.db"
     chance = random.Random(7)
     answered: dict[str, int] = {}
@@ -75,7 +75,7 @@ async def test_what_was_answered_is_there_after_kill_9(tmp_path: Path) -> None:
         time.sleep(chance.random() / 50)
         child.send_signal(signal.SIGKILL)
         said += child.communicate()[0]
-        for line in said.rpartition("\n")[0].splitlines()[1:]:  # the last one may be cut
+        for line in said.rpartition("\n")[0].splitlines()[1:]:  # the last line may be cut
             path, czxid = line.split()
             assert answered.setdefault(path, int(czxid)) == int(czxid)
         async with opened(file) as store:
@@ -116,7 +116,7 @@ def damaged(file: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (not_a_database, r"^the coordination store \S+ is damaged, or no database at all: \w"),
+        (not_a_database, r"^the coordination store \S+ is damaged, or is not an SQLite database: \w"),
         (another_programs, r"^\S+ is a database of another program, not a coordination store$"),
         (of_tomorrow, r"^the coordination store \S+ has format 2; this pybroker reads 1$"),
         (damaged, r"^the coordination store \S+ is damaged"),
@@ -143,7 +143,7 @@ async def test_a_directory_that_is_not_there_is_one_sentence(tmp_path: Path) -> 
 
 
 async def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
-    """What a crash at the very first moment leaves."""
+    """An empty file, which a crash during creation leaves, becomes a store."""
     (tmp_path / "store.db").touch()
     async with opened(tmp_path / "store.db") as store:
         await (await store.session(TIMEOUT_MS)).create("/n")
@@ -170,7 +170,7 @@ async def test_a_second_store_of_this_process_is_kept_out_too(tmp_path: Path) ->
 
 
 async def test_a_copy_of_a_running_stores_files_opens(tmp_path: Path) -> None:
-    """What a backup, or a loss of power, sees: the file and the journal of what was answered."""
+    """A copy of a running store's files, as in a backup or after a loss of power, has all answered writes."""
     async with opened(tmp_path / "store.db") as store:
         session = await store.session(TIMEOUT_MS)
         await session.create("/n", b"x")
@@ -181,11 +181,11 @@ async def test_a_copy_of_a_running_stores_files_opens(tmp_path: Path) -> None:
         assert (await (await store.session(TIMEOUT_MS)).get("/n"))[0] == b"x"
 
 
-# -- a disk that is full ----------------------------------------------------------------------------------------------
+# -- a full disk ------------------------------------------------------------------------------------------------------
 
 
 async def test_a_full_disk_fails_what_does_not_fit_and_nothing_else(embedded: EmbeddedStore) -> None:
-    """In one batch: the small write and the read go through, the large one fails, and no watch hears of it."""
+    """On a full disk the large write of a batch fails without notifying watches, and the small one succeeds."""
     session = await embedded.session(TIMEOUT_MS)
     await session.create("/n")
     heard: list[WatchEvent] = []
@@ -207,7 +207,7 @@ async def test_a_full_disk_fails_what_does_not_fit_and_nothing_else(embedded: Em
 
 
 async def test_an_opening_that_cannot_write_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one, with room again, opens; a store that did not open can be closed."""
+    """A store that cannot be opened on a full disk can be closed, and opens once there is room."""
 
     def full(tree: Tree) -> None:
         problem = sqlite3.OperationalError("database or disk is full")
@@ -228,7 +228,7 @@ async def test_an_opening_that_cannot_write_is_one_sentence(tmp_path: Path, monk
 async def test_a_session_whose_store_fails_is_ended_once_it_works(
     embedded: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ephemeral nodes of a dead broker must not outlive a full disk."""
+    """A session whose end could not be stored is ended once the store works, so that its ephemeral nodes go."""
     monkeypatch.setattr("pybroker.coordination.local_session.RETRY_S", 0.01)
     session, other = await embedded.session(TIMEOUT_MS), await embedded.session(TIMEOUT_MS)
     await session.create("/ids", ephemeral=True)

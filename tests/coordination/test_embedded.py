@@ -1,4 +1,4 @@
-"""The embedded store's sessions: how much a commit carries, who hears what before whom, how sessions end."""
+"""Sessions of the embedded store: size of commits, order of events and answers, and ends of sessions."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from tests.coordination.conftest import TIMEOUT_MS, on_the_thread, opened
 
 
 class Clock:
-    """Time that only a test moves."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.ms = 1_000
@@ -28,7 +28,7 @@ class Clock:
 
 
 async def test_what_waits_together_is_committed_together(embedded: EmbeddedStore) -> None:
-    """A thousand partitions' nodes cost a commit or two, not a thousand."""
+    """A thousand waiting writes take one or two commits."""
     session = await embedded.session(TIMEOUT_MS)
     await session.create("/p")
     commits: list[int] = []
@@ -51,7 +51,7 @@ async def test_what_waits_together_is_committed_together(embedded: EmbeddedStore
 
 
 async def test_a_watch_fires_before_any_answer_that_sees_the_change(embedded: EmbeddedStore) -> None:
-    """Its own session's write, another session's read: both are answered after the event."""
+    """A watch fires before the answer to its own session's write, and before another session's read of the change."""
     a, b = await embedded.session(TIMEOUT_MS), await embedded.session(TIMEOUT_MS)
     order: list[str] = []
     await a.create("/n")
@@ -119,7 +119,7 @@ async def test_a_timeout_is_granted_within_limits(embedded: EmbeddedStore, asked
 
 
 async def suspended_pair(store: EmbeddedStore) -> tuple[LocalSession, LocalSession]:
-    """A session that is suspended, with an ephemeral node and a watch on /n, and one that is there."""
+    """A suspended session with an ephemeral node and a watch on /n, and an active one."""
     frozen, other = await store.session(TIMEOUT_MS), await store.session(TIMEOUT_MS)
     await other.create("/n")
     await frozen.create("/ids", ephemeral=True)
@@ -128,7 +128,7 @@ async def suspended_pair(store: EmbeddedStore) -> tuple[LocalSession, LocalSessi
 
 
 async def test_a_suspended_session_lives_until_its_timeout(tmp_path: Path) -> None:
-    """At the limit it is ended; a moment before, it is not."""
+    """A suspended session is ended exactly at its timeout, and not 1 ms before."""
     clock = Clock()
     async with opened(tmp_path / "store.db", clock_ms=clock) as store:
         frozen, other = await suspended_pair(store)
@@ -138,7 +138,7 @@ async def test_a_suspended_session_lives_until_its_timeout(tmp_path: Path) -> No
         clock.ms += 1
         store.expire_overdue()
         assert await other.exists("/ids") is None
-        assert not frozen.expired.is_set(), "a client that is cut off does not know"
+        assert not frozen.expired.is_set(), "a disconnected client does not know"
         frozen.resume()
         await asyncio.wait_for(frozen.expired.wait(), 1)
         with pytest.raises(SessionExpired):
@@ -147,7 +147,7 @@ async def test_a_suspended_session_lives_until_its_timeout(tmp_path: Path) -> No
 
 
 async def test_a_session_that_is_there_again_in_time_goes_on(tmp_path: Path) -> None:
-    """What it sent and what happened meanwhile reach their ends in order."""
+    """A session that resumes in time gets its answers and events in order."""
     clock = Clock()
     async with opened(tmp_path / "store.db", clock_ms=clock) as store:
         frozen, other = await suspended_pair(store)
@@ -206,4 +206,4 @@ async def test_errors_say_where_and_what(embedded: EmbeddedStore) -> None:
     assert str(exists.value) == "/n: the node exists (operation 1 of the multi)"
     with pytest.raises(NoNode) as none:
         await session.get("/none")
-    assert str(none.value) == "/none: there is no such node, or for a creation no parent"
+    assert str(none.value) == "/none: the node does not exist, or the parent of a new node does not"

@@ -1,4 +1,4 @@
-"""How kazoo's thread waits and is woken."""
+"""kazoo's thread waits and is woken without loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pybroker.coordination.kazoo_handler import OneThread
 
 
 def test_it_is_woken_as_often_as_one_likes() -> None:
-    """Nobody waits to wake it, though it does not listen for a while; each time is heard."""
+    """Waking kazoo's thread never blocks while it is not listening, and each wake-up is received."""
     handler = OneThread()
     ours, theirs = handler.create_socket_pair()
     waker = threading.Thread(target=lambda: [theirs.send(b"\0") for _ in range(100_000)], daemon=True)

@@ -1,4 +1,4 @@
-"""The store in memory as tests and simulations drive it: its own clock, and connections that break as they are told."""
+"""The store in memory has a clock that tests move, and connections that they break."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.coordination.conftest import TIMEOUT_MS
 
 
 class Clock:
-    """Time that only a test moves."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.ms = 1_000
@@ -37,7 +37,7 @@ async def memory(clock: Clock) -> AsyncIterator[MemoryStore]:
 
 
 async def test_a_session_without_a_connection_lives_until_its_timeout(memory: MemoryStore, clock: Clock) -> None:
-    """A moment before, it is there again; at the limit it is over, and it hears so when it asks."""
+    """A disconnected session can reconnect up to its timeout; afterwards it learns of its expiry."""
     a, other = await memory.session(TIMEOUT_MS), await memory.session(TIMEOUT_MS)
     await a.create("/ids", ephemeral=True)
     a.disconnect()
@@ -76,7 +76,7 @@ async def test_who_closes_without_a_connection_leaves_the_rest_to_the_timeout(
 
 
 async def test_what_was_done_in_silence_is_lost_after_its_effect(memory: MemoryStore) -> None:
-    """What the store had by then took effect, what the client still had did not: both are unknown to it."""
+    """After a silence and a disconnect, an operation that the store had received took effect, a held one not."""
     a, other = await memory.session(TIMEOUT_MS), await memory.session(TIMEOUT_MS)
     sent = a.create("/sent")
     a.suspend()
@@ -112,7 +112,7 @@ async def test_a_refusal_can_be_lost_too(memory: MemoryStore) -> None:
 
 
 async def life(seed: int) -> list[str]:
-    """Two sessions that write as fast as they lose their connections; all that they hear, in order."""
+    """Run two sessions that write and lose connections at random; return everything they receive, in order."""
     chance = random.Random(seed)
     store = MemoryStore(clock_ms=Clock(), wall_ms=Clock())
     await store.open()

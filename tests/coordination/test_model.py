@@ -1,4 +1,4 @@
-"""The embedded store against a model of a dozen lines a rule: any operations, any sessions, any restarts."""
+"""The embedded store equals a simple model for any operations, sessions and restarts."""
 
 import asyncio
 import tempfile
@@ -30,7 +30,7 @@ from pybroker.coordination.store import (
 )
 
 MEMORY = Path("/dev/shm")
-"""A file system without a disk: a thousand restarts need not wait for one."""
+"""A file system in memory, so that a thousand restarts do not wait for a disk."""
 NAMES = ("a", "b", "c")
 PATHS = [f"/{x}" for x in NAMES] + [f"/{x}/{y}" for x in NAMES for y in NAMES] + ["/a/a/a", "/a/b/c"]
 paths, data, versions = st.sampled_from(PATHS), st.binary(max_size=4), st.sampled_from([-1, -1, 0, 1, 2])
@@ -72,7 +72,7 @@ class Model:
         return self.nodes[path]
 
     def apply(self, op: Op, session: int) -> list[WatchEvent]:
-        """The events of an operation. Raises what the store should, having changed nothing."""
+        """Apply an operation and return its events; raise the store's error without a change."""
         if isinstance(op, Create):
             return self._create(op, session)
         node = self.expect(op.path, op.version)
@@ -109,7 +109,7 @@ class Model:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Two to three sessions do what they like; after each step the whole tree is compared."""
+    """Two or three sessions with random operations; the whole tree is compared after each step."""
 
     @initialize()
     def begin(self) -> None:
@@ -133,7 +133,7 @@ class StoreMachine(RuleBasedStateMachine):
         return self.sessions[number % len(self.sessions)]
 
     def expected(self, events: list[WatchEvent]) -> list[WatchEvent]:
-        """Which of these the watches of the first session hear."""
+        """The events that the first session's watches receive."""
         kinds = {
             EventType.CREATED: {"exist"},
             EventType.DATA_CHANGED: {"data"},

@@ -1,4 +1,4 @@
-"""A lease goes on while the event loop stands still; not where news waits that the loop has not looked at."""
+"""A lease is renewed while the event loop is blocked, but not while an unread session event is pending."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAIT_S = 60
 
 @pytest.fixture
 def server() -> Iterator[Slow]:
-    """A server on a thread of its own, which has the loop of a test stand still alone."""
+    """A server in its own thread, so that a blocked test loop does not stop it."""
     server, loop, there = Slow(0.0, GRANT_MS), asyncio.new_event_loop(), threading.Event()
 
     async def begin() -> None:
@@ -51,13 +51,13 @@ async def test_a_lease_goes_on_while_the_loop_stands_still(server: Slow) -> None
     later = threading.Event()
     stood_ms = boot_ms()
     session.renewals.keep(since, lambda sent_ms: sent_ms > stood_ms + GRANT_MS and later.set())
-    assert later.wait(WAIT_S), "nothing was answered that was sent a session later"
+    assert later.wait(WAIT_S), "nothing sent a session timeout later was answered"
     assert session.answered_ms > stood_ms + GRANT_MS
     await session.close()
 
 
 async def test_no_lease_goes_on_behind_news(server: Slow) -> None:
-    """After a new state of the session, which the loop has not heard of, no answer renews the lease."""
+    """After a new session state that the loop has not processed, no answer renews the lease."""
     session = server.session()
     await session.open(WAIT_S)
     renewed: list[int] = []
@@ -76,7 +76,7 @@ async def test_no_lease_goes_on_behind_news(server: Slow) -> None:
 def test_what_is_looked_at_too_early_is_not_kept() -> None:
     renewals, renewed = Renewals(), list[int]()
     since = renewals.look(PATH)
-    renewals.news(PATH)  # the node went while the answer that it is there was on its way
+    renewals.news(PATH)  # the node was deleted while the answer was under way
     renewals.keep(since, renewed.append)
     renewals.moved(boot_ms() + 1)
     assert renewed == []

@@ -1,4 +1,4 @@
-"""Watches, as every store fires them: for what, how often, in which order, for whom."""
+"""Watches of every store fire for the right change, once, in order, and in the right session."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ CREATED, DELETED, DATA, CHILDREN = (
 
 
 class Ear:
-    """A watcher that remembers; what it heard is compared after a last change that every watcher hears."""
+    """A watcher that records events; `all` ends with an event that every watcher receives."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -28,7 +28,7 @@ class Ear:
         self.heard.append((event.type, event.path))
 
     async def all(self) -> list[tuple[EventType, str]]:
-        """Everything heard so far: events come in order, so one more event, heard, ends the list."""
+        """All events so far: events are ordered, so one more event ends the list."""
         end = asyncio.Event()
         path, _ = await self.session.create("/end-", sequential=True)
         await self.session.get(path, watch=lambda event: end.set())
@@ -137,7 +137,7 @@ async def test_two_watchers_of_one_node_both_hear(a: Session, ear: Ear) -> None:
 
 
 async def test_a_watcher_that_asks_again_misses_nothing_that_it_then_reads(a: Session, b: Session) -> None:
-    """The use of one-shot watches: read and watch again at each event; the last read is the last state."""
+    """A watcher that reads and watches again at each event ends with the last state."""
     await a.create("/n", b"0")
     seen: list[bytes] = []
     done = asyncio.Event()
@@ -159,7 +159,7 @@ async def test_a_watcher_that_asks_again_misses_nothing_that_it_then_reads(a: Se
 
 
 async def test_watches_fire_before_any_answer_that_sees_the_change(a: Session, b: Session) -> None:
-    """All of many, before the answer to its own session's write, and to a read that finds what another one wrote."""
+    """All of many watches fire before the write's answer, and before another session's read of the change."""
     await a.create("/n")
     for number in range(10):
         heard: list[int] = []

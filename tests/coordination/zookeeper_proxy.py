@@ -1,4 +1,4 @@
-"""Between a client and ZooKeeper: passes their frames on, and breaks the connection where a test says so."""
+"""A proxy between a client and ZooKeeper that passes frames on and breaks the connection on request."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Callable
 from pybroker.coordination.memory import Fate
 
 LENGTH = struct.Struct(">i")
-SRVR = b"srvr"  # what a server is asked beside its sessions: which version it is
+SRVR = b"srvr"  # a request outside sessions for the server's version
 FIRST_XID = 1
-"""Pings and what else a client sends by itself have negative ones; the frame that opens a session has none."""
+"""Pings and a client's other automatic requests have negative xids; the frame that opens a session has none."""
 
 
 class Cut(Exception):
-    """The connection ends here."""
+    """Raised to end the connection."""
 
 
 class ZooKeeperProxy:
-    """One client's way to ZooKeeper; `fate` is asked for each of its requests."""
+    """One client's connection to ZooKeeper; `fate` is called for each of its requests."""
 
     def __init__(self, port: int) -> None:
         self.fate: Callable[[], Fate] = lambda: Fate.ANSWERED
@@ -47,7 +47,7 @@ class ZooKeeperProxy:
         await self._server.wait_closed()
 
     def break_off(self) -> None:
-        """End the connection, and take no other one until `take_on`."""
+        """End the connection, and accept no other until `take_on`."""
         self._there = False
         self._passing.set()
         for writer in self._writers:
@@ -57,7 +57,7 @@ class ZooKeeperProxy:
         self._there = True
 
     def silence(self) -> None:
-        """Pass nothing, either way, until `speak`."""
+        """Pass nothing in either direction until `speak`."""
         self._passing.clear()
 
     def speak(self) -> None:
@@ -113,7 +113,7 @@ class ZooKeeperProxy:
                 self._last = xid
                 self._answered.clear()
             requests.write(frame)
-        await asyncio.Event().wait()  # what is sent behind it stays here
+        await asyncio.Event().wait()  # later requests are not passed on
 
     async def _answer(self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await self._frame(answers))

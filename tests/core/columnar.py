@@ -1,4 +1,4 @@
-"""Columns taken apart again into records, for tests that hold them to the slow truth."""
+"""Turn columns back into records, for tests that compare them with the reference model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = tuple[int, int, int, bytes | None, bytes | None, list[tuple[bytes, bytes |
 
 
 def fields(column: Binary) -> list[bytes | None]:
-    """The values of a column of bytes, by Arrow's rules."""
+    """The values of a bytes column, decoded by Arrow's rules."""
     offsets = np.frombuffer(column.offsets, np.int32).tolist()
     assert len(offsets) == column.length + 1
     assert (offsets[0], offsets[-1]) == (0, len(column.data))

@@ -1,4 +1,4 @@
-"""The logs of these tests lie in memory where the system has a file system there: thousands of them come and go."""
+"""Logs of these tests lie in a memory file system if there is one, as thousands of logs are created and removed."""
 
 import tempfile
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
-    """A log dir with one partition, not opened yet."""
+    """A log dir with one partition that is not open yet."""
     made = Home(tmp_path)
     yield made
     if made.broker is not None:

@@ -1,7 +1,8 @@
-"""Stories about a log, told in a process of their own that a failpoint may kill.
+"""Scripted operations ("stories") on a log, run in a child process that a failpoint may kill.
 
-A story is a list of steps, each a name and its arguments. The process that runs these tests keeps one helper, which
-forks for every story: the child says what each step gave as soon as it is done, and what it said was acknowledged.
+A story is a list of steps, each a name and its arguments. The test process keeps one helper process, which forks a
+child for every story. The child reports the result of each step as soon as the step is done; a reported append counts
+as acknowledged.
 """
 
 import json
@@ -12,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pybroker.core import Broker, build_batch
+from pybroker.core import LogManager, build_batch
 from tests.core.logs import NOW, Home, batch_of
 from tests.core.slow_clean import one_round
 
@@ -33,7 +34,7 @@ class Teller:
 
     def __init__(self, path: Path, config: dict[str, int]) -> None:
         self.home = Home(path, config)
-        self.broker = Broker(flush_idle_ms=1)
+        self.broker = LogManager(flush_idle_ms=1)
         self.count = 0
         self.first_dirty = 0
 
@@ -73,7 +74,7 @@ class Teller:
         return self.home.partition.set_log_start(offset)
 
     def put(self, key: int, value: int) -> tuple[int, int, int]:
-        """One record of the idempotent producer under `key`; a value below 0 deletes it."""
+        """Append one record of the idempotent producer with this key; a value below 0 writes a tombstone."""
         record = (NOW + self.count, b"key-%d" % key, None if value < 0 else b"%d" % value, [])
         data = build_batch([record], producer_id=PRODUCER, producer_epoch=0, base_sequence=self.count)
         self.count += 1
@@ -90,7 +91,7 @@ class Teller:
         return self.home.partition.enforce_retention(NOW)
 
     def checkpoint(self) -> tuple[int, int]:
-        """What a broker writes down, in its order: epochs before the recovery point that may depend on them."""
+        """Write a broker's checkpoints in its order: leader epochs before the recovery point that depends on them."""
         self.home.checkpoint()
         content = f"{self.home.recovery_point} {self.home.log_start}".encode()
         self.broker.write_atomic(str(self.home.path / "checkpoint"), content)
@@ -104,7 +105,7 @@ class Teller:
 
 
 class Told(NamedTuple):
-    """How a story ended: the signal that ended it (0: it came to its end), and (step, result) of all that was done."""
+    """The end of a story: the signal that killed the child (0: none), and (step, result) of every finished step."""
 
     signal: int
     said: list[tuple[str, Any]]
@@ -117,7 +118,7 @@ class Told(NamedTuple):
 
 
 class Stage:
-    """The helper that tells stories."""
+    """The helper process that runs stories."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -146,7 +147,7 @@ class Stage:
 
 
 def tell(path: Path, config: dict[str, int], steps: list[Step], pipe: int) -> None:
-    """In the child: do the steps, say what each gave."""
+    """Perform the steps in the child and report the result of each."""
     try:
         teller = Teller(path, config)
         for name, *args in steps:
@@ -158,7 +159,7 @@ def tell(path: Path, config: dict[str, int], steps: list[Step], pipe: int) -> No
 
 
 def serve() -> None:
-    """The helper's loop: a line a story in, a line with its end out."""
+    """Run the helper's loop: read one story a line, write its end as one line."""
     for line in sys.stdin:
         path, config, steps = json.loads(line)
         ours, theirs = os.pipe()

@@ -1,4 +1,4 @@
-"""A follower by hand: a core and a plane whose turns the test steps, and a leader that the test plays over a socket."""
+"""A follower whose plane is stepped by the test, and its leader, which the test plays over a socket."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Brought = m.FetchResponse.Responses.Partitions
 
 
 def batch(count: int = 1, offset: int = 0, epoch: int = EPOCH, value: bytes = b"v", **how: Any) -> bytes:
-    """Records as the leader of an epoch stamped them."""
+    """Build records as a leader of this epoch would stamp them."""
     made = core.build_batch([(1000 + n, None, value, ()) for n in range(count)], **how)
     return offset.to_bytes(8, "big") + made[8:12] + epoch.to_bytes(4, "big") + made[16:]
 
 
 class Leader:
-    """The leader's end of a follower's connection: what it is asked, and what it answers."""
+    """The leader's end of a follower's connection: receives requests and sends answers."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -36,7 +36,7 @@ class Leader:
         self.correlation = -1
 
     def request(self) -> m.FetchRequest:
-        """The next Fetch."""
+        """Receive the next Fetch."""
         size = struct.unpack(">i", self._exactly(4))[0]
         frame = self._exactly(size)
         header = codec.decode_request_header(frame)
@@ -58,7 +58,7 @@ class Leader:
         self, brought: Mapping[int, bytes | Brought], *, session: int = 0, error: int = 0,
         high_watermark: int = 1 << 40, topic: str = "t", topic_id: bytes = TOPIC_ID,
     ) -> bytes:  # fmt: skip
-        """An answer to the last Fetch that brings this for partitions, with its size."""
+        """Build an answer to the last Fetch that carries these partitions, with its size."""
         parts = [
             Brought(partition_index=index, high_watermark=high_watermark, log_start_offset=0, records=what)
             if isinstance(what, bytes)
@@ -76,7 +76,7 @@ class Leader:
         self.sock.sendall(self.frame(brought or {}, **how))
 
     def quiet(self) -> bool:
-        """Nothing came."""
+        """True if nothing was received."""
         self.sock.setblocking(False)
         try:
             return not self.sock.recv(1, socket.MSG_PEEK)
@@ -93,13 +93,13 @@ class Leader:
 
 
 class Following:
-    """A core with partitions of one topic `t` that follow, and one connection to their leader."""
+    """A core with partitions of one topic `t` that are followers, and one connection to their leader."""
 
     def __init__(
         self, home: Path, partitions: int = 2, *, topic_id: bytes = TOPIC_ID,
         follower_throttle: core.QuotaBucket | None = None, **limits: Any,
     ) -> None:  # fmt: skip
-        self.broker = core.Broker()
+        self.broker = core.LogManager()
         self.plane = core.Plane(self.broker, frame_bytes_max=1 << 20, follower_throttle=follower_throttle)
         self.partitions = [
             self.broker.open(str(home), "t", i, topic_id=topic_id, config={"file.delete.delay.ms": 0})
@@ -116,13 +116,13 @@ class Following:
         here, there = socket.socketpair()
         here.setblocking(False)
         there.settimeout(5)
-        self.fetcher = core.Fetcher(self.plane, here.detach(), **self.limits)
+        self.fetcher = core.LeaderConnection(self.plane, here.detach(), **self.limits)
         self.leader = Leader(there)
         self.step()
         return self.leader
 
     def add(self, *indexes: int, epoch: int = EPOCH) -> m.FetchRequest:
-        """Follow partitions (all without any named); what the leader is asked then."""
+        """Follow these partitions (all if none is named); return the Fetch that the leader receives then."""
         for index in indexes or range(len(self.partitions)):
             self.fetcher.add(self.partitions[index], epoch)
         self.step()
@@ -134,20 +134,20 @@ class Following:
         self.letters += [(kind, key, frame) for kind, key, _, frame in self.plane.take()]
 
     def turn(self, brought: Mapping[int, bytes | Brought] | None = None, **how: Any) -> m.FetchRequest:
-        """The leader answers; what it is asked next."""
+        """Answer as the leader; return the next Fetch."""
         self.leader.answer(brought, **how)
         self.step()
         return self.leader.request()
 
     def events(self) -> list[core.FetcherEvent | None]:
-        """What Python was told of partitions since the last look."""
+        """The fetcher events that Python received since the last call."""
         self.step()
         told = [self.fetcher.read(f) for kind, key, f in self.letters if kind == "fetcher" and key == self.fetcher.key]
         self.letters = [letter for letter in self.letters if letter[0] != "fetcher"]
         return told
 
     def ended(self) -> str | None:
-        """Why the connection ended, empty where nobody says; None: it goes on."""
+        """Why the connection ended, empty if no reason was given; None while it is open."""
         self.step()
         for kind, key, frame in self.letters:
             if kind == "closed" and key == self.fetcher.key:
@@ -164,7 +164,7 @@ class Following:
 
 
 def asked(request: m.FetchRequest) -> dict[int, tuple[int, int, int, int]]:
-    """(leader epoch, offset, last fetched epoch, log start) of each partition that a Fetch names."""
+    """(leader epoch, offset, last fetched epoch, log start) of each partition in a Fetch."""
     return {
         p.partition: (p.current_leader_epoch, p.fetch_offset, p.last_fetched_epoch, p.log_start_offset)
         for topic in request.topics
@@ -177,7 +177,7 @@ def forgotten(request: m.FetchRequest) -> list[int]:
 
 
 def content(partition: core.Partition) -> bytes:
-    """All that a log holds."""
+    """All bytes of a log."""
     data = b""
     offset = partition.log_start_offset
     while offset < partition.log_end_offset:

@@ -1,7 +1,7 @@
-"""Drives a live plane with mutants, forever or for a while: `python -m tests.core.fuzz [SECONDS [SEED]]`.
+"""Drives a live plane with mutated requests, forever or for a while: `python -m tests.core.fuzz [SECONDS [SEED]]`.
 
-What must hold of each: the connection comes to its end, in whole answers; what was executed natively is also a request
-to the codec in Python, and its answer is one; nobody else notices.
+Three things must hold for each connection. It ends, and all its answers are whole. The Python codec accepts each
+request that the plane executed natively, and its answer. No other connection is affected.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from tests.core.mutants import FETCH, PRODUCE, VERSIONS, fetch, joined, produce,
 from tests.core.stage import TOPIC_ID, Client, Stage, batch
 
 REQUESTS = {PRODUCE: m.ProduceRequest, FETCH: m.FetchRequest}
-SESSION_ERRORS = (70, 71, 106)  # told before what the request says in tags is looked at
-TURNS_MAX = 400  # a connection whose client has gone needs no more to end
+SESSION_ERRORS = (70, 71, 106)  # the plane answers these before it reads the request's tags
+TURNS_MAX = 400  # enough for a connection to end after its client has gone
 
 
 class Fuzzer:
-    """One plane, stepped by hand, and whoever attacks it."""
+    """One plane, stepped by hand, and the client that attacks it."""
 
     def __init__(self, home: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.stage = Stage(home)
         self.honest = Client(self.stage)
-        self.native = 0  # mutants that the plane executed itself
+        self.native = 0  # mutants that the plane executed without Python
         self.session = (0, -1)
 
     def request(self) -> tuple[int, int, bytes]:
-        """(api, version, frame): mostly spoiled; a Fetch may go on with the session that an earlier one began."""
+        """(api, version, frame), usually spoiled; a Fetch may use the session that an earlier Fetch began."""
         rng = self.rng
         api = rng.choice([PRODUCE, FETCH])
         version = rng.choice(VERSIONS[api])
@@ -49,7 +49,7 @@ class Fuzzer:
         return api, version, joined(pieces)
 
     def one(self) -> None:
-        """One connection: a request or two, in pieces, and its end."""
+        """Run one connection: send one or two requests in pieces, and wait for its end."""
         rng = self.rng
         api, version, frame = self.request()
         size = len(frame)
@@ -72,7 +72,7 @@ class Fuzzer:
         return stats["Produce"]["requests"] + stats["Fetch"]["requests"]
 
     def exchange(self, sent: bytes) -> tuple[list[bytes], int]:
-        """Send, a few bytes a write, with turns between; the answers, and how many requests went to Python."""
+        """Send a few bytes per write, with turns between; return the answers and the number of requests for Python."""
         client = Client(self.stage)
         self.stage.clients.remove(client)
         with client.sock as sock:
@@ -90,11 +90,11 @@ class Fuzzer:
                 asked += self.answer_letters()
             sock.shutdown(socket.SHUT_WR)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it was closed for what it had said by then
+            pass  # the plane closed the connection because of earlier bytes
         return asked
 
     def hear(self, sock: socket.socket) -> tuple[bytes, int]:
-        """All that comes until the plane closes."""
+        """Receive everything until the plane closes the connection."""
         data, asked = bytearray(), 0
         sock.setblocking(False)
         for _ in range(TURNS_MAX):
@@ -109,7 +109,7 @@ class Fuzzer:
             if not piece:
                 return bytes(data), asked
             data += piece
-        raise AssertionError("a connection whose client has gone does not end")
+        raise AssertionError("the connection does not end though its client has closed it")
 
     def answer_letters(self) -> int:
         asked = 0
@@ -120,12 +120,12 @@ class Fuzzer:
         return asked
 
     def compare(self, api: int, version: int, frame: bytes, answers: list[bytes]) -> None:
-        """What the plane took for a request is one, and what it sent for an answer too."""
+        """Check that the Python codec accepts a request that the plane executed, and its answer."""
         try:
             header = codec.decode_request_header(frame)
             request, end = codec.decode(REQUESTS[api], version, frame, header.body_offset)
         except codec.ProtocolError as problem:
-            text = "utf-8" in problem.message.lower()  # a client id or a name that is none: nobody's, and nothing's
+            text = "utf-8" in problem.message.lower()  # an invalid client id or topic name
             lost = api == FETCH and codec.decode_response(api, version, answers[0])[1].error_code in SESSION_ERRORS
             assert text or lost, f"{problem}: {frame.hex()}"
             return
@@ -138,7 +138,7 @@ class Fuzzer:
                 self.session = (response.session_id, max(request.session_epoch, 0) + 1)
 
     def check_others(self) -> None:
-        """Who behaves is served: a record in, the same out."""
+        """Check that a well-behaved client is still served: the record that it reads is the one that it wrote."""
         records = batch(b"honest")
         self.honest.produce(records, number=5)
         self.stage.step()
@@ -149,18 +149,18 @@ class Fuzzer:
         found = self.honest.receive(FETCH, 12)[1].responses[0].partitions[0]
         assert bytes(found.records)[21:] == records[21:]
         deadline = time.monotonic() + 30
-        while self.stage.plane.stats()[0]["connections"] > 1:  # what reads for them ahead may still hold some
+        while self.stage.plane.stats()[0]["connections"] > 1:  # read-ahead may still hold some
             self.answer_letters()
             self.stage.plane.step(0, 1)
-            assert time.monotonic() < deadline, "connections that are gone are kept"
+            assert time.monotonic() < deadline, "closed connections are kept"
 
 
 def whole(data: bytes) -> list[bytes]:
-    """The answers in a stream, each with all its bytes."""
+    """Split a stream into answers; each must be complete."""
     answers, at = [], 0
     while at < len(data):
         (size,) = struct.unpack_from(">i", data, at)
-        assert size >= 4 and at + 4 + size <= len(data), "an answer that was not sent whole"
+        assert size >= 4 and at + 4 + size <= len(data), "an answer was not sent whole"
         answers.append(data[at + 4 : at + 4 + size])
         at += 4 + size
     return answers

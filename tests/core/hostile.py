@@ -1,10 +1,11 @@
-"""A leader that lies: answers to a follower's Fetch that are wrong in every way, and what must hold all the same.
+"""A lying leader: its answers to a follower's Fetch are wrong in every way, and the follower must stay sound.
 
     python -m tests.core.hostile [SECONDS [SEED]]
 
-An answer is made of what the protocol can say (offsets at the edges of 64 bits, other topics, one partition twice,
-batches that overlap, jump or lie of themselves), and then mostly of bytes that it cannot. Whatever comes, the follower
-asks on, has nothing left to ask for, or has ended the connection with a reason; what it stored can be read.
+An answer is built from values that the protocol can express: offsets at the edges of 64 bits, other topics, a partition
+twice, batches that overlap, jump or have false headers. Most answers are then garbled into bytes that the protocol
+cannot express. After any answer the follower fetches on, has no partition left to fetch, or has ended the connection
+with a reason. What it stored can be read.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ FIELDS = {
     "first time": (27, ">q", EDGES), "largest time": (35, ">q", EDGES), "producer": (43, ">q", EDGES),
     "producer epoch": (51, ">h", SHORTS), "sequence": (53, ">i", COUNTS), "count": (57, ">i", COUNTS),
 }  # fmt: skip
-"""Of a batch: where each stands, and what it is made to say."""
+"""Fields of a batch header: offset, format, and the values that a lying leader writes there."""
 GROWTH_BYTES_MAX = 200 << 20
 
 
 def sealed(data: bytearray) -> bytes:
-    """The batch with the CRC that it ought to have, so that it is looked at further."""
+    """Give the batch its right CRC, so that the follower checks the fields behind it."""
     data[CRC_AT:ATTRIBUTES_AT] = struct.pack(">I", core.crc32c(bytes(data[ATTRIBUTES_AT:])))
     return bytes(data)
 
 
 class Liar:
-    """One follower, and the leader that answers it, from one seed."""
+    """One follower and its lying leader, driven by one seed."""
 
     def __init__(self, home: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -58,10 +59,10 @@ class Liar:
         self.stored = 0
         self.grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    # -- what it says ------------------------------------------------------------------------------------------------
+    # -- what the leader sends ---------------------------------------------------------------------------------------
 
     def records(self, index: int) -> bytes:
-        """Batches that may be sound, and may be anything."""
+        """Build batches that may be valid or not."""
         rng = self.rng
         at = self.following.partitions[index].log_end_offset
         data = b""
@@ -77,7 +78,7 @@ class Liar:
         return data
 
     def spoilt(self, made: bytes) -> bytes:
-        """Fields at their edges, or bytes at random; mostly with the right CRC."""
+        """Set fields to extreme values, or bytes to random ones; usually with the right CRC."""
         rng = self.rng
         data = bytearray(made)
         for _ in range(rng.choice([1, 1, 2])):
@@ -103,7 +104,7 @@ class Liar:
         return part
 
     def frame(self, request: m.FetchRequest) -> bytes:
-        """An answer to the last request, with its size."""
+        """Build an answer to the last request, with its size."""
         rng = self.rng
         kind = m.FetchResponse.Responses
         topics = [
@@ -127,7 +128,7 @@ class Liar:
         return struct.pack(">i", size) + bytes(body)
 
     def garble(self, body: bytearray) -> None:
-        """Bytes that no answer has: counts, lengths and sections of tags that lie."""
+        """Overwrite bytes with counts, lengths and tag sections that are false."""
         rng = self.rng
         for _ in range(rng.choice([1, 1, 3])):
             at = rng.randrange(4, len(body))
@@ -141,10 +142,10 @@ class Liar:
         if rng.random() < 0.2:
             del body[rng.randrange(4, len(body)) :]
 
-    # -- what becomes of it ------------------------------------------------------------------------------------------
+    # -- what the follower does --------------------------------------------------------------------------------------
 
     def one(self) -> None:
-        """A connection, from the first request to its end."""
+        """Run one connection, from the first request to its end."""
         following, rng = self.following, self.rng
         following.leader.sock.close()
         following.connect()
@@ -165,16 +166,16 @@ class Liar:
             request = following.leader.request()
         following.leader.sock.close()
         following.step()
-        assert following.ended() is not None, "a leader that has gone is not noticed"
+        assert following.ended() is not None, "the follower does not notice that its leader disconnected"
         following.letters.clear()
         self.look()
 
     def answer(self, request: m.FetchRequest) -> bool:
-        """Send one, in pieces; False if the leader hangs up in the middle of it."""
+        """Send one answer in pieces; False if the leader hangs up in the middle."""
         rng = self.rng
         data = self.frame(request)
         if rng.random() < 0.02:
-            data *= 2  # nobody asked for the second
+            data *= 2  # the second answer has no request
         cuts = sorted(rng.sample(range(len(data)), min(rng.choice([0, 0, 1, 3]), len(data))))
         for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
             try:
@@ -195,7 +196,7 @@ class Liar:
         self.out[event.kind, event.code] = self.out.get((event.kind, event.code), 0) + 1
 
     def look(self) -> None:
-        """What was stored is read to its last record, and is what the watermarks say."""
+        """Check that the stored log can be read to its last record, and agrees with the watermarks."""
         for partition in self.following.partitions:
             end = partition.log_end_offset
             assert 0 <= partition.log_start_offset <= partition.high_watermark <= end
@@ -211,17 +212,17 @@ class Liar:
 
     def check_memory(self) -> None:
         if os.environ.get("PYBROKER_SANITIZE"):
-            return  # which keeps what was freed for a while
+            return  # AddressSanitizer keeps freed memory for a while
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self.grown) << 10
         assert grown < GROWTH_BYTES_MAX, f"{grown} bytes more than at the start"
 
     def close(self) -> Any:
-        """Close, and see that a restart finds all that was stored."""
+        """Close, and check that a restart finds everything that was stored."""
         following = self.following
         known = [(p.log_start_offset, p.log_end_offset, content(p)) for p in following.partitions]
         home = Path(following.log.directory).parent
         following.close()
-        again = core.Broker()
+        again = core.LogManager()
         for index, (start, end, data) in enumerate(known):
             log = again.open(str(home), "t", index, topic_id=TOPIC_ID, config={}, compacted=True)
             assert (log.log_start_offset, log.log_end_offset, content(log)) == (start, end, data)

@@ -1,10 +1,10 @@
-"""What the tests of the log share: batches of a wanted shape, and one partition's life across stops and crashes."""
+"""Helpers for tests of the log: batches of a given shape, and one partition's life across stops and crashes."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pybroker.core import Broker, LogError, Partition, build_batch
+from pybroker.core import LogError, LogManager, Partition, build_batch
 from tests.core.slow_log import SlowLog
 
 NOW = 1_700_000_000_000
@@ -44,7 +44,7 @@ def batch_of(size: int, **how: object) -> bytes:
 
 
 class Home:
-    """The directory of one partition, and the brokers that open it one after the other."""
+    """The directory of one partition, and the brokers that open it one after another."""
 
     def __init__(
         self, path: Path, config: Mapping[str, int] | None = None, *, topic: str = "t", partition: int = 0
@@ -56,14 +56,14 @@ class Home:
         self.recovery_point = 0
         self.log_start = 0
         self.clean = False
-        self.broker: Broker | None = None
+        self.broker: LogManager | None = None
 
     def open(self, *, epoch_max: int = -1, compacted: bool = False, **broker: int) -> Partition:
-        """Open as a broker would after what happened last."""
-        self.broker = Broker(**broker)
+        """Open the partition as a broker would after the last stop or crash."""
+        self.broker = LogManager(**broker)
         return self.open_in(self.broker, epoch_max=epoch_max, compacted=compacted)
 
-    def open_in(self, broker: Broker, *, epoch_max: int = -1, compacted: bool = False) -> Partition:
+    def open_in(self, broker: LogManager, *, epoch_max: int = -1, compacted: bool = False) -> Partition:
         self.broker = broker
         partition = broker.open(
             str(self.path), self.topic, self.number, topic_id=TOPIC_ID, config=self.config, clean=self.clean,
@@ -81,13 +81,13 @@ class Home:
         return found
 
     def checkpoint(self) -> None:
-        """Note what a broker notes from time to time."""
+        """Write the checkpoints that a broker writes periodically."""
         self.recovery_point = self.partition.recovery_point
         self.log_start = self.partition.log_start_offset
         self.partition.write_checkpoints()
 
     def stop(self) -> None:
-        """A clean stop."""
+        """Stop cleanly."""
         assert self.broker is not None
         partition = self.partition
         self.broker.close()
@@ -96,7 +96,7 @@ class Home:
         self.broker = None
 
     def crash(self) -> None:
-        """Let go without flushing anything. What the process wrote is in the page cache, as after SIGKILL."""
+        """Close without flushing. What the process wrote is in the page cache, as after SIGKILL."""
         assert self.broker is not None
         self.broker.close(clean=False)
         self.clean = False
@@ -117,24 +117,24 @@ class Home:
 
 
 def follow(partition: Partition) -> Partition:
-    """The partition, as a follower of some other broker in the epoch that it is in."""
+    """Make the partition a follower of another broker, in its current epoch."""
     partition.become_follower(2, partition.leader_epoch, max(0, partition.role.partition_epoch))
     return partition
 
 
 def read_all(partition: Partition, max_bytes: int = 1 << 20, *, start: int | None = None) -> bytes:
-    """The bytes of every batch from the log's start, by as many reads as it takes."""
+    """The bytes of every batch from the log's start, in as many reads as needed."""
     out, offset = b"", partition.log_start_offset if start is None else start
     while offset < partition.log_end_offset:
         data = read(partition, offset, max_bytes)
-        assert data, f"nothing at {offset}, the log ends at {partition.log_end_offset}"
+        assert data, f"nothing read at offset {offset}, the log ends at {partition.log_end_offset}"
         out += data
         offset = end_of(data)
     return out
 
 
 def read(partition: Partition, offset: int, max_bytes: int = 1 << 20, **how: bool) -> bytes:
-    """What one read gives; empty if nothing."""
+    """The bytes of one read; empty if none were found."""
     found = partition.read(offset, max_bytes, **how)  # type: ignore[arg-type]
     if found.slice is None:
         return b""
@@ -164,7 +164,7 @@ def code_of(call: object, *args: object, **how: object) -> int:
 
 
 def assert_same(partition: Partition, model: SlowLog) -> None:
-    """Log end, readable bytes, leader epochs and producers' windows are the model's."""
+    """Check that log end, readable bytes, leader epochs and producer windows equal the model's."""
     assert (partition.log_start_offset, partition.log_end_offset) == (model.start, model.end)
     visible = [b for b in model.batches if b.end > model.start]
     assert read_all(partition) == b"".join(b.data for b in visible)
@@ -174,7 +174,7 @@ def assert_same(partition: Partition, model: SlowLog) -> None:
 
 
 def assert_windows(partition: Partition, model: SlowLog) -> None:
-    """Each of a producer's last five batches is recognised, and nothing is appended by asking."""
+    """Check that each producer's last five batches are recognised as duplicates, and that asking appends nothing."""
     known = {p[0]: p[1:3] for p in partition.producers()}
     for pid, window in model.windows().items():
         newest = window[-1].header

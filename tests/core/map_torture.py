@@ -1,8 +1,8 @@
-"""A broker that never rests: it appends, rolls, truncates, compacts and removes, until somebody kills it.
+"""A broker that appends, rolls, truncates, compacts and removes without pause, until it is killed.
 
     python -m tests.core.map_torture DIRECTORY SEED
 
-What a record holds follows from its offset alone, so whoever reads one can tell whether it is right.
+A record's content follows from its offset alone, so a reader can check any record that it reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
-from pybroker.core import Broker, LogError, Partition
+from pybroker.core import LogError, LogManager, Partition
 from pybroker.protocol import records
 from tests.core.logs import NOW, TOPIC_ID
 from tests.core.slow_clean import one_round
@@ -40,11 +40,11 @@ def batch_of(offset: int, count: int, codec: int) -> bytes:
 
 
 class Victim:
-    """One log, and what is done to it."""
+    """One log and the operations on it."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.broker = Broker(flush_idle_ms=1)
+        self.broker = LogManager(flush_idle_ms=1)
         self.log: Partition = self.broker.open(
             str(path), "t", 0, topic_id=TOPIC_ID, config=CONFIG, epoch_max=0, compacted=True
         )
@@ -77,7 +77,7 @@ class Victim:
             self.first_dirty = max(self.first_dirty, self.log.log_start_offset)
 
     def look_up(self) -> None:
-        """At random places, by offset and by time."""
+        """Look up random places, by offset and by time."""
         chance = random.Random(self.chance.random())
         while True:
             with contextlib.suppress(LogError):

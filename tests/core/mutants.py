@@ -1,10 +1,11 @@
-"""Produce and Fetch requests in pieces that know what they are, and what a hostile client would make of them.
+"""Produce and Fetch requests as lists of typed pieces, and ways to spoil them as a hostile client would.
 
     pieces = produce(rng, 9); spoil(pieces, rng); frame = joined(pieces)
 
-A piece is a number of some width, a length or a count, a section of tags, or bytes. Spoiling goes by kind: a length
-becomes one that lies, a varint one that has too many bytes, a section a thousand tags; pieces go, or come twice. So
-every field of every version is reached, which random bytes never do: they fail at the first length.
+A piece is a number of some width, a length or a count, a section of tags, or bytes. How a piece is spoiled depends on
+its kind: a length becomes a false one, a varint gets too many bytes, a tag section gets a thousand tags. Pieces are
+also dropped or repeated. This reaches every field of every version. Random bytes would not: they fail at the first
+length.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ WIDTHS = {"i8": ">b", "i16": ">h", "i32": ">i", "i64": ">q", "len16": ">h", "len
 ATTRIBUTES_AT, CRC_AT, HEADER_BYTES = 21, 17, 61
 HEADER_FIELDS = {0: ">q", 8: ">i", 12: ">i", 16: ">b", 21: ">h", 23: ">i", 27: ">q", 35: ">q", 43: ">q", 51: ">h",
                  53: ">i", 57: ">i"}  # fmt: skip
-"""Of a batch, by where they stand: base offset, length, leader epoch, magic, attributes, last offset delta, base and
+"""Fields of a batch header by offset: base offset, length, leader epoch, magic, attributes, last offset delta, base and
 largest timestamp, producer id and epoch, base sequence, count."""
 
 
@@ -49,7 +50,7 @@ def uvarint(value: int) -> bytes:
 
 
 class Request:
-    """The pieces of one request; `flexible` has compact lengths and sections of tags."""
+    """The pieces of one request; `flexible` uses compact lengths and tag sections."""
 
     def __init__(self, api: int, version: int, correlation: int) -> None:
         self.version = version
@@ -60,7 +61,7 @@ class Request:
         self.tags()
 
     def put(self, *what: object) -> None:
-        """Kinds and values in turn."""
+        """Add pieces, given as kinds and values in turn."""
         for kind, value in zip(what[::2], what[1::2], strict=True):
             self.pieces.append(number(str(kind), int(str(value))))
 
@@ -69,7 +70,7 @@ class Request:
             self.pieces.append(Piece("tags", b"\0"))
 
     def length(self, n: int, short: bool = False) -> None:
-        """Of an array or bytes, or of a string (short); -1 null."""
+        """Add the length of an array or bytes, or of a string (short); -1 is null."""
         if self.flexible:
             self.pieces.append(Piece("uvar", uvarint(n + 1)))
         else:
@@ -89,7 +90,7 @@ class Request:
 def produce(
     rng: random.Random, version: int, name: bytes, topic_id: bytes, correlation: int = 1, *, plain: bool = False
 ) -> list[Piece]:
-    """One or two topics with one to three partitions each. Plain: acks=1 and no producer that counts."""
+    """Build a Produce of one or two topics with one to three partitions each. Plain: acks=1, not idempotent."""
     q = Request(PRODUCE, version, correlation)
     q.text(None)
     q.put("i16", 1 if plain else rng.choice([1, 1, -1, 0]), "i32", 1000)
@@ -129,7 +130,7 @@ def fetch(
     *,
     plain: bool = False,
 ) -> list[Piece]:
-    """As produce; a session (id, epoch) may be begun or gone on with, and forget partitions. Plain: one topic, once."""
+    """Build a Fetch; a session (id, epoch) may begin, go on or forget partitions. Plain: one topic, once."""
     q = Request(FETCH, version, 2)
     if version < 15:
         q.put("i32", -1)
@@ -169,7 +170,7 @@ def fetch(
     return q.pieces
 
 
-# -- what becomes of them --------------------------------------------------------------------------------------------
+# -- ways to spoil a request -----------------------------------------------------------------------------------------
 
 
 def spoil_number(piece: Piece, rng: random.Random) -> Piece:
@@ -189,7 +190,7 @@ def spoil_uvar(piece: Piece, rng: random.Random) -> Piece:
 
 
 def spoil_tags(_: Piece, rng: random.Random) -> Piece:
-    """Tags that no version has: the plane passes over what is in a tag, the codec reads those that it knows."""
+    """Add tags that no version has: the plane skips a tag's content, the codec reads the tags that it knows."""
     some = b"".join(uvarint(t) + uvarint(n) + rng.randbytes(n) for t in (90, 91, 300) for n in [rng.randrange(4)])
     many = b"".join(uvarint(90 + t) + b"\0" for t in range(1000))
     return Piece("tags", rng.choice([
@@ -200,9 +201,8 @@ def spoil_tags(_: Piece, rng: random.Random) -> Piece:
 
 
 def spoil_batch(piece: Piece, rng: random.Random) -> Piece:
-    """A few of its bytes, or fields of its header; mostly with the checksum made right, or nothing behind it would be
-    looked at."""
-    data = bytearray(piece.data or b"\0")  # it may have been cut before
+    """Change some bytes or header fields, usually with the right CRC, as a wrong one ends the checks."""
+    data = bytearray(piece.data or b"\0")  # the request may have been cut before
     for _ in range(rng.randint(1, 3)):
         if rng.random() < 0.4 and len(data) >= HEADER_BYTES:
             at, layout = rng.choice([*HEADER_FIELDS.items()])
@@ -231,14 +231,14 @@ BY_KIND: dict[str, Callable[[Piece, random.Random], Piece]] = {
 
 
 def spoil(pieces: list[Piece], rng: random.Random) -> None:
-    """One to three wrongs, behind the api key and the version."""
+    """Spoil one to three places behind the api key and the version."""
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(2, len(pieces)) if len(pieces) > 2 else 0
         how = rng.random()
         if how < 0.7:
             pieces[at] = BY_KIND.get(pieces[at].kind, spoil_number)(pieces[at], rng)
         elif how < 0.78:
-            del pieces[at:]  # the request is cut
+            del pieces[at:]  # cut the request
         elif how < 0.86:
             del pieces[at : at + rng.randint(1, 3)]
         elif how < 0.94:

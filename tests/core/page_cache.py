@@ -1,4 +1,4 @@
-"""What the page cache has of a file, and how to have it forget."""
+"""Measure how much of a file is in the page cache, and evict a file from it."""
 
 import ctypes
 import os
@@ -13,12 +13,12 @@ FORGET_SECONDS = 5
 
 
 def cached_bytes(path: Path) -> int:
-    """What the page cache has of a file; skips the test where the kernel does not tell."""
+    """The bytes of a file that are in the page cache; skip the test if the kernel cannot report it."""
     return _cachestat(path)[0]
 
 
 def unwritten_bytes(path: Path) -> int:
-    """What of a file the disk was not given yet; skips the test where the kernel does not tell."""
+    """The bytes of a file that are not written to disk yet; skip the test if the kernel cannot report it."""
     return _cachestat(path)[1]
 
 
@@ -31,8 +31,8 @@ def _cachestat(path: Path) -> tuple[int, int]:
 
 
 def chill(*paths: Path) -> None:
-    """Have the kernel forget files, once they are on disk, which it does not while another thread of it holds a page;
-    skips the test where it never does."""
+    """Evict files from the page cache once they are on disk; skip the test if their pages stay.
+    The kernel keeps a page while another thread of it holds the page."""
     for path in paths:
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""What core's nogil functions answer, for tests: Python calls no cursor and checks no client's batch by itself."""
+"""Access to core's nogil functions for tests, as Python cannot call cursors or the checks of a client's batch."""
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -10,15 +10,15 @@ import threading
 from pybroker.core.base cimport cursor as c, reclamation as q
 from pybroker.core.base.atomic cimport peek_i64, poke_i64
 from pybroker.core.batch cimport batch as b, validate as v
-from pybroker.core.partition_handle cimport Partition
 from pybroker.core.partition cimport append as a, partition as p
-from pybroker.core.storage cimport producer_state as s, refused_batches as f
+from pybroker.core.partition_handle cimport Partition
+from pybroker.core.storage.producers cimport producer_state as s, refused_batches as f
 
 OK, SHORT, BAD = c.OK, c.SHORT, c.BAD
 
 
 cdef class Reader:
-    """A cursor over a copy of data that ends where its allocation ends: AddressSanitizer sees a step too far."""
+    """A cursor over a copy of data that ends where its allocation ends: AddressSanitizer sees a read past the end."""
 
     cdef c.cursor_t r
     cdef uint8_t* start
@@ -99,7 +99,7 @@ def write(str what, object value, size_t room):
 
 
 def check(bytes data, *, int64_t size_max=0, bint client=True):
-    """(status, sentence) of batch_check, over a copy that ends where its allocation ends."""
+    """(status, sentence) of batch_check, on a copy that ends where its allocation ends."""
     cdef b.batch_t batch
     cdef uint8_t* p = <uint8_t*>malloc(<size_t>len(data))
     cdef int status
@@ -111,7 +111,7 @@ def check(bytes data, *, int64_t size_max=0, bint client=True):
 
 
 def stamp(bytes data, int64_t base_offset, int32_t leader_epoch, object now_ms=None):
-    """The batch as the log would write it: a stamped header before the records."""
+    """The batch as the log writes it: a stamped header before the records."""
     cdef b.batch_t batch
     cdef uint8_t[b.HEADER_BYTES] header
     assert b.batch_parse(<const uint8_t*><const char*>data, <size_t>len(data), &batch) == OK
@@ -128,7 +128,7 @@ def last_sequence(bytes data):
     return b.batch_last_sequence(&batch)
 
 
-# -- faults for the sanitizers to find, before their silence on everything else is believed --------------------------
+# -- faults that a sanitizer must find, or its silence proves nothing ------------------------------------------------
 
 def step_too_far():
     """Read the byte after an allocation."""
@@ -146,14 +146,14 @@ cdef int64_t raced = 0
 def _race(int me):
     global raced
     with nogil:
-        poke_i64(&here[me], 1)   # relaxed: they meet, and neither comes before the other, however they are scheduled
+        poke_i64(&here[me], 1)   # relaxed: the threads meet, but in no schedule is one access ordered before the other
         while peek_i64(&here[1 - me]) == 0:
             usleep(50)
         raced += 1
 
 
 def race():
-    """Write to one variable from two threads, in no order."""
+    """Write to one variable from two threads without synchronisation."""
     here[0] = here[1] = 0
     threads = [threading.Thread(target=_race, args=(me,)) for me in range(2)]
     for thread in threads:
@@ -163,7 +163,7 @@ def race():
 
 
 def append_together(Partition partition, list batches, int64_t now_ms):
-    """Append batches as one turn of a reactor does; (status, base offset or -1, is it a duplicate) of each."""
+    """Append batches as one turn of a reactor does; return (status, base offset or -1, duplicate) of each."""
     cdef a.checked_t* ready = <a.checked_t*>calloc(len(batches), sizeof(a.checked_t))
     cdef a.checked_t* first = NULL
     cdef a.checked_t** link = &first
@@ -189,7 +189,7 @@ cdef void told(p.watch_t* w) noexcept nogil:
 
 
 cdef class Watch:
-    """A watcher of a partition: how often it was told that its bound is beyond `above`."""
+    """A watcher of a partition that counts notifications of a bound beyond `above`."""
 
     cdef p.watch_t state
     cdef Partition partition
@@ -211,8 +211,8 @@ HIGH_WATERMARK, LAST_STABLE, LOG_END = p.BOUND_HIGH_WATERMARK, p.BOUND_LAST_STAB
 
 
 def look_inside(bytes batch):
-    """What the checks of a client's batch answer, and how many bytes came out of it if it is compressed: -1 where a
-    reactor leaves it to Python. The batch ends where its allocation ends."""
+    """Check a client's batch; return the status and its decompressed size, -1 if the reactor leaves that to Python.
+    The batch ends where its allocation ends."""
     cdef size_t n = <size_t>len(batch)
     cdef uint8_t* copy = <uint8_t*>malloc(n)
     cdef b.batch_t header
@@ -259,7 +259,7 @@ cdef class Quiesce:
 
 
 cdef class Refused:
-    """A table of refused batches beside producers of which none ever wrote one."""
+    """A table of refused batches, next to producers that have no accepted batch."""
 
     cdef f.refusals_t state
     cdef s.sequence_t producers

@@ -1,4 +1,4 @@
-"""Builds and loads probe.pyx, the window of the tests on core's nogil functions; once for each state of its sources."""
+"""Builds and loads probe.pyx, the tests' access to core's nogil functions, once for each state of its sources."""
 
 import fcntl
 import hashlib
@@ -31,7 +31,7 @@ setup(ext_modules=modules, script_args=["-q", "build_ext", "--build-lib", target
 
 
 def load() -> ModuleType:
-    """The probe, built under build/probe if this state of it was not built before."""
+    """Load the probe; build it under build/probe unless this state of its sources was built before."""
     sanitize = os.environ.get("PYBROKER_SANITIZE", "")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     facts = [sanitize.encode(), suffix.encode(), BUILD.encode(), SOURCE.read_bytes()]
@@ -40,10 +40,10 @@ def load() -> ModuleType:
     target.mkdir(parents=True, exist_ok=True)
     library = target / f"probe{suffix}"
     with (target / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # pytest's workers come here at once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # pytest's workers build at the same time
         if not library.exists():
             command = [sys.executable, "-c", BUILD, str(SOURCE.relative_to(ROOT)), str(target), sanitize]
-            # The compiler itself runs without the sanitizer that this process may have been started with.
+            # Run the compiler itself without the sanitizer that this process may be preloaded with.
             env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
             built = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
             assert built.returncode == 0, built.stdout + built.stderr

@@ -1,4 +1,4 @@
-"""Record batches in plain Python, straight from the format's description: the slow truth that core is held against."""
+"""Record batches in plain Python, written from the format's description: the reference model for core."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ CORRUPT, TOO_LARGE, TIMESTAMP, OLD_FORMAT, INVALID = 2, 10, 32, 43, 87
 
 
 class Refused(Exception):
-    """A batch or a record that a broker must not take; its argument is the Kafka code, or "short"."""
+    """A batch or record that a broker must refuse; the argument is Kafka's error code, or "short"."""
 
 
 class Batch(NamedTuple):
-    """A header, its fields in the order of the wire."""
+    """A batch header, its fields in wire order."""
 
     base_offset: int = 0
     batch_length: int = 0
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
 
 def crc32c(data: bytes, initial: int = 0) -> int:
-    """Bit by bit, reflected (RFC 3720 B.4)."""
+    """Compute CRC-32C bit by bit, reflected (RFC 3720 B.4)."""
     c = initial ^ 0xFFFFFFFF
     for byte in data:
         c ^= byte
@@ -46,14 +46,14 @@ def crc32c(data: bytes, initial: int = 0) -> int:
 
 
 def seal(batch: Batch, payload: bytes) -> bytes:
-    """A header and its records, with the length and the CRC that belong to them."""
+    """Pack a header and its records, with the right length and CRC."""
     batch = batch._replace(batch_length=HEADER.size - LENGTH_BYTES + len(payload))
     unsealed = HEADER.pack(*batch) + payload
     return HEADER.pack(*batch._replace(crc=crc32c(unsealed[CRC_FROM:]))) + payload
 
 
 def frame(data: bytes) -> Batch:
-    """The header at the start of data, once its magic and its length allow to read it."""
+    """The header at the start of data, once its magic and length allow reading it."""
     if len(data) < CRC_FROM - 4:
         raise Refused("short")
     if data[16] != 2:
@@ -67,7 +67,7 @@ def frame(data: bytes) -> Batch:
 
 
 def parse(data: bytes, *, check_crc: bool = True) -> Batch:
-    """The batch at the start of data; what a broker asks of any batch, produced, replicated or compacted."""
+    """The batch at the start of data, checked as a broker checks any batch: produced, replicated or compacted."""
     batch = frame(data)
     if check_crc and crc32c(data[CRC_FROM : LENGTH_BYTES + batch.batch_length]) != batch.crc:
         raise Refused(CORRUPT)
@@ -79,7 +79,7 @@ def parse(data: bytes, *, check_crc: bool = True) -> Batch:
 
 
 def check_produced(data: bytes, size_max: int = 0) -> Batch:
-    """What a broker asks of a batch that a client sends, in Kafka's order."""
+    """Check a batch that a client sends, in Kafka's order."""
     if not data:
         raise Refused(INVALID)
     try:
@@ -106,7 +106,7 @@ def check_produced(data: bytes, size_max: int = 0) -> Batch:
 
 
 def varint(n: int, bits: int = 64) -> bytes:
-    """Zigzag."""
+    """Encode as a zigzag varint."""
     n = (n << 1 ^ n >> bits - 1) & (1 << bits) - 1
     out = bytearray()
     while n > 0x7F:
@@ -116,7 +116,7 @@ def varint(n: int, bits: int = 64) -> bytes:
 
 
 def read_varint(data: bytes, at: int, bits: int) -> tuple[int, int]:
-    """(value, where it ends)."""
+    """Return (value, offset behind it)."""
     raw = shift = 0
     while True:
         if at >= len(data):
@@ -179,7 +179,7 @@ def walk(payload: bytes, batch: Batch) -> Iterator[Record]:
 def faults(
     payload: bytes, batch: Batch, need_keys: bool, timestamp_min: int, timestamp_max: int
 ) -> tuple[int, list[tuple[int, int, int]]]:
-    """What check_records answers."""
+    """The expected result of check_records."""
     found, index, last, records = [], 0, -1, walk(payload, batch)
     while True:
         try:
@@ -204,7 +204,7 @@ def _nullable(data: bytes | None) -> bytes:
 
 
 def records(entries: Sequence[tuple[int, bytes | None, bytes | None, Sequence[Header]]], base_timestamp: int) -> bytes:
-    """The records section, uncompressed."""
+    """Build an uncompressed records section."""
     out = b""
     for i, (timestamp, key, value, headers) in enumerate(entries):
         body = b"\0" + varint(timestamp - base_timestamp) + varint(i) + _nullable(key) + _nullable(value)

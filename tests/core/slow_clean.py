@@ -1,4 +1,4 @@
-"""Compaction in plain Python: a log as a list of records. The slow truth that core's rounds are held against."""
+"""Compaction in plain Python: a log as a list of records. The reference model for core's compaction rounds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Kept(NamedTuple):
 
 
 def stored(data: bytes) -> list[Kept]:
-    """Every record of these batches."""
+    """All records of these batches."""
     out = []
     for at, header in iter_batches(data):
         plain = open_batch(data[at : at + header.size], header)
@@ -33,7 +33,7 @@ def stored(data: bytes) -> list[Kept]:
 
 
 def latest(records: list[Kept]) -> dict[bytes | None, bytes]:
-    """What a reader who goes through all of them ends with."""
+    """The last value of each key, as a reader of all records sees it."""
     held: dict[bytes | None, bytes] = {}
     for record in records:
         if record.value is None:
@@ -44,7 +44,7 @@ def latest(records: list[Kept]) -> dict[bytes | None, bytes]:
 
 
 class SlowClean:
-    """The records of a log, and when the time of each batch's tombstones is over."""
+    """The records of a log, and the delete horizon of each batch."""
 
     def __init__(self) -> None:
         self.records: list[Kept] = []
@@ -52,7 +52,7 @@ class SlowClean:
         self.first_dirty = 0
 
     def round(self, end: int, now_ms: int) -> None:
-        """One round over everything below `end`."""
+        """Run one round over everything below `end`."""
         last = {r.key: r.offset for r in self.records if self.first_dirty <= r.offset < end and r.key is not None}
         self.records = [r for r in self.records if r.offset >= end or self._stays(r, last, now_ms)]
         for r in self.records:
@@ -76,7 +76,7 @@ def one_round(
     bytes_per_s: int = 0,
     delete_retention_ms: int = DELETE_RETENTION_MS,
 ) -> Cleaned | None:
-    """A round with real codecs, as far as it may go."""
+    """Run one round with real codecs up to `end` (the log end if None)."""
     return clean(
         partition,
         first_dirty=first_dirty,
@@ -91,7 +91,7 @@ def one_round(
 
 
 def assert_whole(partition: Partition) -> list[Kept]:
-    """Batches in order, reads from every offset, every record where a reader expects it; the records."""
+    """Check that batches are in order and that a read from every offset finds its record; return the records."""
     data, expected = read_all(partition), -1
     for _, header in iter_batches(data):
         assert header.base_offset > expected

@@ -1,4 +1,4 @@
-"""A log in plain Python: batches in a list. The slow truth that core's log and its recovery are held against."""
+"""A log in plain Python: batches in a list. The reference model for core's log and its recovery."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -12,7 +12,7 @@ SEQUENCES = 2**31
 
 
 class Stored(NamedTuple):
-    """A batch as it lies in the log."""
+    """A batch as stored in the log."""
 
     header: Batch
     data: bytes
@@ -28,24 +28,24 @@ class Stored(NamedTuple):
 
 @lru_cache(maxsize=10000)
 def parse(data: bytes) -> Stored:
-    """The batch that begins data; Refused if no whole and sound one does."""
+    """The batch at the start of data; raise Refused unless it is complete and sound."""
     header = slow_batch.parse(data)
     return Stored(header, data[: header.batch_length + 12])
 
 
 def stamp(data: bytes, base: int, epoch: int) -> bytes:
-    """Base offset and leader epoch lie outside the CRC."""
+    """Set base offset and leader epoch, which the CRC does not cover."""
     return base.to_bytes(8, "big") + data[8:12] + epoch.to_bytes(4, "big", signed=True) + data[16:]
 
 
 def stamp_time(data: bytes, now_ms: int) -> bytes:
-    """The batch as one of LogAppendTime."""
+    """The batch as LogAppendTime stores it."""
     header = Batch(*HEADER.unpack_from(data))
     return slow_batch.seal(header._replace(attributes=header.attributes | 8, max_timestamp=now_ms), data[HEADER.size :])
 
 
 def recover(segments: Sequence[tuple[int, bytes]], epoch_max: int) -> list[Stored]:
-    """The batches that a scan of (base offset, bytes of the file) keeps: up to the first that cannot be one of ours."""
+    """The batches that a scan of (base offset, file bytes) keeps, up to the first that cannot belong to the log."""
     kept: list[Stored] = []
     expected, epoch = segments[0][0], -1
     for base, data in segments:
@@ -65,7 +65,7 @@ def recover(segments: Sequence[tuple[int, bytes]], epoch_max: int) -> list[Store
 
 
 class SlowLog:
-    """The batches from `start` on, and everything that can be asked about them, by looking at each."""
+    """The batches from `start` on. Every query looks at each batch."""
 
     def __init__(self, batches: Iterable[Stored] = (), start: int = 0) -> None:
         self.batches = list(batches)
@@ -88,8 +88,7 @@ class SlowLog:
         minimum_one: bool = True,
         bound: int = 1 << 62,
     ) -> bytes:
-        """Whole batches from the one that holds offset, up to the one that holds `bound`; an answer ends where a
-        segment does."""
+        """Whole batches from that with offset to that with `bound`; an answer ends where its segment ends."""
         out, before = b"", 0
         for batch in self.batches:
             before, begins = batch.end, range(before, batch.base + 1)
@@ -105,7 +104,7 @@ class SlowLog:
         return out
 
     def truncate(self, offset: int) -> None:
-        """No batch that reaches offset stays; where that takes the log's start away, it begins anew there, empty."""
+        """Remove each batch that ends behind offset; an end below the log start leaves the log empty at its start."""
         gone = [b for b in self.batches if b.end > offset]
         self.batches = [b for b in self.batches if b.end <= offset]
         self.end = min([self.end, offset, *(b.base for b in gone)])
@@ -116,7 +115,7 @@ class SlowLog:
         self.start = max(self.start, offset)
 
     def drop_segments_before(self, base: int) -> None:
-        """What retention does: whole segments go, and the log starts no earlier than the first that is left."""
+        """Remove whole segments as retention does; the log start moves to the first segment left."""
         self.batches = [b for b in self.batches if b.base >= base]
         self.delete_before(base)
 
@@ -134,7 +133,7 @@ class SlowLog:
         return best and (best.base, best.header.max_timestamp)
 
     def epochs(self) -> list[tuple[int, int]]:
-        """(leader epoch, first offset) as the batches tell them."""
+        """(leader epoch, first offset), from the batches."""
         out: list[tuple[int, int]] = []
         for batch in self.batches:
             if batch.header.partition_leader_epoch > (out[-1][0] if out else -1):
@@ -142,7 +141,7 @@ class SlowLog:
         return out
 
     def windows(self) -> dict[int, list[Stored]]:
-        """The last five batches of each producer, of its newest epoch."""
+        """The last five batches of each producer in its newest epoch."""
         out: dict[int, list[Stored]] = {}
         for batch in self.batches:
             if batch.header.producer_id >= 0:

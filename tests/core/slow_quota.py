@@ -1,4 +1,4 @@
-"""The arithmetic of quotas read aloud: a list of samples, as Kafka has them, and the pace of who had to wait."""
+"""Quotas in plain Python: a list of samples, as in Kafka, and the pace of a client that had to wait."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ class Sample:
 
 
 class SlowBucket:
-    """As QuotaBucket; samples and the rate of them are those of Kafka 3.9's SampledStat and Rate."""
+    """A model of QuotaBucket; samples and rate follow SampledStat and Rate of Kafka 3.9."""
 
-    def __init__(self, limit: float, most_ms: int) -> None:
+    def __init__(self, limit: float, most_ms: int, paced: bool = True) -> None:
+        self.paced = paced
         self.limit = limit
         self.most_ms = most_ms
-        self.samples: list[Sample] = []  # the oldest first
+        self.samples: list[Sample] = []  # oldest first
         self.held_until = -1
-        self.paid = 0.0  # up to when what was done is paid for, at the limit
+        self.paid = 0.0  # time until which past use is paid for, at the limit
 
     def _rate(self, now: int) -> tuple[int, int]:
-        """(the sum, the time that it is of)."""
+        """Return (the sum of the samples, the ms that they cover)."""
         counted = [sample for sample in self.samples if now - sample.last < SAMPLES * WINDOW_MS]
         elapsed = now - min((sample.start for sample in counted), default=now)
         return sum(sample.value for sample in counted), max(elapsed, (SAMPLES - 1) * WINDOW_MS)
 
     def _over(self, now: int) -> float:
-        """How long until the rate is the limit again."""
+        """The ms until the rate is back at the limit."""
         total, elapsed_ms = self._rate(now)
         return total * 1000 / self.limit - elapsed_ms
 
@@ -71,7 +72,7 @@ class SlowBucket:
             self.paid = min(max(self.paid, now + wait), now + debt)
         throttle_ms = self._told(wait)
         if throttle_ms > 0:
-            self.held_until = max(self.held_until, now + throttle_ms + WINDOW_MS)
+            self.held_until = max(self.held_until, now + throttle_ms + WINDOW_MS) if self.paced else -1
         return throttle_ms, refused
 
     def record(self, n: int, now: int) -> int:
@@ -81,6 +82,6 @@ class SlowBucket:
         return self._record(n, now, True)
 
     def wait(self, now: int) -> int:
-        """Whoever asks is as one who tries."""
+        """The ms that a client must wait, measured by recording 0."""
         wait, refused = self._record(0, now, True)
         return wait if refused else 0

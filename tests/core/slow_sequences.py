@@ -1,4 +1,4 @@
-"""The rules of sequences in plain Python, with refusals: the slow truth that core's appends are held against."""
+"""Sequence rules in plain Python, with refused batches: the reference model for core's appends."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH = 45, 47
 
 
 class Sent(NamedTuple):
-    """The part of a batch that the rules look at."""
+    """The fields of a batch that the sequence rules use."""
 
     pid: int
     epoch: int
@@ -18,7 +18,7 @@ class Sent(NamedTuple):
 
 
 class SlowSequences:
-    """The producers of one partition: the last batches of each, and the first that was refused."""
+    """The producers of one partition: the last batches of each, and its first refused batch."""
 
     def __init__(self) -> None:
         self.windows: dict[int, list[Sent]] = {}
@@ -29,7 +29,7 @@ class SlowSequences:
         return (window[-1].first + window[-1].count) % SEQUENCES if window else 0
 
     def rule(self, sent: Sent) -> int:
-        """0, DUPLICATE or a Kafka code, as the accepted batches alone have it."""
+        """Return 0, DUPLICATE or Kafka's error code, judged by the accepted batches alone."""
         window = self.windows.get(sent.pid)
         if window is None:
             return 0
@@ -42,17 +42,17 @@ class SlowSequences:
         return 0 if sent.first == self.next_of(sent.pid) else OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def _is_behind(self, sent: Sent, before: Sent) -> bool:
-        """In the same epoch; sequences run in a circle, of which half lies ahead."""
+        """True if `sent` is after `before` in the same epoch; sequences wrap around, so after is half the circle."""
         return sent.epoch == before.epoch and 0 < (sent.first - before.first) % SEQUENCES <= SEQUENCES // 2
 
     def append(self, sent: Sent, failure: int = 0) -> int:
-        """Return the status of a batch whose append would fail so: 0 where it is accepted."""
+        """Return the status of a batch whose append would fail with `failure` (0: would succeed)."""
         status = self.rule(sent)
         if status in (DUPLICATE, INVALID_PRODUCER_EPOCH):
             return status
         before, error = self.refused.get(sent.pid, (None, 0))
         if before is not None and self.rule(before) != 0:
-            before = None  # another one is due by now
+            before = None  # another batch is expected by now
         if before is not None and self._is_behind(sent, before):
             return error
         if status:

@@ -1,10 +1,12 @@
-"""The native plane by hand: a broker's core and a plane whose turns a test steps, and raw clients of it."""
+"""A broker's core and a native plane whose turns the test steps by hand, and raw clients of it."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,10 @@ PRODUCE, FETCH, METADATA = 0, 1, 3
 TOPIC_ID = bytes(range(16))
 FRAME_MAX = 1 << 20
 STUCK_MS = 60_000
+"""Sleep of a file call that the test ends with `disarm()`."""
+PATIENCE_S = 30.0
 REMEMBERED = 16
-"""The last batches of a log, which a read finds without a look at the file."""
-"""How long a file call sleeps that is over when the test says so, by `disarm()`."""
+"""The number of a log's last batches that a read finds without looking into the file."""
 
 
 def batch(*values: bytes, **how: Any) -> bytes:
@@ -27,7 +30,7 @@ def batch(*values: bytes, **how: Any) -> bytes:
 
 
 class Client:
-    """One end of a socket pair whose other end the plane owns; with `address`, of a connection from there."""
+    """One end of a socket pair whose other end the plane owns; `address` is the client's address."""
 
     def __init__(
         self, stage: Stage, address: str | None = None, *, listener: int = 0, judged: bool = False
@@ -40,7 +43,7 @@ class Client:
                 self.sock = socket.create_connection(server.getsockname(), source_address=(address, 0))
                 other, _ = server.accept()
         other.setblocking(False)
-        self.sock.settimeout(5)
+        self.sock.settimeout(PATIENCE_S)
         self.id = stage.plane.adopt(other.detach(), listener=listener, judged=judged)
         stage.clients.append(self)
         stage.step()
@@ -73,7 +76,7 @@ class Client:
         self, session: tuple[int, int], offsets: dict[int, int], *, version: int = 12, forget: Sequence[int] = (),
         max_wait_ms: int = 0, max_bytes: int = 1 << 24, number: int = 2, last_epoch: int = -1,
     ) -> None:  # fmt: skip
-        """Fetch partitions of `t` from these offsets as (session id, epoch)."""
+        """Fetch partitions of `t` from these offsets in the session (id, epoch)."""
         kind = m.FetchRequest
         parts = [kind.Topics.Partitions(partition=i, fetch_offset=o, partition_max_bytes=1 << 20,
                                         last_fetched_epoch=last_epoch)
@@ -91,7 +94,7 @@ class Client:
         return codec.decode_response(api, version, self._exactly(size))
 
     def receive_while(self, api: int, version: int, step: Callable[[], object]) -> Any:
-        """The next answer, however long, from a plane that is stepped while it comes."""
+        """Receive the next answer of any length while `step` steps the plane."""
         data = bytearray()
         self.sock.setblocking(False)
         while len(data) < 4 or len(data) - 4 < struct.unpack_from(">i", data)[0]:
@@ -100,7 +103,7 @@ class Client:
                 piece = self.sock.recv(1 << 16)
                 assert piece, "the plane closed the connection"
                 data += piece
-        self.sock.settimeout(5)
+        self.sock.settimeout(PATIENCE_S)
         return codec.decode_response(api, version, bytes(data[4:]))[1]
 
     def _exactly(self, n: int) -> bytes:
@@ -112,21 +115,33 @@ class Client:
         return data
 
     def quiet(self) -> bool:
-        """Nothing came."""
+        """True if nothing was received."""
         self.sock.setblocking(False)
         try:
             return not self.sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return True
         finally:
-            self.sock.settimeout(5)
+            self.sock.settimeout(PATIENCE_S)
+
+
+def step_until(stage: Stage, probe: Callable[[], object], wait_ms: int = 20) -> int:
+    """Step until the probe is true; return the number of turns. Each turn waits wait_ms at most."""
+    deadline = time.monotonic() + PATIENCE_S
+    for turns in itertools.count():
+        if probe():
+            return turns
+        assert time.monotonic() < deadline, f"the probe was not true within {PATIENCE_S} s"
+        for reactor in range(stage.reactors):
+            stage.plane.step(reactor, wait_ms)
+    raise AssertionError
 
 
 class Stage:
-    """A broker's core with one topic `t` (of two partitions) and a plane that is stepped by hand."""
+    """A broker's core with one topic `t` (two partitions) and a plane that is stepped by hand."""
 
     def __init__(self, home: Path, reactors: int = 1, partitions: int = 2, **limits: int) -> None:
-        self.broker = core.Broker()
+        self.broker = core.LogManager()
         self.plane = core.Plane(self.broker, reactors=reactors, **{"frame_bytes_max": FRAME_MAX, **limits})
         self.reactors = reactors
         self.partitions = []

@@ -1,4 +1,4 @@
-"""What send() does with a record, without a broker: which batch it goes to, what it says, and what outcomes cost."""
+"""The client's record appender without a broker: batch choice, batch content, limits, and outcomes of records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pybroker.core import (
 
 
 class Setup:
-    """An appender of one topic, and how often it woke the sender."""
+    """An appender of one topic that counts its wake-ups of the sender."""
 
     def __init__(self, partitions: int = 1, **limits: int) -> None:
         self.wakes = 0
@@ -43,7 +43,7 @@ def ended(batch: PendingBatch | None, *outcome: Any) -> None:
 
 
 def test_a_batch_is_what_build_batch_makes() -> None:
-    """Text, null, headers and times are written as the builder of whole batches writes them."""
+    """A batch has the bytes of build_batch for text, null, headers and timestamps."""
     s = Setup()
     rows = [
         (1000, None, b"v", []),
@@ -65,7 +65,7 @@ def test_a_batch_is_what_build_batch_makes() -> None:
 
 
 def test_a_full_batch_is_ready_and_another_begins() -> None:
-    """The sender is woken by the first record and by each batch that is full, not in between."""
+    """The sender is woken by the first record and by each full batch, not in between."""
     s = Setup(batch_size=500)
     for _ in range(10):
         assert isinstance(s.append(b"x" * 100), Delivery)
@@ -76,7 +76,7 @@ def test_a_full_batch_is_ready_and_another_begins() -> None:
 
 
 def test_limits() -> None:
-    """A record of record_size_max bytes passes, one more does not; so it is with the memory, until some is free."""
+    """A record of record_size_max bytes passes, and one byte more does not; so it is with the memory limit."""
     s = Setup(record_size_max=1009, memory=2018)
     assert isinstance(s.append(b"x" * 1000), Delivery) and s.appender.used == 1009
     assert s.append(b"x" * 1001) == 1010
@@ -88,7 +88,7 @@ def test_limits() -> None:
 
 
 def test_who_has_no_place() -> None:
-    """Topics and partitions that are not known, and records without a key while no partition is chosen."""
+    """Unknown topics and partitions are refused, and so are records without a key while no partition is chosen."""
     s = Setup(partitions=2, batch_size=300)
     assert s.appender.append("u", b"", None, None, 0, None) == NO_TOPIC
     assert s.append(partition=2) == NO_TOPIC
@@ -99,7 +99,7 @@ def test_who_has_no_place() -> None:
     s.appender.choose("t", 1)
     while isinstance(s.append(b"x" * 50, partition=None), Delivery):
         pass
-    assert len(s.queues[1].ready) == 1 and s.queues[1].open is None  # the batch is full: another choice is due
+    assert len(s.queues[1].ready) == 1 and s.queues[1].open is None  # the batch is full: a new partition must be chosen
     s.appender.forget()
     assert s.append() == NO_TOPIC
 
@@ -113,7 +113,7 @@ def test_what_is_no_record(fields: dict[str, Any]) -> None:
 
 
 def test_outcomes() -> None:
-    """Each record has its offset, or its batch's error; the broker's time wins; the first outcome stands."""
+    """Each record gets its offset or its batch's error; the broker's timestamp wins; only the first outcome counts."""
     s = Setup()
     first, second = s.append(), s.append()
     batch = s.queues[0].open
@@ -121,7 +121,7 @@ def test_outcomes() -> None:
         first.result(0)
     called: list[Delivery] = []
     second.add_done_callback(called.append)
-    second.add_done_callback(lambda delivery: 1 // 0)  # logged, and no harm
+    second.add_done_callback(lambda delivery: 1 // 0)  # logged, and otherwise ignored
     ended(batch, 40, -1, None)
     assert batch is not None and not batch.end(50, -1, ValueError())
     assert (first.result(), second.result()) == (RecordMetadata("t", 0, 40, 1000), RecordMetadata("t", 0, 41, 1000))
@@ -139,7 +139,7 @@ def test_outcomes() -> None:
 
 
 def test_waiting_on_another_thread() -> None:
-    """Who waits is woken by the outcome."""
+    """A thread that waits for a delivery is woken by its outcome."""
     s = Setup()
     delivery = s.append()
     results: list[RecordMetadata] = []
@@ -151,7 +151,7 @@ def test_waiting_on_another_thread() -> None:
 
 
 def test_many_threads_at_once() -> None:
-    """Nothing is lost or counted twice, whoever appends, closes and ends batches at the same time."""
+    """No record is lost or counted twice while threads append, close and end batches at the same time."""
     s, each = Setup(partitions=3, batch_size=400, memory=1 << 40), 4000
 
     def work() -> None:

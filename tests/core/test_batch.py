@@ -1,4 +1,4 @@
-"""Record batch headers: parsed and checked as the slow truth does it, whatever bytes come; stamped without harm."""
+"""Record batch headers are parsed and checked as in the reference model, for any bytes, and stamped without damage."""
 
 import gzip
 import itertools
@@ -30,7 +30,7 @@ COMMIT = bytes.fromhex(
 )
 PAYLOAD = TWO_RECORDS[61:]
 
-# Every field with what may be special about it, and with anything.
+# Boundary values of each field width, for every field.
 ODD = {bits: sorted({-(2 ** (bits - 1)), -2, -1, 0, 1, 2, 7, 2 ** (bits - 1) - 1}) for bits in (16, 32, 64)}
 
 
@@ -41,7 +41,7 @@ def odd(bits: int) -> st.SearchStrategy[int]:
 batches = st.builds(
     Batch,
     base_offset=st.just(0) | odd(64),
-    batch_length=st.just(0),  # seal knows better
+    batch_length=st.just(0),  # seal sets it
     magic=st.just(2),
     crc=st.just(0),
     partition_leader_epoch=odd(32),
@@ -65,7 +65,7 @@ def code_of(error: pytest.ExceptionInfo[LogError]) -> int:
 
 
 def assert_as_slow(data: bytes, size_max: int = 0) -> None:
-    """Both sides give one answer to data, as a batch of anybody's and as one that a client sends."""
+    """Check that core and the reference model judge data alike, as any batch and as a client's batch."""
     for client, check in ((True, slow_batch.check_produced), (False, lambda data, _: slow_batch.parse(data))):
         try:
             check(data, size_max if client else 0)
@@ -118,7 +118,7 @@ def test_a_batch_of_any_fields_is_judged_as_the_slow_truth_judges_it(batch: Batc
 @given(st.binary(max_size=120), st.booleans(), st.integers(-30, 200))
 @example(b"", False, 0)
 def test_any_bytes_are_judged_as_the_slow_truth_judges_them(noise: bytes, framed: bool, length: int) -> None:
-    if framed:  # or else hardly any would reach the checks behind length and magic
+    if framed:  # else hardly any input would reach the checks behind length and magic
         noise = noise[:8] + struct.pack(">i", length) + noise[12:16] + b"\2" + noise[17:]
     assert_as_slow(noise)
 
@@ -227,7 +227,7 @@ CODECS = {
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_as_small_as_they_get_fit_in_what_a_codec_makes_of_them(codec: int) -> None:
-    # The bound on counts must let the most compressible batch through, and stops one that claims 100 times as much.
+    # The bound on counts must allow the most compressible batch, and refuse one that claims 100 times as many.
     empty = b"\x0c" + bytes(3) + b"\1\1\0"
     block = CODECS[codec](empty * 100_000)
     honest = Batch(attributes=codec, count=100_000, last_offset_delta=99_999)
@@ -277,7 +277,7 @@ def test_check_batch_reads_at_a_position() -> None:
 
 
 def test_large_batches_are_checked_the_same() -> None:
-    # Past this size the GIL is released meanwhile.
+    # Above this size the check releases the GIL.
     data = bytearray(build_batch([(0, None, random.Random(1).randbytes(200_000), [])]))
     assert check_batch(data).size == len(data)
     data[-5] ^= 1

@@ -1,4 +1,4 @@
-"""Batches built record by record: what the slow truth builds, byte for byte, sealed once and stamped often."""
+"""Batches built record by record equal the reference model's; a batch is sealed once and stamped often."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sections = st.lists(entries, min_size=1, max_size=12)
 
 @given(sections)
 def test_what_is_appended_is_the_slow_truth_s_batch(records: list) -> None:
-    """One append a record, sealed: the bytes that the slow truth has for the same records."""
+    """A batch built with one append per record has the bytes of the reference model."""
     builder = BatchBuilder()
     assert (builder.count, builder.size) == (0, slow.HEADER_BYTES)
     for record in records:
@@ -38,7 +38,7 @@ def test_what_is_appended_is_the_slow_truth_s_batch(records: list) -> None:
 
 @given(sections, st.integers(1, 4))
 def test_sealing_compresses_the_records_section(records: list, codec: int) -> None:
-    """The codec that the attributes name is applied to all that follows the header."""
+    """Sealing compresses everything behind the header with the codec in the attributes."""
     builder = BatchBuilder()
     for record in records:
         builder.append(*record)
@@ -50,7 +50,7 @@ def test_sealing_compresses_the_records_section(records: list, codec: int) -> No
 @with_each("noise", [0.0, 0.5, 1.0])
 @with_each("level", [None, -3, 9])
 def test_lz4_is_written_straight_into_the_batch(level: int | None, noise: float, size: int) -> None:
-    """What is sealed by core's own compressor is, to the byte, what the package makes of the records; so twice."""
+    """A batch sealed by core's own compressor has the bytes of the LZ4 package, also on the second use."""
     value = (Random(size).randbytes(int(size * noise)) + b"a row, " * size)[:size]
     builder, packed = BatchBuilder(), compressor(LZ4, level)
     assert type(packed) is Lz4Compressor
@@ -63,7 +63,7 @@ def test_lz4_is_written_straight_into_the_batch(level: int | None, noise: float,
 
 
 def test_without_a_library_of_lz4_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package's own function serves."""
+    """The LZ4 package's function compresses if no liblz4 is found."""
 
     def none_found(level: int) -> None:
         raise ValueError("there is no liblz4")
@@ -75,7 +75,7 @@ def test_without_a_library_of_lz4_s_own(monkeypatch: pytest.MonkeyPatch) -> None
 
 @given(sections, st.lists(st.tuples(st.integers(-1, 2**62), st.integers(-1, 2**15 - 1), st.integers(-1, 2**31 - 1))))
 def test_a_batch_is_stamped_as_often_as_it_is_sent(records: list, stamps: list[tuple[int, int, int]]) -> None:
-    """Producer, epoch and sequence change under a right CRC, and nothing else does."""
+    """A stamp changes producer id, epoch, sequence and CRC, and nothing else."""
     builder = BatchBuilder()
     for record in records:
         builder.append(*record)
@@ -89,7 +89,7 @@ def test_a_batch_is_stamped_as_often_as_it_is_sent(records: list, stamps: list[t
 
 @given(sections, st.integers(1, 600))
 def test_a_batch_is_full_at_its_size(records: list, batch_size: int) -> None:
-    """A record that would pass batch_size is not added, unless it is the first: then no batch is small enough."""
+    """A record that would exceed batch_size is refused, unless it is the batch's first."""
     builder = BatchBuilder(batch_size=batch_size)
     kept: list = []
     for record in records:
@@ -103,7 +103,7 @@ def test_a_batch_is_full_at_its_size(records: list, batch_size: int) -> None:
 
 
 def test_a_builder_is_used_again_and_its_batches_live_by_themselves() -> None:
-    """Sealing gives the memory away: a second batch does not touch the first, nor does the builder's end."""
+    """Sealing hands the builder's memory to the batch, so neither the next batch nor the builder's end changes it."""
     builder = BatchBuilder(bytes_hint=1 << 16)
     made = []
     for value in (b"first", b"second"):
@@ -115,7 +115,7 @@ def test_a_builder_is_used_again_and_its_batches_live_by_themselves() -> None:
 
 
 def test_what_cannot_be_built_is_refused() -> None:
-    """Wrong types, a codec without its compressor, no records: said at once, and the builder stays usable."""
+    """Wrong types, a codec without a compressor, and an empty batch raise at once; the builder stays usable."""
     builder = BatchBuilder()
     with pytest.raises(ValueError, match="at least one record"):
         builder.seal()

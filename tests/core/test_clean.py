@@ -1,4 +1,4 @@
-"""Compaction of a log: which records stay, where, and what readers, producers and restarts see of it."""
+"""Compaction of a log: which records stay, at which offsets, and what readers, producers and restarts see."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import errno
 import random
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,16 @@ from pybroker.core import LogError, Partition, build_batch, check_batch, iter_ba
 from pybroker.protocol.compression import compress
 from tests.core.logs import CORRUPT_MESSAGE, NOW, Home, code_of, follow, read, read_all
 from tests.core.slow_clean import DELETE_RETENTION_MS, HORIZON, Kept, SlowClean, assert_whole, latest, one_round
+from tests.harness import until
 
 COMPACT = 2
-SYNCS = 20  # of directories, and more than a round over the few segments here makes
+SYNCS = 20  # directory syncs; more than one round over these few segments makes
 CONFIG = {"cleanup.policy": COMPACT, "segment.bytes": 600, "index.interval.bytes": 100}
 Pair = tuple[bytes | None, bytes | None]
 
 
 def pairs(*records: Pair, codec: int = 0, at: int = NOW, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
-    """A batch of keys and values."""
+    """Build a batch of these keys and values."""
     pid, epoch, sequence = producer
     return build_batch(
         [(at, key, value, []) for key, value in records],
@@ -47,12 +47,12 @@ def opened(path: Path, **config: int) -> tuple[Home, Partition]:
 
 
 def seal(partition: Partition) -> None:
-    """Leave nothing but an empty active segment uncleanable."""
+    """Roll and flush, so that everything but the empty active segment can be compacted."""
     partition.roll()
     partition.flush()
 
 
-# -- against the model -------------------------------------------------------------------------------------------------
+# -- compared with the model -------------------------------------------------------------------------------------------
 
 
 class Story:
@@ -104,7 +104,7 @@ class Story:
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("codecs", [[0], [0, 1, 2, 3, 4]], ids=["plain", "compressed"])
 def test_a_compacted_log_is_the_models(tmp_path: Path, codecs: list[int], seed: int) -> None:
-    """Whatever is appended, whenever rounds run, however small the table: the same records, at the same offsets."""
+    """A log and its model keep the same records and offsets, for any appends, rounds and size of the key table."""
     story = Story(tmp_path, seed, codecs)
     for _ in range(60):
         for _ in range(story.random.randrange(8)):
@@ -114,11 +114,11 @@ def test_a_compacted_log_is_the_models(tmp_path: Path, codecs: list[int], seed: 
     story.home.crash()
 
 
-# -- which records stay ------------------------------------------------------------------------------------------------
+# -- records that stay -------------------------------------------------------------------------------------------------
 
 
 def test_the_active_segment_is_never_touched(tmp_path: Path) -> None:
-    """Nor what it supersedes: only a round that has seen the later record drops the earlier one."""
+    """A record in the active segment supersedes nothing until a round covers it."""
     home, partition = opened(tmp_path)
     put(partition, (b"a", b"1"))
     seal(partition)
@@ -132,7 +132,7 @@ def test_the_active_segment_is_never_touched(tmp_path: Path) -> None:
 
 
 def test_a_tombstone_stays_for_its_time(tmp_path: Path) -> None:
-    """The round that first keeps it begins its time, which its batch tells (KIP-534); the round after it drops it."""
+    """A tombstone stays for delete.retention.ms after the first round, which writes the delete horizon (KIP-534)."""
     home, partition = opened(tmp_path)
     put(partition, (b"a", b"1"), (b"b", b"1"))
     put(partition, (b"a", None), (b"c", b"1"), at=NOW + 5)
@@ -152,7 +152,7 @@ def test_a_tombstone_stays_for_its_time(tmp_path: Path) -> None:
 
 
 def test_a_tombstone_may_stay_for_ever(tmp_path: Path) -> None:
-    """With the longest delete.retention.ms its time ends where 64 bits do, and not before it began."""
+    """With the largest delete.retention.ms, a tombstone's horizon is the largest 64-bit time and does not wrap."""
     home, partition = opened(tmp_path)
     put(partition, (b"a", b"1"))
     put(partition, (b"a", None), at=NOW + 5)
@@ -167,7 +167,7 @@ def test_a_tombstone_may_stay_for_ever(tmp_path: Path) -> None:
 
 
 def test_a_producers_last_batch_stays_as_a_header(tmp_path: Path) -> None:
-    """So that its sequence goes on after a restart that finds no snapshot; others that are emptied go."""
+    """A producer's last batch stays as an empty header, so that its sequence survives a restart without a snapshot."""
     home, partition = opened(tmp_path, segment_bytes=1 << 20)
     for sequence in range(3):
         put(partition, (b"a", b"1"), producer=(7, 2, sequence))  # type: ignore[arg-type]
@@ -193,7 +193,7 @@ def test_a_producers_last_batch_stays_as_a_header(tmp_path: Path) -> None:
 
 
 def test_transactional_records_supersede_nothing(tmp_path: Path) -> None:
-    """Whether they were committed is not known here: what they would replace stays, and so do their tombstones."""
+    """Transactional records supersede nothing, as they may be uncommitted; their tombstones stay."""
     home, partition = opened(tmp_path)
     put(partition, (b"a", b"1"), (b"b", b"1"))
     transactional = bytearray(pairs((b"a", None), (b"b", b"2"), producer=(7, 0, 0)))
@@ -214,11 +214,11 @@ def test_transactional_records_supersede_nothing(tmp_path: Path) -> None:
     home.crash()
 
 
-# -- how they lie ------------------------------------------------------------------------------------------------------
+# -- layout of segments ------------------------------------------------------------------------------------------------
 
 
 def test_small_segments_become_larger_ones(tmp_path: Path) -> None:
-    """Neighbours that fit segment.bytes together are one file afterwards; none is larger, and indexes are right."""
+    """Neighbour segments that fit segment.bytes together are merged; none becomes larger, and indexes are right."""
     home, partition = opened(tmp_path, segment_bytes=400)
     for i in range(120):
         put(partition, (b"key-%d" % (i % 40), b"%03d" % i))
@@ -239,7 +239,7 @@ def test_small_segments_become_larger_ones(tmp_path: Path) -> None:
 
 
 def test_time_lookups_find_what_is_left(tmp_path: Path) -> None:
-    """By time, and the largest time: as a log would answer that never held the rest."""
+    """Look-ups by time, and of the largest time, find only records that are left."""
     home, partition = opened(tmp_path)
     for i in range(60):
         put(partition, (b"key-%d" % (i * 7 % 13), b"v"), at=NOW + i)
@@ -255,7 +255,7 @@ def test_time_lookups_find_what_is_left(tmp_path: Path) -> None:
 
 
 def test_a_small_table_takes_several_rounds(tmp_path: Path) -> None:
-    """Each goes as far as its keys fit, and further than the one before."""
+    """A round ends when its key table is full, and each round gets further than the one before."""
     home, partition = opened(tmp_path)
     for i in range(200):
         put(partition, (b"key-%d" % (i % 50), b"%d" % i))
@@ -271,11 +271,11 @@ def test_a_small_table_takes_several_rounds(tmp_path: Path) -> None:
     home.crash()
 
 
-# -- what goes on meanwhile --------------------------------------------------------------------------------------------
+# -- operations during a round -----------------------------------------------------------------------------------------
 
 
 def test_a_slice_outlives_the_round(tmp_path: Path) -> None:
-    """Who holds bytes of the old segment goes on reading them."""
+    """A slice of a replaced segment can still be read."""
     home, partition = opened(tmp_path)
     for i in range(20):
         put(partition, (b"a", b"%d" % i))
@@ -291,7 +291,7 @@ def test_a_slice_outlives_the_round(tmp_path: Path) -> None:
 
 
 def test_a_round_ends_when_the_broker_stops_or_segments_go(tmp_path: Path) -> None:
-    """It says that it did not come to its end; the log is as sound as ever, and the next round does the work."""
+    """A round that is interrupted returns None; the log stays sound, and a later round does the work."""
     home, partition = opened(tmp_path, retention_bytes=0, cleanup_policy=3)
     assert home.broker is not None
     stop_cleaning = home.broker.stop_cleaning
@@ -300,7 +300,7 @@ def test_a_round_ends_when_the_broker_stops_or_segments_go(tmp_path: Path) -> No
     def in_the_background() -> None:
         while True:
             with contextlib.suppress(BlockingIOError):
-                results.append(one_round(partition, bytes_per_s=200))  # it would take minutes
+                results.append(one_round(partition, bytes_per_s=200))  # would take minutes
                 return
 
     def more_comes_and_retention_goes_on() -> None:
@@ -315,7 +315,7 @@ def test_a_round_ends_when_the_broker_stops_or_segments_go(tmp_path: Path) -> No
         seal(partition)
         worker = threading.Thread(target=in_the_background)
         worker.start()
-        with pytest.raises(BlockingIOError):  # once the other runs, no second one may begin
+        with pytest.raises(BlockingIOError):  # while one round runs, a second one is refused
             while True:
                 one_round(partition, end=0)
         while worker.is_alive():
@@ -328,7 +328,7 @@ def test_a_round_ends_when_the_broker_stops_or_segments_go(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("point", ["segment.create", "clean.write", "clean.sync", "segment.rename", "index.write"])
 def test_a_deletion_in_the_middle_of_a_round_is_no_failed_disk(tmp_path: Path, point: str) -> None:
-    """The round finds the directory under its old name no more: it fails, and its log dir stays in use."""
+    """A round whose partition is deleted meanwhile fails, and the log dir stays online."""
     home, partition = opened(tmp_path)
     broker = home.broker
     assert broker is not None
@@ -343,9 +343,8 @@ def test_a_deletion_in_the_middle_of_a_round_is_no_failed_disk(tmp_path: Path, p
     broker.arm(point, "sleep", 60_000, under="t-0")
     worker = threading.Thread(target=round_that_fails)
     worker.start()
-    while not broker.sleeping:
-        time.sleep(0.001)
-    deletion = threading.Thread(target=broker.delete, args=(partition,))  # it may wait for the round's lock
+    until("the round sleeps", lambda: broker.sleeping, every_s=0.001)
+    deletion = threading.Thread(target=broker.delete, args=(partition,))  # may wait for the round's lock
     deletion.start()
     deletion.join(0.1)
     broker.disarm()
@@ -357,7 +356,7 @@ def test_a_deletion_in_the_middle_of_a_round_is_no_failed_disk(tmp_path: Path, p
 
 @pytest.mark.parametrize("at", [0, 7, 10, 16, 20, 30, 60, 66, 70, 73])
 def test_damage_is_told_and_nothing_is_replaced(tmp_path: Path, at: int) -> None:
-    """A batch with a wrong CRC, or offsets that cannot be, ends the round before anything is dropped."""
+    """A wrong CRC or an impossible offset ends the round before anything is replaced."""
     home, partition = opened(tmp_path)
     for i in range(20):
         put(partition, (b"a", b"%d" % i))
@@ -374,10 +373,11 @@ def test_damage_is_told_and_nothing_is_replaced(tmp_path: Path, at: int) -> None
 
 
 def test_retention_leaves_an_offline_log_alone(tmp_path: Path) -> None:
-    """The disk fails once the merged file has its name: what is listed are the files before it, of which the first
-    has that very name. Were it taken away for old, all of them would be gone.
+    """Retention removes no file of a log that went offline in a round, when merged files are already in place.
 
-    Which sync it is that fails there is not always the same: the flusher may still be at work."""
+    The listed segments are those from before the merge, and the first has the merged file's name. If retention removed
+    that file as old, all records would be lost. Which sync fails varies, as the flusher may still be at work.
+    """
     records = {b"key-%d" % i: b"%d" % i * 20 for i in range(40)}
     merged = tried = 0
     while merged == 0 or tried < SYNCS:

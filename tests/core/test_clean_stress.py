@@ -1,4 +1,4 @@
-"""Compaction while everything else goes on: readers see whole batches in order, and no key loses its last value."""
+"""While a log is compacted, readers see whole batches in order, and no key loses its last value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import random
 from pathlib import Path
 
-from pybroker.core import Broker, LogError, Partition, iter_batches
+from pybroker.core import LogError, LogManager, Partition, iter_batches
 from tests.core.logs import NOW, TOPIC_ID, read_all
 from tests.core.slow_clean import latest, one_round, stored
 from tests.core.system.test_stress import Stress, through_a_socket
@@ -22,7 +22,7 @@ KEYS = 50
 
 
 class Rounds:
-    """Compacts over and over, and remembers how far."""
+    """Compacts repeatedly and remembers how far it came."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -43,8 +43,8 @@ def check_answer(data: bytes, offset: int) -> None:
 
 
 def test_reads_and_appends_go_on_while_a_log_is_compacted(tmp_path: Path) -> None:
-    """Slices of segments that were replaced too; after a crash the same records are there."""
-    broker = Broker(flush_idle_ms=1)
+    """Reads, appends and old slices work during compaction, and a restart after a crash has the same records."""
+    broker = LogManager(flush_idle_ms=1)
     p = broker.open(str(tmp_path), "t", 0, topic_id=TOPIC_ID, config=CONFIG)
     p.become_leader(0, 0)
     rounds, written = Rounds(p), dict[bytes, bytes]()
@@ -82,17 +82,17 @@ def test_reads_and_appends_go_on_while_a_log_is_compacted(tmp_path: Path) -> Non
     assert latest(stored(read_all(p))) == written
     before, point = read_all(p), p.recovery_point
     broker.close(clean=False)
-    p = (broker := Broker()).open(str(tmp_path), "t", 0, topic_id=TOPIC_ID, config=CONFIG, recovery_point=point)
+    p = (broker := LogManager()).open(str(tmp_path), "t", 0, topic_id=TOPIC_ID, config=CONFIG, recovery_point=point)
     assert (read_all(p), p.recovery) == (before, "")
     broker.close()
 
 
 def test_a_log_that_goes_offline_is_not_compacted(tmp_path: Path) -> None:
-    """A rename that fails half-way takes the log offline; the next start finishes it, and nothing is lost."""
+    """A failed rename in the middle of a swap takes the log offline; the next start finishes the swap without loss."""
     for after in range(12):
         directory = tmp_path / str(after)
         directory.mkdir()
-        broker = Broker(flush_idle_ms=1)
+        broker = LogManager(flush_idle_ms=1)
         p = broker.open(str(directory), "t", 0, topic_id=TOPIC_ID, config={**CONFIG, "file.delete.delay.ms": 60000})
         p.become_leader(0, 0)
         for i in range(60):
@@ -106,6 +106,7 @@ def test_a_log_that_goes_offline_is_not_compacted(tmp_path: Path) -> None:
         assert latest(stored(read_all(p))) == expected
         point = p.recovery_point
         broker.close(clean=False)
-        p = (broker := Broker()).open(str(directory), "t", 0, topic_id=TOPIC_ID, config=CONFIG, recovery_point=point)
+        broker = LogManager()
+        p = broker.open(str(directory), "t", 0, topic_id=TOPIC_ID, config=CONFIG, recovery_point=point)
         assert latest(stored(read_all(p))) == expected
         broker.close()

@@ -1,10 +1,9 @@
-"""Cold reads: what is not in the page cache is read by another thread, and the reactor serves the others meanwhile."""
+"""Cold reads: a reader thread reads what is not in the page cache, while the reactor serves other requests."""
 
 from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from pybroker import core
 from tests.core.page_cache import chill
-from tests.core.stage import FETCH, PRODUCE, STUCK_MS, Client, Stage, batch
+from tests.core.stage import FETCH, PRODUCE, STUCK_MS, Client, Stage, batch, step_until
 from tests.harness import until
 
 BATCHES = 64
@@ -24,7 +23,7 @@ PATIENCE_SECONDS = 20
 
 @pytest.fixture
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """A stage on a real disk: partition 0 has six megabytes in six sealed segments, none of it in the page cache."""
+    """A stage on a real disk; partition 0 has six sealed segments of 1 MiB, none of them in the page cache."""
     stage = Stage(tmp_path_factory.mktemp("disk"))
     stage.log.configure({"segment.bytes": 1 << 20})
     for n in range(BATCHES):
@@ -37,7 +36,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 def values(client: Client) -> list[int]:
-    """Which batches the next answer has, by the byte that they are full of."""
+    """The batches in the next answer, each named by its fill byte."""
     part = client.receive(FETCH, 12)[1].responses[0].partitions[0]
     assert part.error_code == 0
     data = bytes(part.records)
@@ -45,7 +44,7 @@ def values(client: Client) -> list[int]:
 
 
 def test_a_cold_fetch_waits_and_others_do_not(disk: Stage) -> None:
-    """While a thread reads, the turn of the reactor goes on: the produce behind it is answered first."""
+    """While a reader thread reads for a Fetch, the reactor answers a Produce that came later."""
     reader, writer = Client(disk), Client(disk)
     disk.broker.arm("segment.read", "sleep", STUCK_MS)
     reader.fetch(0)
@@ -58,7 +57,7 @@ def test_a_cold_fetch_waits_and_others_do_not(disk: Stage) -> None:
 
 
 def test_no_produce_waits_for_a_cold_reader(disk: Stage) -> None:
-    """Each cold read of a client takes its time; many produces of another one are answered before the first is over."""
+    """Many produces of one client are answered during each cold read of another."""
     reader, writer = Client(disk), Client(disk)
     reader.sock.settimeout(PATIENCE_SECONDS)
     disk.plane.start()
@@ -69,14 +68,14 @@ def test_no_produce_waits_for_a_cold_reader(disk: Stage) -> None:
         for _ in range(PRODUCES):
             writer.produce(batch(b"x"), partition=1)
             writer.receive(PRODUCE, 9)
-        assert seen or reader.quiet()  # what follows may have been read ahead
+        assert seen or reader.quiet()  # the next batches may have been read ahead
         disk.broker.disarm()
         seen += values(reader)
     assert seen == list(range(BATCHES))
 
 
 def test_a_session_reads_cold_partitions(disk: Stage) -> None:
-    """The changes of an incremental fetch are made once, though it is executed again when the pages are there."""
+    """An incremental Fetch that is executed again after a cold read applies its session changes once."""
     client = Client(disk)
     client.fetch_in((0, 0), {1: 0})
     disk.step()
@@ -96,31 +95,30 @@ def test_a_session_reads_cold_partitions(disk: Stage) -> None:
 
 @pytest.mark.parametrize("ending", ["the client goes", "the plane ends", "the partition goes"])
 def test_ends_while_a_reader_reads(disk: Stage, ending: str) -> None:
-    """Nothing is freed under the thread, and nothing is told to nobody."""
+    """Nothing is freed while a reader thread uses it, and no answer goes to a connection that is gone."""
     client = Client(disk)
     disk.broker.arm("segment.read", "sleep", STUCK_MS)
     client.fetch(0)
     disk.step()
     assert client.quiet()
+    letters = disk.plane.take()
     the_disk = threading.Timer(READ_MS / 1000, disk.broker.disarm)
     the_disk.start()
-    deadline = time.monotonic() + PATIENCE_SECONDS
     if ending == "the client goes":
         client.sock.close()
-        while disk.plane.stats()[0]["connections"]:
-            assert time.monotonic() < deadline
-            disk.plane.step(0, 20)
+        step_until(disk, lambda: not disk.plane.stats()[0]["connections"])
     elif ending == "the plane ends":
         disk.plane.stop()
         disk.plane = core.Plane(disk.broker)
     else:
         disk.plane.withdraw(disk.log)
         disk.broker.delete(disk.log)
-        letters = disk.plane.take()
-        while not letters:
-            assert time.monotonic() < deadline
-            disk.plane.step(0, 20)
-            letters = disk.plane.take()
+
+        def came() -> bool:
+            letters.extend(disk.plane.take())
+            return bool(letters)
+
+        step_until(disk, came)
         ((kind, _, token, _),) = letters
         assert kind == "request"
         disk.plane.reply(token, None, close=True)
@@ -128,7 +126,7 @@ def test_ends_while_a_reader_reads(disk: Stage, ending: str) -> None:
 
 
 def test_an_answer_that_cannot_be_sent_while_a_reader_reads(disk: Stage) -> None:
-    """The rest of an answer is truncated away while the next fetch waits for the disk: the connection ends, once."""
+    """A connection ends once if the rest of an answer is truncated away while the next Fetch waits for the disk."""
     for _ in range(20):
         disk.partitions[1].append(batch(bytes(BATCH_BYTES)), now_ms=1)
     client, other = Client(disk), Client(disk)
@@ -140,18 +138,15 @@ def test_an_answer_that_cannot_be_sent_while_a_reader_reads(disk: Stage) -> None
     disk.step()
     client.sock.recv(1 << 20)
     disk.step(1)
-    time.sleep(2 * READ_MS / 1000)  # between two turns the reader tells of what it read
+    until("the reader has read", lambda: not disk.broker.sleeping)  # and reports it between two turns
     disk.plane.start()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while disk.plane.stats()[0]["connections"] > 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until("the connection has ended", lambda: disk.plane.stats()[0]["connections"] <= 1)
     other.produce(batch(b"x"), partition=1)
     assert other.receive(PRODUCE, 9)[0] == 1
 
 
 def test_a_full_wait_begins_when_the_pages_are_there(disk: Stage) -> None:
-    """min_bytes that the log does not have: the fetch reads, then waits its time for more, and is answered with all."""
+    """A Fetch with large min_bytes waits its full time after the cold read, and is answered with all records."""
     client = Client(disk)
     client.fetch(60, max_wait_ms=100, min_bytes=1 << 30)
     disk.plane.start()
@@ -159,7 +154,7 @@ def test_a_full_wait_begins_when_the_pages_are_there(disk: Stage) -> None:
 
 
 def test_a_log_that_is_cut_while_a_reader_reads_has_no_failed_disk(disk: Stage) -> None:
-    """Its file ends before what the reader was to read, and that is all."""
+    """A read past the end of a log that was truncated meanwhile does not take the log dir offline."""
     reader = Client(disk)
     disk.broker.arm("segment.read", "sleep", STUCK_MS)
     before = slept()
@@ -175,7 +170,7 @@ def test_a_log_that_is_cut_while_a_reader_reads_has_no_failed_disk(disk: Stage) 
 
 
 def slept() -> int:
-    """How often other threads have gone to sleep: one that is held in a file call does each millisecond."""
+    """Count voluntary context switches of other threads; a thread that is held in a file call makes one each ms."""
     others = [task for task in Path("/proc/self/task").iterdir() if int(task.name) != threading.get_native_id()]
     found = [re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.M) for task in others]
     return sum(int(each[1]) for each in found if each)

@@ -1,4 +1,4 @@
-"""Columns hold what the slow truth reads: every codec, nulls, headers, gaps, bounds, aborted transactions."""
+"""Columns hold what the reference model reads: every codec, nulls, headers, gaps, bounds, aborted transactions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PRODUCER = {"producer_epoch": 0, "base_sequence": 0}
 
 
 def log(made: list[tuple[list, int, int]]) -> bytes:
-    """Batches (records, codec, gap): so many offsets are missing before each, as compaction leaves it."""
+    """Build a log from (records, codec, gap); `gap` offsets are missing before each batch, as after compaction."""
     data, offset = bytearray(), 0
     for records, codec, gap in made:
         data += slow.build_batch(records, base_offset=offset + gap, attributes=codec)
@@ -58,14 +58,14 @@ def read(data: bytes, *, columns: Columns | None = None, **how: object) -> list[
 
 @given(batches)
 def test_columns_hold_what_the_slow_truth_reads(made: list) -> None:
-    """Offsets, times, keys, values and headers of every codec, with nulls and with gaps."""
+    """Columns hold the model's offsets, timestamps, keys, values and headers, for every codec, with nulls and gaps."""
     data = log(made)
     assert read(data) == slow_rows(data)
 
 
 @given(batches, st.integers(0, 60), st.integers(0, 60))
 def test_offset_bounds_hold_to_the_record(made: list, start: int, end: int) -> None:
-    """Records before start_offset and from end_offset on are left out, and next_offset says where to go on."""
+    """Records before start_offset and from end_offset on are left out; next_offset is where reads go on."""
     data = log(made)
     fetched, columns = PartitionBatches(data, start_offset=start, end_offset=end), Columns(decompress=decompress)
     columns.read(fetched)
@@ -75,7 +75,7 @@ def test_offset_bounds_hold_to_the_record(made: list, start: int, end: int) -> N
 
 
 def read_in_pieces(made: list, look: Callable[[Columns, PartitionBatches, int], None], **bounds: int) -> None:
-    """Read with these bounds, look at what that gave and take it, until nothing is left: none may be missing."""
+    """Read with these bounds to the end, look at the rows of each read and take them; check that none is lost."""
     data = log(made)
     fetched, columns = PartitionBatches(data), Columns(decompress=decompress)
     found: list[Row] = []
@@ -91,7 +91,7 @@ def read_in_pieces(made: list, look: Callable[[Columns, PartitionBatches, int], 
 
 @given(batches, st.integers(1, 7))
 def test_reading_in_pieces_is_reading_at_once(made: list, most: int) -> None:
-    """max_records stops within a batch, and the next read goes on there, wherever the rows are taken."""
+    """A read that max_records stopped within a batch continues there, wherever the rows are taken."""
 
     def look(_: Columns, fetched: PartitionBatches, n: int) -> None:
         assert n == most or fetched.finished
@@ -101,7 +101,7 @@ def test_reading_in_pieces_is_reading_at_once(made: list, most: int) -> None:
 
 @given(batches, st.integers(0, 300))
 def test_reading_so_many_bytes_at_once(made: list, enough: int) -> None:
-    """max_bytes stops behind the batch that reaches it; who takes the rows reads on, and misses none."""
+    """max_bytes stops behind the batch that reaches it; after the rows are taken, the next read loses none."""
 
     def look(columns: Columns, fetched: PartitionBatches, _: int) -> None:
         assert columns.nbytes > enough or fetched.finished
@@ -113,7 +113,7 @@ def test_reading_so_many_bytes_at_once(made: list, enough: int) -> None:
 
 @given(batches, st.sets(st.sampled_from(COLUMNS)))
 def test_a_column_that_is_not_wanted_changes_no_other(made: list, wanted: set[str]) -> None:
-    """Any choice of columns gives the same values in those chosen, and None for the rest."""
+    """A choice of columns has the same values in the chosen ones, and None for the others."""
     data = log(made)
     columns = Columns(wanted, decompress=decompress)
     columns.read(PartitionBatches(data))
@@ -132,7 +132,7 @@ def test_a_column_that_is_not_wanted_changes_no_other(made: list, wanted: set[st
 
 
 def test_a_cut_last_batch_is_left() -> None:
-    """A Fetch answer may end within a batch: the whole ones are read, wherever the cut is."""
+    """A Fetch answer that ends within a batch gives all its whole batches, wherever the cut is."""
     first, second = ([(0, b"k", b"v", [])] * 3, 0, 0), ([(0, None, b"w", [])] * 2, 0, 0)
     data, one = log([first, second]), log([first])
     for cut in range(len(data)):
@@ -146,14 +146,14 @@ def test_a_cut_last_batch_is_left() -> None:
 
 
 def test_log_append_time_is_one_for_the_batch() -> None:
-    """With LogAppendTime every record has the batch's time, and the type says so."""
+    """With LogAppendTime every record has the batch's timestamp and timestamp type."""
     data = slow.build_batch([(5, None, b"a", []), (9, None, b"b", [])], attributes=slow.LOG_APPEND_TIME)
     data += slow.build_batch([(7, None, b"c", [])], base_offset=2)
     assert [row[:3] for row in read(data)] == [(0, 9, 1), (1, 9, 1), (2, 7, 0)]
 
 
 def test_microseconds_are_milliseconds_a_thousand_times() -> None:
-    """timestamp_unit="us" is what Spark counts in; none (-1) is -1 ms there too."""
+    """timestamp_unit="us" gives microseconds, as Spark counts; a missing timestamp (-1) is -1 ms there too."""
     data = slow.build_batch([(1_700_000_000_123, None, None, []), (-1, None, None, [])])
     columns = Columns(["timestamp"], timestamp_unit="us")
     columns.read(PartitionBatches(data))
@@ -163,7 +163,7 @@ def test_microseconds_are_milliseconds_a_thousand_times() -> None:
 
 
 def test_timestamps_too_far_for_microseconds_are_the_farthest() -> None:
-    """A client may send any 64 bits: a time does not come out on the other side of 1970."""
+    """A timestamp that does not fit into 64-bit microseconds is clamped, and does not wrap around."""
     far = [(1 << 63) - 1, -(1 << 63), 1 << 62, 9_223_372_036_854_775]
     farthest = 9_223_372_036_854_775_000
     records = slow.build_batch([(far[0], None, None, [])]) + slow.build_batch([(far[1], None, None, [])], base_offset=1)
@@ -177,7 +177,7 @@ def test_timestamps_too_far_for_microseconds_are_the_farthest() -> None:
 
 
 def test_rows_of_several_partitions_gather_and_their_runs_tell_them_apart() -> None:
-    """One batch of columns is filled from many answers; an answer without rows leaves no run."""
+    """One batch of columns gathers rows of several answers; an answer without rows adds no run."""
     columns = Columns(decompress=decompress)
     for partition, n in ((0, 3), (7, 0), (1, 2)):
         data = log([([(0, None, b"%d" % partition, [])] * n, 3, 0)] if n else [])
@@ -189,7 +189,7 @@ def test_rows_of_several_partitions_gather_and_their_runs_tell_them_apart() -> N
 
 
 def test_what_was_taken_lives_by_itself() -> None:
-    """Views of taken columns stay as they were when the columns are read into again, or are gone."""
+    """Views of taken columns do not change when the columns are read into again or freed."""
     columns = Columns()
     columns.read(PartitionBatches(log([([(0, None, b"first", [])], 0, 0)])))
     batch = columns.take()
@@ -202,7 +202,7 @@ def test_what_was_taken_lives_by_itself() -> None:
 
 
 def test_large_blocks_change_hands_and_none_is_used_twice_at_once() -> None:
-    """Memory that one thread has done with serves the next; what is still looked at stays as it was."""
+    """A large block that one thread freed is used again by the next; a block with open views stays as it was."""
 
     def keeps(mark: int) -> bool:
         kept = []
@@ -252,7 +252,7 @@ COMMITTED = [(1, b"2 committed"), (2, b"plain"), (6, b"1 committed")]
 
 
 def test_aborted_transactions_are_left_out() -> None:
-    """Read committed, from the list that a Fetch answer has; next_offset passes what was left out."""
+    """With the aborted transactions of a Fetch answer, their records are left out; next_offset passes them."""
     found = read(HISTORY, aborted=[(2, 8), (1, 0)])
     assert [(row[0], row[4]) for row in found] == COMMITTED
     fetched = PartitionBatches(HISTORY, aborted=[(2, 8), (1, 0)])
@@ -264,12 +264,12 @@ def test_aborted_transactions_are_left_out() -> None:
 
 
 def test_read_uncommitted_shows_all_but_the_markers() -> None:
-    """Without the list, aborted records are shown; control batches never are."""
+    """Without the list of aborted transactions all records are read, but no control batch."""
     assert [row[0] for row in read(HISTORY)] == [0, 1, 2, 3, 6, 8]
 
 
 def test_a_transaction_that_began_before_the_answer_is_known_by_the_list() -> None:
-    """Its first offset may lie before the first batch, and its marker ends it."""
+    """A transaction that began before the answer's first batch is left out by the list, up to its marker."""
     start = len(transactional(0, 1, b"1 aborted"))
     found = read(HISTORY[start:], start_offset=1, aborted=[(1, 0)])
     assert [row[0] for row in found] == [1, 2, 6, 8]
@@ -279,10 +279,11 @@ def test_a_transaction_that_began_before_the_answer_is_known_by_the_list() -> No
 
 
 def judge(data: bytes) -> None:
-    """Read without the CRC, columns and the slow truth hold the same records, or the batch is refused with a code.
+    """Check that without the CRC, columns and the model read the same records, or columns refuse with a code.
 
-    Refused are also offsets that do not rise or leave their batch, which the slow truth lets pass; it alone asks that
-    a header's key be UTF-8."""
+    Columns also refuse offsets that do not rise or that leave their batch, which the model accepts. Only the model
+    requires a header's key to be UTF-8.
+    """
     try:
         found = read(data, check_crc=False)
     except LogError as error:
@@ -315,18 +316,18 @@ SEVERAL = [
 
 @with_each("place", range(61))
 def test_a_header_with_any_byte_changed_is_refused_or_read_alike(place: int) -> None:
-    """All 255 other values of each byte of a header."""
+    """A header with any byte changed to any value is refused, or read as the model reads it."""
     good = slow.build_batch(SEVERAL, base_offset=3)
     for wrong in range(256):
         bad = bytearray(good)
         bad[place] = wrong
         if place == 22 and wrong & 7 in (1, 2, 4):
-            continue  # a codec of Python's, which has tests of its own
+            continue  # codecs of Python have their own tests
         judge(bytes(bad))
 
 
 def test_records_with_any_byte_changed_or_cut_anywhere_are_refused_or_read_alike() -> None:
-    """Each byte of the records section to what varints turn on, and the section cut at each."""
+    """Records with a byte changed to a varint's critical values, or cut at any byte, are refused or read alike."""
     good = slow.build_batch(SEVERAL, base_offset=3)
     for place in range(61, len(good)):
         for wrong in {0, 1, 2, 0x7E, 0x7F, 0x80, 0xFE, 0xFF, good[place] ^ 1, good[place] ^ 0x80}:
@@ -340,7 +341,7 @@ def test_records_with_any_byte_changed_or_cut_anywhere_are_refused_or_read_alike
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_compressed_records_cut_anywhere_are_refused(codec: int) -> None:
-    """By the codec, or because the records are not all there."""
+    """Compressed records that are cut anywhere are refused, by the codec or as incomplete."""
     good = slow.build_batch(SEVERAL, attributes=codec)
     for place in range(61, len(good)):
         cut = bytearray(good[:place])
@@ -352,7 +353,7 @@ def test_compressed_records_cut_anywhere_are_refused(codec: int) -> None:
 
 @given(st.binary(max_size=120), st.integers(0, 2**31 - 1))
 def test_noise_as_records_is_refused_or_read_alike(noise: bytes, count: int) -> None:
-    """Whatever the count says, it costs nothing that the bytes do not hold."""
+    """Random bytes as records are refused or read alike; a false record count allocates nothing for it."""
     for claimed in (count, len(noise) // 7):
         head = bytearray(slow.build_batch([(0, None, None, [])])[:61])
         struct.pack_into(">i", head, 8, len(noise) + 49)
@@ -362,9 +363,9 @@ def test_noise_as_records_is_refused_or_read_alike(noise: bytes, count: int) -> 
 
 
 def test_rows_of_a_malformed_batch_leave_nothing_behind() -> None:
-    """Nulls and headers that came before the fault are forgotten: what is read next is as if it had not been."""
+    """Nulls and headers before a fault in a batch are forgotten, and the next batch is read as usual."""
     bad = bytearray(slow.build_batch([(0, None, None, [("h", None)])] * 20))
-    bad[-1] = 2  # of the last record, a header that is not there
+    bad[-1] = 2  # the last record claims a header that is missing
     columns = Columns()
     columns.read(PartitionBatches(log([([(1, b"k", b"v", [])] * 3, 0, 0)])))
     with pytest.raises(LogError):
@@ -381,21 +382,21 @@ def test_rows_of_a_malformed_batch_leave_nothing_behind() -> None:
 
 
 def test_wrong_arguments_are_told() -> None:
-    """A sentence for a column that is none, a unit that is none, a codec that nobody undoes."""
+    """An unknown column, an unknown unit and a codec without decompress= each raise an error that names it."""
     with pytest.raises(ValueError, match=r"no column 'offsets'; there are offset, timestamp"):
         Columns(["offsets"])
     with pytest.raises(ValueError, match="'ms' or 'us', not 's'"):
         Columns(timestamp_unit="s")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_records is -1"):
         Columns().read(PartitionBatches(b""), max_records=-1)
-    with pytest.raises(ValueError, match="codec 1, and no decompress="):
+    with pytest.raises(ValueError, match="codec 1 needs decompress="):
         Columns().read(PartitionBatches(log([([(0, None, b"v", [])], 1, 0)])))
     with pytest.raises(TypeError):
         Columns().read(None)  # type: ignore[arg-type]
 
 
 def test_an_error_names_the_batch_and_keeps_the_rows_before_it() -> None:
-    """The good batches before a bad one are there, and reading on meets the same error."""
+    """Rows of good batches before a bad one are kept, and each further read raises an error naming that batch."""
     good, bad = log([([(0, None, b"v", [])] * 2, 0, 0)]), bytearray(log([([(0, None, b"v", [])] * 2, 0, 2)]))
     bad[-1] ^= 1
     fetched, columns = PartitionBatches(good + bytes(bad)), Columns()

@@ -1,4 +1,4 @@
-"""What core counts as it passes: every request once, every byte where it went, every duration in its bucket."""
+"""Core's counters: every request is counted once, every byte in its direction, every duration in its bucket."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def total(histogram: core.Histogram) -> int:
 
 
 def received(client: Client) -> int:
-    """The bytes of an answer with its size."""
+    """Receive an answer; return its bytes, with the size field."""
     return 4 + len(client._exactly(int.from_bytes(client._exactly(4), "big")))
 
 
 def test_bounds_grow_by_a_quarter_at_most() -> None:
-    """Every bucket above the first few is no wider than a quarter of the values in it."""
+    """Every bucket above the first few is at most a quarter wider than its lower bound."""
     assert all(low < high <= max(low * 1.25, low + 1) for low, high in pairwise(core.BOUNDS_US))
     assert core.BOUNDS_US[0] == 1 and core.BOUNDS_US[-1] > 30 * 60 * 1_000_000
 
 
 def test_requests_and_bytes_are_counted_once(stage: Stage) -> None:
-    """Three produces, a fetch, one that Python must answer and another API: each where it belongs, to the byte."""
+    """Three produces, a fetch, a request for Python and another API are each counted in their place, to the byte."""
     client = Client(stage)
     records = batch(b"a", b"b")
     for number in range(3):
@@ -75,7 +75,7 @@ def test_requests_and_bytes_are_counted_once(stage: Stage) -> None:
 
 
 def test_what_goes_in_and_out_of_a_partition(stage: Stage) -> None:
-    """By clients of the plane and by Python alike; a duplicate is not appended, and so not counted."""
+    """Traffic of a partition counts both the plane and Python; a duplicate is not appended, and so not counted."""
     records = batch(b"a", b"b", producer_id=1, producer_epoch=0, base_sequence=0)
     client = Client(stage)
     for number in range(2):
@@ -91,7 +91,7 @@ def test_what_goes_in_and_out_of_a_partition(stage: Stage) -> None:
 
 
 def test_a_long_poll_counts_from_when_it_was_read(stage: Stage) -> None:
-    """Parked while it waits; once it is answered, its time is all of the wait."""
+    """A long poll counts as parked while it waits, and its time includes the wait."""
     client = Client(stage)
     client.fetch(0, max_wait_ms=60_000)
     stage.step()
@@ -106,7 +106,7 @@ def test_a_long_poll_counts_from_when_it_was_read(stage: Stage) -> None:
 
 
 def test_an_append_that_fails_is_an_error(stage: Stage) -> None:
-    """A full disk: the request is executed, its partition's answer is an error, nothing went in."""
+    """A Produce that finds a full disk counts as a request and an error, and adds no bytes."""
     stage.broker.arm("segment.write", "errno", 28)
     client = Client(stage)
     client.produce(batch(b"x"))
@@ -117,7 +117,7 @@ def test_an_append_that_fails_is_an_error(stage: Stage) -> None:
 
 
 def test_an_offset_outside_the_log_is_an_error(stage: Stage) -> None:
-    """Told by the plane itself, and counted once."""
+    """OFFSET_OUT_OF_RANGE, which the plane answers itself, is counted once."""
     client = Client(stage)
     client.fetch(9, max_wait_ms=60_000)
     stage.step()
@@ -126,7 +126,7 @@ def test_an_offset_outside_the_log_is_an_error(stage: Stage) -> None:
 
 
 def test_flushes_are_timed(stage: Stage) -> None:
-    """A disk that sleeps is seen in the time of its flush."""
+    """A slow disk shows in the flush time."""
     stage.log.append(batch(b"x"), now_ms=1)
     before = stage.broker.sync_times()
     stage.broker.arm("segment.sync", "sleep", 50)
@@ -138,7 +138,7 @@ def test_flushes_are_timed(stage: Stage) -> None:
 
 
 def test_a_fetch_is_the_same_to_the_partition_whoever_sends_it(stage: Stage) -> None:
-    """A slice that Python answers with counts as what the plane finds itself."""
+    """A slice that Python answers with is counted like one that the plane reads."""
     stage.log.append(batch(b"a"), now_ms=1)
     client = Client(stage)
     client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))

@@ -1,4 +1,4 @@
-"""CRC-32C: the vectors of its RFC, and every form of it against the bitwise one."""
+"""CRC-32C gives the RFC's vectors, and each implementation agrees with the bitwise one."""
 
 import importlib
 import random
@@ -7,9 +7,9 @@ import pytest
 
 from tests.core import slow_batch
 
-crc = importlib.import_module("pybroker.core.base.crc32c")  # the package has a function of that name in its place
+crc = importlib.import_module("pybroker.core.base.crc32c")  # the package exports a function of this name
 
-RFC_3720 = [  # appendix B.4, and the check value of the catalogues
+RFC_3720 = [  # appendix B.4, and the check value that CRC catalogues list
     (bytes(32), 0x8A9136AA),
     (b"\xff" * 32, 0x62A8AB43),
     (bytes(range(32)), 0x46DD794E),
@@ -80,7 +80,7 @@ def test_an_unknown_form_is_refused() -> None:
 
 
 def test_two_stretches_joined() -> None:
-    """Of every length up to some thousands, none included, and of large ones."""
+    """The CRC of two stretches is joined right for each length up to some thousands, and for large ones."""
     rng = random.Random(4)
     data = memoryview(rng.randbytes(1 << 20))
     for n in (*range(4200), *(rng.randrange(1 << 20) for _ in range(200))):
@@ -90,7 +90,7 @@ def test_two_stretches_joined() -> None:
 
 
 def test_a_join_over_the_largest_batch() -> None:
-    """Its second stretch has 2 GiB less some bytes."""
+    """A CRC is joined right with a second stretch of nearly 2 GiB, the largest batch."""
     first, piece = crc.checksum(b"first"), random.Random(5).randbytes((1 << 24) - 1)
     second, whole = 0, first
     for _ in range(128):

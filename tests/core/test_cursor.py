@@ -1,4 +1,4 @@
-"""The cursor: every read agrees with Python's, says SHORT at each cut, and moves nothing unless it says OK."""
+"""The cursor reads what Python reads, returns SHORT at each cut, and moves only if it returns OK."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Damage in the middle of a log costs the batches that it hit: those before and behind it are read as ever."""
+"""Damage in the middle of a log costs only the batches that it hit; those before and behind it can be read."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ COUNT = 12
 
 
 def write(home: Home, count: int = COUNT) -> Partition:
-    """One record and 100 bytes a batch, each with a byte of its own."""
+    """Write `count` batches of one record and 100 bytes, each filled with its own byte."""
     partition = home.open()
     for i in range(count):
         partition.append(batch_of(SIZE, fill=bytes([65 + i])), now_ms=NOW)
@@ -31,7 +31,7 @@ def change(path: Path, at: int, data: bytes) -> None:
 
 
 def read_around(partition: Partition) -> tuple[list[int], set[int]]:
-    """The offsets that are read, each with its own byte, and those that are refused; a reader seeks past those."""
+    """Read all offsets, seeking past refused ones; return those with the right byte, and those refused."""
     good, lost, offset = [], set(), partition.log_start_offset
     while offset < partition.log_end_offset:
         if code_of(read, partition, offset):
@@ -108,7 +108,7 @@ def test_a_bad_end_of_a_segment_does_not_cost_the_next_ones(tmp_path: Path, cut:
 
 
 def test_a_bad_last_batch_is_cut_and_kept_in_a_file_beside(tmp_path: Path) -> None:
-    """It may have been acknowledged: nothing tells. A batch that was being written is cut, as ever."""
+    """A damaged last batch is cut, and kept in a file beside the log, as it may have been acknowledged."""
     home = Home(tmp_path)
     write(home)
     home.crash()
@@ -131,7 +131,7 @@ def test_a_bad_last_batch_is_cut_and_kept_in_a_file_beside(tmp_path: Path) -> No
 
 
 def test_batches_in_the_value_of_a_torn_batch_are_no_batches(tmp_path: Path) -> None:
-    """Somebody stores pieces of logs as values: what is in a value is never taken for the log's own."""
+    """Batches within a record's value are never taken for batches of the log, even if the outer batch is torn."""
     home = Home(tmp_path)
     partition = write(home)
     inside = b"".join(stamp(batch_of(SIZE), COUNT + 5 + i, -1) for i in range(5))
@@ -144,7 +144,7 @@ def test_batches_in_the_value_of_a_torn_batch_are_no_batches(tmp_path: Path) -> 
 
 
 def test_a_wrong_length_before_a_torn_end_costs_its_batch(tmp_path: Path) -> None:
-    """The CRC shows where the batch ended: those behind it are the log's, and the torn one alone is cut."""
+    """A wrong length costs only its batch: the CRC shows where the batch ended, and only the torn end is cut."""
     home = Home(tmp_path)
     write(home)
     home.crash()
@@ -176,7 +176,7 @@ def test_producers_are_known_across_a_bad_batch(tmp_path: Path) -> None:
 def test_bad_headers_in_sealed_segments_do_not_keep_a_log_from_opening(
     tmp_path: Path, kind: str, batch_number: int
 ) -> None:
-    """After a clean stop and below the recovery point segments are believed; what shows itself is passed by."""
+    """A bad header in a sealed segment does not keep the log from opening; only its batch is passed over."""
     home = Home(tmp_path, {"segment.bytes": 10 * SIZE, "index.interval.bytes": 250})
     write(home)
     home.stop()
@@ -189,7 +189,7 @@ def test_bad_headers_in_sealed_segments_do_not_keep_a_log_from_opening(
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
 def test_two_bad_batches_of_a_sealed_segment_cost_those_two(tmp_path: Path, clean: bool) -> None:
-    """Though the offset of one, which no CRC covers, says that it lies behind the segment that follows."""
+    """Two bad batches of a sealed segment cost only those two, even if an offset is beyond the next segment."""
     home = Home(tmp_path, {"segment.bytes": 10 * SIZE})
     write(home).flush()
     home.checkpoint()
@@ -203,7 +203,7 @@ def test_two_bad_batches_of_a_sealed_segment_cost_those_two(tmp_path: Path, clea
 
 @pytest.mark.parametrize("offset", [1, 2, 9])
 def test_a_wrong_offset_at_the_end_of_a_sealed_segment_costs_its_batch(tmp_path: Path, offset: int) -> None:
-    """After a clean stop, where a start goes by the last header of each segment: no CRC covers its offset."""
+    """A wrong offset in a sealed segment's last header costs only that batch after a clean stop."""
     home = Home(tmp_path, {"segment.bytes": 4 * SIZE})
     write(home)
     home.stop()
@@ -216,8 +216,10 @@ def test_a_wrong_offset_at_the_end_of_a_sealed_segment_costs_its_batch(tmp_path:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
 def test_a_batch_of_a_compacted_log_does_not_leap_behind_the_next_segment(tmp_path: Path, clean: bool) -> None:
-    """Offsets have gaps there, and no header in the segment shows that this one is wrong; a scan that knows where the
-    next segment begins finds it too."""
+    """A batch of a compacted log whose offset lies beyond the next segment is found as damage.
+
+    Offsets have gaps there, so no header in the segment shows the fault; only a scan with the next base offset does.
+    """
     home = Home(tmp_path, {"segment.bytes": 4 * SIZE})
     write(home)
     home.stop() if clean else home.crash()
@@ -232,7 +234,7 @@ def test_a_batch_of_a_compacted_log_does_not_leap_behind_the_next_segment(tmp_pa
 
 @pytest.mark.parametrize("batches", [3, 5], ids=["too few", "too many"])
 def test_a_sealed_segment_of_sound_batches_that_does_not_fit_is_not_taken(tmp_path: Path, batches: int) -> None:
-    """Its neighbour is missing or not its own: nobody can say which offsets are right."""
+    """A sealed segment of sound batches whose neighbour is missing or wrong keeps the log from opening."""
     home = Home(tmp_path, {"segment.bytes": 4 * SIZE})
     write(home)
     home.stop()
@@ -243,7 +245,7 @@ def test_a_sealed_segment_of_sound_batches_that_does_not_fit_is_not_taken(tmp_pa
 
 
 def test_a_scan_finds_what_the_headers_do_not_show(tmp_path: Path) -> None:
-    """Step by step, each bad spot once; what one life found the next can be told."""
+    """A scan reports each bad spot once, step by step; the spots can be marked again after a restart."""
     home = Home(tmp_path, {"segment.bytes": 10 * SIZE})
     partition = write(home)
     for at in (2, 3, 7):
@@ -268,7 +270,7 @@ def test_a_scan_finds_what_the_headers_do_not_show(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_was_replaced_is_not_marked(tmp_path: Path) -> None:
-    """Compaction put another file in its place while the old one was scanned."""
+    """Spots of a segment that compaction replaced during the scan are not marked."""
     home = Home(tmp_path, {"segment.bytes": 10 * SIZE})
     partition = write(home)
     sound = tmp_path / "sound"
@@ -282,7 +284,7 @@ def test_a_segment_that_was_replaced_is_not_marked(tmp_path: Path) -> None:
 
 
 def test_a_truncation_forgets_what_was_bad_behind_it(tmp_path: Path) -> None:
-    """Other batches are written there."""
+    """A truncation forgets the bad spots behind it, where other batches are then written."""
     home = Home(tmp_path)
     write(home)
     home.crash()
@@ -297,7 +299,7 @@ def test_a_truncation_forgets_what_was_bad_behind_it(tmp_path: Path) -> None:
 
 
 def four_segments(path: Path) -> Home:
-    """A log that a crash left: 400 bytes a batch, 100 batches a segment, all of leader epoch 1."""
+    """A log after a crash: 400 bytes a batch, 100 batches a segment, all of leader epoch 1."""
     home = Home(path, {"segment.bytes": 40_000})
     partition = home.open()
     partition.become_leader(1, 0)
@@ -311,8 +313,10 @@ def four_segments(path: Path) -> Home:
 @pytest.mark.parametrize("field", ["epoch", "offset"])
 @pytest.mark.parametrize("place", [5, 103, 399])
 def test_a_field_that_no_crc_covers_costs_its_batch(tmp_path: Path, field: str, place: int) -> None:
-    """An offset or a leader epoch that leaps ahead: the batches behind it are not taken for older ones, by a start or
-    by a scan, and no segment is removed."""
+    """An offset or leader epoch that leaps ahead costs only its batch.
+
+    Neither a start nor a scan takes the batches behind it for older ones, and no segment is removed.
+    """
     home = four_segments(tmp_path)
     files = home.files(".log")
     path = files[place // 100]
@@ -336,8 +340,10 @@ def test_a_field_that_no_crc_covers_costs_its_batch(tmp_path: Path, field: str, 
 
 
 def test_a_segment_that_a_truncation_had_removed_bounds_no_later_batch(tmp_path: Path) -> None:
-    """A power cut may bring its file back. What was written instead, in a later epoch, is not taken for damage, be it
-    with a gap before it: no batch is cut, and a person is asked."""
+    """A removed segment that a loss of power brought back makes the log refuse to open, and no batch is cut.
+
+    Batches written in its place, in a later epoch, are not taken for damage, even with a gap before them.
+    """
     home = Home(tmp_path, {"segment.bytes": 4 * SIZE})
     write(home)
     home.crash()
@@ -353,8 +359,7 @@ def test_a_segment_that_a_truncation_had_removed_bounds_no_later_batch(tmp_path:
 
 
 def test_a_wrong_epoch_before_the_last_segment_does_not_cost_that_segment(tmp_path: Path) -> None:
-    """The segment is sound in itself: nothing of it is cut because the batch before it says that it is of a later
-    epoch."""
+    """A sound last segment is not cut because the batch before it has a wrong, later leader epoch."""
     home = four_segments(tmp_path)
     change(home.files(".log")[2], 99 * 400 + 15, bytes([3]))
     kept = {path: path.read_bytes() for path in home.files(".log")}
@@ -367,7 +372,7 @@ def test_a_wrong_epoch_before_the_last_segment_does_not_cost_that_segment(tmp_pa
 
 
 def test_where_two_segments_contradict_each_other_none_is_removed(tmp_path: Path) -> None:
-    """The last batch of a segment leaps ahead: nothing in it tells that this is a lie, but the next segment does."""
+    """Two segments that contradict each other keep the log from opening, and neither is removed."""
     home = four_segments(tmp_path)
     files = home.files(".log")
     data = bytearray(files[0].read_bytes())

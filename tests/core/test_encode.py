@@ -1,4 +1,4 @@
-"""Columns become batches: of each partition its rows in order, within their bounds, as the slow truth builds them."""
+"""Columns become batches: each partition's rows in order, within the bounds, with the bytes of the reference model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ tables = st.lists(st.tuples(entries, st.integers(-1, 3)), max_size=30)
 
 
 def arrow(fields: Sequence[bytes | None], *, large: bool = False, before: int = 0) -> ByteColumn:
-    """The fields in Arrow's layout, as rows from `before` on."""
+    """Build a column of the fields in Arrow's layout, as the rows from `before` on."""
     found = [b"not mine"] * before + list(fields)
     sizes = [len(field or b"") for field in found]
     offsets = np.cumsum([0, *sizes], dtype=np.int64 if large else np.int32)
@@ -34,7 +34,7 @@ def arrow(fields: Sequence[bytes | None], *, large: bool = False, before: int = 
 
 
 def fixed(fields: Sequence[bytes | None]) -> ByteColumn:
-    """As NumPy has its S: a null is empty, and zeros at an end are none."""
+    """Build a column like NumPy's S type: a null is empty, and trailing zeros are dropped."""
     width = max([1, *(len(field or b"") for field in fields)])
     array = np.array([field or b"" for field in fields], f"S{width}")
     return ByteColumn.of_fixed(array.view(np.uint8), array.itemsize, strip=True)
@@ -47,7 +47,7 @@ def header_column(rows: Sequence[Sequence[tuple[str, bytes | None]]]) -> HeaderC
 
 
 def columns(table: list[tuple[Any, int]], make: Any = arrow) -> dict[str, Any]:
-    """The arguments of Encoder.add for ((timestamp, key, value, headers), partition) rows."""
+    """Arguments of Encoder.add for rows of ((timestamp, key, value, headers), partition)."""
     return {
         "values": make([row[2] for row, _ in table]),
         "keys": make([row[1] for row, _ in table]),
@@ -62,7 +62,7 @@ def records_of(batch: SealedBatch | bytes) -> list[Any]:
 
 
 def assert_holds(batches: list[SealedBatch], table: list[tuple[Any, int]], batch_size: int, records_max: int) -> None:
-    """Every row is in a batch of its partition, in order, and no batch is larger than it has to be."""
+    """Check that every row is in a batch of its partition, in order, and that no batch ends early."""
     for place in {batch.tag for batch in batches} | {place for _, place in table}:
         made = [batch for batch in batches if batch.tag == place]
         found = [records_of(batch) for batch in made]
@@ -80,7 +80,7 @@ def assert_holds(batches: list[SealedBatch], table: list[tuple[Any, int]], batch
 
 @given(tables, st.integers(1, 900), st.integers(1, 8), st.booleans())
 def test_rows_go_to_their_partitions_in_full_batches(table: list, batch_size: int, most: int, large: bool) -> None:
-    """Each partition's rows, and those of none, in order in batches bounded by bytes and by records."""
+    """Rows of each partition, and of none (-1), are in order in batches bounded by bytes and records."""
     encoder = Encoder(partitions=4, batch_size=batch_size, records_max=most)
     batches = encoder.add(**columns(table, lambda fields: arrow(fields, large=large, before=3)))
     batches += encoder.finish()
@@ -90,7 +90,7 @@ def test_rows_go_to_their_partitions_in_full_batches(table: list, batch_size: in
 
 @given(tables, st.lists(st.integers(0, 30), max_size=4))
 def test_rows_may_come_in_pieces(table: list, cuts: list[int]) -> None:
-    """Adding ranges of the rows one after another makes the batches that adding all at once makes."""
+    """Rows added range by range make the same batches as rows added at once."""
     whole, pieces = (Encoder(partitions=4, batch_size=500) for _ in range(2))
     expected = whole.add(**columns(table, ByteColumn.of_list))
     bounds = [0, *sorted(min(cut, len(table)) for cut in cuts), len(table)]
@@ -103,7 +103,7 @@ def test_rows_may_come_in_pieces(table: list, cuts: list[int]) -> None:
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_batches_are_compressed(codec: int) -> None:
-    """The bound holds for what goes in; each batch is compressed by itself."""
+    """The size bound applies before compression; each batch is compressed separately."""
     table = [((i, b"k", b"v" * 100, []), -1) for i in range(50)]
     encoder = Encoder(batch_size=2000, attributes=codec, compress=lambda plain: compress(codec, plain))
     batches = encoder.add(**columns(table)) + encoder.finish()
@@ -113,7 +113,7 @@ def test_batches_are_compressed(codec: int) -> None:
 
 
 def test_a_compressor_that_fails_loses_no_row() -> None:
-    """What was raised comes through, and the next call has all the batches."""
+    """A compressor's exception reaches the caller, and the next call returns all the batches."""
     fail = [False, True]
 
     def squeeze(plain: memoryview) -> bytes:
@@ -134,7 +134,7 @@ def test_a_compressor_that_fails_loses_no_row() -> None:
 def test_one_timestamp_may_do_for_all_rows(
     pieces: list[tuple[int, list[bytes | None]]], batch_size: int, most: int, column: Callable[..., ByteColumn]
 ) -> None:
-    """And keys, headers and partitions may be left out; a batch goes on with the rows of the next call."""
+    """One timestamp may serve all rows, and keys, headers and partitions may be left out; batches span calls."""
     encoder = Encoder(batch_size=batch_size, records_max=most)
     batches: list[SealedBatch] = []
     table = []
@@ -149,7 +149,7 @@ def test_one_timestamp_may_do_for_all_rows(
 
 
 def test_numpy_s_fixed_width_fields() -> None:
-    """An S array as NumPy reads it, without zeros at the ends; a V array with them."""
+    """NumPy's fixed-width fields lose trailing zeros as S, and keep them as V."""
     array = np.array([b"abc", b"", b"a\0b"], "S4")
     for strip, expected in ((True, array.tolist()), (False, [b"abc\0", b"\0" * 4, b"a\0b\0"])):
         encoder = Encoder()
@@ -158,7 +158,7 @@ def test_numpy_s_fixed_width_fields() -> None:
 
 
 def test_a_column_holds_what_it_reads() -> None:
-    """Whoever made the buffers may let go of them."""
+    """A column keeps its buffers alive after their owner released them."""
     column = ByteColumn.of_offsets(bytearray(b"xy"), np.array([0, 1, 2], np.int32))
     listed = ByteColumn.of_list([bytes([65 + i]) * 3 for i in range(2)])
     encoder = Encoder()
@@ -171,7 +171,7 @@ def test_a_column_holds_what_it_reads() -> None:
     ("offsets", "row"), [([0, 2, 5], 1), ([0, -1, 3], 0), ([3, 2, 4], 0), ([0, 2, 1], 1), ([2**31 - 1, 0, 0], 0)]
 )
 def test_offsets_that_leave_the_data_are_refused(large: bool, offsets: list[int], row: int) -> None:
-    """Wherever they point: the row is named, the rows before it are there."""
+    """Offsets that leave the data are refused with the row's number, and the rows before it are kept."""
     kind = np.int64 if large else np.int32
     bad = ByteColumn.of_offsets(b"abcd", np.array(offsets, kind), large=large)
     good = ByteColumn.of_list([b"v"] * 2)
@@ -187,7 +187,7 @@ def test_offsets_that_leave_the_data_are_refused(large: bool, offsets: list[int]
 @with_each("large", [False, True])
 @with_each("power", [29, 30, 31, 59, 60, 61, 62, 63])
 def test_more_rows_than_there_are(large: bool, power: int) -> None:
-    """From a start, or of a length, whose bytes are more than 64 bits count, or near that: they are refused."""
+    """A start or length whose bytes overflow 64 bits, or nearly, is refused."""
     offsets = np.zeros(8, np.int64 if large else np.int32)
     ones = np.full(1, 255, np.uint8)
     pair = ByteColumn.of_list([b"h", b"i"])
@@ -206,7 +206,7 @@ def test_more_rows_than_there_are(large: bool, power: int) -> None:
 
 @pytest.mark.parametrize("offsets", [[0, 1, 3], [0, -1, 1], [2, 1, 1]])
 def test_headers_that_are_not_there_are_refused(offsets: list[int]) -> None:
-    """A list of headers that leaves the two there are, or a header whose key is null."""
+    """A header list that leaves its two headers is refused, and so is a header with a null key."""
     pair = ByteColumn.of_list([b"h", b"i"])
     values = ByteColumn.of_list([b"v", b"w"])
     with pytest.raises(ValueError, match=r"row \d: its offsets"):
@@ -217,7 +217,7 @@ def test_headers_that_are_not_there_are_refused(offsets: list[int]) -> None:
 
 
 def test_lists_of_headers_may_be_null_and_sliced() -> None:
-    """As Arrow has them: a null list is no headers, and the rows may begin within the offsets."""
+    """A null list of headers means no headers, and rows may begin within the offsets, as in Arrow."""
     pairs = ByteColumn.of_list([b"a", b"b", b"c"])
     headers = HeaderColumn(np.array([0, 1, 2, 3], np.int32), pairs, pairs, validity=bytes([0b101]), start=1)
     encoder = Encoder()
@@ -226,7 +226,7 @@ def test_lists_of_headers_may_be_null_and_sliced() -> None:
 
 
 def test_what_does_not_fit_together_is_told() -> None:
-    """Short buffers, other lengths, partitions that there are not: a sentence with the numbers."""
+    """Short buffers, lengths that differ and unknown partitions raise errors that state the numbers."""
     two = ByteColumn.of_list([b"a", b"b"])
     one = ByteColumn.of_list([b"a"])
     encoder = Encoder(partitions=2)
@@ -255,7 +255,7 @@ def test_what_does_not_fit_together_is_told() -> None:
 
 # -- the partitioner --------------------------------------------------------------------------------------------------
 
-JAVA = [  # what org.apache.kafka.common.utils.Utils.murmur2 makes of them, by its own tests
+JAVA = [  # results of org.apache.kafka.common.utils.Utils.murmur2, from Kafka's own tests
     (b"21", -973932308),
     (b"foobar", -790332482),
     (b"a-little-bit-long-string", -985981536),
@@ -266,7 +266,7 @@ JAVA = [  # what org.apache.kafka.common.utils.Utils.murmur2 makes of them, by i
 
 
 def slow_murmur2(data: bytes) -> int:
-    """MurmurHash2 with the seed of Java's producer, as Utils.murmur2 does it, without a sign."""
+    """Compute MurmurHash2 with the seed of Java's producer, as Utils.murmur2 does, unsigned."""
     m, u32, whole = 0x5BD1E995, 0xFFFFFFFF, len(data) & ~3
     h = 0x9747B28C ^ len(data)
     for at in range(0, whole, 4):
@@ -279,14 +279,14 @@ def slow_murmur2(data: bytes) -> int:
 
 
 def test_keys_find_the_partitions_that_java_finds() -> None:
-    """The vectors of the Java client's own tests, whole: the number of partitions takes nothing away."""
+    """Keys get the partitions of the Java client's own test vectors; the partition count keeps all hash bits."""
     found = np.frombuffer(partitions_of(ByteColumn.of_list([key for key, _ in JAVA]), 2**31 - 1), np.int32)
     assert found.tolist() == [(expected & 0x7FFFFFFF) % (2**31 - 1) for _, expected in JAVA]
 
 
 @given(st.lists(st.none() | st.binary(max_size=40)), st.integers(1, 2**31 - 1))
 def test_keys_of_any_length_are_hashed_as_the_slow_truth_hashes_them(keys: list[bytes | None], n: int) -> None:
-    """And a null key has no partition."""
+    """Keys of any length are hashed like in the reference model, and a null key has no partition."""
     expected = [-1 if key is None else (slow_murmur2(key) & 0x7FFFFFFF) % n for key in keys]
     for column in (ByteColumn.of_list(keys), arrow(keys, before=2)):
         assert np.frombuffer(partitions_of(column, n), np.int32).tolist() == expected

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions of the native plane (KIP-227): what changed is asked, what is news is answered."""
+"""Incremental fetch sessions of the native plane (KIP-227): requests and answers carry only what changed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def answered(stage: Stage, client: Client, version: int = 12) -> Any:
 
 
 def told(response: Any) -> dict[int, tuple[int, int]]:
-    """partition -> (error, bytes of records)"""
+    """Map partition to (error code, bytes of records)."""
     return {p.partition_index: (p.error_code, len(p.records or b"")) for t in response.responses for p in t.partitions}
 
 
 def begun(stage: Stage, client: Client, offsets: dict[int, int], version: int = 12) -> int:
-    """The id of a new session."""
+    """Begin a session; return its id."""
     client.fetch_in((0, 0), offsets, version=version)
     response = answered(stage, client, version)
     assert response.error_code == 0 and set(told(response)) == set(offsets)
@@ -38,13 +38,13 @@ def begun(stage: Stage, client: Client, offsets: dict[int, int], version: int = 
 
 
 def read(frame: bytes, version: int) -> Any:
-    """The request in a frame that Python got."""
+    """Decode the request in a frame that Python received."""
     return codec.decode(SERVED[FETCH].request, version, frame, codec.decode_request_header(frame).body_offset)[0]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_only_news_is_told(stage: Stage, version: int) -> None:
-    """The first answer has every partition; the next none; after an append only the one that grew."""
+    """An answer has only changed partitions: at first all, then none, then the one that was appended to."""
     client = Client(stage)
     session = begun(stage, client, {0: 0, 1: 0}, version)
     assert session > 0
@@ -64,7 +64,7 @@ def test_only_news_is_told(stage: Stage, version: int) -> None:
 
 
 def test_what_is_not_consumed_is_told_again(stage: Stage) -> None:
-    """The offset of a session moves only when its client says so."""
+    """A session's fetch offset moves only when the client changes it, so unconsumed records are sent again."""
     stage.log.append(batch(b"x"), now_ms=1)
     client = Client(stage)
     session = begun(stage, client, {0: 0})
@@ -74,7 +74,7 @@ def test_what_is_not_consumed_is_told_again(stage: Stage) -> None:
 
 
 def test_partitions_come_and_go(stage: Stage) -> None:
-    """A partition that is named is added, one that is forgotten is fetched no more, an empty session ends."""
+    """A named partition is added, a forgotten one is no longer fetched, and an empty session ends."""
     client = Client(stage)
     session = begun(stage, client, {0: 0})
     stage.partitions[1].append(batch(b"x"), now_ms=1)
@@ -89,7 +89,7 @@ def test_partitions_come_and_go(stage: Stage) -> None:
 
 
 def test_a_parked_incremental_fetch_is_woken(stage: Stage) -> None:
-    """It waits for any partition of its session, and its changes are made once."""
+    """A parked incremental Fetch is woken by any partition of its session, and its changes apply once."""
     client = Client(stage)
     session = begun(stage, client, {0: 0})
     client.fetch_in((session, 1), {1: 0}, max_wait_ms=60_000)
@@ -109,13 +109,13 @@ def test_a_parked_incremental_fetch_ends_at_its_deadline(stage: Stage) -> None:
     client.fetch_in((session, 1), {}, max_wait_ms=30)
     while client.quiet():
         stage.plane.step(0, 60_000)
-    assert time.monotonic() - began >= 0.029  # the plane's clock is cut to whole milliseconds
+    assert time.monotonic() - began >= 0.029  # the plane's clock has whole milliseconds
     response = client.receive(FETCH, 12)[1]
     assert (response.error_code, response.session_id, told(response)) == (0, session, {})
 
 
 def test_a_full_answer_turns_among_partitions(stage: Stage) -> None:
-    """With room for one batch, partitions that have records take turns."""
+    """Partitions with records take turns if an answer has room for one batch."""
     for partition in stage.partitions:
         for _ in range(4):
             partition.append(batch(bytes(1000)), now_ms=1)
@@ -131,7 +131,7 @@ def test_a_full_answer_turns_among_partitions(stage: Stage) -> None:
 
 @pytest.mark.parametrize("epoch", [0, 2, 3, -2, (1 << 31) - 1])
 def test_a_wrong_epoch(stage: Stage, epoch: int) -> None:
-    """Only the next epoch goes on; 0 begins anew, and the old session is gone."""
+    """Only the next session epoch is accepted; epoch 0 begins a new session and ends the old one."""
     client = Client(stage)
     session = begun(stage, client, {0: 0})
     client.fetch_in((session, epoch), {0: 0})
@@ -147,7 +147,7 @@ def test_a_wrong_epoch(stage: Stage, epoch: int) -> None:
 
 
 def test_an_unknown_session_and_one_that_was_closed(stage: Stage) -> None:
-    """Epoch -1 ends a session with a full answer."""
+    """Session epoch -1 ends a session with a full answer; its id is unknown afterwards."""
     client = Client(stage)
     session = begun(stage, client, {0: 0})
     client.fetch_in((session, -1), {0: 0})
@@ -166,7 +166,7 @@ def test_names_and_ids_do_not_mix(stage: Stage) -> None:
 
 
 def test_errors_of_a_partition_are_told_each_time(stage: Stage) -> None:
-    """An offset out of range stays in the session, is told at once, and its end is told too."""
+    """OFFSET_OUT_OF_RANGE is answered at once on each Fetch of a session, and so is its end."""
     client = Client(stage)
     session = begun(stage, client, {0: 0, 1: 0})
     for epoch in (1, 2):
@@ -177,7 +177,7 @@ def test_errors_of_a_partition_are_told_each_time(stage: Stage) -> None:
 
 
 def test_another_connection_goes_on_with_a_session(stage: Stage) -> None:
-    """A session is the client's, not the connection's; the fetch that waited meanwhile is told that it lost it."""
+    """A session goes on over another connection; a Fetch parked on the first one gets INVALID_FETCH_SESSION_EPOCH."""
     one, two = Client(stage), Client(stage)
     session = begun(stage, one, {0: 0})
     one.fetch_in((session, 1), {}, max_wait_ms=60_000)
@@ -189,7 +189,7 @@ def test_another_connection_goes_on_with_a_session(stage: Stage) -> None:
 
 
 def test_a_parked_client_that_goes_leaves_its_session(stage: Stage) -> None:
-    """It comes back by another connection and goes on."""
+    """A parked client that disconnects can continue its session over another connection."""
     one, two = Client(stage), Client(stage)
     session = begun(stage, one, {0: 0})
     one.fetch_in((session, 1), {}, max_wait_ms=60_000)
@@ -202,7 +202,7 @@ def test_a_parked_client_that_goes_leaves_its_session(stage: Stage) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_python_gets_a_request_that_names_everything(stage: Stage, version: int) -> None:
-    """What cannot be found here ends the session: Python reads the whole of it, without an id."""
+    """A Fetch that the plane cannot serve ends its session and reaches Python with all partitions and no session id."""
     client = Client(stage)
     session = begun(stage, client, {0: 0, 1: 5}, version)
     client.fetch_in((session, 1), {9: 3, 0: 2}, version=version, max_wait_ms=7)
@@ -221,7 +221,7 @@ def test_python_gets_a_request_that_names_everything(stage: Stage, version: int)
 
 
 def test_python_is_asked_for_no_session(stage: Stage) -> None:
-    """A request to begin one that names what is not here reaches Python as one that asks for none."""
+    """A Fetch that would begin a session, but names an unknown partition, reaches Python as one without a session."""
     client = Client(stage)
     client.fetch_in((0, 0), {9: 3})
     stage.step()
@@ -232,7 +232,7 @@ def test_python_is_asked_for_no_session(stage: Stage) -> None:
 
 
 def test_a_partition_that_goes_ends_its_sessions(stage: Stage) -> None:
-    """Nothing holds its files; the parked fetch is Python's, and the session is not found again."""
+    """A deleted partition ends its sessions: its files are released, and a parked Fetch goes to Python."""
     client, idle = Client(stage), Client(stage)
     first, second = begun(stage, client, {0: 0, 1: 0}), begun(stage, idle, {0: 0})
     client.fetch_in((first, 1), {}, max_wait_ms=60_000)
@@ -250,7 +250,7 @@ def test_a_partition_that_goes_ends_its_sessions(stage: Stage) -> None:
 
 @pytest.mark.parametrize("slots", [0, 1, 3])
 def test_slots(tmp_path: Path, slots: int) -> None:
-    """At the limit sessions are given, at limit + 1 none: young ones are not taken from others."""
+    """Sessions are given up to the limit, and none at limit + 1, as recent sessions are not evicted."""
     stage = Stage(tmp_path, fetch_sessions=slots)
     clients = [Client(stage) for _ in range(slots + 1)]
     ids = [begun(stage, client, {0: 0}) for client in clients]
@@ -263,7 +263,7 @@ def test_slots(tmp_path: Path, slots: int) -> None:
 
 
 def test_a_large_session(tmp_path: Path) -> None:
-    """Three hundred partitions: half are forgotten, one brings records, the rest is quiet."""
+    """A session of 300 partitions works: half are forgotten, one brings records, the others are quiet."""
     stage = Stage(tmp_path, partitions=300)
     client = Client(stage)
     session = begun(stage, client, dict.fromkeys(range(300), 0), 13)
@@ -277,7 +277,7 @@ def test_a_large_session(tmp_path: Path) -> None:
 
 
 def test_two_reactors_share_a_session(tmp_path: Path) -> None:
-    """Two connections on two threads fight for one session: each epoch is won once, and nothing breaks."""
+    """Two connections on two reactors compete for one session: each epoch is won by one of them, and nothing breaks."""
     stage = Stage(tmp_path, reactors=2)
     clients = [Client(stage), Client(stage)]
     session = begun(stage, clients[0], {0: 0, 1: 0})
@@ -301,7 +301,7 @@ def test_two_reactors_share_a_session(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("last", [0, 3, 7])
 def test_a_client_that_says_which_epoch_it_read_last(stage: Stage, last: int) -> None:
-    """As long as its last record lies in our log it is served here; else Python says where it parted."""
+    """A Fetch whose last fetched record is in the log is served; else Python answers the divergence."""
     stage.log.append(batch(b"a", b"b"), now_ms=1)
     for epoch in (3, 7):
         stage.log.become_leader(epoch, 0)
@@ -320,7 +320,7 @@ def test_a_client_that_says_which_epoch_it_read_last(stage: Stage, last: int) ->
 
 
 def test_a_parked_fetch_that_is_diverted_leaves_its_session(stage: Stage) -> None:
-    """Python has it now; the connection's next fetch, of another session, is another story."""
+    """A parked Fetch that is diverted to Python leaves its session; the connection then fetches in another session."""
     client = Client(stage)
     session, other = begun(stage, client, {0: 0}), begun(stage, client, {1: 0})
     client.fetch_in((session, 1), {}, max_wait_ms=60_000)
@@ -336,7 +336,7 @@ def test_a_parked_fetch_that_is_diverted_leaves_its_session(stage: Stage) -> Non
 
 
 def test_what_nobody_tells_of_is_seen_at_the_deadline(stage: Stage) -> None:
-    """A log that begins later wakes nobody; the fetch that waits tells it when its time is over."""
+    """A log start that advances wakes no parked Fetch, but is answered at its deadline."""
     stage.log.append(batch(b"a", b"b"), now_ms=1)
     client = Client(stage)
     session = begun(stage, client, {0: 2, 1: 0})
@@ -349,7 +349,7 @@ def test_what_nobody_tells_of_is_seen_at_the_deadline(stage: Stage) -> None:
 
 
 def test_the_next_request_of_a_session_ends_the_one_that_waits(stage: Stage) -> None:
-    """It came by another connection: the client of the first has gone on, and is told so at once."""
+    """A session's next request on another connection ends the parked one with INVALID_FETCH_SESSION_EPOCH at once."""
     first, second = Client(stage), Client(stage)
     session = begun(stage, first, {0: 0})
     first.fetch_in((session, 1), {}, max_wait_ms=60_000)
@@ -362,8 +362,10 @@ def test_the_next_request_of_a_session_ends_the_one_that_waits(stage: Stage) -> 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_no_record_is_left_behind(tmp_path: Path, seed: int) -> None:
-    """Appends before, while and after a fetch waits, small answers, changes of what is tracked: a fetch never waits for
-    what is there already, and each record is read once, in order."""
+    """A session's Fetch never waits for records that are there, and reads each record once, in order.
+
+    Appends come before, during and after a wait; answers are small, and the tracked partitions change.
+    """
     rng = random.Random(seed)
     count = rng.choice([2, 3, 12])
     stage = Stage(tmp_path, partitions=count)
@@ -408,7 +410,7 @@ def test_no_record_is_left_behind(tmp_path: Path, seed: int) -> None:
 
 
 def span(records: bytes) -> tuple[int, int]:
-    """The offsets of the first and the last record of whole batches."""
+    """The offsets of the first and last record in whole batches."""
     first, at, last = -1, 0, -1
     while at < len(records):
         base, length = struct.unpack_from(">qi", records, at)
@@ -419,8 +421,7 @@ def span(records: bytes) -> tuple[int, int]:
 
 
 def test_no_partition_is_told_twice_in_an_answer(tmp_path: Path) -> None:
-    """Though it grows, by another network thread, while the answer is made: that is news of the next one. kafka-python
-    fails where one is."""
+    """An answer has no partition twice, even if it grows by another reactor meanwhile: kafka-python would fail."""
     stage, ended = Stage(tmp_path, reactors=2, partitions=200), threading.Event()
     producer, client = Client(stage), Client(stage)
     sent: list[bytes] = []

@@ -1,4 +1,4 @@
-"""A follower in core: it asks its leader, appends what comes, and asks on; the leader is played over a socket."""
+"""A follower in core fetches from its leader and appends what it receives; the test plays the leader over a socket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def following(tmp_path: Path) -> Iterator[Following]:
 
 
 def test_it_copies_what_its_leader_has(following: Following) -> None:
-    """Byte for byte, an answer after the other; each request asks from where the log ends."""
+    """A follower copies its leader's log byte for byte; each Fetch begins at its own log end."""
     request = following.add(0)
     assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (7, 77)
     assert (request.min_bytes, request.max_bytes) == (1, 10 << 20)
@@ -47,7 +47,7 @@ def test_it_copies_what_its_leader_has(following: Following) -> None:
 
 
 def test_the_high_watermark_comes_with_an_empty_answer(following: Following) -> None:
-    """Nothing is written; what the leader committed is committed here, as far as it is here."""
+    """An empty answer moves the follower's high watermark, but never beyond its log end."""
     following.add(0)
     following.turn({0: batch(4)}, high_watermark=0)
     assert following.log.high_watermark == 0
@@ -59,7 +59,7 @@ def test_the_high_watermark_comes_with_an_empty_answer(following: Following) -> 
 
 
 def test_in_a_session_a_request_names_what_changed(following: Following) -> None:
-    """All at first; then those that grew, those that were added, and those that are to be forgotten."""
+    """A Fetch of a session names all partitions at first, then those that grew or were added, and those to forget."""
     request = following.add()
     assert (request.session_id, request.session_epoch, sorted(asked(request))) == (0, 0, [0, 1])
     request = following.turn({1: batch(2)}, session=SESSION)
@@ -79,7 +79,7 @@ def test_in_a_session_a_request_names_what_changed(following: Following) -> None
 
 
 def test_one_that_leaves_and_comes_back_at_once_is_not_forgotten(following: Following) -> None:
-    """A request that names a partition and forgets it would take it out of the leader's session."""
+    """A partition removed and added again before a Fetch is not forgotten, as the leader would drop it."""
     following.add()
     following.turn(session=SESSION)
     following.fetcher.remove(following.partitions[0])
@@ -90,7 +90,7 @@ def test_one_that_leaves_and_comes_back_at_once_is_not_forgotten(following: Foll
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_a_session_that_the_leader_lost_is_begun_anew(following: Following, code: int) -> None:
-    """All partitions are asked for once more, from where their logs end."""
+    """A session that the leader lost is replaced by a full Fetch, which begins at each log end."""
     following.add()
     following.turn({0: batch(3)}, session=SESSION)
     request = following.turn(error=code)
@@ -106,7 +106,7 @@ def test_without_a_session_every_request_names_all(following: Following) -> None
 
 
 def test_a_listener_that_is_removed_is_no_leaders(following: Following) -> None:
-    """A connection to a leader came by none, whatever its number is."""
+    """Removing a listener does not close a follower's connection to its leader, for any listener number."""
     following.add()
     for offset, owed in enumerate((True, False)):
         following.plane.close_listener(0, owed=owed)
@@ -115,7 +115,7 @@ def test_a_listener_that_is_removed_is_no_leaders(following: Following) -> None:
 
 
 def test_one_that_begins_a_session_is_answered_at_once(following: Following) -> None:
-    """Nothing that is added meanwhile could be asked for behind it. A leader that keeps no session may wait."""
+    """A Fetch that begins a session does not wait, as nothing added meanwhile could be fetched; other ones may wait."""
     assert following.add().max_wait_ms == 0
     assert [following.turn(session=SESSION).max_wait_ms for _ in range(2)] == [500, 500]
     assert following.turn(error=70).max_wait_ms == 0
@@ -123,7 +123,7 @@ def test_one_that_begins_a_session_is_answered_at_once(following: Following) -> 
 
 
 def test_topics_without_an_id_are_fetched_by_name(tmp_path: Path) -> None:
-    """By version 12, which tells who we are in its old place."""
+    """A topic without an id is fetched by name in version 12, where replica_id is a plain field."""
     following = Following(tmp_path, topic_id=bytes(16))
     request = following.add(0)
     assert (following.leader.version, request.replica_id) == (12, 7)
@@ -134,7 +134,7 @@ def test_topics_without_an_id_are_fetched_by_name(tmp_path: Path) -> None:
 
 
 def test_a_divergence_is_told_and_the_rest_goes_on(following: Following) -> None:
-    """Python truncates, and adds the partition anew; until then it is not asked for."""
+    """A partition that diverges is reported and not fetched until Python truncates and adds it; the others go on."""
     following.add()
     following.turn({0: batch(6, 0, 4), 1: batch(1)}, session=SESSION)
     diverged = Brought(diverging_epoch=Brought.DivergingEpoch(epoch=4, end_offset=2), records=b"")
@@ -170,7 +170,7 @@ BAD = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_a_bad_batch_fails_its_partition_alone(following: Following, what: str) -> None:
-    """Nothing of what came with it is appended; the others go on."""
+    """A bad batch fails its partition, and nothing that came with the batch is appended; other partitions go on."""
     bad, code = BAD[what]
     following.add()
     request = following.turn({0: batch(2) + bad, 1: batch(2)}, session=SESSION)
@@ -180,7 +180,7 @@ def test_a_bad_batch_fails_its_partition_alone(following: Following, what: str) 
 
 
 def test_an_epoch_that_goes_back_is_refused_in_the_next_answer_too(following: Following) -> None:
-    """A log whose epochs go back is damaged, as a start has it."""
+    """A leader epoch that goes back in a later answer fails the partition, as a start takes such a log for damaged."""
     following.add(0)
     following.turn({0: batch(2)})
     following.leader.answer({0: batch(2, 2, EPOCH - 1)})
@@ -189,7 +189,7 @@ def test_an_epoch_that_goes_back_is_refused_in_the_next_answer_too(following: Fo
 
 
 def test_an_epoch_without_records_gives_way(following: Following) -> None:
-    """We led in an epoch and wrote nothing; what the next leader has there is of an earlier one."""
+    """An epoch that a former leader began without records gives way to an earlier epoch of the next leader."""
     following.log.append_replica(batch(2, 0, 1), leader_epoch=EPOCH)
     following.log.become_leader(EPOCH + 1, 0)
     assert following.log.epochs() == [(1, 0), (EPOCH + 1, 2)]
@@ -200,14 +200,14 @@ def test_an_epoch_without_records_gives_way(following: Following) -> None:
 
 
 def test_a_gap_is_appended_as_it_comes(following: Following) -> None:
-    """Compaction leaves gaps."""
+    """Gaps between offsets, as compaction leaves them, are appended as they come."""
     following.add(0)
     assert asked(following.turn({0: batch(1, 3) + batch(2, 9)}))[0][1] == 11
     assert content(following.log) == batch(1, 3) + batch(2, 9)
 
 
 def test_an_empty_log_begins_where_its_leader_has_records(tmp_path: Path) -> None:
-    """However far that is: no segment that begins at 0 could name it. A restart finds it there."""
+    """An empty log begins where its leader has records, however large that offset is, and a restart finds it there."""
     begin = 5 << 31
     following = Following(tmp_path, 1)
     following.fetcher.add(following.log, EPOCH, begin=begin)
@@ -220,7 +220,7 @@ def test_an_empty_log_begins_where_its_leader_has_records(tmp_path: Path) -> Non
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (begin, begin + 1, begin + 3)
     assert content(log) == sent
     following.close()
-    again = core.Broker()
+    again = core.LogManager()
     log = again.open(str(tmp_path), "t", 0, topic_id=TOPIC_ID, config={}, compacted=True, log_start_offset=begin)
     assert (log.log_start_offset, log.log_end_offset, content(log)) == (begin, begin + 3, sent)
     again.close()
@@ -234,14 +234,14 @@ def test_a_partial_batch_at_the_end_is_left_out(following: Following) -> None:
 
 
 def test_a_batch_that_never_comes_whole_fails_its_partition(following: Following) -> None:
-    """Asking again would bring the same for ever."""
+    """A batch that an answer never contains whole fails its partition, as fetching again would give the same."""
     following.add(0)
     following.leader.answer({0: batch(2)[:-1]})
     assert following.events() == [("failed", following.log, 10, -1, -1)]
 
 
 def test_one_that_is_added_does_not_wait_for_the_answer_before(following: Following) -> None:
-    """Its leader may keep that for half a second: a second request tells of it. There is never a third."""
+    """A partition that is added while a Fetch waits is named in a second Fetch at once; there is never a third."""
     following.add(0)
     request = following.turn(session=SESSION)
     assert (request.session_epoch, asked(request)) == (1, {})
@@ -255,13 +255,13 @@ def test_one_that_is_added_does_not_wait_for_the_answer_before(following: Follow
     second, following.leader.correlation = following.leader.correlation, first
     following.leader.answer({0: batch(2)}, session=SESSION)
     following.step()
-    request = following.leader.request()  # of what is new, behind the second
+    request = following.leader.request()  # of the new partition, after the second request
     assert (request.session_epoch, asked(request)) == (3, {0: (EPOCH, 2, EPOCH, 0), 1: (EPOCH, 0, -1, 0)})
     third, following.leader.correlation = following.leader.correlation, second
     following.leader.answer({1: batch(1)}, session=SESSION)
     following.step()
     assert following.leader.quiet()
-    assert following.partitions[1].log_end_offset == 0, "that was for the partition as it was before"
+    assert following.partitions[1].log_end_offset == 0, "the answer was for the removed partition"
     following.leader.correlation = third
     request = following.turn({1: batch(1)}, session=SESSION)
     assert (request.session_epoch, asked(request)) == (4, {1: (EPOCH, 1, EPOCH, 0)})
@@ -269,14 +269,14 @@ def test_one_that_is_added_does_not_wait_for_the_answer_before(following: Follow
 
 
 def test_what_an_answer_before_brought_comes_again(following: Following) -> None:
-    """Of a session that did not hear yet what was appended: it counts for nothing, and costs nothing."""
+    """Records that two answers carry are appended once, and the second copy is no error."""
     leader = following.leader
     following.add(0)
     following.turn(session=SESSION)
     second = leader.correlation
     following.add(1)
     third = leader.correlation
-    following.fetcher.add(following.partitions[1], EPOCH)  # to be asked for behind the next answer
+    following.fetcher.add(following.partitions[1], EPOCH)  # named in the Fetch behind the next answer
     leader.correlation = second
     leader.answer({0: batch(3)}, session=SESSION)
     following.step()
@@ -291,7 +291,7 @@ def test_what_an_answer_before_brought_comes_again(following: Following) -> None
 
 
 def test_what_is_forgotten_is_not_held_until_something_is_fetched(following: Following) -> None:
-    """Its files are closed, though the leader hears nothing of it; what is fetched next begins another session."""
+    """A forgotten partition is released before the leader knows of it; the next Fetch begins another session."""
     following.partitions[1].append_replica(batch(1), leader_epoch=EPOCH)
     following.add(0)
     following.turn({0: batch(3)}, session=SESSION)
@@ -303,13 +303,13 @@ def test_what_is_forgotten_is_not_held_until_something_is_fetched(following: Fol
     following.leader.answer(session=SESSION)
     following.step()
     assert following.leader.quiet()
-    until("its files are closed", lambda: following.broker.open_files == 1)
+    until("the partition's files are closed", lambda: following.broker.open_files == 1)
     request = following.add(1)
     assert (request.session_id, sorted(asked(request)), forgotten(request)) == (0, [1], [])
 
 
 def test_a_session_that_is_over_takes_the_second_request_with_it(following: Following) -> None:
-    """Its answer, whatever it says, counts for nothing; then all is asked for once more."""
+    """If a session ends, the answer to the second Fetch is ignored, and all partitions are fetched again."""
     following.add(0)
     following.turn(session=SESSION)
     following.add(1)
@@ -334,7 +334,7 @@ while True:
 
 
 def test_no_order_is_lost_on_a_busy_reactor(following: Following) -> None:
-    """A partition that is added while the reactor is in a turn is asked for, though nothing else happens then."""
+    """A partition that is added while the reactor is busy in a turn is fetched, even if no other event follows."""
     here, there = socket.socketpair()
     here.setblocking(False)
     following.plane.adopt(here.detach())
@@ -344,14 +344,14 @@ def test_no_order_is_lost_on_a_busy_reactor(following: Following) -> None:
     command = [sys.executable, "-c", CHATTER, str(there.fileno()), sent]
     with there, subprocess.Popen(command, pass_fds=[there.fileno()]) as chatter:
         try:
-            until("it chatters", lambda: following.plane.stats()[0]["Fetch"]["requests"] > 1000)
+            until("the client sends requests", lambda: following.plane.stats()[0]["Fetch"]["requests"] > 1000)
             following.fetcher.add(following.partitions[0], EPOCH)
             following.leader.request()
             following.leader.answer({}, session=SESSION)
-            following.leader.request()  # which is kept
+            following.leader.request()  # not answered
             for number in range(10000):
                 partition = following.partitions[number % 2]
-                following.fetcher.add(partition, EPOCH)  # as another, in place of what it was
+                following.fetcher.add(partition, EPOCH)  # added again, as a new partition
                 request = following.leader.request()
                 assert list(asked(request)) == [partition.partition]
                 following.leader.correlation -= 1
@@ -362,8 +362,7 @@ def test_no_order_is_lost_on_a_busy_reactor(following: Following) -> None:
 
 
 def test_what_a_follower_says_that_it_has_is_on_disk(following: Following) -> None:
-    """flush.messages=1: its next request waits for the disk, and everything of its connection with it; other
-    connections go on."""
+    """With flush.messages=1, a follower's next Fetch waits until the records are on disk; other connections go on."""
     following.log.configure({"flush.messages": 1})
     following.add(0, 1)
     before = sum(following.broker.sync_times()["counts"])
@@ -372,7 +371,7 @@ def test_what_a_follower_says_that_it_has_is_on_disk(following: Following) -> No
     following.step()
     assert (following.log.log_end_offset, following.leader.quiet()) == (3, True)
     following.broker.disarm()
-    until("it asks on", lambda: following.step() or not following.leader.quiet())
+    until("the follower fetches on", lambda: following.step() or not following.leader.quiet())
     request = following.leader.request()
     assert asked(request) == {0: (EPOCH, 3, EPOCH, 0), 1: (EPOCH, 1, EPOCH, 0)}
     assert (following.log.durable_offset, sum(following.broker.sync_times()["counts"]) - before) == (3, 1)
@@ -381,12 +380,12 @@ def test_what_a_follower_says_that_it_has_is_on_disk(following: Following) -> No
 
 
 def test_a_disk_that_hangs_holds_up_its_own_partition_alone(following: Following) -> None:
-    """flush.messages=1: after a while threads are to go on with it, and the others of its connection are copied."""
+    """With flush.messages=1, a disk that hangs takes its partition out of the Fetch; the others are copied on."""
     following.log.configure({"flush.messages": 1})
     following.add(0, 1)
     following.broker.arm("segment.sync", "sleep", STUCK_MS)
     following.leader.answer({0: batch(3), 1: batch(1)}, session=SESSION)
-    until("it asks on", lambda: following.step() or not following.leader.quiet())
+    until("the follower fetches on", lambda: following.step() or not following.leader.quiet())
     request = following.leader.request()
     assert (asked(request), forgotten(request)) == ({1: (EPOCH, 1, EPOCH, 0)}, [0])
     assert following.events() == [("slow", following.log, 0, -1, -1)]
@@ -394,7 +393,7 @@ def test_a_disk_that_hangs_holds_up_its_own_partition_alone(following: Following
     assert following.log.slow_appends
     assert asked(following.turn({1: batch(1, 1)}, session=SESSION)) == {1: (EPOCH, 2, EPOCH, 0)}
     following.broker.disarm()
-    until("it is on disk", lambda: following.step() or following.log.durable_offset == 3)
+    until("the records are on disk", lambda: following.step() or following.log.durable_offset == 3)
     following.fetcher.add(following.log, EPOCH)
     assert asked(following.turn(session=SESSION)) == {0: (EPOCH, 3, EPOCH, 0)}
 
@@ -410,22 +409,22 @@ def test_nobody_waits_for_the_disk_of_a_partition_that_was_taken_away(following:
     following.step()
     assert asked(following.leader.request()) == {1: (EPOCH, 1, EPOCH, 0)}
     following.broker.disarm()
-    until("it is on disk", lambda: following.step() or following.log.durable_offset == 3)
+    until("the records are on disk", lambda: following.step() or following.log.durable_offset == 3)
 
 
 def test_a_follower_whose_disk_fails_does_not_say_that_it_has_it(following: Following) -> None:
-    """The partition is out, the other of its connection goes on."""
+    """A follower whose sync fails drops the partition and does not report its records; the other partition goes on."""
     following.log.configure({"flush.messages": 1})
     following.add(0, 1)
     following.broker.arm("segment.sync", "errno", errno.EIO)
     following.leader.answer({0: batch(3), 1: batch(1)}, session=SESSION)
-    until("it asks on", lambda: following.step() or not following.leader.quiet())
+    until("the follower fetches on", lambda: following.step() or not following.leader.quiet())
     assert 0 not in asked(following.leader.request())
     assert [(e.kind, e.code) for e in following.events() if e is not None][:1] == [("failed", 56)]
 
 
 def test_a_plane_that_stops_waits_for_the_disk_of_its_followers(following: Following) -> None:
-    """Whoever syncs for them tells the reactor, which is there still."""
+    """A stopping plane waits for a follower's sync, so that the reactor is there when the sync is reported."""
     following.log.configure({"flush.messages": 1})
     following.add(0)
     following.broker.arm("segment.sync", "sleep", 300)
@@ -435,17 +434,17 @@ def test_a_plane_that_stops_waits_for_the_disk_of_its_followers(following: Follo
 
 
 def test_connections_to_leaders_have_a_thread_of_their_own(tmp_path: Path) -> None:
-    """It takes no processor from those that serve clients."""
-    broker = core.Broker()
+    """Connections to leaders have a thread of their own, which takes no time from client connections."""
+    broker = core.LogManager()
     plane = core.Plane(broker, reactors=2, fetchers=1)
     plane.start()
     sockets = [socket.socketpair() for _ in range(3)]
     for here, _ in sockets:
         here.setblocking(False)
-    fetcher = core.Fetcher(plane, sockets[0][0].detach(), replica_id=7, broker_epoch=77)
+    fetcher = core.LeaderConnection(plane, sockets[0][0].detach(), replica_id=7, broker_epoch=77)
     for here, _ in sockets[1:]:
         plane.adopt(here.detach())
-    until("all are there", lambda: [reactor["connections"] for reactor in plane.stats()] == [1, 1, 1])
+    until("all connections are open", lambda: [reactor["connections"] for reactor in plane.stats()] == [1, 1, 1])
     threads = {thread.name: thread.native_id for thread in threading.enumerate()}
     policies = {name: os.sched_getscheduler(threads[name] or 0) for name in threads if name.startswith("pybroker-")}
     assert policies["pybroker-fetcher-0"] == os.SCHED_BATCH
@@ -458,8 +457,8 @@ def test_connections_to_leaders_have_a_thread_of_their_own(tmp_path: Path) -> No
 
 
 def test_connections_are_spread_evenly(tmp_path: Path) -> None:
-    """Those of clients and those to leaders, whichever comes between which."""
-    broker = core.Broker()
+    """Client connections and leader connections are each spread evenly over the reactors, in any order of arrival."""
+    broker = core.LogManager()
     plane = core.Plane(broker, reactors=2, fetchers=2)
     plane.start()
     sockets, fetchers = [socket.socketpair() for _ in range(8)], []
@@ -468,8 +467,8 @@ def test_connections_are_spread_evenly(tmp_path: Path) -> None:
         if number % 2:
             plane.adopt(here.detach())
         else:
-            fetchers.append(core.Fetcher(plane, here.detach(), replica_id=7, broker_epoch=77))
-    until("all are there", lambda: [reactor["connections"] for reactor in plane.stats()] == [2, 2, 2, 2])
+            fetchers.append(core.LeaderConnection(plane, here.detach(), replica_id=7, broker_epoch=77))
+    until("all connections are open", lambda: [reactor["connections"] for reactor in plane.stats()] == [2, 2, 2, 2])
     plane.stop()
     broker.close()
     for _, there in sockets:

@@ -1,4 +1,4 @@
-"""Each log dir has a flusher of its own: what stands still on one disk delays nothing on another one."""
+"""Each log dir has its own flusher: a disk that hangs delays nothing on another disk."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.harness import until
 
 PATIENCE_S = 20
 LARGE = 2 << 20
-"""Bytes of a segment that no reactor closes when its last name is gone."""
+"""Size from which no reactor closes a deleted segment's file."""
 
 
 class Disks:
-    """A broker with a log on each of two disks: `slow`, which can be made to stand still, and `quick`."""
+    """A broker with a log on each of two disks: `slow`, which can be made to hang, and `quick`."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.broker = core.Broker(flush_idle_ms=20)
+        self.broker = core.LogManager(flush_idle_ms=20)
         self.slow, self.quick = self.open("slow", 1), self.open("quick", 2)
 
     def open(self, log_dir: str, number: int) -> core.Partition:
@@ -36,11 +36,11 @@ class Disks:
         return log
 
     def stick(self, point: str) -> None:
-        """Whatever comes to this file call on the slow disk stands still from now on."""
+        """Make this file call on the slow disk hang from now on."""
         self.broker.arm(point, "sleep", STUCK_MS, times=1000, under="/slow/")
 
     def wait_until_stuck(self) -> None:
-        until("the slow disk stands still", lambda: self.broker.sleeping > 0, PATIENCE_S)
+        until("the slow disk hangs", lambda: self.broker.sleeping > 0, PATIENCE_S)
 
     def close(self) -> None:
         self.broker.disarm()
@@ -55,14 +55,14 @@ def disks(tmp_path: Path) -> Iterator[Disks]:
 
 
 def roll(log: core.Partition) -> int:
-    """Append and roll; the flusher has a segment to seal and to flush then, up to this offset."""
+    """Append and roll, which gives the flusher a segment to seal and flush; return its end offset."""
     log.append(batch(b"x"), now_ms=1)
     log.roll()
     return log.log_end_offset
 
 
 def test_a_slow_disk_delays_no_flush_of_another(disks: Disks) -> None:
-    """The flusher of one log dir stands in a sync: what rolls leave on another disk is flushed all the same."""
+    """While one log dir's flusher hangs in a sync, rolled segments on another disk are flushed."""
     disks.stick("segment.sync")
     roll(disks.slow)
     disks.wait_until_stuck()
@@ -73,17 +73,17 @@ def test_a_slow_disk_delays_no_flush_of_another(disks: Disks) -> None:
 
 
 def test_a_slow_disk_delays_no_removal_on_another(disks: Disks) -> None:
-    """The files of a deleted topic go while another disk takes its time over those of another."""
+    """A deleted topic's files are removed while the removal of another topic's files hangs on another disk."""
     disks.stick("segment.unlink")
     disks.broker.delete(disks.slow)
     disks.wait_until_stuck()
     disks.broker.delete(disks.quick)
-    until("its directory is gone", lambda: not os.listdir(disks.home / "quick"), PATIENCE_S)
+    until("the quick log's directory is gone", lambda: not os.listdir(disks.home / "quick"), PATIENCE_S)
     assert disks.broker.sleeping and os.listdir(disks.home / "slow")
 
 
 def test_a_failed_disk_stops_no_flush_of_another(disks: Disks) -> None:
-    """One log dir goes offline while its flusher is at work; the other goes on, and the broker ends."""
+    """A log dir that goes offline during a flush does not stop the flusher of another, and the broker can close."""
     disks.broker.arm("segment.sync", "errno", errno.EIO, times=1000, under="/slow/")
     roll(disks.slow)
     until("the log dir is offline", lambda: disks.slow.offline, PATIENCE_S)
@@ -92,7 +92,7 @@ def test_a_failed_disk_stops_no_flush_of_another(disks: Disks) -> None:
 
 
 def test_flushers_end_with_the_broker(tmp_path: Path) -> None:
-    """What rolls left is flushed first; then no thread is left, and none begins any more."""
+    """A closing broker flushes what was rolled and ends its flushers; none starts afterwards."""
 
     def flushers() -> int:
         return sum(thread.name == "pybroker-flusher" for thread in threading.enumerate())
@@ -108,8 +108,10 @@ def test_flushers_end_with_the_broker(tmp_path: Path) -> None:
 
 
 def test_the_last_hold_on_a_large_file_without_a_name(disks: Disks) -> None:
-    """A fetch was sending from a segment that was deleted meanwhile. Once it is done, the disk gives back the blocks:
-    whoever let go last does not wait for that, and neither does the broker's end forget it."""
+    """The last reader of a large deleted segment does not wait while the disk frees its blocks.
+
+    The broker does that work, also when it closes.
+    """
     log = disks.slow
     for _ in range(3):
         log.append(batch(bytes(LARGE // 3)), now_ms=1)
@@ -131,11 +133,11 @@ def test_the_last_hold_on_a_large_file_without_a_name(disks: Disks) -> None:
 
 
 def open_files() -> list[str]:
-    """What the descriptors of this process name."""
+    """The targets of this process's descriptors."""
     found = []
     for fd in os.listdir("/proc/self/fd"):
         try:
             found.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except FileNotFoundError:  # the descriptor of the list itself
+        except FileNotFoundError:  # the descriptor of the listing itself
             continue
     return found

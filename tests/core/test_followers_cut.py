@@ -1,4 +1,4 @@
-"""A truncation that was decided is done by a follower in that epoch alone, however late it comes."""
+"""A truncation is done only by a follower in the epoch for which it was decided, however late it comes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEADER, EPOCH = 2, 5
 
 
 def followed(home: Home, records: int) -> core.Partition:
-    """A log that follows in this epoch, with so many records."""
+    """A log of `records` records that follows a leader in EPOCH."""
     partition = home.open()
     partition.become_leader(EPOCH - 1, 1)
     partition.append(batch(records), now_ms=0)
@@ -29,7 +29,7 @@ def test_a_follower_cuts(home: Home) -> None:
 
 
 def test_one_that_became_leader_meanwhile_keeps_its_log(home: Home) -> None:
-    """What it has it may have acknowledged by now."""
+    """A partition that became leader meanwhile refuses the truncation, as it may have acknowledged its records."""
     partition = followed(home, 3)
     partition.become_leader(EPOCH + 1, 3)
     with pytest.raises(core.LogError) as told:
@@ -39,7 +39,7 @@ def test_one_that_became_leader_meanwhile_keeps_its_log(home: Home) -> None:
 
 
 def test_one_that_follows_in_a_later_epoch_keeps_its_log(home: Home) -> None:
-    """Its next leader says itself what is to be cut."""
+    """A follower in a later epoch refuses the truncation, as its new leader decides what is truncated."""
     partition = followed(home, 3)
     partition.become_follower(LEADER + 1, EPOCH + 1, 3)
     with pytest.raises(core.LogError) as told:

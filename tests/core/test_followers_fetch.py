@@ -1,4 +1,4 @@
-"""A follower's Fetch, executed by its leader's plane without Python: what it reads, what it tells, who waits for it."""
+"""The leader's plane executes a follower's Fetch without Python: what it reads, reports and wakes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.core.stage import FETCH, PRODUCE, STUCK_MS, TOPIC_ID, Client, Stage, 
 from tests.rows import with_each
 
 INSIDE = 1
-"""The listener that brokers come by."""
+"""The listener for brokers."""
 EPOCH = 4
 BROKER_EPOCH = 77
 VERSIONS = [11, 12, 14, 15, 17]
 
 
 class Follower(Client):
-    """Broker 2 or 3, at its leader."""
+    """A follower (broker 2 or 3) connected to its leader."""
 
     def __init__(self, stage: Stage, broker: int = 2, *, listener: int = INSIDE) -> None:
         super().__init__(stage, listener=listener)
@@ -75,13 +75,13 @@ def brought(answer: Any) -> dict[int, Any]:
 
 
 def known(partition: core.Partition) -> dict[int, tuple[int, int]]:
-    """(log end, broker epoch) of each follower, as its leader knows it."""
+    """(log end, broker epoch) of each follower, as recorded by the leader."""
     return {f.broker: (f.log_end_offset, f.broker_epoch) for f in partition.followers}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_it_reads_to_the_end_and_tells_what_it_has(stage: Stage, version: int) -> None:
-    """What nobody has committed yet is read; the offset that it fetches from is what it has."""
+    """A follower reads to the log end, also uncommitted records; its fetch offset is recorded as its log end."""
     stage.log.append(batch(b"x", b"y"), now_ms=1)
     stage.log.append(batch(b"z"), now_ms=1)
     one, other = Follower(stage, 2), Follower(stage, 3)
@@ -95,11 +95,11 @@ def test_it_reads_to_the_end_and_tells_what_it_has(stage: Stage, version: int) -
     assert known(stage.log) == dict.fromkeys([2, 3], (3, 77 if version >= 15 else -1)) | {
         3: (2, 77 if version >= 15 else -1)
     }
-    assert stage.plane.take() == [], "Python hears nothing of it"
+    assert stage.plane.take() == [], "no request goes to Python"
 
 
 def test_an_acknowledgement_is_released_by_the_last_follower(stage: Stage) -> None:
-    """acks=all is answered in the turns that its replicas' fetches take, with no timer, and no Python."""
+    """An acks=all Produce is answered when the last follower fetches behind it, without a timer or Python."""
     producer, one, other = Client(stage), Follower(stage, 2), Follower(stage, 3)
     producer.produce(batch(b"x"), acks=-1, timeout_ms=STUCK_MS)
     stage.step()
@@ -109,7 +109,7 @@ def test_an_acknowledgement_is_released_by_the_last_follower(stage: Stage) -> No
     other.ask({0: 1}, max_wait_ms=STUCK_MS)
     (p,) = producer.receive(PRODUCE, 9)[1].responses[0].partition_responses
     assert (p.error_code, p.base_offset) == (0, 0)
-    assert one.quiet() and other.quiet(), "the high watermark alone answers no Fetch"
+    assert one.quiet() and other.quiet(), "an advanced high watermark alone answers no Fetch"
     assert stage.plane.take() == []
 
 
@@ -125,7 +125,7 @@ def test_a_parked_fetch_is_answered_by_an_append(stage: Stage) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_by_another_listener_it_is_not_believed(stage: Stage, version: int) -> None:
-    """Whoever says there that it is a follower is for Python, which refuses it."""
+    """A follower's Fetch on another listener goes to Python, which refuses it."""
     Follower(stage, listener=0).ask({0: 0}, version=version)
     assert [kind for kind, *_ in stage.plane.take()] == ["request"]
     assert known(stage.log) == dict.fromkeys([2, 3], (-1, -1))
@@ -144,7 +144,7 @@ def test_by_another_listener_it_is_not_believed(stage: Stage, version: int) -> N
     ],
 )
 def test_what_is_wrong_with_one_partition_counts_for_nothing(stage: Stage, how: dict[str, int], code: int) -> None:
-    """It is told at once, beside what the others bring."""
+    """An error of one partition is answered at once beside the other partitions' data, and records no fetch offset."""
     stage.partitions[1].become_follower(8, EPOCH, EPOCH + 1)
     stage.log.append(batch(b"x"), now_ms=1)
     Follower(stage).fetches({0: 0})
@@ -172,7 +172,10 @@ def test_what_is_wrong_with_one_partition_counts_for_nothing(stage: Stage, how: 
 def test_a_log_that_diverges_is_told_where(
     tmp_path: Path, last_epoch: int, offset: int, diverging: tuple[int, int] | None
 ) -> None:
-    """Its leader's log has epoch 1 up to 1, epoch 2 up to 2, and its own up to 4. What diverges is not replicated."""
+    """A follower whose log diverges gets the epoch and end offset, and its fetch offset is not recorded.
+
+    The leader's log has epoch 1 up to offset 1, epoch 2 up to 2, and its own epoch up to 4.
+    """
     stage = Stage(tmp_path, partitions=1, replica_listener=INSIDE)
     for epoch, records in ((1, 1), (2, 1), (EPOCH, 2)):
         lead(stage.log, epoch)
@@ -196,14 +199,14 @@ def test_an_epoch_that_is_before_all_records_ends_where_they_begin(stage: Stage)
 
 
 def test_an_epoch_that_its_leader_never_knew_is_out_of_range(stage: Stage) -> None:
-    """Nobody can say where it ended: the follower asks where to begin."""
+    """A last fetched epoch that the leader never had gets OFFSET_OUT_OF_RANGE, so the follower asks where to begin."""
     stage.log.append(batch(b"x"), now_ms=1)
     p = brought(Follower(stage).fetches({0: 1}, last_epoch=EPOCH + 3))[0]
     assert (p.error_code, known(stage.log)[2]) == (errors.OFFSET_OUT_OF_RANGE, (-1, -1))
 
 
 def test_in_a_session_what_is_not_named_is_where_it_was(stage: Stage) -> None:
-    """A follower names what changed; all the rest it has still, which keeps it in the ISR."""
+    """A partition that a session's Fetch does not name keeps its offset, which keeps the follower in the ISR."""
     one, other = Follower(stage, 2), Follower(stage, 3)
     session = one.fetches({0: 0, 1: 0, 2: 0}, session=(0, 0)).session_id
     assert session > 0
@@ -224,7 +227,7 @@ def test_in_a_session_what_is_not_named_is_where_it_was(stage: Stage) -> None:
 
 
 def test_a_follower_that_is_idle_stays_caught_up(stage: Stage) -> None:
-    """Each of its requests says that it has all that there is, though it names nothing."""
+    """An idle follower stays caught up: each of its Fetches counts for all partitions of its session."""
     one = Follower(stage)
     session = one.fetches({0: 0}, session=(0, 0)).session_id
     first = stage.log.followers[0].caught_up_ms
@@ -233,11 +236,11 @@ def test_a_follower_that_is_idle_stays_caught_up(stage: Stage) -> None:
         one.receive_while(FETCH, 17, stage.step)
         if stage.log.followers[0].caught_up_ms > first:
             return
-    pytest.fail("its requests are not noted")
+    pytest.fail("the leader does not record the follower's requests")
 
 
 def test_an_older_leader_epoch_in_a_session_is_fenced(stage: Stage) -> None:
-    """A new reign of the same leader knows nothing of its followers, until they know of it."""
+    """A session's Fetch with an older leader epoch is fenced, also if the same leader was elected again."""
     one = Follower(stage)
     session = one.fetches({0: 0}, session=(0, 0)).session_id
     lead(stage.log, EPOCH + 1)
@@ -249,7 +252,7 @@ def test_an_older_leader_epoch_in_a_session_is_fenced(stage: Stage) -> None:
 
 
 def test_who_caught_up_outside_the_isr_is_told_of_once(stage: Stage) -> None:
-    """It has all that is committed, and all before this epoch began."""
+    """A follower outside the ISR is reported once when it has all committed records and all before this epoch."""
     lead(stage.log, EPOCH + 1, isr=(3,))
     stage.log.append(batch(b"x", b"y"), now_ms=1)
     lead(stage.log, EPOCH + 2, isr=(3,))
@@ -259,7 +262,7 @@ def test_who_caught_up_outside_the_isr_is_told_of_once(stage: Stage) -> None:
     other.fetches({0: 3}, epoch=EPOCH + 2)
     for offset in (0, 2):
         one.fetches({0: offset}, epoch=EPOCH + 2)
-        assert stage.plane.take() == [], "it lacks what is committed"
+        assert stage.plane.take() == [], "the follower lacks committed records"
     one.fetches({0: 3}, epoch=EPOCH + 2)
     assert [kind for kind, *_ in stage.plane.take()] == ["joining"]
     one.fetches({0: 3}, epoch=EPOCH + 2)
@@ -286,7 +289,7 @@ def test_one_who_has_what_is_committed_but_not_what_is_before_the_epoch_may_not_
 
 @with_each("cut", range(1, 40))
 def test_a_broken_request_is_for_python(stage: Stage, cut: int) -> None:
-    """It is no Fetch, wherever it ends: nothing of it counts."""
+    """A Fetch that is cut anywhere goes to Python, and none of its offsets is recorded."""
     kind = m.FetchRequest
     request = kind(
         max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, session_epoch=-1,
@@ -303,7 +306,7 @@ def test_a_broken_request_is_for_python(stage: Stage, cut: int) -> None:
 
 
 def test_a_second_request_ends_the_wait_of_the_first(stage: Stage) -> None:
-    """It names a partition that its follower has only now: half a second is long for who waits for acks=all."""
+    """A follower's second Fetch ends the wait of its first, as it may name a partition for which acks=all waits."""
     one = Follower(stage)
     session = one.fetches({0: 0}, session=(0, 0)).session_id
     one.ask({}, session=(session, 1), max_wait_ms=STUCK_MS)
@@ -319,11 +322,11 @@ def test_a_second_request_ends_the_wait_of_the_first(stage: Stage) -> None:
     consumer.fetch(0, max_wait_ms=STUCK_MS)
     consumer.fetch(0, max_wait_ms=STUCK_MS)
     stage.step()
-    assert consumer.quiet(), "a consumer's waits as long as it asked for"
+    assert consumer.quiet(), "a consumer's Fetch waits its full time"
 
 
 def reads(stage: Stage, rack: str, *, epoch: int = -1, version: int = 12, max_wait_ms: int = 0) -> Client:
-    """A consumer in a rack that fetches partition 0."""
+    """Connect a consumer in this rack and send its Fetch of partition 0."""
     kind = m.FetchRequest
     part = kind.Topics.Partitions(
         partition=0, fetch_offset=0, partition_max_bytes=1 << 20, current_leader_epoch=epoch
@@ -340,7 +343,7 @@ def reads(stage: Stage, rack: str, *, epoch: int = -1, version: int = 12, max_wa
 
 @pytest.fixture
 def near(tmp_path: Path) -> Iterator[Stage]:
-    """A follower in rack b that has two records, one of which is committed."""
+    """A follower in rack b that has two records, one of them committed."""
     made = Stage(tmp_path, partitions=1, rack="b")
     made.log.append(batch(b"x"), now_ms=1)
     made.log.become_follower(2, EPOCH, EPOCH)
@@ -351,7 +354,7 @@ def near(tmp_path: Path) -> Iterator[Stage]:
 
 
 def test_a_consumer_in_its_rack_reads_from_a_follower(near: Stage) -> None:
-    """Up to what it knows to be committed; more is told as it comes to know it (KIP-392)."""
+    """A consumer in a follower's rack reads up to the high watermark that the follower knows (KIP-392)."""
     assert (near.log.high_watermark, near.log.log_end_offset) == (1, 2)
     p = brought(reads(near, "b").receive(FETCH, 12)[1])[0]
     assert (p.error_code, p.high_watermark) == (0, 1)
@@ -368,7 +371,7 @@ def test_others_do_not(near: Stage, rack: str, epoch: int, code: int) -> None:
 
 
 def test_where_another_rack_reads_is_for_python(near: Stage) -> None:
-    """It knows who is there."""
+    """A consumer of another rack is left to Python, which knows the replicas' racks."""
     reads(near, "c")
     assert [kind for kind, *_ in near.plane.take()] == ["request"]
 

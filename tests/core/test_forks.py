@@ -1,4 +1,4 @@
-"""A process that forks while its plane has connections: the plane is the parent's, and the child disturbs nothing."""
+"""In a process that forks, the plane and its connections stay the parent's, and the child disturbs nothing."""
 
 from __future__ import annotations
 
@@ -125,11 +125,13 @@ join(*child)
 
 @pytest.mark.parametrize("how", [pytest.param("", id="by Python"), pytest.param(UNTOLD, id="by a library")])
 def test_a_connection_of_before_a_fork_ends_for_its_client_and_for_epoll(how: str) -> None:
-    """The child may have the socket and the epoll instance, too: the client sees the end at once, and what it sends
-    after that finds no freed connection."""
+    """A connection from before a fork ends at once for its client, and later bytes reach no freed connection.
+
+    The child may still hold the socket and the epoll instance.
+    """
     run(PRELUDE + how + CLOSED, **FREED_IS_FILLED)
 
 
 def test_the_child_holds_nothing_of_the_plane_and_touches_nothing() -> None:
-    """Its copies of the sockets are closed; whatever it does with the plane, the parent's connections go on."""
+    """The child's copies of the sockets are closed, and its use of the plane ends no connection of the parent."""
     run(PRELUDE + INHERITED, **FREED_IS_FILLED)

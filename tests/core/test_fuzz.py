@@ -1,4 +1,4 @@
-"""The native parser under fire: mutants of every version, requests cut at every byte, and what they cost."""
+"""The native request parser with mutants of every version and requests cut at every byte, and their cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def resident_kb() -> int:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_mutants(tmp_path: Path, seed: int) -> None:
-    """Each connection ends, in whole answers; what was executed is a request to the codec too; others go on."""
+    """Each connection of mutants ends in whole answers that agree with Python's codec, and other connections go on."""
     fuzzer = Fuzzer(tmp_path, seed)
     for _ in range(100):
         fuzzer.one()
@@ -43,14 +43,14 @@ def test_mutants(tmp_path: Path, seed: int) -> None:
             fuzzer.check_others()
     fuzzer.check_others()
     fuzzer.stage.close()
-    assert fuzzer.native > MUTANTS // 20, "most mutants fail at once: these show nothing"
-    if not os.environ.get("PYBROKER_SANITIZE"):  # a sanitizer keeps what was freed
+    assert fuzzer.native > MUTANTS // 20, "most mutants fail at once and show nothing"
+    if not os.environ.get("PYBROKER_SANITIZE"):  # a sanitizer keeps freed memory
         assert resident_kb() - before_kb < GROWTH_MAX_KB
 
 
 @pytest.mark.parametrize(("api", "version"), REQUESTS)
 def test_a_request_in_two_writes(stage: Stage, api: int, version: int) -> None:
-    """Cut behind every byte of it, a request is the same request, and gets the same answer."""
+    """A request cut into two writes at any byte gets the same answer as a whole one."""
     rng = random.Random(1000 * api + version)
     for partition in stage.partitions:
         partition.append(a_batch(rng, plain=True), now_ms=1)
@@ -66,7 +66,7 @@ def test_a_request_in_two_writes(stage: Stage, api: int, version: int) -> None:
         stage.step(1)
         client.sock.sendall(sent[cut:])
         stage.step(1)
-        for _ in range(100):  # a Fetch may wait, as it asks to
+        for _ in range(100):  # a Fetch may wait for max_wait_ms
             if not client.quiet():
                 break
             stage.plane.step(0, 10)
@@ -80,7 +80,7 @@ def test_a_request_in_two_writes(stage: Stage, api: int, version: int) -> None:
 
 
 def test_requests_cut_anywhere_in_a_stream(stage: Stage) -> None:
-    """Forty requests in a row come in writes that know nothing of them: forty answers, in their order."""
+    """Forty requests in writes of random sizes get forty answers in order."""
     rng = random.Random(1)
     sent = b""
     for number in range(40):

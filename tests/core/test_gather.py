@@ -1,4 +1,4 @@
-"""Batches of one turn go out in one call, and each is treated as if it had come alone."""
+"""Batches of one reactor turn are written in one call, and each gets the result of a single append."""
 
 import errno
 import random
@@ -15,7 +15,7 @@ GATHER_MAX = 64
 
 
 def together(home: Home, *batches: bytes) -> list[tuple[int, int, bool]]:
-    """(status, base offset, duplicate) of each."""
+    """Append batches in one turn; return (status, base offset, duplicate) of each."""
     return probe.append_together(home.partition, list(batches), NOW)
 
 
@@ -31,7 +31,7 @@ def fail_writes(home: Home, after: int = 0) -> None:
 @pytest.mark.parametrize("count", [1, 2, GATHER_MAX, GATHER_MAX + 1, 3 * GATHER_MAX + 5])
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 250])
 def test_they_lie_in_the_log_as_if_each_had_come_alone(home: Home, count: int, segment_bytes: int) -> None:
-    """In their order, with their offsets, in segments that are no larger."""
+    """Batches of one turn are stored in order and with the same offsets and segment sizes as single appends."""
     home.config |= {"segment.bytes": segment_bytes, "index.interval.bytes": 100}
     home.open()
     model, chance = SlowLog(), random.Random(count)
@@ -66,7 +66,7 @@ def test_a_repeat_in_the_same_turn_gets_its_originals_offset(home: Home) -> None
 
 
 def test_a_repeat_of_what_could_not_be_written_is_no_duplicate(home: Home) -> None:
-    """It is acknowledged only if it is stored: here the second try is, as the first."""
+    """A repeat of a batch that could not be written in the same turn is appended, and is no duplicate."""
     home.open()
     fail_writes(home)
     went = together(home, *numbered(0, 0))
@@ -77,7 +77,7 @@ def test_a_repeat_of_what_could_not_be_written_is_no_duplicate(home: Home) -> No
 
 @pytest.mark.parametrize("batches", [3, GATHER_MAX + 3])
 def test_what_follows_a_batch_that_failed_fails_like_it(home: Home, batches: int) -> None:
-    """No gap in a producer's sequence, however the turn was cut into writes; another producer is not concerned."""
+    """Batches of a producer behind a failed one fail too, so that its sequence has no gap; other producers go on."""
     home.config["segment.bytes"] = 1 << 20
     home.open()
     together(home, *numbered(0))
@@ -91,7 +91,7 @@ def test_what_follows_a_batch_that_failed_fails_like_it(home: Home, batches: int
 
 
 def test_a_roll_that_fails_in_between(home: Home) -> None:
-    """What went out before it stays; the batch that needed it fails, and those of its producer after it."""
+    """A roll that fails within a turn fails the batch that needed it and its producer's later ones, but none before."""
     home.config["segment.bytes"] = 200
     home.open()
     assert home.broker is not None

@@ -1,51 +1,41 @@
-"""flush.messages natively: an acknowledgement waits until what it acknowledges is on disk, and many wait together."""
+"""flush.messages in core: an acknowledgement waits until its records are on disk, and many share one sync."""
 
 from __future__ import annotations
 
 import errno
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pybroker import core, errors
-from tests.core.stage import FETCH, PRODUCE, STUCK_MS, TOPIC_ID, Client, Stage, batch
+from tests.core.stage import FETCH, PRODUCE, STUCK_MS, TOPIC_ID, Client, Stage, batch, step_until
 
-PATIENCE_SECONDS = 10
 SYNC_MS = 300
 
 
-def until(stage: Stage, probe: Callable[[], object]) -> None:
-    """Step until it is true."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not probe():
-        assert time.monotonic() < deadline
-        stage.plane.step(0, 20)
-
-
 def answer(client: Client) -> tuple[int, int]:
-    """(error, base offset) of the next Produce."""
-    until(client.stage, lambda: not client.quiet())
+    """Receive the next Produce answer; return (error code, base offset)."""
+    step_until(client.stage, lambda: not client.quiet())
     part = client.receive(PRODUCE, 9)[1].responses[0].partition_responses[0]
     return part.error_code, part.base_offset
 
 
 def syncs(stage: Stage) -> int:
-    """How many times a file was synced so far."""
+    """Count the file syncs so far."""
     return sum(stage.broker.sync_times()["counts"])
 
 
 @pytest.fixture
 def synced(stage: Stage) -> Iterator[Stage]:
-    """Partition 0 is durable before each acknowledgement, partition 1 is not."""
+    """A stage whose partition 0 syncs before each acknowledgement, and whose partition 1 does not."""
     stage.log.configure({"flush.messages": 1})
     yield stage
 
 
 def test_an_acknowledgement_waits_for_the_disk(synced: Stage) -> None:
-    """While the sync takes its time nothing is answered, others are served; then it is, and it is durable."""
+    """A Produce is answered after its sync; other partitions are served while it takes its time."""
     client, other = Client(synced), Client(synced)
     synced.broker.arm("segment.sync", "sleep", STUCK_MS)
     client.produce(batch(b"a", b"b"))
@@ -57,7 +47,7 @@ def test_an_acknowledgement_waits_for_the_disk(synced: Stage) -> None:
 
 
 def test_those_that_wait_share_a_sync(synced: Stage) -> None:
-    """Twenty connections, two requests each, behind a slow sync: one sync for the first, one for all of the others."""
+    """Produces of twenty connections that wait behind a slow sync share the next sync."""
     first = Client(synced)
     first.produce(batch(b"0"))
     assert answer(first) == (0, 0)
@@ -78,7 +68,7 @@ def test_those_that_wait_share_a_sync(synced: Stage) -> None:
 
 
 def test_every_hundredth_record(stage: Stage) -> None:
-    """flush.messages=100: the batch that makes it a hundred waits, those before it do not."""
+    """With flush.messages=100, only the batch that reaches 100 records waits for a sync."""
     stage.log.configure({"flush.messages": 100})
     client = Client(stage)
     client.produce(batch(*[b"x"] * 99))
@@ -95,7 +85,7 @@ def test_every_hundredth_record(stage: Stage) -> None:
 
 
 def test_a_duplicate_waits_as_its_original(synced: Stage) -> None:
-    """The retry comes by another connection while the original is on its way to the disk: neither is acknowledged."""
+    """A duplicate that arrives while its original waits for the disk waits as well."""
     sequenced = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
     one, two = Client(synced), Client(synced)
     synced.broker.arm("segment.sync", "sleep", STUCK_MS)
@@ -109,7 +99,7 @@ def test_a_duplicate_waits_as_its_original(synced: Stage) -> None:
 
 
 def test_what_follows_waits_too(synced: Stage) -> None:
-    """Answers keep their order: a fetch of the same connection is answered behind its produce."""
+    """Answers of a connection keep their order: a Fetch is answered after the Produce before it."""
     client = Client(synced)
     synced.broker.arm("segment.sync", "sleep", STUCK_MS)
     client.produce(batch(b"a"), number=1)
@@ -118,9 +108,9 @@ def test_what_follows_waits_too(synced: Stage) -> None:
     synced.step()
     assert client.quiet()
     synced.broker.disarm()
-    until(synced, lambda: not client.quiet())
+    step_until(synced, lambda: not client.quiet())
     assert client.receive(PRODUCE, 9)[0] == 1
-    until(synced, lambda: not client.quiet())
+    step_until(synced, lambda: not client.quiet())
     assert client.receive(FETCH, 12)[0] == 2
     assert answer(client) == (0, 1)
 
@@ -129,12 +119,12 @@ def test_acks_0_goes_to_the_disk_unasked(synced: Stage) -> None:
     client = Client(synced)
     before = syncs(synced)
     client.produce(batch(b"a"), acks=0)
-    until(synced, lambda: syncs(synced) > before)
+    step_until(synced, lambda: syncs(synced) > before)
     assert client.quiet()
 
 
 def test_a_sync_that_fails_takes_the_log_dir_offline(tmp_path: Path) -> None:
-    """Its acknowledgements are errors, so are those of every partition there; another log dir goes on."""
+    """A failed sync answers KAFKA_STORAGE_ERROR for each partition of its log dir; another log dir goes on."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     stage = Stage(tmp_path / "one")
@@ -156,8 +146,7 @@ def test_a_sync_that_fails_takes_the_log_dir_offline(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after", [0, 1], ids=["of its files", "of its directory"])
 def test_a_name_that_cannot_be_made_durable(synced: Stage, after: int) -> None:
-    """Records in a file that nobody finds after a loss of power are not durable: neither the first of them is
-    acknowledged nor those behind it."""
+    """Records in a segment whose directory entry could not be synced, and later ones, are not acknowledged."""
     synced.broker.arm("directory.sync", "errno", errno.ENOSPC, after=after)
     client = Client(synced)
     for value in (b"a", b"b"):
@@ -167,18 +156,18 @@ def test_a_name_that_cannot_be_made_durable(synced: Stage, after: int) -> None:
 
 
 def test_a_client_that_goes_while_the_disk_works(synced: Stage) -> None:
-    """Nothing is told to nobody, and the connection is gone once the disk is done."""
+    """A client that disconnects during its sync gets no answer, and its connection is freed after the sync."""
     client = Client(synced)
     synced.broker.arm("segment.sync", "sleep", SYNC_MS)
     client.produce(batch(b"a"))
     synced.step()
     client.sock.close()
-    until(synced, lambda: synced.plane.stats()[0]["connections"] == 0)
+    step_until(synced, lambda: synced.plane.stats()[0]["connections"] == 0)
     assert synced.log.log_end_offset == 1
 
 
 def test_rolls_in_between(tmp_path: Path) -> None:
-    """Segments roll while acknowledgements wait: all of it is durable, in order."""
+    """Records that were acknowledged while segments rolled are durable and in order."""
     stage = Stage(tmp_path)
     stage.log.configure({"flush.messages": 1, "segment.bytes": 2000})
     clients = [Client(stage) for _ in range(5)]
@@ -192,7 +181,7 @@ def test_rolls_in_between(tmp_path: Path) -> None:
 
 
 def test_no_deadline_waits_for_the_disk(synced: Stage) -> None:
-    """A client ends its stream while its fetch waits behind a slow sync; who asks to wait a moment waits no longer."""
+    """A long poll ends at its deadline while other connections wait for a slow sync."""
     before, ends, after, short = (Client(synced) for _ in range(4))
     wait = {"session": (0, -1), "offsets": {1: 0}}
     before.fetch_in(**wait, max_wait_ms=60_000)
@@ -206,7 +195,7 @@ def test_no_deadline_waits_for_the_disk(synced: Stage) -> None:
     ends.sock.shutdown(socket.SHUT_WR)
     synced.step()
     short.fetch_in(**wait, max_wait_ms=10)
-    until(synced, lambda: not short.quiet())
+    step_until(synced, lambda: not short.quiet())
     assert ends.quiet() and before.quiet() and after.quiet()
     synced.broker.disarm()
     assert answer(ends) == (0, 0)
@@ -214,7 +203,7 @@ def test_no_deadline_waits_for_the_disk(synced: Stage) -> None:
 
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_the_plane_ends_while_the_disk_works(tmp_path: Path, partitions: int) -> None:
-    """What waits is waited for, one after the other, and nothing is freed under it."""
+    """A plane that stops waits for the pending syncs of its partitions and frees nothing before."""
     stage = Stage(tmp_path)
     stage.broker.arm("segment.sync", "sleep", SYNC_MS, times=partitions)
     for index in range(partitions):

@@ -1,4 +1,4 @@
-"""What the native plane answers for partitions that are led elsewhere, without Python (KIP-951)."""
+"""The native plane answers for partitions that other brokers lead, without Python (KIP-951)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def leaders(parts: list[Any]) -> list[tuple[int, int, int] | tuple[int, None, None]]:
-    """(error, leader, leader epoch) of each partition of an answer."""
+    """(error code, leader, leader epoch) of each partition in an answer."""
     known = [(p.error_code, p.current_leader) for p in parts]
     return [(code, leader and leader.leader_id, leader and leader.leader_epoch) for code, leader in known]
 
@@ -50,7 +50,7 @@ def produce(client: Client, version: int, partitions: int) -> Any:
 
 @pytest.mark.parametrize("version", [9, 10, 12, 13])
 def test_a_produce_is_appended_where_it_is_led_and_else_told_who_leads(stage: Stage, version: int) -> None:
-    """In one answer, each leader once, in the order of the partitions; Python hears nothing of it."""
+    """A Produce names each other partition's leader once in its answer, in the order of partitions, without Python."""
     first, second, third, _ = stage.partitions
     second.become_follower(8, 3, 1)
     third.become_follower(8, 5, 1)
@@ -67,7 +67,7 @@ def test_a_produce_is_appended_where_it_is_led_and_else_told_who_leads(stage: St
 
 @pytest.mark.parametrize("version", [11, 12, 15, 16, 17])
 def test_a_fetch_of_what_is_led_elsewhere_is_told_who_leads(stage: Stage, version: int) -> None:
-    """At once, however long it would wait, beside the records of what is led here."""
+    """A Fetch is answered at once with the leaders of other partitions, beside the records of those led here."""
     first, second, third, fourth = stage.partitions
     first.append(batch(b"x"), now_ms=1)
     second.become_follower(9, 3, 1)
@@ -101,7 +101,7 @@ def test_a_parked_fetch_is_answered_when_the_partition_is_led_no_more(stage: Sta
 
 
 def test_acks_0_to_a_follower_ends_the_connection(stage: Stage) -> None:
-    """There is no answer that could say who leads."""
+    """A Produce with acks=0 to a follower closes the connection, as it has no answer that could name the leader."""
     stage.log.become_follower(7, 1, 1)
     client = Client(stage)
     client.produce(batch(b"x"), acks=0)
@@ -111,8 +111,10 @@ def test_acks_0_to_a_follower_ends_the_connection(stage: Stage) -> None:
 
 
 def test_a_leader_that_nobody_described_is_named_without_an_address(stage: Stage) -> None:
-    """By a table that lacks it, or where there is none; a newer table counts at once, and one with a host that is too
-    long changes nothing."""
+    """A leader that is not in the table of nodes is named without an address.
+
+    A newer table counts at once, and a table with a host name that is too long is refused.
+    """
     stage.log.become_follower(5, 1, 1)
     client = Client(stage)
     assert endpoints(produce(client, 12, 1)) == []
@@ -124,7 +126,7 @@ def test_a_leader_that_nobody_described_is_named_without_an_address(stage: Stage
 
 
 def test_an_answer_names_32_leaders_at_most(tmp_path: Path) -> None:
-    """The leaders of further partitions are told by their id."""
+    """An answer has at most 32 node addresses; further leaders are named by id alone."""
     stage = Stage(tmp_path, partitions=33)
     stage.plane.set_nodes([(0, 100 + i, "h", 1, None) for i in range(33)])
     for i, partition in enumerate(stage.partitions):

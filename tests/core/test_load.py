@@ -1,4 +1,4 @@
-"""The generator of load against peers that answer well, badly, late and not at all."""
+"""The load generator with peers that answer well, badly, late and not at all."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from pybroker.core import LoadGenerator, build_batch
+from tests.harness import until
 from tests.rows import with_each
 
 FRAME = struct.pack(">i", 12) + b"....index..."
@@ -24,7 +25,7 @@ def size(body: bytes) -> bytes:
 
 @contextmanager
 def peer(answer: Callable[[int, bytes], bytes | None]) -> Iterator[tuple[socket.socket, list[bytes]]]:
-    """A socket whose other end answers each frame with `answer(number, frame)`; None closes it."""
+    """A socket whose peer answers each frame with `answer(number, frame)`; None closes it."""
     here, there = socket.socketpair()
     seen: list[bytes] = []
 
@@ -53,7 +54,7 @@ OK = size(b"corr\0\0")
 
 
 def test_a_closed_loop_keeps_its_depth_and_counts_what_is_answered() -> None:
-    """Every request is answered once, goes to each partition in turn, and is timed."""
+    """A closed loop keeps `depth` requests in flight, takes partitions in turn, and counts and times each answer."""
     with peer(lambda *_: OK) as (s, seen):
         g = load(s, depth=5, partitions=(3, 1, 2), batch_records=10, batch_bytes=1000)
         g.run(0.2)
@@ -66,7 +67,7 @@ def test_a_closed_loop_keeps_its_depth_and_counts_what_is_answered() -> None:
 
 
 def test_so_many_bytes_and_no_more() -> None:
-    """bytes_max ends a run before its time."""
+    """bytes_max ends a run before its time is up."""
     with peer(lambda *_: OK) as (s, seen):
         g = load(s, batch_bytes=1000)
         g.run(30, bytes_max=10_000)
@@ -74,7 +75,7 @@ def test_so_many_bytes_and_no_more() -> None:
 
 
 def test_an_open_loop_times_from_when_a_request_was_due() -> None:
-    """A peer that stalls once delays all that fell due meanwhile, and that is told."""
+    """An open loop measures from the time a request was due, so a stall of the peer shows in all due requests."""
     stall_s = 0.3
 
     def answer(number: int, _: bytes) -> bytes:
@@ -87,11 +88,11 @@ def test_an_open_loop_times_from_when_a_request_was_due() -> None:
         g.run(30, rate=100, bytes_max=100)
         assert g.tally["requests"] == 100
     assert g.percentile_ns(100) >= stall_s * 1e9
-    assert g.percentile_ns(85) >= stall_s * 1e9 / 4  # thirty were due while it slept: every third waits for long
+    assert g.percentile_ns(85) >= stall_s * 1e9 / 4  # thirty were due during the stall: every third waits for long
 
 
 def test_errors_are_counted_by_their_code() -> None:
-    """An answer with an error code is no success, whatever it brings."""
+    """An answer with an error code counts as an error, even if it carries data."""
     with peer(lambda number, _: size(b"corr" + struct.pack(">h", 3 if number % 2 else 0))) as (s, seen):
         g = load(s, batch_bytes=1, batch_records=1)
         g.run(30, bytes_max=10)
@@ -100,7 +101,7 @@ def test_errors_are_counted_by_their_code() -> None:
 
 @pytest.mark.parametrize("nonsense", [bytes(4), b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"HTTP/1.1", size(b"corr\0")])
 def test_answers_that_are_none(nonsense: bytes) -> None:
-    """Sizes that cannot be, and answers that are too short: the connection is given up, the process goes on."""
+    """An impossible size or a short answer ends the connection with an error, and the process goes on."""
     with peer(lambda *_: nonsense) as (s, _):
         g = load(s)
         g.run(0.1)
@@ -108,7 +109,7 @@ def test_answers_that_are_none(nonsense: bytes) -> None:
 
 
 def test_a_peer_that_leaves() -> None:
-    """What it owed counts as errors."""
+    """Requests without an answer count as errors when the peer disconnects."""
     with peer(lambda number, _: None if number == 3 else OK) as (s, _):
         g = load(s, depth=4)
         g.run(5)
@@ -116,20 +117,19 @@ def test_a_peer_that_leaves() -> None:
 
 
 def test_stop_ends_a_run() -> None:
-    """From another thread, long before its time."""
+    """stop() from another thread ends a run long before its time."""
     with peer(lambda *_: OK) as (s, _):
         g = load(s)
         thread = threading.Thread(target=g.run, args=(600,))
         thread.start()
-        while g.tally["requests"] < 10:
-            time.sleep(0.01)
+        until("the generator runs", lambda: g.tally["requests"] >= 10)
         g.stop()
         thread.join(30)
         assert not thread.is_alive()
 
 
 def test_reading_goes_on_behind_what_was_read() -> None:
-    """The next offset comes from the batches; an empty answer begins again; a partial last batch is not counted."""
+    """A Fetch continues behind the last whole batch; an empty answer restarts it; a partial batch does not count."""
     first = build_batch([(1, None, b"a", ())] * 3, base_offset=0)
     second = build_batch([(1, None, b"b", ())] * 2, base_offset=3)
     asked: list[int] = []
@@ -153,7 +153,7 @@ def test_reading_goes_on_behind_what_was_read() -> None:
 
 @pytest.mark.parametrize("length", [7, 1 << 30, -2])
 def test_lengths_that_lie(length: int) -> None:
-    """Records that end behind the answer are not read; a length below zero is none."""
+    """Records that would end behind the answer are not read, and neither are those of a negative length."""
     with peer(lambda *_: size(b"corr\0\0" + struct.pack(">i", length) + b"short!")) as (s, _):
         frame = struct.pack(">i", 16) + bytes(16)
         g = LoadGenerator([s.fileno()], [frame], [[0]], depth=1, index_at=4, error_at=4, records_at=6, offset_at=8)
@@ -176,7 +176,7 @@ def test_lengths_that_lie(length: int) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
-    """A position outside a frame, a depth that no answer allows: ValueError, nothing is written anywhere."""
+    """Positions outside a frame and impossible depths raise ValueError."""
     arguments = {"frames": [bytes(20)], "partitions": [[0]], "depth": 1, "index_at": 4, "error_at": 4} | wrong
     with pytest.raises(ValueError):
         LoadGenerator([0], **arguments)  # type: ignore[arg-type]

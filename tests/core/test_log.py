@@ -1,4 +1,4 @@
-"""Segments and indexes by Kafka's rules: when a log rolls, what it refuses, how offsets and times are found."""
+"""Segments and indexes follow Kafka's rules: rolls, refusals, and look-ups of offsets and times."""
 
 import errno
 import random
@@ -52,7 +52,7 @@ def test_a_segment_takes_segment_bytes_and_not_one_more(home: Home) -> None:
 
 
 def test_limits_on_batches_at_the_limit_and_one_more(home: Home) -> None:
-    """max.message.bytes (10), then segment.bytes (18): nothing is appended."""
+    """A batch above max.message.bytes gets MESSAGE_TOO_LARGE, one above segment.bytes RECORD_LIST_TOO_LARGE."""
     home.config |= {"max.message.bytes": 300, "segment.bytes": 250}
     p = home.open()
     fill(p, [250])
@@ -66,7 +66,7 @@ def test_limits_on_batches_at_the_limit_and_one_more(home: Home) -> None:
 
 
 def test_a_log_rolls_by_the_records_own_time(home: Home) -> None:
-    """From the first batch of the segment, strictly later than segment.ms; the clock plays no part."""
+    """A log rolls when a record is more than segment.ms later than the segment's first; the clock does not count."""
     home.config |= {"segment.ms": 1000, "segment.jitter.ms": 0}
     p = home.open()
     for at, rolled in ((5000, [0]), (6000, [0]), (100, [0]), (6001, [0, 3]), (7001, [0, 3]), (7002, [0, 3, 5])):
@@ -86,7 +86,7 @@ def test_without_timestamps_it_rolls_by_the_clock(home: Home) -> None:
 
 
 def test_jitter_brings_a_roll_forward(home: Home) -> None:
-    """By less than segment.jitter.ms, and not always by the same."""
+    """segment.jitter.ms brings a roll forward by a random time below it."""
     home.config |= {"segment.ms": 1000, "segment.jitter.ms": 900}
     p = home.open()
     waited = []
@@ -104,7 +104,7 @@ def test_jitter_brings_a_roll_forward(home: Home) -> None:
 
 
 def test_a_full_index_rolls(home: Home) -> None:
-    """Four entries of eight bytes fit: Kafka rolls before an append that would need a fifth."""
+    """A full index rolls the segment: four entries of eight bytes fit, and a fifth would not, as in Kafka."""
     home.config |= {"index.interval.bytes": 0, "segment.index.bytes": 4 * 8 + 7}
     p = home.open()
     fill(p, [100] * 12)
@@ -114,7 +114,7 @@ def test_a_full_index_rolls(home: Home) -> None:
 
 
 def test_a_full_time_index_rolls(home: Home) -> None:
-    """Its entries are larger, and one place is kept for the seal."""
+    """A full time index rolls the segment; its entries are larger, and one place is reserved for the seal."""
     home.config |= {"index.interval.bytes": 0, "segment.index.bytes": 48}
     p = home.open()
     for i in range(11):
@@ -125,7 +125,7 @@ def test_a_full_time_index_rolls(home: Home) -> None:
 
 
 def test_an_offset_too_far_for_32_bits_rolls(home: Home) -> None:
-    """Base + 2^31 - 1 is the last that an index entry can name."""
+    """An offset above base + 2^31 - 1, the last that an index entry can hold, rolls the segment."""
     home.config["cleanup.policy"] = 2
     p = follow(home.open())
     p.append_replica(stamp(batch(), 0, 0))
@@ -145,8 +145,10 @@ def test_an_offset_too_far_for_32_bits_rolls(home: Home) -> None:
 
 
 def test_an_offset_that_no_segment_could_name_is_refused(home: Home) -> None:
-    """A segment begins where the log ends: further on than 2^31 - 1 nothing could be read again. Alone, and behind a
-    batch that would be fine. (A log without records begins anew there.)"""
+    """An offset more than 2^31 - 1 beyond the log end is refused, alone or behind a good batch.
+
+    A segment begins at the log end and could not hold that offset. (A log without records restarts there.)
+    """
     start = 5
     p = follow(home.open())
     p.append_replica(stamp(batch(start), 0, 0))
@@ -169,7 +171,7 @@ def test_a_roll_of_an_empty_segment_is_none(home: Home) -> None:
     assert bases(p) == [0, 1]
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_bad_batch_leaves_no_trace(home: Home) -> None:
@@ -183,7 +185,7 @@ def test_a_bad_batch_leaves_no_trace(home: Home) -> None:
 
 
 def test_leader_epochs_fence(home: Home) -> None:
-    """An older one than ours (74), a newer one (75); -1 asks for none."""
+    """A lower leader epoch gets FENCED_LEADER_EPOCH, a higher one UNKNOWN_LEADER_EPOCH; -1 skips the check."""
     p = home.open()
     p.become_leader(5, 1)
     assert code_of(p.append, batch(), now_ms=NOW, leader_epoch=4) == 74
@@ -196,7 +198,7 @@ def test_leader_epochs_fence(home: Home) -> None:
 
 
 def test_a_replica_takes_only_what_continues(home: Home) -> None:
-    """Several batches at once; a partial last one is left out, one that overlaps is refused."""
+    """A replica appends several batches at once, drops a partial last one, and refuses one that overlaps."""
     p = follow(home.open())
     assert p.epochs() == []
     data = stamp(batch(2), 0, 3) + stamp(batch(3), 2, 3) + stamp(batch(1), 5, 4)
@@ -208,7 +210,7 @@ def test_a_replica_takes_only_what_continues(home: Home) -> None:
 
 
 def test_a_replica_takes_nothing_that_was_asked_for_before_it_was_cut(home: Home) -> None:
-    """It would lie behind a hole: offsets may have gaps. It is no error, and is asked for anew."""
+    """A replica ignores records that were fetched before a truncation, as they would leave a gap; it is no error."""
     p = follow(home.open())
     p.append_replica(stamp(batch(4), 0, 3), log_end=0)
     late = stamp(batch(1), 4, 3)
@@ -218,8 +220,7 @@ def test_a_replica_takes_nothing_that_was_asked_for_before_it_was_cut(home: Home
 
 
 def test_a_replica_takes_all_that_came_together_or_nothing(home: Home) -> None:
-    """A batch with a wrong CRC, one whose offset goes back, one of a later epoch than its leader: what came before it
-    in the same bytes is not appended either."""
+    """A replica appends nothing of an answer with a wrong CRC, a lower offset, or an epoch above its leader's."""
     p = home.open()
     p.become_follower(2, 4, 1)
     good = stamp(batch(2), 0, 4)
@@ -230,7 +231,7 @@ def test_a_replica_takes_all_that_came_together_or_nothing(home: Home) -> None:
 
 
 def test_a_replica_rolls_in_the_middle_of_what_came_together(home: Home) -> None:
-    """Of batches that came together each goes into the segment that it would have gone into alone."""
+    """Batches of one answer go into the same segments as single appends."""
     home.config["segment.bytes"] = 4 * len(batch())
     p = follow(home.open())
     assert p.append_replica(b"".join(stamp(batch(), n, 0) for n in range(150))) == 150
@@ -242,8 +243,7 @@ def test_a_replica_rolls_in_the_middle_of_what_came_together(home: Home) -> None
 
 
 def test_a_replica_that_could_not_write_has_seen_nothing(home: Home) -> None:
-    """The disk is full for a batch of a producer: neither the producer nor the log's end has moved, and it can come
-    again."""
+    """A replica that could not write for lack of space leaves producer and log end unchanged, and a retry works."""
     p = follow(home.open())
     assert home.broker is not None
     p.append_replica(stamp(batch(2, producer=(7, 0, 0)), 0, 3))
@@ -256,7 +256,7 @@ def test_a_replica_that_could_not_write_has_seen_nothing(home: Home) -> None:
 
 
 def test_where_a_leader_epoch_ends(home: Home) -> None:
-    """KIP-101: the largest known epoch up to the one asked for, and the start of the next."""
+    """The end of a leader epoch is (the largest known epoch up to it, the start of the next), as in KIP-101."""
     p = home.open()
     assert p.end_offset_for_epoch(0) == (-1, -1)
     for epoch, count in ((2, 10), (5, 3), (6, 1)):
@@ -276,7 +276,7 @@ def test_where_a_leader_epoch_ends(home: Home) -> None:
 
 
 def test_every_offset_is_found_in_many_tiny_segments(home: Home) -> None:
-    """One batch a segment, and offsets in the middle of batches."""
+    """Every offset is found, also within a batch, in a log with one batch a segment."""
     home.config |= {"segment.bytes": 200, "index.interval.bytes": 0}
     p = home.open(flush_idle_ms=1)
     for i in range(300):
@@ -290,7 +290,7 @@ def test_every_offset_is_found_in_many_tiny_segments(home: Home) -> None:
 
 
 def test_answers_end_at_batch_boundaries_within_their_limit(home: Home) -> None:
-    """At the limit, one byte below it, and never nothing while minimum_one holds."""
+    """A read ends at a batch boundary within its limit, and has at least one batch while minimum_one holds."""
     p = home.open()
     fill(p, [100, 200, 300])
     for most, size in ((-5, 100), (0, 100), (99, 100), (100, 100), (299, 100), (300, 300), (599, 300), (600, 600)):
@@ -325,7 +325,7 @@ def test_the_ends_of_the_log(home: Home) -> None:
 
 @pytest.mark.parametrize("interval", [0, 300, 1 << 20])
 def test_times_are_found_as_the_model_finds_them(home: Home, interval: int) -> None:
-    """Not in order, some missing, across segments, before and after a restart, from any log start."""
+    """Times are found as in the model: unordered or missing, across segments, after a restart, from any log start."""
     home.config |= {"segment.bytes": 700, "index.interval.bytes": interval}
     p, model, chance = home.open(), SlowLog(), random.Random(interval)
     for _ in range(120):
@@ -347,7 +347,7 @@ def test_times_are_found_as_the_model_finds_them(home: Home, interval: int) -> N
 
 
 def test_log_append_time(home: Home) -> None:
-    """The broker's clock goes into the batch, its CRC is right again, and time look-ups go by it."""
+    """LogAppendTime puts the broker's clock into the batch, with a right CRC, and look-ups by time use it."""
     home.config["message.timestamp.type"] = 1
     p, model = home.open(), SlowLog()
     for i in range(5):
@@ -373,8 +373,11 @@ def test_nothing_to_find(home: Home) -> None:
 
 
 def test_indexes_by_kafkas_conventions(home: Home) -> None:
-    """An entry once more than index.interval.bytes lie behind the last: last offset of the batch, where it begins; the
-    largest timestamp so far and the last offset of its batch, where it grew; the very largest at the seal."""
+    """Index entries have the offsets, positions and timestamps that Kafka would write.
+
+    After more than index.interval.bytes, the offset index gets the batch's last offset and position, and the time index
+    gets the largest timestamp so far, if it grew. The seal adds the segment's largest timestamp.
+    """
     home.config["index.interval.bytes"] = 199
     p = home.open()
     for at in (5, 9, 3, 4, 8, 12, 2):
@@ -394,7 +397,7 @@ def test_indexes_by_kafkas_conventions(home: Home) -> None:
 
 
 def test_retention_by_time(home: Home) -> None:
-    """Whole segments, oldest first, whose largest timestamp is older than retention.ms; a younger one stops it."""
+    """Retention by time removes the oldest segments past retention.ms, up to the first younger one."""
     home.config |= {"segment.bytes": 200, "retention.ms": 1000, "segment.ms": DAY}
     p = home.open()
     for at in (0, 100, 200, 50, 900, 10, 40, 30, 500):
@@ -410,7 +413,7 @@ def test_retention_by_time(home: Home) -> None:
 
 
 def test_retention_by_size(home: Home) -> None:
-    """As long as what is left is at least retention.bytes."""
+    """Retention by size removes segments as long as at least retention.bytes are left."""
     home.config |= {"segment.bytes": 200, "retention.ms": -1, "retention.bytes": 500}
     p = home.open()
     fill(p, [100] * 9)

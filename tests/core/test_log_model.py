@@ -1,4 +1,4 @@
-"""Anything that may happen to a log, in any order, leaves it as the model has it."""
+"""A log equals its model after any operations in any order."""
 
 import random
 from collections.abc import Callable
@@ -34,7 +34,7 @@ PRODUCER = 5
 
 
 class Walk:
-    """One partition and its model, through everything that a broker does to it."""
+    """One partition and its model, through all operations of a broker."""
 
     def __init__(self, path: Path, config: dict[str, int], seed: int) -> None:
         self.random = random.Random(seed)
@@ -49,20 +49,20 @@ class Walk:
         return self.home.partition
 
     def offset(self) -> int:
-        """Any offset from the log's start to its end, mostly near them."""
+        """A random offset within the log, usually near its start or end."""
         start, end = self.model.start, self.model.end
         return self.random.choice(
             [start, end, max(start, end - self.random.randrange(9)), self.random.randint(start, end)]
         )
 
     def known_sequence(self) -> int:
-        """The producer's last sequence as the log has it; retention may have taken the batches, not the knowledge."""
+        """The log's last sequence of the producer, which stays known when retention removed its batches."""
         known = {p[0]: p[2] for p in self.partition.producers()}.get(PRODUCER, -1)
         window = self.model.windows().get(PRODUCER)
         assert not window or known == window[-1].header.base_sequence + window[-1].header.last_offset_delta
         return known
 
-    # -- what happens to it --------------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------------------
 
     def append(self) -> None:
         count, size = self.random.randint(1, 5), self.random.randrange(60)
@@ -92,7 +92,7 @@ class Walk:
         self.partition.truncate(offset)
         self.model.truncate(offset)
         self.sequence = self.known_sequence() + 1
-        # A broker notes a recovery point that went back before it appends where the old tail was.
+        # A broker writes a recovery point that went back before it appends where the old tail was.
         self.home.recovery_point = min(self.home.recovery_point, self.partition.recovery_point)
 
     def delete_records(self) -> None:
@@ -100,7 +100,7 @@ class Walk:
         self.steps[-1] += f"({offset})"
         assert self.partition.set_log_start(offset) == offset
         self.model.delete_before(offset)
-        self.home.checkpoint()  # as a broker does, before it answers
+        self.home.checkpoint()  # as a broker does before it answers
 
     def retain(self) -> None:
         first = max(s[0] for s in self.partition.segments() if s[0] <= self.model.start)
@@ -123,7 +123,7 @@ class Walk:
         assert self.partition.recovery == ""
         self.check_all()
 
-    # -- what can be asked ---------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
         offset, most, minimum_one = self.offset(), self.random.choice([0, 1, 100, 300, 900]), self.random.random() < 0.7

@@ -1,4 +1,4 @@
-"""LZ4 in core: what the reference library writes, in every form of its frames, and nothing that is malformed."""
+"""LZ4 in core reads every form of frame that the reference library writes, and refuses malformed ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.marks import long
 LZ4 = 3
 PLAIN_BYTES_MAX = 100 << 20
 
-# Runs, repeats at short and long distances, and noise: what makes every kind of sequence.
+# Runs, repeats at short and long distances, and noise produce every kind of sequence.
 pieces = st.one_of(
     st.binary(max_size=60),
     st.tuples(st.binary(min_size=1, max_size=20), st.integers(1, 4000)).map(lambda p: (p[0] * p[1])[:5000]),
@@ -40,7 +40,7 @@ forms = st.fixed_dictionaries(
 
 
 def batch_of(frame: bytes, count: int = 1) -> bytes:
-    """A batch whose header is sound, whatever its records section is."""
+    """Build a batch with a sound header around any records section."""
     batch = bytearray(slow.build_batch([(0, None, b"", [])] * count, attributes=LZ4)[:HEADER_BYTES] + frame)
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     struct.pack_into(">I", batch, MAGIC_AT + 1, slow.crc32c(batch[CRC_FROM:]))
@@ -48,7 +48,7 @@ def batch_of(frame: bytes, count: int = 1) -> bytes:
 
 
 def plain_of(content: bytes) -> bytes:
-    """A records section of one record with this value."""
+    """Build a records section of one record with this value."""
     return slow.build_batch([(0, None, content, [])])[HEADER_BYTES:]
 
 
@@ -62,14 +62,14 @@ def undo(batch: bytes, **how: Any) -> list[bytes | None]:
 
 @given(contents, forms)
 def test_frames_of_every_form_are_undone(content: bytes, form: dict[str, Any]) -> None:
-    """Blocks of each size, linked or not, with and without checksums and size, of fast and of thorough levels."""
+    """Frames with each block size, linked or not, with or without checksums and size, of any level are decompressed."""
     assert undo(batch_of(lz4.frame.compress(plain_of(content), **form))) == [content]
 
 
 @pytest.mark.parametrize("block_size", [4, long(5), long(6), 7])
 @pytest.mark.parametrize("linked", [False, True])
 def test_frames_of_many_blocks_are_undone(block_size: int, linked: bool) -> None:
-    """Several blocks, of text that repeats across their borders and of noise that is stored as it is."""
+    """Frames of several blocks are decompressed, with repeats across block borders and incompressible blocks."""
     noise = random.Random(1).randbytes(6 << 20)
     content = noise[: 5 << 20] + noise[1000:200_000] * 10 + b"a" * (5 << 20)
     frame = lz4.frame.compress(plain_of(content), block_size=block_size, block_linked=linked)
@@ -80,7 +80,7 @@ def test_frames_of_many_blocks_are_undone(block_size: int, linked: bool) -> None
 
 
 def _sealed(frame: bytes) -> bytes:
-    """Like batch_of, without the CRC, which the slow truth takes long for."""
+    """Build a batch like batch_of without a CRC, which the reference model computes slowly."""
     batch = bytearray(slow.build_batch([(0, None, b"", [])], attributes=LZ4)[:HEADER_BYTES] + frame)
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     return bytes(batch)
@@ -92,7 +92,10 @@ def _sealed(frame: bytes) -> bytes:
     ids=["plain", "checksums", "linked"],
 )
 def test_frames_with_any_byte_changed_or_cut_anywhere_never_do_harm(form: dict[str, Any]) -> None:
-    """Refused with a code, or undone to what a record can be; with block checksums nothing changed is undone."""
+    """A frame with a byte changed or cut anywhere is refused, or decompressed within bounds.
+
+    With block checksums no changed block is decompressed.
+    """
     frame = lz4.frame.compress(plain_of(b"some text, some text, more text" * 4 + bytes(range(40))), **form)
     good = undo(_sealed(frame), check_crc=False)
     for place in range(len(frame)):
@@ -111,14 +114,14 @@ def test_frames_with_any_byte_changed_or_cut_anywhere_never_do_harm(form: dict[s
         assert refused.value.code == 2
     with pytest.raises(LogError, match="the batch at offset 0, byte 0: its lz4 data is malformed"):
         undo(_sealed(frame[:-1]), check_crc=False)
-    assert undo(_sealed(frame + b"\0"), check_crc=False) == good  # as Java reads it; a broker refuses to store it
+    assert undo(_sealed(frame + b"\0"), check_crc=False) == good  # as Java reads it; a broker refuses it
     with pytest.raises(LogError):
         core.undo(3, frame + b"\0", 1 << 20)
 
 
 @given(st.binary(max_size=80))
 def test_noise_in_a_frame_is_refused_or_undone_within_bounds(noise: bytes) -> None:
-    """A sound header and block size around bytes of no meaning."""
+    """Random bytes behind a sound frame header are refused, or decompressed within bounds."""
     head = lz4.frame.compress(b"")[:7]
     frame = head + struct.pack("<I", len(noise)) + noise + bytes(4)
     try:
@@ -128,7 +131,7 @@ def test_noise_in_a_frame_is_refused_or_undone_within_bounds(noise: bytes) -> No
 
 
 def test_a_bomb_is_refused_at_the_bound() -> None:
-    """400 KB that would become 110 MB: refused with MESSAGE_TOO_LARGE, wherever it says so itself."""
+    """A frame of 400 KB that expands to 110 MB gets MESSAGE_TOO_LARGE, whether it declares its size or not."""
     frame = lz4.frame.compress(bytes(PLAIN_BYTES_MAX + (10 << 20)), store_size=False)
     with pytest.raises(LogError, match=f"holds more than {PLAIN_BYTES_MAX} bytes") as refused:
         undo(_sealed(frame), check_crc=False)

@@ -1,10 +1,10 @@
-"""Maps of files that are cut, punched, written to and removed beneath their readers: that read counts for nothing, and
-nobody dies of it."""
+"""A read of a mapped file that is cut, punched, written to or removed is discarded, and no process dies."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -22,7 +22,7 @@ from pybroker.core import Columns, FileMap, LogError, PartitionBatches
 from pybroker.protocol import records as slow
 from pybroker.protocol.compression import decompress
 from tests.core.columnar import fields
-from tests.harness import ROOT, settle
+from tests.harness import ROOT, settle, until
 
 PAGE = os.sysconf("SC_PAGESIZE")
 PUNCH = 0x3  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
@@ -62,18 +62,25 @@ def test_ranges_from_any_position_on(path: Path) -> None:
 
 
 def test_a_file_that_is_removed_is_read_on(path: Path) -> None:
-    """It is not what it was: who asks the file again finds the same bytes."""
+    """A removed file can still be read through its map, with the same bytes."""
     data, found = path.read_bytes(), mapped(path)
     path.unlink()
     assert bytes(found) == data
 
 
 def test_a_file_that_was_changed_just_now_is_not_mapped(path: Path) -> None:
-    """It may change again without a trace."""
+    """A file that was changed just now is not mapped, as another change could go unnoticed."""
     with path.open("rb") as file:
-        os.utime(path)
-        with pytest.raises(OSError, match="busy"):
-            FileMap(file.fileno(), 0, 1)
+
+        def is_refused() -> bool:  # unless this process was held up between the change and the map
+            os.utime(path)
+            try:
+                FileMap(file.fileno(), 0, 1)
+            except OSError as problem:
+                return problem.errno == errno.EBUSY
+            return False
+
+        until("a map is refused", is_refused)
         settle(path)
         found = FileMap(file.fileno(), 0, 1)
         assert not found.stale
@@ -91,7 +98,7 @@ def test_a_file_that_is_cut_reads_as_zeros_and_says_so(path: Path) -> None:
 
 
 def test_a_file_that_is_cut_within_the_last_page_says_so_too(path: Path) -> None:
-    """No page is gone, and the kernel does not complain."""
+    """A file that is cut within its last page is reported as stale, though no page is missing and no signal comes."""
     found = mapped(path)
     os.truncate(path, 10 * PAGE + 1)
     assert bytes(found)[-99:] == bytes(99)
@@ -99,13 +106,13 @@ def test_a_file_that_is_cut_within_the_last_page_says_so_too(path: Path) -> None
 
 
 def test_other_threads_are_mended_too(path: Path) -> None:
-    """Many of them, each with maps of its own that come and go while the file is cut and grows."""
+    """Maps of many threads survive a file that is cut and grows meanwhile."""
     data, wrong, ends = path.read_bytes(), [], threading.Event()
 
     def read() -> None:
         with path.open("rb") as file:
             while not ends.is_set():
-                with contextlib.suppress(OSError):  # it was changed just now
+                with contextlib.suppress(OSError):  # the file was changed just now
                     found = FileMap(file.fileno(), 0, len(data))
                     if bytes(found) != data and not found.stale:
                         wrong.append("zeros, and nothing said")
@@ -119,7 +126,7 @@ def test_other_threads_are_mended_too(path: Path) -> None:
             file.write(data)
         settle(path)
     assert not wrong
-    os.truncate(path, PAGE)  # for good: who looks whether it lost something sees that it did
+    os.truncate(path, PAGE)  # for good, so that each reader notices the loss
     ends.set()
     for thread in threads:
         thread.join()
@@ -127,7 +134,7 @@ def test_other_threads_are_mended_too(path: Path) -> None:
     assert bytes(found)[PAGE:] == bytes(len(data) - PAGE) and found.stale
 
 
-# -- other people's faults ---------------------------------------------------------------------------------------------
+# -- faults of other code ----------------------------------------------------------------------------------------------
 
 HEAD = """
 import faulthandler, mmap, os, signal, sys
@@ -161,7 +168,7 @@ ENDS = {
 
 def child(path: Path, code: str) -> subprocess.CompletedProcess[str]:
     if "thread" in os.environ.get("PYBROKER_SANITIZE", ""):
-        pytest.skip("ThreadSanitizer's runtime has a say of its own, and ends a process without the signal")
+        pytest.skip("ThreadSanitizer's runtime ends a process without the signal")
     env = {
         **os.environ,
         "PYTHONFAULTHANDLER": "",
@@ -173,7 +180,7 @@ def child(path: Path, code: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", ENDS)
 def test_faults_that_are_not_ours_end_as_they_would(path: Path, name: str) -> None:
-    """The process ends by the signal, and a handler of others has its say."""
+    """A SIGBUS that no map of ours caused ends the process with the signal, after other handlers have run."""
     code, told = ENDS[name]
     ended = child(path, code)
     assert ended.returncode == -signal.SIGBUS, ended.stderr
@@ -192,6 +199,7 @@ assert told
 """,
     "a handler that mends the same place twice": """
 import ctypes
+import errno
 told = []
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def mend(number):
@@ -215,6 +223,7 @@ assert Columns(["value"]).read(batches) == 0 and batches.stale
 """,
     "no more maps are allowed": """
 import ctypes
+import errno
 library = ctypes.CDLL(None)
 library.mmap.restype, library.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 4]
 settle(Path(path))
@@ -231,15 +240,15 @@ assert memoryview(found)[3 * mmap.PAGESIZE] == 0 and found.stale
 
 @pytest.mark.parametrize("name", GOES_ON)
 def test_who_would_have_gone_on_goes_on(path: Path, name: str) -> None:
-    """What is no fault of ours is as it was without us, and ours harms nobody."""
+    """Code that would survive a SIGBUS without our handler survives with it, and our faults do not reach that code."""
     if name == "no more maps are allowed" and os.environ.get("PYBROKER_SANITIZE", ""):
-        pytest.skip("a sanitizer needs maps of its own")
+        pytest.skip("a sanitizer needs its own maps")
     ended = child(path, GOES_ON[name])
     assert ended.returncode == 0, ended.stderr
 
 
 def test_a_forked_child_has_the_maps_too(path: Path) -> None:
-    """And what happens to them there is its own."""
+    """A forked child has its own copy of the maps: a fault there does not affect the parent."""
     code = (
         HEAD
         + """
@@ -261,7 +270,7 @@ assert bytes(found) == bytes(len(found)) and found.stale
 
 @pytest.fixture(scope="module", params=range(5), ids=["none", "gzip", "snappy", "lz4", "zstd"])
 def log(request: pytest.FixtureRequest) -> tuple[bytes, list[bytes]]:
-    """Batches of some pages each with a codec, and the values in them."""
+    """Batches of some pages each in one codec, and their values."""
     random, made, values = Random(request.param), [], []
     for _ in range(8):
         batch = [random.randbytes(random.randrange(1, 900)) + b"-" * random.randrange(900) for _ in range(20)]
@@ -272,7 +281,7 @@ def log(request: pytest.FixtureRequest) -> tuple[bytes, list[bytes]]:
 
 
 def read(batches: PartitionBatches, most: int) -> tuple[list[bytes | None], int]:
-    """The values that come, so many at a time, and the code of the error that ends them."""
+    """Read `most` records at a time; return the values and the error code that ended the reads."""
     columns, found = Columns(["value"], decompress=decompress), []
     try:
         while not batches.finished:
@@ -304,7 +313,7 @@ def hollow(path: Path, random: Random) -> None:
 
 
 def restore(path: Path, random: Random) -> None:
-    """Other bytes for a moment, and then those that were there."""
+    """Write other bytes for a moment, then restore the old ones."""
     data, at = path.read_bytes(), random.randrange(path.stat().st_size)
     with path.open("r+b") as file:
         os.pwrite(file.fileno(), random.randbytes(100), at)
@@ -313,7 +322,7 @@ def restore(path: Path, random: Random) -> None:
 
 
 def go_on(path: Path, random: Random) -> None:
-    """What was there stays."""
+    """Append to the file; its old bytes stay."""
     with path.open("ab") as file:
         file.write(random.randbytes(100))
 
@@ -323,7 +332,7 @@ def go_on(path: Path, random: Random) -> None:
 def test_what_was_read_of_a_file_that_changes_meanwhile_is_not_given(
     log: tuple[bytes, list[bytes]], tmp_path: Path, change: Callable[[Path, Random], None], most: int
 ) -> None:
-    """The rows that were read before are there, and it says where to go on."""
+    """Rows of a file that changed during the read are not returned; earlier rows stay, and next_offset is right."""
     data, values = log
     path, random = tmp_path / "log", Random(most)
     for _ in range(30):
@@ -343,7 +352,7 @@ def test_what_was_read_of_a_file_that_changes_meanwhile_is_not_given(
 
 @pytest.mark.parametrize("codec", range(5))
 def test_a_file_that_changes_all_the_time_gives_no_row_that_it_never_had(tmp_path: Path, codec: int) -> None:
-    """Maps and copies of a file of which another process writes other bytes for a moment, again and again."""
+    """Maps and copies of a file that another process keeps changing for moments give no row that it never had."""
     random = Random(codec)
     values = [b"%06d" % i + random.randbytes(random.randrange(100)) + b"-" * 50 for i in range(2000)]
     path = tmp_path / "t-0" / f"{0:020}.log"
@@ -383,7 +392,7 @@ import mmap, resource, sys
 from pathlib import Path
 import pybroker
 from pybroker.core import FileMap
-from pybroker.client.segments import read_index
+from pybroker.client.columns.segments import read_index
 from tests.core.logs import NOW, Home, batch, read
 from tests.harness import settle
 
@@ -417,9 +426,9 @@ home.crash()
 
 
 def test_where_nothing_can_be_mapped_files_are_copied(tmp_path: Path) -> None:
-    """There are too many maps, or the file system has none: what is read is the same."""
+    """A file that cannot be mapped, for too many maps or a file system without maps, is copied with the same result."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 17_000:
-        pytest.skip("each of 16,384 maps holds a descriptor, and so many are not allowed here")
+        pytest.skip("each of 16,384 maps holds a descriptor, and the limit here is lower")
     command = [sys.executable, "-c", TOO_MANY, str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert ended.returncode == 0, ended.stderr
@@ -431,5 +440,5 @@ def test_objects_are_not_read_from_a_map(log: tuple[bytes, list[bytes]], tmp_pat
 
     path = tmp_path / "log"
     path.write_bytes(log[0])
-    with pytest.raises(TypeError, match="not from a map"):
+    with pytest.raises(TypeError, match="not from a FileMap"):
         read_records(PartitionBatches(mapped(path)), "t", 0, 10, decompress)

@@ -1,4 +1,4 @@
-"""Requests whose answers wait: their connection goes on meanwhile, and answers keep the order of their requests."""
+"""A connection goes on while an answer waits, and answers keep the order of their requests."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ import pytest
 from pybroker import errors
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
-from tests.core.stage import FETCH, METADATA, PRODUCE, STUCK_MS, Client, Stage, batch
-from tests.core.test_group_commit import until
+from tests.core.stage import FETCH, METADATA, PRODUCE, STUCK_MS, Client, Stage, batch, step_until
 
 LONG_MS = 60_000
 
 
 @pytest.fixture
 def synced(stage: Stage) -> Iterator[Stage]:
-    """Partition 0 is durable before each acknowledgement, and its disk is stuck until the test disarms it."""
+    """A stage whose partition 0 syncs before each acknowledgement, with a disk that hangs until the test disarms it."""
     stage.log.configure({"flush.messages": 1})
     stage.broker.arm("segment.sync", "sleep", STUCK_MS)
     yield stage
 
 
 def ask(client: Client, number: int) -> None:
-    """A request that is Python's."""
+    """Send a request that Python must answer."""
     client.send(codec.encode_request(METADATA, 9, number, "c", m.MetadataRequest(topics=None)))
 
 
@@ -38,18 +37,18 @@ def reply(stage: Stage, token: int, number: int) -> None:
 
 
 def letters(stage: Stage, kind: str = "request") -> list[int]:
-    """The tokens of requests that came to Python."""
+    """The tokens of requests that reached Python."""
     return [token for what, _, token, _ in stage.plane.take() if what == kind]
 
 
 def number(client: Client) -> int:
-    """Of the request that the next answer is for."""
+    """Receive the next answer; return its correlation id."""
     size = struct.unpack(">i", client._exactly(4))[0]
     return int(struct.unpack_from(">i", client._exactly(size))[0])
 
 
 def test_what_follows_a_produce_that_waits_is_executed(synced: Stage) -> None:
-    """Behind a sync that takes its time a produce elsewhere is appended; its answer waits for the one before it."""
+    """A Produce behind one that waits for a slow sync is appended at once, and answered after it."""
     client, other = Client(synced), Client(synced)
     client.produce(batch(b"before"), partition=1, number=1)
     client.produce(batch(b"a"), number=2)
@@ -64,12 +63,12 @@ def test_what_follows_a_produce_that_waits_is_executed(synced: Stage) -> None:
     assert other.receive(PRODUCE, 9)[1].responses[0].partition_responses[0].base_offset == 2
     assert client.quiet()
     synced.broker.disarm()
-    until(synced, lambda: not client.quiet())
+    step_until(synced, lambda: not client.quiet())
     assert [number(client) for _ in range(3)] == [2, 3, 4]
 
 
 def test_one_request_over_several_partitions_waits_for_all(synced: Stage) -> None:
-    """Two partitions, of which one is synced: one answer, whole, once that is on disk."""
+    """A Produce for two partitions, one of them synced, gets one answer after the sync."""
     client = Client(synced)
     kind = m.ProduceRequest.TopicData
     parts = [kind.PartitionData(index=i, records=batch(b"a")) for i in (1, 0)]
@@ -78,13 +77,13 @@ def test_one_request_over_several_partitions_waits_for_all(synced: Stage) -> Non
     synced.step()
     assert client.quiet() and [p.log_end_offset for p in synced.partitions] == [1, 1]
     synced.broker.disarm()
-    until(synced, lambda: not client.quiet())
+    step_until(synced, lambda: not client.quiet())
     told = client.receive(PRODUCE, 9)[1].responses[0].partition_responses
     assert [(p.index, p.error_code, p.base_offset) for p in told] == [(1, 0, 0), (0, 0, 0)]
 
 
 def test_python_is_asked_while_a_produce_waits(synced: Stage) -> None:
-    """The request behind it comes out as a letter at once; Python's answer waits for the one before it."""
+    """A request behind a waiting Produce reaches Python at once, and Python's answer waits for the Produce's."""
     client = Client(synced)
     client.produce(batch(b"a"), number=1)
     ask(client, 2)
@@ -95,7 +94,7 @@ def test_python_is_asked_while_a_produce_waits(synced: Stage) -> None:
     synced.step()
     assert client.quiet() and synced.partitions[1].log_end_offset == 1
     synced.broker.disarm()
-    until(synced, lambda: not client.quiet())
+    step_until(synced, lambda: not client.quiet())
     assert [number(client) for _ in range(3)] == [1, 2, 3]
 
 
@@ -106,12 +105,12 @@ def test_a_connection_that_ends_is_owed_what_waits(synced: Stage) -> None:
     synced.step()
     assert client.quiet()
     synced.broker.disarm()
-    until(synced, lambda: not client.quiet())
+    step_until(synced, lambda: not client.quiet())
     assert number(client) == 1 and client.sock.recv(1) == b""
 
 
 def test_a_connection_goes_while_its_answer_waits(synced: Stage) -> None:
-    """It is freed at once; the syncer finds nobody to tell, and the next one is served."""
+    """A connection that closes while its answer waits is freed at once, and the next one is served."""
     for _ in range(10):
         client = Client(synced)
         client.produce(batch(b"a"), number=1)
@@ -122,17 +121,17 @@ def test_a_connection_goes_while_its_answer_waits(synced: Stage) -> None:
     synced.broker.disarm()
     client = Client(synced)
     client.produce(batch(b"b"), number=2)
-    until(synced, lambda: not client.quiet())
+    step_until(synced, lambda: not client.quiet())
     assert client.receive(PRODUCE, 9)[1].responses[0].partition_responses[0].base_offset == 10
 
 
 def test_too_many_that_wait_hold_the_rest_back(synced: Stage) -> None:
-    """Of a thousand requests of one connection a bounded number waits; the rest is executed later, none is lost."""
+    """Only some of a connection's thousand requests wait; the others are executed later, and none is lost."""
     client = Client(synced)
     client.sock.settimeout(30)
     sender = threading.Thread(target=lambda: [client.produce(batch(b"a"), number=n) for n in range(1000)])
     sender.start()
-    until(synced, lambda: synced.log.log_end_offset >= 256)
+    step_until(synced, lambda: synced.log.log_end_offset >= 256)
     synced.step(100)
     assert synced.log.log_end_offset < 600
     synced.broker.disarm()
@@ -142,7 +141,7 @@ def test_too_many_that_wait_hold_the_rest_back(synced: Stage) -> None:
 
 
 def test_what_follows_a_fetch_that_waits_is_executed(stage: Stage) -> None:
-    """A produce behind a long poll is appended; both are answered in order once the poll has what it waits for."""
+    """A Produce behind a long poll is appended, and both are answered in order when the long poll has records."""
     client = Client(stage)
     client.fetch(0, max_wait_ms=LONG_MS, number=1)
     client.produce(batch(b"b"), partition=1, number=2)
@@ -155,7 +154,7 @@ def test_what_follows_a_fetch_that_waits_is_executed(stage: Stage) -> None:
 
 
 def test_a_produce_wakes_the_fetch_before_it(stage: Stage) -> None:
-    """The same connection brings what its long poll waits for."""
+    """A Produce wakes the long poll before it on its own connection."""
     client = Client(stage)
     client.fetch(0, max_wait_ms=LONG_MS, number=1)
     client.produce(batch(b"a"), number=2)
@@ -165,7 +164,7 @@ def test_a_produce_wakes_the_fetch_before_it(stage: Stage) -> None:
 
 
 def test_a_fetch_waits_behind_a_fetch(stage: Stage) -> None:
-    """Two long polls of one connection: the second is executed once the first is answered."""
+    """The second of two long polls of a connection is executed when the first is answered."""
     client = Client(stage)
     client.fetch(0, max_wait_ms=LONG_MS, number=1)
     client.fetch(1, max_wait_ms=LONG_MS, number=2)
@@ -196,8 +195,10 @@ def test_a_fetch_is_answered_while_python_has_what_follows(stage: Stage) -> None
 
 
 def test_a_fetch_that_is_declined_goes_to_python_after_what_it_has(stage: Stage) -> None:
-    """Its partition goes while Python has the request behind it: one request of a connection is with Python at a time,
-    and the answers keep their order all the same."""
+    """A parked Fetch whose partition goes reaches Python after the request that Python already has.
+
+    Python has one request of a connection at a time, and answers keep their order.
+    """
     client = Client(stage)
     client.fetch(0, max_wait_ms=LONG_MS, number=1)
     ask(client, 2)
@@ -233,8 +234,10 @@ def test_a_connection_goes_with_a_fetch_that_python_has(stage: Stage) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_answers_keep_the_order_of_their_requests(tmp_path: Path, seed: int) -> None:
-    """Any requests in any number and order, while the disk hangs and goes on, Python answers when it likes, records
-    come, and the client receives or not: each request is answered once, in its turn."""
+    """Answers keep the order of their requests, and each request is answered once.
+
+    The requests are random, the disk hangs at times, Python answers late, records arrive, and the client reads or not.
+    """
     rng = random.Random(seed)
     stage = Stage(tmp_path)
     stage.log.configure({"flush.messages": 1})
@@ -287,7 +290,7 @@ def test_answers_keep_the_order_of_their_requests(tmp_path: Path, seed: int) -> 
         receive(100)
         return len(told) == asked
 
-    until(stage, settled)
+    step_until(stage, settled)
     assert told == list(range(asked))
     stage.close()
 
@@ -305,21 +308,21 @@ NOW_MS = 1
 
 @pytest.fixture
 def led(stage: Stage) -> Iterator[Stage]:
-    """Partition 0 is led with a follower in the ISR, partition 1 without."""
+    """A stage that leads partition 0 with a follower in the ISR, and partition 1 without followers."""
     stage.log.become_leader(1, 1, followers=[FOLLOWER])
     yield stage
 
 
 def outcome(client: Client) -> tuple[int, int, int]:
-    """(correlation id, error, base offset) of the next Produce's answer."""
-    until(client.stage, lambda: not client.quiet())
+    """Receive the next Produce answer; return (correlation id, error code, base offset)."""
+    step_until(client.stage, lambda: not client.quiet())
     correlation, answer = client.receive(PRODUCE, 9)
     part = answer.responses[0].partition_responses[0]
     return correlation, part.error_code, part.base_offset
 
 
 def test_acks_all_waits_for_the_isr(led: Stage) -> None:
-    """acks=1 is answered at once, acks=all once the follower has fetched what it was for; each in its turn."""
+    """acks=1 is answered at once, and acks=all when the follower has fetched behind the records, each in order."""
     client, other = Client(led), Client(led)
     client.produce(batch(b"a"), acks=1, number=1)
     client.produce(batch(b"b"), acks=-1, number=2)
@@ -346,7 +349,7 @@ def test_acks_all_is_answered_when_the_isr_shrinks(led: Stage) -> None:
 
 
 def test_acks_all_has_its_deadline(led: Stage) -> None:
-    """The follower does not come: REQUEST_TIMED_OUT after the request's time, and the record stays in the log."""
+    """An acks=all Produce without a follower's Fetch gets REQUEST_TIMED_OUT in time; the record stays."""
     client = Client(led)
     client.produce(batch(b"a"), acks=-1, timeout_ms=50)
     began = time.monotonic()
@@ -360,8 +363,10 @@ def test_acks_all_has_its_deadline(led: Stage) -> None:
 
 @pytest.mark.parametrize("change", ["follower", "offline", "withdrawn"])
 def test_acks_all_is_refused_when_another_leads(led: Stage, change: str) -> None:
-    """What was appended may be cut then: nobody is told that it is there, also when the high watermark passes its
-    offset under another leader."""
+    """A waiting acks=all Produce is refused when another broker leads, as its records may be truncated.
+
+    It is also refused if the high watermark passes its offset under another leader.
+    """
     client = Client(led)
     client.produce(batch(b"a"), acks=-1)
     led.step()
@@ -388,7 +393,7 @@ def test_a_duplicate_waits_for_the_isr_as_its_original(led: Stage) -> None:
 
 
 def test_acks_all_waits_for_the_disk_and_the_isr(led: Stage) -> None:
-    """Whichever comes last; and where the disk hangs beyond the request's time, that is told."""
+    """acks=all waits for disk and ISR, whichever is later, and gets an error if the disk hangs beyond its timeout."""
     led.log.configure({"flush.messages": 1})
     client = Client(led)
     led.broker.arm("segment.sync", "sleep", STUCK_MS)
@@ -400,7 +405,7 @@ def test_acks_all_waits_for_the_disk_and_the_isr(led: Stage) -> None:
     led.broker.disarm()
     assert outcome(client) == (1, 0, 0)
     client.produce(batch(b"b"), acks=-1, number=2)
-    until(led, lambda: led.log.durable_offset == 2)
+    step_until(led, lambda: led.log.durable_offset == 2)
     led.step()
     assert client.quiet()
     led.log.note_fetch(FOLLOWER, 2, leader_epoch=1, now_ms=NOW_MS)
@@ -411,7 +416,7 @@ def test_acks_all_waits_for_the_disk_and_the_isr(led: Stage) -> None:
 
 
 def test_a_stop_waits_for_no_replica(led: Stage) -> None:
-    """The client is told that its time is over, and then the connection ends."""
+    """A stop answers a waiting acks=all Produce with REQUEST_TIMED_OUT, and then closes the connection."""
     client = Client(led)
     client.produce(batch(b"a"), acks=-1, timeout_ms=600_000)
     led.step()
@@ -434,8 +439,10 @@ def test_a_connection_goes_while_replicas_are_waited_for(led: Stage) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_acknowledged_is_committed(tmp_path: Path, seed: int) -> None:
-    """Requests at random, a follower that comes or does not, an ISR that changes, epochs that end: what acks=all says
-    is there is below the high watermark, and each request is answered in its turn."""
+    """Records that acks=all acknowledged are below the high watermark, and answers keep their order.
+
+    Requests are random, the follower fetches or not, the ISR changes, and leader epochs end.
+    """
     rng = random.Random(seed)
     stage = Stage(tmp_path)
     stage.log.become_leader(1, 1, followers=[FOLLOWER])

@@ -1,4 +1,4 @@
-"""The native plane by hand: turns are stepped one by one, so that each story has one order of events."""
+"""The native plane, whose turns the tests step one by one, so that the order of events is fixed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.rows import with_each
 
 @pytest.mark.parametrize("version", range(3, 14))
 def test_produce_at_every_version(stage: Stage, version: int) -> None:
-    """Two requests in one go are answered in order, with the offsets they got."""
+    """Two Produces in one write are answered in order, each with its offset, at every version."""
     client = Client(stage)
     client.produce(batch(b"a", b"b"), version=version, number=7)
     client.produce(batch(b"c"), version=version, number=8)
@@ -40,7 +40,7 @@ def test_produce_at_every_version(stage: Stage, version: int) -> None:
 
 @pytest.mark.parametrize("version", range(4, 18))
 def test_fetch_at_every_version(stage: Stage, version: int) -> None:
-    """What was appended comes back as it was stored."""
+    """A Fetch returns the appended records as they were stored, at every version."""
     stage.log.append(batch(b"a", b"b"), now_ms=1)
     client = Client(stage)
     client.fetch(1, version=version)
@@ -52,7 +52,7 @@ def test_fetch_at_every_version(stage: Stage, version: int) -> None:
 
 
 def test_acks_0_is_not_answered(stage: Stage) -> None:
-    """The append happens, and what follows is answered."""
+    """A Produce with acks=0 is appended without an answer, and later requests are answered."""
     client = Client(stage)
     client.produce(batch(b"a"), acks=0, number=1)
     client.produce(batch(b"b"), acks=1, number=2)
@@ -61,8 +61,7 @@ def test_acks_0_is_not_answered(stage: Stage) -> None:
 
 
 def test_batches_of_one_turn_go_out_in_one_write(stage: Stage) -> None:
-    """One failing write fails the batches of two connections: they were one call. Once Python, which has the words for
-    another refusal, could write, all is well again."""
+    """Batches of two connections in one turn share one write, so one failure fails both; later writes succeed."""
     clients = [Client(stage), Client(stage)]
     stage.broker.arm("segment.write", "errno", errno.ENOSPC)
     for client in clients:
@@ -78,7 +77,7 @@ def test_batches_of_one_turn_go_out_in_one_write(stage: Stage) -> None:
 
 
 def test_a_long_poll_is_woken_by_the_append(stage: Stage) -> None:
-    """A fetch at the end waits; the append of another connection answers it in the same turn or the next."""
+    """A long poll is answered by another connection's append, in the same turn or the next."""
     reader, writer = Client(stage), Client(stage)
     reader.fetch(0, max_wait_ms=60_000)
     stage.step()
@@ -90,7 +89,7 @@ def test_a_long_poll_is_woken_by_the_append(stage: Stage) -> None:
 
 
 def test_a_long_poll_is_woken_by_an_append_of_python(stage: Stage) -> None:
-    """Whoever appends, the plane hears of it."""
+    """A long poll is answered by an append from Python."""
     reader = Client(stage)
     reader.fetch(0, max_wait_ms=60_000)
     stage.step()
@@ -100,19 +99,19 @@ def test_a_long_poll_is_woken_by_an_append_of_python(stage: Stage) -> None:
 
 
 def test_a_long_poll_ends_at_its_deadline(stage: Stage) -> None:
-    """Nothing comes: the answer is empty, not early, and the turn that waits for more ends in time for it."""
+    """A long poll without records is answered empty at its deadline, not before; a turn's wait ends in time for it."""
     reader = Client(stage)
     began = time.monotonic()
     reader.fetch(0, max_wait_ms=30)
     while reader.quiet():
         stage.plane.step(0, 60_000)
-    assert time.monotonic() - began >= 0.029  # the plane's clock is cut to whole milliseconds
+    assert time.monotonic() - began >= 0.029  # the plane's clock has whole milliseconds
     part = reader.receive(FETCH, 12)[1].responses[0].partitions[0]
     assert (part.error_code, len(part.records)) == (0, 0)
 
 
 def test_python_is_told_of_a_partition_that_it_watches(stage: Stage) -> None:
-    """One letter for one append, and none before."""
+    """Python gets one letter for the first append to a watched partition."""
     stage.plane.watch(stage.log)
     assert stage.plane.take() == []
     Client(stage).produce(batch(b"x"))
@@ -123,7 +122,7 @@ def test_python_is_told_of_a_partition_that_it_watches(stage: Stage) -> None:
 
 
 def asked_ahead_of_produce(stage: Stage) -> tuple[Client, tuple[Any, ...]]:
-    """A client that sent a Metadata and a Produce in one go, and what Python is asked for."""
+    """Send a Metadata and a Produce in one write; return the client and the letter for Python."""
     client = Client(stage)
     client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
     client.produce(batch(b"x"), number=6)
@@ -133,7 +132,7 @@ def asked_ahead_of_produce(stage: Stage) -> tuple[Client, tuple[Any, ...]]:
 
 
 def test_what_python_must_answer_holds_back_the_rest(stage: Stage) -> None:
-    """No request overtakes another: the Produce behind a Metadata waits for Python's answer."""
+    """A Produce behind a Metadata waits for Python's answer, as no request overtakes another."""
     client, (kind, key, token, frame) = asked_ahead_of_produce(stage)
     assert (kind, key) == ("request", client.id) and codec.decode_request_header(frame).api_key == METADATA
     assert client.quiet() and stage.log.log_end_offset == 0
@@ -152,7 +151,7 @@ def test_what_python_must_answer_holds_back_the_rest(stage: Stage) -> None:
     ],
 )
 def test_what_is_not_in_order_goes_to_python_untouched(stage: Stage, frame: dict[str, Any]) -> None:
-    """The plane appends nothing of it and answers nothing."""
+    """A Produce that the plane does not execute reaches Python unchanged; nothing is appended."""
     client = Client(stage)
     client.produce(**frame)
     stage.step()
@@ -161,7 +160,7 @@ def test_what_is_not_in_order_goes_to_python_untouched(stage: Stage, frame: dict
 
 
 def test_bytes_that_come_one_by_one(stage: Stage) -> None:
-    """A frame cut anywhere is the same frame."""
+    """A frame whose bytes arrive one by one is executed like a whole one."""
     client, writer = Client(stage), Client(stage)
     writer.produce(batch(b"slowly"))
     client.sock.settimeout(5)
@@ -178,7 +177,7 @@ def test_bytes_that_come_one_by_one(stage: Stage) -> None:
 
 @pytest.mark.parametrize("size", [-1, -(1 << 31), FRAME_MAX + 1, (1 << 31) - 1])
 def test_frames_of_impossible_sizes_close_the_connection(stage: Stage, size: int) -> None:
-    """Nothing is allocated for them, and the log hears why."""
+    """A frame of impossible size closes the connection without an allocation, and Python gets the reason."""
     client = Client(stage)
     client.sock.sendall(struct.pack(">i", size) + b"x" * 64)
     stage.step()
@@ -188,7 +187,7 @@ def test_frames_of_impossible_sizes_close_the_connection(stage: Stage, size: int
 
 
 def test_a_client_that_goes_while_python_works_for_it(stage: Stage) -> None:
-    """Python is told, its late answer finds nobody, and nothing leaks."""
+    """A client that disconnects while Python has its request is reported, and the late answer is dropped."""
     client = Client(stage)
     client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
     stage.step()
@@ -203,7 +202,7 @@ def test_a_client_that_goes_while_python_works_for_it(stage: Stage) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 4, 7, 20])
 def test_an_end_that_comes_with_the_last_bytes_is_noticed(stage: Stage, cut: int) -> None:
-    """A request, a piece of the next and the end of the stream in one turn: the answer, then the end."""
+    """A client that sends a request, a piece of another and the end of the stream gets its answer before the close."""
     client = Client(stage)
     client.produce(batch(b"x"), number=7)
     client.sock.sendall(b"\0\0\0\x40"[:cut] + bytes(max(cut - 4, 0)))
@@ -214,7 +213,7 @@ def test_an_end_that_comes_with_the_last_bytes_is_noticed(stage: Stage, cut: int
 
 
 def test_who_sends_nothing_more_is_still_answered(stage: Stage) -> None:
-    """Ends of streams while a fetch waits and while Python works: what was asked is answered at once, then the end."""
+    """A client that ends its stream gets answers to its pending requests, a parked Fetch at once, before the close."""
     waits, away = Client(stage), Client(stage)
     waits.fetch(0, max_wait_ms=60_000)
     away.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
@@ -233,7 +232,7 @@ def test_who_sends_nothing_more_is_still_answered(stage: Stage) -> None:
 
 
 def test_a_fetch_that_came_with_the_end_does_not_wait(stage: Stage) -> None:
-    """Nobody would tell the reactor again that the peer has gone."""
+    """A Fetch that arrives with the end of the stream does not wait, as no later event would end its wait."""
     client = Client(stage)
     client.fetch(0, max_wait_ms=60_000)
     client.sock.shutdown(socket.SHUT_WR)
@@ -242,7 +241,7 @@ def test_a_fetch_that_came_with_the_end_does_not_wait(stage: Stage) -> None:
 
 
 def test_a_partition_that_goes_wakes_who_waits_for_it(stage: Stage) -> None:
-    """The parked fetch is handed to Python, which knows the error."""
+    """A parked Fetch whose partition is deleted is handed to Python, which knows the error."""
     reader = Client(stage)
     reader.fetch(0, max_wait_ms=60_000)
     stage.step()
@@ -253,7 +252,7 @@ def test_a_partition_that_goes_wakes_who_waits_for_it(stage: Stage) -> None:
 
 
 def test_diverted_requests_are_pythons_until_they_are_not(stage: Stage) -> None:
-    """A produce, and a fetch that is parked already, come out as letters; what comes after that is executed here."""
+    """While requests are diverted, a Produce and an already parked Fetch go to Python; later ones are executed here."""
     reader, writer = Client(stage), Client(stage)
     reader.fetch(0, max_wait_ms=60_000)
     stage.step()
@@ -275,7 +274,7 @@ def test_diverted_requests_are_pythons_until_they_are_not(stage: Stage) -> None:
 
 
 def test_a_cut_closes_the_connections_that_there_are(stage: Stage) -> None:
-    """Parked, with Python or at rest: each is closed and told; one that comes after it is served."""
+    """A cut closes all connections, parked, idle or with a request in Python; a later connection is served."""
     parked, away, rests = (Client(stage) for _ in range(3))
     parked.fetch(0, max_wait_ms=60_000)
     away.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
@@ -293,7 +292,7 @@ def test_a_cut_closes_the_connections_that_there_are(stage: Stage) -> None:
 
 
 def test_the_connections_of_a_listener_end(stage: Stage) -> None:
-    """Those that are owed something get it first; at last they are closed all the same. Those of others go on."""
+    """Connections of a closed listener get their answers first, if `owed`; other listeners' connections go on."""
     parked, away, other = (Client(stage, listener=number) for number in (62, 62, 0))
     parked.fetch(0, max_wait_ms=60_000)
     away.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
@@ -311,12 +310,12 @@ def test_the_connections_of_a_listener_end(stage: Stage) -> None:
     stage.step()
     assert other.receive(PRODUCE, 9)[0] == 1
     for number in (-1, 63):
-        with pytest.raises(ValueError, match=f"{number} is no listener from 0 to 62"):
+        with pytest.raises(ValueError, match=f"{number} is not a listener number from 0 to 62"):
             stage.plane.close_listener(number, owed=False)
 
 
 def test_a_slow_reader_is_not_read_any_more(stage: Stage) -> None:
-    """Fifty fetches of a megabyte, none of them received: what is queued for it stays bounded."""
+    """A client that does not receive its answers is not read any more, so the answers in its queue stay bounded."""
     for _ in range(20):
         stage.log.append(batch(bytes(100_000)), now_ms=1)
     client = Client(stage)
@@ -330,8 +329,7 @@ def test_a_slow_reader_is_not_read_any_more(stage: Stage) -> None:
 
 
 def test_an_answer_of_many_ranges_takes_no_more_than_they_need(tmp_path: Path) -> None:
-    """Thousands of partitions that all have records: what lies between two ranges of files is as long as it is, not as
-    what is still to come. (Of address space, that is: only what is written into is ever memory.)"""
+    """An answer of thousands of file ranges takes address space only for what it holds."""
     stage = Stage(tmp_path, partitions=17)
     for partition in stage.partitions:
         partition.append(batch(b"v"), now_ms=1)
@@ -347,7 +345,7 @@ def test_an_answer_of_many_ranges_takes_no_more_than_they_need(tmp_path: Path) -
     while sender.is_alive():
         stage.step(1)
     stage.step()
-    assert address_space_kb() - before < 512 << 10  # a thread's arena is among it, and five gigabytes were
+    assert address_space_kb() - before < 512 << 10  # a thread's arena is part of it; a bug once took five gigabytes
     answer = client.receive_while(FETCH, 12, stage.step)
     assert [len(p.records) > 0 for t in answer.responses for p in t.partitions] == [True] * wanted
     stage.close()
@@ -358,7 +356,7 @@ def address_space_kb() -> int:
 
 
 def test_an_answer_that_no_frame_holds_closes_the_connection(stage: Stage) -> None:
-    """Two gigabytes are more than a size of 32 bits tells: the answer is not sent, and nobody waits for it for ever."""
+    """An answer above 2 GiB, which a 32-bit size cannot express, is not sent; the connection closes."""
     client = Client(stage)
     client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
     stage.step()
@@ -370,7 +368,7 @@ def test_an_answer_that_no_frame_holds_closes_the_connection(stage: Stage) -> No
 
 
 def test_stop_answers_what_is_parked_and_closes(stage: Stage) -> None:
-    """finish(): the long poll is answered with what there is, then the connection ends."""
+    """finish() answers a long poll with the records there are, then closes the connection."""
     reader, idle = Client(stage), Client(stage)
     reader.fetch(0, max_wait_ms=60_000)
     stage.step()
@@ -382,7 +380,7 @@ def test_stop_answers_what_is_parked_and_closes(stage: Stage) -> None:
 
 @with_each("seed", range(40))
 def test_hostile_frames(stage: Stage, seed: int) -> None:
-    """Mutated and cut frames: an answer, Python's turn, or a closed connection; and the next client is served."""
+    """A mutated or cut frame gets an answer, goes to Python or closes its connection; the next client is served."""
     rng = random.Random(seed)
     good = Client(stage)
     good.produce(batch(b"a", b"b"), version=rng.randrange(3, 14))
@@ -431,7 +429,7 @@ while time.monotonic() < end:
 
 
 def test_a_held_gil_delays_no_produce(tmp_path: Path) -> None:
-    """Python stands still for a second; a producer in another process is answered again and again meanwhile."""
+    """While Python holds the GIL for a second, Produces of another process are answered."""
     stage = Stage(tmp_path)
     kind = m.ProduceRequest.TopicData
     topics = [kind(name="t", partition_data=[kind.PartitionData(index=0, records=batch(b"v"))])]
@@ -449,11 +447,11 @@ def test_a_held_gil_delays_no_produce(tmp_path: Path) -> None:
             ctypes.PyDLL(None).usleep(1_000_000)  # PyDLL keeps the GIL
             answered = stage.log.log_end_offset - before
     stage.close()
-    assert answered > 20, "of some hundreds that a second has time for"
+    assert answered > 20, "a second has time for some hundreds"
 
 
 def test_two_reactors_append_to_one_partition(tmp_path: Path) -> None:
-    """Connections on two threads, one partition: every record once, every answer its own offset."""
+    """Two reactors append to one partition: each record is stored once, each answer has its own offset."""
     stage = Stage(tmp_path, reactors=2)
     clients = [Client(stage) for _ in range(4)]
     stage.plane.start()
@@ -477,7 +475,7 @@ def test_two_reactors_append_to_one_partition(tmp_path: Path) -> None:
 
 
 def test_what_comes_behind_a_request_that_ends_the_connection(stage: Stage) -> None:
-    """Python refuses by closing: the Produce that the client sent behind it is not executed."""
+    """A Produce behind a request that Python refuses by closing the connection is not executed."""
     client, (_, _, token, _) = asked_ahead_of_produce(stage)
     stage.plane.reply(token, None, close=True)
     stage.step()
@@ -485,7 +483,7 @@ def test_what_comes_behind_a_request_that_ends_the_connection(stage: Stage) -> N
 
 
 def test_two_reactors_in_a_told_order(tmp_path: Path) -> None:
-    """A reader on one, a writer on the other: the append is the writer's turn, its news the reader's next."""
+    """An append in one reactor's turn is answered in that turn, and wakes a Fetch in the other reactor's next turn."""
     stage = Stage(tmp_path, reactors=2)
     reader, writer = Client(stage), Client(stage)
     reader.fetch(0, max_wait_ms=60_000)

@@ -1,4 +1,4 @@
-"""Who owns a connection: the plane from adopt() on, Python for as long as it has a request of it, and nobody after."""
+"""A connection belongs to the plane from adopt() on, and its request to Python until it is answered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.core.stage import METADATA, Client, Stage
 
 ROOT = Path(__file__).resolve().parents[2]
 FREED_IS_FILLED = {"MALLOC_PERTURB_": "85", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
-"""What is freed is written over at once, so that a use after it is seen without a sanitizer."""
+"""Freed memory is overwritten at once, so that a use after free shows without a sanitizer."""
 ALONE, ADOPTIONS = 50, 5000
 
 ADOPT = f"""
@@ -24,7 +24,7 @@ import os
 import select
 import time
 from pybroker import core
-broker = core.Broker()
+broker = core.LogManager()
 plane = core.Plane(broker)
 plane.start()
 for thread in os.listdir("/proc/self/task"):
@@ -94,7 +94,7 @@ from pybroker import core
 from tests.core.stage import TOPIC_ID, batch
 
 with tempfile.TemporaryDirectory() as home:
-    broker = core.Broker()
+    broker = core.LogManager()
     log = broker.open(home, "t", 0, topic_id=TOPIC_ID, config={})
     log.become_leader(0, 0)
     plane = core.Plane(broker)
@@ -118,23 +118,23 @@ def run(script: str, **env: str) -> None:
 
 
 def test_a_connection_that_ends_while_it_is_adopted() -> None:
-    """The reactor may have freed it before adopt() returns, which answers with its id all the same."""
+    """adopt() returns the id of a connection that the reactor has already freed."""
     run(ADOPT, **FREED_IS_FILLED)
 
 
 @pytest.mark.skipif("PYBROKER_SANITIZE" in os.environ, reason="sanitizers map more than the test's limit leaves them")
 def test_a_request_that_there_is_no_memory_for_is_nobody_elses_loss() -> None:
-    """Its letter comes without its frame, and those that were taken with it come whole."""
+    """A request without memory for its frame reaches Python as a letter without a frame; other letters are complete."""
     run(LITTLE_MEMORY)
 
 
 def test_a_plane_that_nobody_stopped_lets_go_of_its_partitions() -> None:
-    """An append after its end tells nobody, and the log's file is closed with the log."""
+    """A plane that was dropped without stop() releases its partitions: later appends notify no watcher, files close."""
     run(DROPPED, **FREED_IS_FILLED)
 
 
 def test_a_request_is_answered_once(stage: Stage) -> None:
-    """A second answer is refused, also when its connection is gone, and so is a token that never was."""
+    """A second answer to a request is refused, also after its connection closed, and so is an unknown token."""
     client = Client(stage)
     client.send(codec.encode_request(METADATA, 9, 5, "c", m.MetadataRequest(topics=None)))
     stage.step()
@@ -150,8 +150,10 @@ def test_a_request_is_answered_once(stage: Stage) -> None:
 
 
 def test_a_plane_that_stopped_has_hung_up(stage: Stage) -> None:
-    """However long somebody holds it still: whoever follows a broker that died in this process has to see its end.
-    So does one that was adopted and never served, and one whose request Python has."""
+    """A stopped plane has closed all its connections, even if a reference keeps it alive.
+
+    That includes a connection that was adopted but never served, and one whose request Python has.
+    """
     idle, asking = Client(stage), Client(stage)
     asking.send(codec.encode_request(METADATA, 1, 1, "c", m.MetadataRequest(topics=[])))
     stage.step()

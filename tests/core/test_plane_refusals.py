@@ -1,4 +1,4 @@
-"""How the native plane ends a connection: what was valid is answered first, and Python is told why."""
+"""When the native plane ends a connection, valid requests are answered first, and Python gets the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BAD_SIZES = [struct.pack(">i", -1), struct.pack(">i", FRAME_MAX + 1), b"GET / HT
 @pytest.mark.parametrize("bad", BAD_SIZES)
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_bad_frame_behind_a_request_costs_no_answer(stage: Stage, bad: bytes, at_once: bool) -> None:
-    """What was valid is executed and answered; then the connection closes, and Python is told why."""
+    """A bad frame behind a request closes the connection after that request is executed and answered."""
     client = Client(stage)
     client.produce(batch(b"x"), number=7)
     if not at_once:
@@ -32,7 +32,7 @@ def test_a_bad_frame_behind_a_request_costs_no_answer(stage: Stage, bad: bytes, 
 
 
 def test_a_bad_frame_waits_for_answers_that_do_not_fit_into_the_socket(stage: Stage) -> None:
-    """The client reads slowly: all that it asked for comes, and the end after that."""
+    """A bad frame closes the connection only after a slow client has received all its answers."""
     client = Client(stage)
     stage.log.append(batch(bytes(FRAME_MAX - 1000)), now_ms=1)
     client.fetch(0)
@@ -45,7 +45,7 @@ def test_a_bad_frame_waits_for_answers_that_do_not_fit_into_the_socket(stage: St
 
 
 def test_a_failure_that_has_no_answer_costs_no_other_answer(stage: Stage) -> None:
-    """acks=0 fails behind a Produce of another partition that succeeded: that one is answered before the end."""
+    """A failed acks=0 Produce closes the connection after the answers to earlier requests were sent."""
     client = Client(stage)
     client.produce(batch(b"a"), partition=1, number=1)
     stage.step()
@@ -60,7 +60,7 @@ def test_a_failure_that_has_no_answer_costs_no_other_answer(stage: Stage) -> Non
 
 @pytest.mark.parametrize("behind", ["nothing", "a request for Python", "a fetch that would wait"])
 def test_a_failure_that_has_no_answer_ends_the_connection(stage: Stage, behind: str) -> None:
-    """acks=0, and the append fails: the connection closes, Python is told why, what came behind it is not executed."""
+    """A failed acks=0 Produce closes the connection with a reason, and requests behind it are not executed."""
     client = Client(stage)
     stage.broker.arm("segment.write", "errno", errno.ENOSPC)
     client.produce(batch(b"x"), acks=0)

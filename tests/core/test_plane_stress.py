@@ -1,7 +1,7 @@
-"""Two reactors and everybody at once: clients, hostile peers, appends from Python, retention, truncation and deletion.
+"""Two reactors with well-behaved and hostile clients, appends from Python, retention, truncation and deletion at once.
 
-What is shared between the threads is under load here: watermarks, segment lists, the registry, fetch sessions, mailbox
-and inboxes, counters. tools/sanitize.py runs it under ThreadSanitizer.
+The state that the threads share is under load: watermarks, segment lists, the registry, fetch sessions, mailbox and
+inboxes, counters. tools/sanitize.py runs this under ThreadSanitizer.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ANSWER_S_MAX = 120.0
 CONFIG = {"segment.bytes": 4000, "index.interval.bytes": 100, "file.delete.delay.ms": 0, "retention.bytes": 40_000}
 FETCH_ERRORS = (0, 1, 3, 6, 56, 70, 71, 75)
 LOST = (AssertionError, ConnectionError)
-"""How a client notices that its connection was closed: what is Python's to answer ends it here."""
+"""Errors of a client whose connection was closed, as requests for Python are here."""
 
 
 class Running(Stage):
-    """A stage whose reactors run on threads of their own; another answers their letters, always with the end."""
+    """A stage whose reactors run in threads; another thread answers each letter by closing the connection."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home, reactors=2, partitions=3)
@@ -39,13 +39,13 @@ class Running(Stage):
             partition.configure(CONFIG)
         self.home = home
         self.stopping = False
-        self.lock = threading.Lock()  # the plane's commands come from one thread at a time, as from a broker's loop
+        self.lock = threading.Lock()  # plane commands come from one thread at a time, as from a broker's loop
         self.plane.start()
         self.mail = threading.Thread(target=self.answer)
         self.mail.start()
 
     def step(self, turns: int = 3) -> None:
-        """The reactors step by themselves."""
+        """Do nothing, as the reactors run by themselves."""
 
     def answer(self) -> None:
         while not self.stopping:
@@ -75,7 +75,7 @@ def stage(tmp_path: Path) -> Iterator[Running]:
 
 
 class Users:
-    """Clients that behave: producers whose offsets are their own, consumers with long polls and with sessions."""
+    """Well-behaved clients: producers with distinct offsets, consumers with long polls, and consumers with sessions."""
 
     def __init__(self, stage: Running) -> None:
         self.stage = stage
@@ -83,7 +83,7 @@ class Users:
         self.lock = threading.Lock()
 
     def produce(self, chance: random.Random) -> None:
-        """A few requests in a row, all answered in order, each with an offset that nobody else got."""
+        """Send several Produces; check that all are answered in order, and that no other producer got their offsets."""
         client = self.stage.client()
         with client.sock:
             for number in range(20):
@@ -97,7 +97,7 @@ class Users:
                     self.taken.add(part.base_offset)
 
     def churn(self, chance: random.Random) -> None:
-        """Produce to a partition that is cut, comes and goes: an answer of some kind, or the end."""
+        """Produce to partitions that are truncated, deleted and created; accept any answer or a close."""
         client = self.stage.client()
         with client.sock, contextlib.suppress(*LOST):
             for number in range(10):
@@ -106,7 +106,7 @@ class Users:
                 assert client.receive(PRODUCE, 9)[0] == number
 
     def consume(self, chance: random.Random) -> None:
-        """Long polls from somewhere: whole batches that follow each other."""
+        """Long-poll from a random offset; check that answers are whole batches in order."""
         client, offset = self.stage.client(), chance.randint(0, 50)
         with client.sock:
             for _ in range(10):
@@ -114,7 +114,7 @@ class Users:
                 try:
                     part = client.receive(FETCH, 12)[1].responses[0].partitions[0]
                 except LOST:
-                    return  # Python was asked
+                    return  # Python had the request
                 assert part.error_code in FETCH_ERRORS
                 if part.error_code:
                     offset = self.stage.log.log_start_offset
@@ -122,7 +122,7 @@ class Users:
                     offset = check(bytes(part.records), offset)
 
     def sessions(self, chance: random.Random) -> None:
-        """An incremental fetch that goes on over three partitions, one of which comes and goes."""
+        """Run an incremental Fetch over three partitions, one of which is deleted and recreated."""
         client, session = self.stage.client(), 0
         with client.sock:
             for epoch in range(8):
@@ -138,7 +138,7 @@ class Users:
 
 
 class Others:
-    """Who makes it hard: mutants, peers that go without a word, appends and cuts from Python, an operator who looks."""
+    """Sources of trouble: mutants, clients that disconnect, appends and cuts from Python, and reads of statistics."""
 
     def __init__(self, stage: Running) -> None:
         self.stage = stage
@@ -160,7 +160,7 @@ class Others:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def leave(self, chance: random.Random) -> None:
-        """Ask for much, read nothing or a little of it, and go."""
+        """Send many Fetches, receive few bytes or none, and disconnect."""
         client = self.stage.client()
         with client.sock:
             for _ in range(chance.randint(1, 20)):
@@ -173,9 +173,10 @@ class Others:
             self.stage.log.append(batch(b"python" * chance.randrange(20)), now_ms=NOW)
 
     def shorten(self, chance: random.Random) -> None:
-        """Retention, DeleteRecords, rolls and flushes of what is read; and truncations of what nobody believes.
+        """Run retention, DeleteRecords, rolls and flushes on the log that is read, and truncations of one that is not.
 
-        (No leader truncates what its consumers may see: the pages of a range that is on its way would be written anew.)
+        (No leader truncates records that its consumers may see: pages of a range that is being sent would be
+        rewritten.)
         """
         log = self.stage.log
         what = chance.randrange(5)
@@ -194,7 +195,7 @@ class Others:
                     other.truncate(max(other.log_start_offset, other.log_end_offset - chance.randrange(5)))
 
     def replace(self, _: random.Random) -> None:
-        """Delete a partition under its clients, and make it anew."""
+        """Delete a partition while clients use it, and create it again."""
         stage = self.stage
         with stage.lock:
             old = stage.partitions[2]
@@ -215,7 +216,7 @@ class Others:
 
 
 def test_two_reactors_under_everything(stage: Running) -> None:
-    """Nobody is told what is not so, and everything goes on to the end."""
+    """Under everything at once, no client gets a wrong answer, and both reactors go on."""
     users, others, stress = Users(stage), Others(stage), Stress()
     for work in (users.produce, users.churn, users.consume, users.consume, users.sessions, others.mutate, others.leave):
         stress.go(work)

@@ -1,4 +1,4 @@
-"""Threads of the native plane that come and go while it serves: each connection stays with its own."""
+"""Reactor threads are added and removed while the plane serves; each connection stays with its thread."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def turn(stage: Stage) -> None:
 
 
 def produced(stage: Stage, client: Client) -> bool:
-    """Append a record by a connection, wherever it is served."""
+    """Append a record over a connection; True if its offset was the log end."""
     before = stage.log.log_end_offset
     client.produce(batch(b"v"))
-    turn(stage)  # a connection that is new is taken over
+    turn(stage)  # a new connection is taken over
     turn(stage)
     return int(client.receive(PRODUCE, 9)[1].responses[0].partition_responses[0].base_offset) == before
 
@@ -50,12 +50,12 @@ def test_more_threads_take_new_connections_and_fewer_keep_theirs(tmp_path: Path)
     stage.plane.resize(3, 0)
     clients = [Client(stage) for _ in range(3)]
     turn(stage)
-    assert counts(stage) == [1, 1, 1]  # the threads of before
+    assert counts(stage) == [1, 1, 1]  # the earlier threads
     stage.close()
 
 
 def test_threads_change_while_they_run(tmp_path: Path) -> None:
-    """A thread that comes serves as those of the start do, and all end with the plane."""
+    """An added reactor thread serves connections like the first ones, and all threads end with the plane."""
     stage = Stage(tmp_path)
     stage.plane.start()
     clients = []
@@ -74,7 +74,7 @@ def test_threads_change_while_they_run(tmp_path: Path) -> None:
 def test_threads_at_their_limits_and_beyond(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     for serving, copying in ((0, 0), (1025, 0), (1, -1), (1, 1025)):
-        with pytest.raises(ValueError, match="at least one"):
+        with pytest.raises(ValueError, match="reactors"):
             stage.plane.resize(serving, copying)
     stage.plane.resize(1, 1)
     assert len(counts(stage)) == 2
@@ -82,7 +82,7 @@ def test_threads_at_their_limits_and_beyond(tmp_path: Path) -> None:
 
 
 def test_without_descriptors_there_are_as_many_threads_as_before(tmp_path: Path) -> None:
-    """The plane serves, and takes more once it can."""
+    """A plane that has no descriptor for another reactor keeps its threads, and adds more once it can."""
     stage = Stage(tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)

@@ -1,4 +1,4 @@
-"""The memory of the native plane: what requests hold is bounded, and who needs none of it goes on."""
+"""Request memory of the native plane is bounded, and requests that need none of it go on while it is full."""
 
 from __future__ import annotations
 
@@ -12,20 +12,10 @@ import pytest
 
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
-from tests.core.stage import FETCH, METADATA, PRODUCE, Client, Stage, batch
+from tests.core.stage import FETCH, METADATA, PRODUCE, Client, Stage, batch, step_until
 
 POOL = 1 << 20
 LARGE = 400_000
-PATIENCE_SECONDS = 10
-
-
-def until(stage: Stage, probe: Callable[[], object]) -> None:
-    """Step until it is true."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not probe():
-        assert time.monotonic() < deadline
-        for reactor in range(stage.reactors):
-            stage.plane.step(reactor, 20)
 
 
 class Slow:
@@ -40,7 +30,7 @@ class Slow:
         self.sent = 0
 
     def send(self, end: int) -> bool:
-        """Send on up to `end`, as far as the socket takes it; whether all of that is sent."""
+        """Send up to `end`, as far as the socket takes it; True if everything up to there was sent."""
         self.client.sock.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             self.sent += self.client.sock.send(self.data[self.sent : end])
@@ -63,7 +53,7 @@ def tight(tmp_path: Path) -> Iterator[Stage]:
 
 
 def test_half_requests_stay_below_the_limit_and_one(tight: Stage) -> None:
-    """Ten clients send the first half of a large request each; then all go on, and all of them are answered."""
+    """Ten clients that each sent half a large request stay within the limit plus one request, and all are answered."""
     slow = [Slow(tight) for _ in range(10)]
     for client in slow:
         for _ in range(40):
@@ -81,14 +71,14 @@ def test_half_requests_stay_below_the_limit_and_one(tight: Stage) -> None:
         assert tight.plane.held_bytes <= POOL + 2 * LARGE
         return not waiting
 
-    until(tight, done)
-    until(tight, lambda: tight.plane.held_bytes == 0)  # large buffers are given back once their connections rest
+    step_until(tight, done)
+    step_until(tight, lambda: tight.plane.held_bytes == 0)  # a connection at rest returns its large buffer
     assert tight.log.log_end_offset == 10
     tight.close()
 
 
 def filled(stage: Stage) -> list[Slow]:
-    """Clients with half a request each, so that the pool is short."""
+    """Fill the pool with clients that have sent half a request each."""
     slow: list[Slow] = []
     while stage.plane.held_bytes < POOL:
         slow.append(Slow(stage, 600_000))
@@ -99,7 +89,7 @@ def filled(stage: Stage) -> list[Slow]:
 
 
 def test_small_requests_go_on_while_memory_is_short(tight: Stage) -> None:
-    """Produce, a long poll that is woken, and what Python answers need none of the pool."""
+    """A small Produce, a woken long poll and a request for Python are served while the pool is full."""
     filled(tight)
     reader, writer = Client(tight), Client(tight)
     reader.fetch(0, max_wait_ms=60_000)
@@ -114,39 +104,39 @@ def test_small_requests_go_on_while_memory_is_short(tight: Stage) -> None:
     ((kind, _, token, _),) = tight.plane.take()
     assert kind == "request"
     tight.plane.reply(token, codec.encode_response_parts(METADATA, 9, 5, m.MetadataResponse()))
-    until(tight, lambda: tight.log.log_end_offset == 2)
+    step_until(tight, lambda: tight.log.log_end_offset == 2)
     assert writer.receive(METADATA, 9)[0] == 5 and writer.receive(PRODUCE, 9)[0] == 9
     tight.close()
 
 
 def reasons_for(stage: Stage, done: Callable[[], object]) -> list[bytes]:
-    """Step until it is done; why connections were closed meanwhile."""
+    """Step until `done`; return the reasons for connections closed meanwhile."""
     reasons: list[bytes] = []
 
     def look() -> object:
         reasons.extend(frame for kind, *_, frame in stage.plane.take() if kind == "closed")
         return done()
 
-    until(stage, look)
+    step_until(stage, look)
     return reasons
 
 
 def crowd(stage: Stage) -> list[Slow]:
-    """Clients that stopped within a request of 250,000 bytes each, so that the pool is full."""
+    """Fill the pool with clients that stopped within a request of 250,000 bytes each."""
     made: list[Slow] = []
     while stage.plane.held_bytes < POOL:
         made.append(Slow(stage, 250_000))
-        until(stage, lambda: made[-1].send(200_000))
+        step_until(stage, lambda: made[-1].send(200_000))
         stage.step()
     return made
 
 
 def test_who_stalls_makes_room(tight: Stage) -> None:
-    """Clients that stopped within a request are closed, as few as it takes; who waits behind them is answered."""
+    """Clients that stopped within a request are closed, as few as necessary, and waiting clients are answered."""
     silent = crowd(tight)
     held = tight.plane.held_bytes
-    silent.append(Slow(tight, 250_000))  # it is let through past the limit, as the first of any size
-    until(tight, lambda: silent[-1].send(200_000) and tight.plane.held_bytes > held)
+    silent.append(Slow(tight, 250_000))  # the first request passes the limit with any size
+    step_until(tight, lambda: silent[-1].send(200_000) and tight.plane.held_bytes > held)
     late = Slow(tight, 250_000)
 
     def served() -> bool:
@@ -159,13 +149,13 @@ def test_who_stalls_makes_room(tight: Stage) -> None:
 
 
 def test_who_is_let_through_and_too_slow_is_closed(tmp_path: Path) -> None:
-    """A client that sends a little all the time has its limit, too, while memory is short."""
+    """A client that passed the limit and sends slowly is closed after its time while memory is short."""
     stage = Stage(tmp_path, pool_bytes=POOL, holder_ms=1000)
-    while stage.plane.held_bytes < POOL:  # requests that Python has: they wait for us
+    while stage.plane.held_bytes < POOL:  # requests that Python has: they wait for this test
         away = Slow(stage)
         away.data = struct.pack(">ihhi", LARGE, METADATA, 9, 1) + bytes(LARGE - 8)
-        until(stage, lambda: away.send(len(away.data)))  # noqa: B023
-        until(stage, stage.plane.take)
+        step_until(stage, lambda: away.send(len(away.data)))  # noqa: B023
+        step_until(stage, stage.plane.take)
     slow = Slow(stage, 900_000)
     began = time.monotonic()
 
@@ -177,13 +167,13 @@ def test_who_is_let_through_and_too_slow_is_closed(tmp_path: Path) -> None:
             slow.send(min(int((time.monotonic() - began) * 60_000) + 4096, len(slow.data) - 1))
         return len(reasons) > 0
 
-    until(stage, closed)
+    step_until(stage, closed)
     assert b"too slow" in reasons[0]
     stage.close()
 
 
 def test_an_address_has_its_share(tight: Stage) -> None:
-    """One address fills the pool and goes on sending; another is served at once, and the first makes room for it."""
+    """A second address is served at once while the first one fills the pool, and the first one makes room for it."""
     crowd = [Slow(tight, 900_000, "127.0.0.2") for _ in range(12)]
 
     def crowded() -> bool:
@@ -191,9 +181,8 @@ def test_an_address_has_its_share(tight: Stage) -> None:
             client.send(700_000)
         return tight.plane.held_bytes >= POOL
 
-    until(tight, crowded)
+    step_until(tight, crowded)
     guest = Slow(tight, LARGE, "127.0.0.3")
-    began = time.monotonic()
 
     def served() -> bool:
         for client in crowd:
@@ -202,15 +191,14 @@ def test_an_address_has_its_share(tight: Stage) -> None:
         guest.send(len(guest.data))
         return guest.answered
 
-    until(tight, served)
+    assert step_until(tight, served) < 250, "turns that wait 20 ms each if nothing happens"
     assert guest.client.receive(PRODUCE, 9)[1].responses[0].partition_responses[0].error_code == 0
-    assert time.monotonic() - began < PATIENCE_SECONDS / 2
-    until(tight, lambda: tight.plane.held_bytes < 2 * POOL)
+    step_until(tight, lambda: tight.plane.held_bytes < 2 * POOL)
     tight.close()
 
 
 def test_answers_that_nobody_reads_are_held(tight: Stage) -> None:
-    """They count; while memory is short no more are made for their client; who does not read them is closed."""
+    """Answers that a client does not read count as held; if memory is short, the client is closed."""
     lazy = [Client(tight) for _ in range(6)]
     for client in lazy:
         metadata(client)
@@ -223,7 +211,7 @@ def test_answers_that_nobody_reads_are_held(tight: Stage) -> None:
     lazy[0].sock.setblocking(False)
     metadata(lazy[0])
     tight.step()
-    assert not tight.plane.take()  # the second is not executed before the first is read
+    assert not tight.plane.take()  # the second request is not executed before the first answer is read
     reasons = reasons_for(tight, lambda: tight.plane.held_bytes < POOL)
     assert reasons and all(b"read its answers" in reason for reason in reasons)
     assert len(reasons) < len(lazy)
@@ -242,14 +230,16 @@ def test_what_closed_connections_held_is_given_back(tight: Stage) -> None:
     for kind, _, token, _ in tight.plane.take():
         if kind == "request":
             tight.plane.reply(token, None)
-    until(tight, lambda: tight.plane.held_bytes == 0)
+    step_until(tight, lambda: tight.plane.held_bytes == 0)
     tight.close()
 
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_requests_that_wait_for_python(tmp_path: Path, most: int) -> None:
-    """At the limit all of them wait in the mailbox, at limit + 1 one stays with its connection until they are taken;
-    Produce and Fetch are not held up."""
+    """At the limit all requests for Python wait in the mailbox; at limit + 1, one stays with its connection.
+
+    Produce and Fetch are served meanwhile.
+    """
     stage = Stage(tmp_path, requests_max=most)
     clients = [Client(stage) for _ in range(most + 1)]
     for client in clients:
@@ -271,7 +261,7 @@ def test_requests_that_wait_for_python(tmp_path: Path, most: int) -> None:
 
 
 def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
-    """connections.max.idle.ms: who is silent is closed, who waits for records or speaks is not."""
+    """connections.max.idle.ms closes a silent connection, but none that waits for records or sends requests."""
     stage = Stage(tmp_path, idle_ms=1500)
     idle, reader, busy = Client(stage), Client(stage), Client(stage)
     reader.fetch(0, max_wait_ms=60_000)
@@ -282,6 +272,6 @@ def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
         busy.receive(PRODUCE, 9)
         return any(kind == "closed" and key == idle.id for kind, key, *_ in stage.plane.take())
 
-    until(stage, closed)
+    step_until(stage, closed)
     assert idle.sock.recv(1) == b"" and reader.quiet()
     stage.close()

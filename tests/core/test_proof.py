@@ -1,4 +1,4 @@
-"""A leader whose lease has lapsed: what its followers' fetches prove."""
+"""A leader whose lease has lapsed is proven to lead by its followers' fetches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def leader(home: Home) -> core.Partition:
 
 
 def fetching(log: core.Partition, broker: int) -> Fetch:
-    """Fetches of one follower, in session 7 unless it is said."""
+    """A function that makes fetches of one follower, in session 7 unless another is given."""
     epochs = count(1)
 
     def fetch(now_ms: int, session: int = 7, epoch: int = 0, leader_epoch: int = 3) -> None:
@@ -34,11 +34,11 @@ def fetching(log: core.Partition, broker: int) -> Fetch:
 
 
 def test_a_fetch_proves_when_the_second_one_before_it_came(leader: core.Partition) -> None:
-    """A follower has two requests under way at most: only the one before those was answered when it asked."""
+    """A Fetch proves the arrival time of the second Fetch before it, as a follower has at most two in flight."""
     a, b = fetching(leader, 2), fetching(leader, 4)
     for now_ms in (10, 20, 30):
         a(now_ms)
-    assert leader.proven_ms == NEVER, "the other one of the ISR may lead"
+    assert leader.proven_ms == NEVER, "the other broker in the ISR may lead"
     for now_ms in (11, 21):
         b(now_ms)
     assert leader.proven_ms == NEVER
@@ -49,11 +49,11 @@ def test_a_fetch_proves_when_the_second_one_before_it_came(leader: core.Partitio
     assert leader.proven_ms == 20
     a(60, epoch=9)
     b(61, epoch=9)
-    assert leader.proven_ms == 41, "requests that did not name the partition lie between: one is answered"
+    assert leader.proven_ms == 41, "fetches that did not name the partition lie between: one is answered"
 
 
 def test_another_session_begins_anew(leader: core.Partition) -> None:
-    """A request of an earlier connection may come at any time: it has no order with those of this one."""
+    """A new session starts the proof again, as requests of an earlier connection have no order with the new ones."""
     leader.set_isr([2], 3, 2)
     a = fetching(leader, 2)
     for now_ms in (10, 20, 30):
@@ -66,10 +66,10 @@ def test_another_session_begins_anew(leader: core.Partition) -> None:
     a(60, session=8, epoch=3)
     assert leader.proven_ms == 40
     a(70, session=0, epoch=0)
-    assert leader.proven_ms == NEVER, "a fetch of no session"
+    assert leader.proven_ms == NEVER, "a fetch without a session"
     a(80, session=8, epoch=9)
     a(90, session=8, epoch=2)
-    assert leader.proven_ms == NEVER, "the epochs of the session began again"
+    assert leader.proven_ms == NEVER, "the session's epochs began again"
 
 
 def test_who_is_alone_in_the_isr_needs_nobody(leader: core.Partition) -> None:
@@ -86,7 +86,7 @@ def test_another_leader_epoch_begins_anew(leader: core.Partition) -> None:
     for now_ms in (10, 20, 30):
         a(now_ms)
     leader.become_leader(3, 3, followers=[2, 4], isr=[2])
-    assert leader.proven_ms == 10, "the same leader epoch: what is known of the follower stays"
+    assert leader.proven_ms == 10, "in the same leader epoch what is recorded of the follower stays"
     leader.become_leader(4, 4, followers=[2, 4], isr=[2])
     assert leader.proven_ms == NEVER
     with pytest.raises(core.LogError):

@@ -1,4 +1,4 @@
-"""Pins: however many there are, none waits for another, and what is retired waits for each that was there before."""
+"""Pins of any number do not wait for each other, and a retired object waits for each pin that was there before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def probe() -> Any:
 
 @pytest.mark.parametrize("beyond", [0, 1])
 def test_more_pins_than_a_block_has(probe: Any, beyond: int) -> None:
-    """One thread takes them all, and a retired object waits for the last of them, wherever its slot is."""
+    """A thread can take more pins than a block has, and a retired object waits for the last of them in any block."""
     quiesce = probe.Quiesce()
     slots = [quiesce.pin() for _ in range(probe.PINS + beyond)]
     assert sorted(slots) == list(range(min(slots), min(slots) + len(slots))) and len(slots) == len({*slots})
@@ -31,7 +31,7 @@ def test_more_pins_than_a_block_has(probe: Any, beyond: int) -> None:
 
 
 def test_the_last_block(probe: Any) -> None:
-    """At the limit one more pin waits for a slot, and gets the one that comes free."""
+    """At the limit, one more pin waits for a slot and takes the next that is released."""
     quiesce = probe.Quiesce()
     slots = [quiesce.pin() for _ in range(probe.PINS * probe.PIN_BLOCKS)]
     assert len({*slots}) == len(slots)
@@ -46,7 +46,7 @@ def test_the_last_block(probe: Any) -> None:
 
 
 def test_many_threads_at_once(probe: Any) -> None:
-    """Blocks are added by several threads at a time: no slot is given twice, none gets lost."""
+    """While several threads add blocks, no slot is given twice or lost."""
     quiesce = probe.Quiesce()
     held: set[int] = set()
     lock = threading.Lock()
@@ -76,7 +76,7 @@ def test_many_threads_at_once(probe: Any) -> None:
 
 @pytest.mark.parametrize("reactors", [64, 200])
 def test_reactors_that_all_hold_a_pin(tmp_path: Path, reactors: int) -> None:
-    """Each holds one for its turn and takes another to read a log; all of them answer."""
+    """Reactors that each hold a pin for their turn and take another to read a log all answer."""
     stage = Stage(tmp_path, reactors=reactors, partitions=1)
     stage.log.append(batch(b"a" * 100), now_ms=1)
     clients = [Client(stage) for _ in range(reactors)]

@@ -1,4 +1,4 @@
-"""The arithmetic of quotas: against a slow model of Kafka's, at a steady rate, and with many threads at once."""
+"""Quota arithmetic: equal to a slow model of Kafka's, exact at a steady rate, and safe with many threads."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ KINDS = ["record", "take", "throttle", "wait"]
 EVENTS = st.lists(st.tuples(MS, st.sampled_from(KINDS), st.integers(0, 400_000)), max_size=80)
 
 
-@given(EVENTS, st.sampled_from([1.0, 999.5, 50_000.0, 100_000.0, 1e12]), st.sampled_from([1000, (1 << 31) - 1]))
+LIMITS, MOST_MS = st.sampled_from([1.0, 999.5, 50_000.0, 100_000.0, 1e12]), st.sampled_from([1000, (1 << 31) - 1])
+
+
+@given(EVENTS, LIMITS, MOST_MS, st.booleans())
 @settings(max_examples=400)
-def test_as_kafkas(events: list[tuple[int, str, int]], limit: float, most_ms: int) -> None:
-    bucket, model = QuotaBucket(limit, throttle_ms_max=most_ms), SlowBucket(limit, most_ms)
+def test_as_kafkas(events: list[tuple[int, str, int]], limit: float, most_ms: int, paced: bool) -> None:
+    bucket, model = QuotaBucket(limit, throttle_ms_max=most_ms, paced=paced), SlowBucket(limit, most_ms, paced)
     now = 5_000_000
     for wait_ms, how, n in events:
         now += wait_ms
@@ -30,20 +33,20 @@ def test_as_kafkas(events: list[tuple[int, str, int]], limit: float, most_ms: in
 
 
 def test_what_kafka_answered() -> None:
-    """A Kafka 3.9.1 with 100 kB/s: ten requests of 100 kB pass, and each that follows waits for what it is too much."""
+    """A bucket gives the waits of Kafka 3.9.1 at 100 kB/s: ten requests of 100 kB pass, and later ones wait."""
     bucket = QuotaBucket(100_000)
     assert [bucket.record(100_000, 1000 + 20 * n) for n in range(10)] == [0] * 10
     now, told = 1213, []
     for _ in range(5):
         told.append(bucket.record(100_000, now))
         now += told[-1]
-    assert told == pytest.approx([787, 1999, 2994, 3999, 4988], abs=220), "less what Kafka has of a missing window"
+    assert told == pytest.approx([787, 1999, 2994, 3999, 4988], abs=220), "less what Kafka counts for a missing window"
 
 
 @with_each("connections", [1, 5])
 @with_each(("limit", "n"), [(1e6, 16_384), (250_000.0, 60_000), (50e6, 1_000_000), (100_000.0, 100_000)])
 def test_whoever_waits_as_told_has_the_rate_over_any_ten_seconds(limit: float, n: int, connections: int) -> None:
-    """Whatever it did at first, and whenever one looks."""
+    """A client that waits as asked has the rate over any ten seconds, even after a fast start."""
     bucket, following, done = QuotaBucket(limit), [10_000] * connections, []
     while min(following) < 80_000:
         now = min(following)
@@ -66,8 +69,8 @@ def test_who_comes_a_little_late_loses_nothing() -> None:
 def test_who_comes_when_it_likes_has_ten_seconds_worth_again() -> None:
     bucket = QuotaBucket(1000)
     assert bucket.record(10_500, 10_000) == 500
-    assert bucket.record(500, 10_500) == 1000, "who comes back at once is held"
-    assert bucket.record(9_500, 40_000) == 0, "who stayed away is free"
+    assert bucket.record(500, 10_500) == 1000, "a client that returns at once is held"
+    assert bucket.record(9_500, 40_000) == 0, "a client that stayed away is free"
 
 
 def test_fetches_are_of_a_quarter_of_a_second_while_they_are_held() -> None:
@@ -89,12 +92,12 @@ def test_what_was_refused_was_not_counted() -> None:
     assert bucket.take(400_000, 1000) == (0, False)
     throttle_ms, refused = bucket.take(200_000, 1000)
     assert (throttle_ms, refused) == (2000, True)
-    assert bucket.take(100_000, 1000) == (2000, False), "there is room for it, and who is held pays for it"
+    assert bucket.take(100_000, 1000) == (2000, False), "there is room for it, and a held client pays for it"
     assert bucket.throttle(1000) == 2000
 
 
 def test_what_is_larger_than_all_windows_is_done_once_nothing_else_was() -> None:
-    """Kafka never gives a batch that is larger than ten seconds' worth."""
+    """A batch above ten seconds' worth passes once nothing else was recorded; Kafka never returns such a batch."""
     bucket = QuotaBucket(10_000)
     assert bucket.take(300_000, 1000) == (20_000, False)
     assert bucket.take(300_000, 3000)[1]
@@ -122,7 +125,7 @@ def test_limits() -> None:
 
 
 def test_many_threads_lose_nothing() -> None:
-    """They add to the newest sample while others begin the next."""
+    """No use is lost while threads add to the newest sample and others begin the next."""
     bucket, each = QuotaBucket(1e6), 3000
     now = [0]
 
@@ -137,6 +140,6 @@ def test_many_threads_lose_nothing() -> None:
     for thread in threads:
         thread.join()
     bucket.set_limit(1.0)
-    over = 4 * each * 10 - 10  # of a limit that is next to nothing
+    over = 4 * each * 10 - 10  # the limit is almost zero
     assert bucket.throttle(each) == pytest.approx(over * 1000, rel=0.001)
     assert bucket.throttled == (0, 0)

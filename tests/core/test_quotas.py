@@ -1,4 +1,4 @@
-"""Quotas in the plane: what a reply says of where a client counts, until another client id or other quotas come."""
+"""Quotas in the plane: the buckets that Python's reply sets hold until the client id or the quotas change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pybroker.core import QuotaBucket
-from tests.core.stage import FETCH, PRODUCE, Client, Stage, batch
+from tests.core.stage import FETCH, PRODUCE, Client, Stage, batch, step_until
 
 NUMBER = 7
 ANSWER = b"\0\0\0\4\0\0\0\1"
@@ -27,7 +27,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def asked(stage: Stage) -> int | None:
-    """The token of the request that came to Python; None if none did."""
+    """The token of the request that reached Python; None if there is none."""
     stage.step()
     letters = [letter for letter in stage.plane.take() if letter[0] == "request"]
     assert len(letters) <= 1
@@ -38,7 +38,7 @@ def told(
     stage: Stage, client: Client, *buckets: QuotaBucket | None, number: int = NUMBER, client_id: bytes = b"c",
     mute_ms: int = 0,
 ) -> None:
-    """Have Python be asked, and say where the client counts."""
+    """Send a Produce that reaches Python, and reply with the client's buckets."""
     client.produce(batch(b"x"))
     token = asked(stage)
     assert token is not None
@@ -73,7 +73,7 @@ def test_without_quotas_nobody_is_asked_for(stage: Stage) -> None:
     assert throttle_ms(stage, client) == 0
     stage.plane.set_quotas(NUMBER)
     client.produce(batch(b"x"))
-    assert asked(stage) is not None, "what was told before is forgotten"
+    assert asked(stage) is not None, "the earlier buckets are forgotten"
 
 
 @pytest.mark.parametrize("known", [b"", b"b", b"cc", b"C", b"c" * 256])
@@ -105,7 +105,7 @@ def test_a_bucket_that_was_dropped_is_asked_for(stage: Stage) -> None:
 @pytest.mark.parametrize("length", [-2, -(1 << 15), 5, 1000, (1 << 15) - 1])
 @pytest.mark.parametrize("api", [PRODUCE, FETCH])
 def test_headers_that_lie(stage: Stage, length: int, api: int) -> None:
-    """A client id that is longer than its frame, or less than null, is Python's to refuse."""
+    """A client id that exceeds its frame, or has a length below -1, goes to Python to refuse."""
     client = Client(stage)
     told(stage, client, QuotaBucket(1e9), QuotaBucket(1e9), QuotaBucket(1e9))
     client.send(struct.pack(">hhih", api, 9, 1, length) + b"c")
@@ -127,32 +127,24 @@ def muted(stage: Stage, *, mute_ms: int = 60_000) -> Client:
 
 
 def test_nothing_of_a_muted_connection_is_executed_until_its_time_is_over(stage: Stage) -> None:
-    client = muted(stage, mute_ms=300)
+    """Requests of a muted connection are executed when its time is over; a connection muted for longer waits on."""
     began = time.monotonic()
+    client, other = muted(stage, mute_ms=300), muted(stage)
     for number in range(5):
         client.produce(batch(b"y"), number=number)
-    answered = 0.0
-    while not answered:
-        stage.plane.step(0, 20)
-        client.sock.setblocking(False)
-        try:
-            client.sock.recv(1)
-            answered = time.monotonic() - began
-        except BlockingIOError:
-            pass
-    assert 0.28 <= answered < 2
+    other.produce(batch(b"y"))
+    step_until(stage, lambda: not client.quiet())
+    assert time.monotonic() - began >= 0.28 and other.quiet()
 
 
 def test_the_wait_of_a_reactor_ends_with_the_first_who_is_muted_no_more(stage: Stage) -> None:
-    for mute_ms in (60_000, 150, 30_000):
-        muted(stage, mute_ms=mute_ms).produce(batch(b"y"))
-    stage.step()
+    """A reactor's wait ends with the first mute time, although the turn would wait ten minutes."""
     began = time.monotonic()
-    for _ in range(5):
-        stage.plane.step(0, 5000)
-        if time.monotonic() - began > 0.1:
-            break
-    assert 0.1 < time.monotonic() - began < 0.9
+    clients = [muted(stage, mute_ms=mute_ms) for mute_ms in (60_000, 150, 30_000)]
+    for client in clients:
+        client.produce(batch(b"y"))
+    assert step_until(stage, lambda: not clients[1].quiet(), 600_000) < 10
+    assert time.monotonic() - began > 0.1 and clients[0].quiet() and clients[2].quiet()
 
 
 def test_who_is_muted_and_leaves_is_gone_unless_it_left_requests(stage: Stage) -> None:
@@ -161,12 +153,14 @@ def test_who_is_muted_and_leaves_is_gone_unless_it_left_requests(stage: Stage) -
     left.produce(batch(b"kept"), acks=0)
     left.sock.shutdown(socket.SHUT_WR)
     closed: list[int] = []
-    until = time.monotonic() + 5
-    while len(closed) < 2 and time.monotonic() < until:
-        stage.plane.step(0, 50)
-        closed += [letter[1] for letter in stage.plane.take() if letter[0] == "closed"]
+
+    def both() -> bool:
+        closed.extend(letter[1] for letter in stage.plane.take() if letter[0] == "closed")
+        return len(closed) >= 2
+
+    step_until(stage, both)
     assert closed == [leaves.id, left.id]
-    assert stage.log.log_end_offset == 1, "what it had sent is done"
+    assert stage.log.log_end_offset == 1, "the request that it had sent is done"
 
 
 def test_a_plane_that_ends_with_muted_connections(stage: Stage) -> None:
@@ -189,7 +183,7 @@ def test_other_quotas_let_all_go_on(stage: Stage) -> None:
 def test_time_of_threads_is_counted(stage: Stage) -> None:
     client, bucket = Client(stage), QuotaBucket(1e3, throttle_ms_max=1000)
     told(stage, client, None, None, bucket)
-    assert throttle_ms(stage, client) == 0, "it is told what was done before it"
+    assert throttle_ms(stage, client) == 0, "it includes what was done before"
     assert bucket.throttle(time.monotonic_ns() // 1_000_000) == 1000
 
 

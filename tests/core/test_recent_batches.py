@@ -1,4 +1,4 @@
-"""A log's last batches are found as the model finds them, though nobody looks at the file for them."""
+"""A log's last batches, which are read without looking into the file, are found as in the model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.core.stage import REMEMBERED
 EPOCH = 3
 STEPS = 40
 OFFSETS = 3 * REMEMBERED
-"""So many at the end are asked for; not all of them lie in what is remembered."""
+"""Offsets at the log end that are read; not all of them are among the remembered batches."""
 
 
 def assert_reads_as(model: SlowLog, partition: Partition, rolls: list[int], rng: random.Random) -> None:
-    """With limits that cut at batches and between them, up to the high watermark and up to the end."""
+    """Check reads against the model, with limits at and between batches, up to the high watermark and the log end."""
     for offset in range(max(partition.log_start_offset, model.end - OFFSETS), model.end + 1):
         most, minimum_one = rng.choice((0, 1, 150, 300, 301, 700, 1 << 20)), rng.random() < 0.5
         for bound in (partition.high_watermark, model.end):
@@ -28,7 +28,7 @@ def assert_reads_as(model: SlowLog, partition: Partition, rolls: list[int], rng:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_reads_at_the_end_of_a_followers_log(home: Home, seed: int) -> None:
-    """It has gaps, as a compacted topic's has; it rolls, its high watermark may lie in a gap, and it is cut back."""
+    """Reads at the end of a follower's log equal the model's, with gaps, rolls and truncations."""
     rng = random.Random(seed)
     home.config["segment.bytes"] = rng.choice((1500, 6000, 1 << 20))
     partition, model = follow(home.open(compacted=True)), SlowLog()

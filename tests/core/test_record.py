@@ -1,4 +1,4 @@
-"""Records: walked, checked and built as the slow truth and other clients do it; hostile ones only ever refused."""
+"""Records are walked, checked and built as by the reference model and other clients; hostile ones are refused."""
 
 import random
 import struct
@@ -33,7 +33,7 @@ def header_of(batch: Batch) -> BatchHeader:
 
 
 def slow_walk(payload: bytes, batch: Batch) -> list[slow_batch.Record] | None:
-    """None if the records are to be refused."""
+    """The records by the reference model; None if it refuses them."""
     try:
         return list(slow_batch.walk(payload, batch))
     except slow_batch.Refused:
@@ -41,7 +41,7 @@ def slow_walk(payload: bytes, batch: Batch) -> list[slow_batch.Record] | None:
 
 
 def assert_as_slow(payload: bytes, batch: Batch) -> None:
-    """Both sides read the same records out of payload, or both refuse it; and both find the same faults."""
+    """Check that core and the model read the same records or both refuse, and that both find the same faults."""
     expected, header = slow_walk(payload, batch), header_of(batch)
     if expected is None:
         with pytest.raises(LogError) as error:
@@ -94,7 +94,7 @@ def test_we_read_what_kafka_python_builds_and_build_the_same(records: list) -> N
     data = bytes(builder.build())
     assert list(walk_records(data[61:], check_batch(data))) == [(i, *record) for i, record in enumerate(records)]
     ours = bytearray(build_batch(records))
-    ours[12:16] = data[12:16]  # what a producer puts where the leader's epoch goes is its own affair
+    ours[12:16] = data[12:16]  # a producer may put any value in the leader epoch field
     assert bytes(ours) == data
 
 
@@ -194,7 +194,7 @@ def test_no_timestamp_passes_every_limit() -> None:
     ("deltas", "last", "fault"),
     [
         ([0, 1, 2], 2, None),
-        ([0, 5, 9], 9, None),  # compaction took some out
+        ([0, 5, 9], 9, None),  # compaction removed some
         ([3, 5, 9], 11, None),
         ([0, 1, 1], 2, 2),
         ([0, 2, 1], 2, 2),

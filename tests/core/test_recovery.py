@@ -1,4 +1,4 @@
-"""Start-up after a crash: whatever the tail looks like, the log ends after its last whole batch and goes on there."""
+"""A start after a crash ends the log after its last whole batch, with any tail, and the log goes on there."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pybroker.core import Broker, LogError, bad_spots, iter_batches
+from pybroker.core import LogError, LogManager, bad_spots, iter_batches
 from tests.core import slow_log
 from tests.core.logs import (
     KAFKA_STORAGE_ERROR,
@@ -30,7 +30,7 @@ LONG = {"index.interval.bytes": 200}
 
 
 class Crashed(NamedTuple):
-    """A log as a crash left it: never flushed."""
+    """A log after a crash, never flushed."""
 
     home: Home
     model: SlowLog
@@ -41,7 +41,7 @@ class Crashed(NamedTuple):
 
 
 def write_log(path: Path, *, fresh: bool) -> Crashed:
-    """Producers 7 and 8 and nobody, leader epochs 0, 3 and 4; `fresh`: the last batch has a segment of its own."""
+    """Write batches of producers 7, 8 and none in leader epochs 0, 3 and 4; `fresh` rolls before the last batch."""
     home, model = Home(path, LONG), SlowLog()
     partition = home.open()
     sequences = {7: 2**31 - 5, 8: 0}
@@ -66,7 +66,7 @@ def crashed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def damaged(crashed: Crashed, tmp_path: Path) -> Iterator[Callable[[int, bytes], None]]:
-    """Put `content` in place of the segment with this base offset, open, and compare with the model; then go on."""
+    """Replace the segment with this base offset by `content`, open, compare with the model, and append more."""
     home = Home(tmp_path, LONG)
 
     def check(base: int, content: bytes) -> None:
@@ -88,7 +88,7 @@ def damaged(crashed: Crashed, tmp_path: Path) -> Iterator[Callable[[int, bytes],
 
 
 def tail(crashed: Crashed) -> tuple[int, bytes, int]:
-    """(base offset of the last segment, its bytes, where its last batch begins)."""
+    """(base offset of the last segment, its bytes, position of its last batch)."""
     base, data = crashed.segments[-1]
     return base, data, len(data) - len(crashed.model.batches[-1].data)
 
@@ -124,7 +124,7 @@ def test_a_tail_of_zeros_or_random_bytes_is_cut(
 
 
 def test_an_old_batch_of_the_same_log_is_cut(crashed: Crashed, damaged: Callable[[int, bytes], None]) -> None:
-    """A block of the file that went to the wrong place: its CRC is good, its offset has been."""
+    """An old batch of the same log at its end is cut: its CRC is right, but its offset was already used."""
     base, data, _ = tail(crashed)
     for old in crashed.model.batches:
         damaged(base, data + old.data)
@@ -154,7 +154,7 @@ def test_a_length_is_checked_before_it_is_believed(crashed: Crashed, damaged: Ca
 
 
 def test_what_follows_a_cut_goes_too_where_nothing_in_it_is_sound(tmp_path: Path) -> None:
-    """The segments behind the cut are removed, last first, whatever happens."""
+    """Segments behind a cut are removed, the last one first."""
     home, model = Home(tmp_path, {"segment.bytes": 200}), SlowLog()
     partition = home.open()
     for i in range(8):
@@ -178,8 +178,10 @@ def test_what_follows_a_cut_goes_too_where_nothing_in_it_is_sound(tmp_path: Path
 
 @pytest.mark.parametrize("base", [5, 7, 9], ids=["within the last segment", "at its end", "behind its lost tail"])
 def test_a_log_goes_on_after_an_empty_file(tmp_path: Path, base: int) -> None:
-    """A roll made the next file when the end came; a loss of power may have taken what was to be before it. The file
-    goes, or is the last, and appends go on until the segment is full."""
+    """A log goes on after an empty segment file, which is removed or becomes the last.
+
+    A roll had created the file before the crash, and a loss of power may have taken the data before it.
+    """
     home, model = Home(tmp_path, {"segment.bytes": 400}), SlowLog()
     partition = home.open()
     for data in (batch_of(300), batch_of(100), batch_of(300), batch_of(100), batch(3)):
@@ -199,8 +201,10 @@ def test_a_log_goes_on_after_an_empty_file(tmp_path: Path, base: int) -> None:
 
 @pytest.mark.parametrize("believed", [0, 5, 7])
 def test_wherever_the_data_ends_appends_go_on(tmp_path: Path, believed: int) -> None:
-    """Each batch may be the last that is there, a part of the next behind it or not; the files behind it are empty or
-    gone, and one more empty file is anywhere. So many batches lie below the recovery point."""
+    """Appends go on wherever the data ends: at any batch or within the next, with later files empty or gone.
+
+    One more empty file may be anywhere; `believed` batches lie below the recovery point.
+    """
     sizes = (300, 100, 200, 150, 120, 250, 90, 100, 110)
     batches = [batch_of(size, fill=bytes([n])) for n, size in enumerate(sizes)]
     whole = Home(tmp_path, {"segment.bytes": 400}, topic="whole")
@@ -247,7 +251,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def test_only_what_lies_past_the_recovery_point_is_scanned(tmp_path: Path) -> None:
-    """A byte flipped below the recovery point is not seen by a start; one above it is."""
+    """A start scans only what lies past the recovery point: a flipped byte below it is not found, one above it is."""
     home = Home(tmp_path)
     partition = home.open()
     for _ in range(4):
@@ -330,7 +334,7 @@ def test_recovery_of_a_batch_larger_than_the_scan_buffer(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_segment_missing_in_the_middle_keeps_its_partition_offline(tmp_path: Path, clean: bool) -> None:
-    """The error names the offsets; the other partition of the broker opens; putting the file back is enough."""
+    """A segment missing in the middle keeps its partition offline until it is back; the error names offsets."""
     home = Home(tmp_path, {"segment.bytes": 200})
     partition = home.open()
     for _ in range(8):
@@ -340,7 +344,7 @@ def test_a_segment_missing_in_the_middle_keeps_its_partition_offline(tmp_path: P
     home.recovery_point = 0
     moved = tmp_path / "moved"
     home.log_file(2).rename(moved)
-    broker = Broker()
+    broker = LogManager()
     with pytest.raises(LogError, match=r"a segment is missing: one ends at offset 2, the next begins at 4") as e:
         home.open_in(broker)
     assert e.value.code == KAFKA_STORAGE_ERROR
@@ -354,7 +358,7 @@ def test_a_segment_missing_in_the_middle_keeps_its_partition_offline(tmp_path: P
 
 
 def test_the_first_segments_may_be_gone(tmp_path: Path) -> None:
-    """Retention took them: the log starts at the first that is left."""
+    """A log without its first segments, as after retention, starts at the first that is left."""
     home = Home(tmp_path, {"segment.bytes": 200})
     partition = home.open()
     for _ in range(6):
@@ -367,7 +371,7 @@ def test_the_first_segments_may_be_gone(tmp_path: Path) -> None:
 
 
 def test_a_log_start_beyond_the_log_begins_anew_there(tmp_path: Path) -> None:
-    """The tail that held what was deleted was lost: readers are never sent below a log start they have seen."""
+    """A log start beyond the log end is kept, as readers may have seen it, and the log begins again there."""
     home = Home(tmp_path)
     partition = home.open()
     for _ in range(6):
@@ -386,7 +390,7 @@ def test_a_log_start_beyond_the_log_begins_anew_there(tmp_path: Path) -> None:
 
 
 def test_a_torn_epoch_checkpoint_is_made_from_the_batches(tmp_path: Path) -> None:
-    """Of those that are scanned: the file may lack what is not flushed, or be torn."""
+    """A torn or missing leader epoch checkpoint is rebuilt from the scanned batches."""
     crashed = write_log(tmp_path, fresh=False)
     checkpoint = crashed.home.directory / "leader-epoch-checkpoint"
     for text in (None, "", "0\n", "0\n2\n0 0\n", "0\n1\n9 x\n", "junk", "0\n1\n77 5\n"):

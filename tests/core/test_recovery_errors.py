@@ -1,4 +1,4 @@
-"""What fails while a log is opened is no damage: the start fails, no file is changed, and the next one has it all."""
+"""An error while a log is opened is not taken for damage: the start fails, and the next one finds all records."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.core import Broker, bad_spots
+from pybroker.core import LogManager, bad_spots
 from tests.core.logs import NOW, Home, assert_same, batch
 from tests.core.slow_log import SlowLog
 from tests.harness import until
@@ -19,7 +19,7 @@ Limits = AbstractContextManager[None]
 
 
 def rolled(path: Path, count: int, every: int, size: int) -> Home:
-    """A log that a crash left: one record a batch, and a new segment after every few."""
+    """A log after a crash: one record a batch, and a new segment every few batches."""
     home = Home(path)
     partition = home.open()
     for number in range(count):
@@ -31,11 +31,11 @@ def rolled(path: Path, count: int, every: int, size: int) -> Home:
 
 
 def test_a_page_that_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
-    """The disk has it or not: nothing is cut, marked or removed because of that, and the log is not used."""
+    """A page that cannot be read fails the start; nothing is cut, marked or removed because of that."""
     home = rolled(tmp_path, 40, 10, 2000)
     files = home.files(".log")
     kept = {path: path.read_bytes() for path in files}
-    broker = Broker()
+    broker = LogManager()
     broker.arm("segment.read", "sleep", 300, after=1, under=files[1].name)
     thread = threading.Thread(target=cut_when, args=(broker, files[1]))
     thread.start()
@@ -48,14 +48,14 @@ def test_a_page_that_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
     assert files[1].stat().st_size == 4096
 
 
-def cut_when(broker: Broker, path: Path) -> None:
-    """Cut the file while the broker sleeps in a failpoint, between a look at its size and its read."""
+def cut_when(broker: LogManager, path: Path) -> None:
+    """Cut the file while the broker sleeps in a failpoint, between reading its size and its content."""
     until("the broker sleeps", lambda: broker.sleeping > 0, every_s=0.001)
     os.truncate(path, 4096)
 
 
 def torn_with_sound_ones_behind(path: Path) -> Home:
-    """The first segment of three ends within a batch, which is a bad spot: what lies behind it was acknowledged."""
+    """A log whose first segment of three ends within a batch, with acknowledged segments behind that bad spot."""
     home = rolled(path, 18, 6, 9000)
     first = home.files(".log")[0]
     os.truncate(first, first.stat().st_size - 100)
@@ -63,11 +63,11 @@ def torn_with_sound_ones_behind(path: Path) -> Home:
 
 
 def test_no_read_that_fails_makes_a_sound_segment_a_bad_one(tmp_path: Path) -> None:
-    """Whichever read it is: the start fails, and no file is changed. The next one finds everything."""
+    """A failing read during a start, whichever it is, fails the start and changes no file; the next start succeeds."""
     home = torn_with_sound_ones_behind(tmp_path)
     kept = {path: path.read_bytes() for path in home.files(".log")}
     for fine in range(100):
-        broker = Broker()
+        broker = LogManager()
         broker.arm("segment.read", "errno", errno.EIO, after=fine, times=1, under=".log")
         try:
             home.open_in(broker)
@@ -87,7 +87,7 @@ def test_no_read_that_fails_makes_a_sound_segment_a_bad_one(tmp_path: Path) -> N
 
 
 def test_no_map_is_left_behind_a_start(tmp_path: Path) -> None:
-    """The scan looks into other segments, and comes back to its own."""
+    """A start leaves no map of a segment file, though its scan maps several segments."""
     home = torn_with_sound_ones_behind(tmp_path)
     for path in home.files(".log")[1:3]:
         content = bytearray(path.read_bytes())
@@ -103,7 +103,7 @@ def test_no_map_is_left_behind_a_start(tmp_path: Path) -> None:
 
 
 def with_producers_and_epochs(path: Path, *, clean: bool) -> tuple[Home, SlowLog]:
-    """Two producers and three leader epochs over three segments; the last one was flushed and recorded."""
+    """Write two producers and three leader epochs over three segments; the last was flushed and recorded."""
     home, model = Home(path), SlowLog()
     partition = home.open()
     for number in range(12):
@@ -123,8 +123,8 @@ def with_producers_and_epochs(path: Path, *, clean: bool) -> tuple[Home, SlowLog
     return home, model
 
 
-def opens(home: Home, model: SlowLog, broker: Broker, trouble: int, within: Limits | None = None) -> bool:
-    """Does it open, with all that it had? If not it says why, and no file has changed."""
+def opens(home: Home, model: SlowLog, broker: LogManager, trouble: int, within: Limits | None = None) -> bool:
+    """True if the log opens with all its data; if it fails, check that the error is `trouble` and no file changed."""
     kept = {path: path.read_bytes() for path in home.directory.iterdir()}
     try:
         with within or nullcontext():
@@ -143,11 +143,11 @@ def opens(home: Home, model: SlowLog, broker: Broker, trouble: int, within: Limi
 def test_a_file_that_cannot_be_read_is_not_taken_for_one_that_is_torn(
     tmp_path: Path, name: str, trouble: int, clean: bool
 ) -> None:
-    """Whichever read it is: it opens with every epoch and every producer, or not at all."""
+    """A start with a failing read, whichever it is, opens the log with every epoch and producer, or not at all."""
     home, model = with_producers_and_epochs(tmp_path, clean=clean)
     opened = False
     for fine in range(100):
-        broker = Broker()
+        broker = LogManager()
         broker.arm("segment.read", "errno", trouble, after=fine, times=1, under=name)
         opened = opens(home, model, broker, trouble)
         broker.close(clean=False)
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_one_that_is_torn(
 
 @contextmanager
 def descriptors(left: int) -> Iterator[None]:
-    """This process may open so many files more."""
+    """Limit this process to `left` more descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
     holes = [os.open(os.devnull, os.O_RDONLY)]
@@ -177,10 +177,10 @@ def descriptors(left: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_descriptor_too_few_loses_nothing(tmp_path: Path, clean: bool) -> None:
-    """Whichever file cannot be opened: it opens with every epoch and every producer, or not at all."""
+    """A start without enough descriptors opens the log with every epoch and producer, or not at all."""
     home, model = with_producers_and_epochs(tmp_path, clean=clean)
     for left in range(30):
-        broker = Broker()
+        broker = LogManager()
         opened = opens(home, model, broker, errno.EMFILE, descriptors(left))
         broker.close(clean=False)
         if opened:

@@ -1,4 +1,4 @@
-"""Batches that follow a refused one are refused with its error, until that one comes again."""
+"""Batches that follow a refused one are refused with its error until the refused batch is sent again."""
 
 import errno
 import random
@@ -22,7 +22,7 @@ REFUSED_MAX, REFUSED_MS = 1024, 120_000
 
 
 def send(partition: Partition, sequence: int, *, epoch: int = 1, acks: int = -1) -> int:
-    """Append one record; 0, DUPLICATE, a Kafka code, or -errno."""
+    """Append one record; return 0, DUPLICATE, a Kafka error code, or -errno."""
     data = batch_of(100, producer=(PID, epoch, sequence))
     try:
         return DUPLICATE if partition.append(data, now_ms=NOW, acks=acks).duplicate else 0
@@ -33,7 +33,7 @@ def send(partition: Partition, sequence: int, *, epoch: int = 1, acks: int = -1)
 
 
 class Cause(NamedTuple):
-    """Why a batch is refused for a while."""
+    """A reason for refusing batches that can be started and ended."""
 
     begin: Callable[[Home], None]
     end: Callable[[Home], None]
@@ -86,7 +86,7 @@ BEFORE = {"first": [], "known": [0, 1, 2], "at the end of the circle": [SEQUENCE
 
 
 def begin(home: Home, before: list[int]) -> tuple[Partition, int]:
-    """A partition with a follower whose segments are full, and the sequence that the producer sends next."""
+    """A partition with a follower, whose next append must roll, and the producer's next sequence."""
     home.config |= {"segment.bytes": 100}
     partition = home.open()
     partition.become_leader(3, 1, followers=(2,), isr=())
@@ -100,7 +100,7 @@ def begin(home: Home, before: list[int]) -> tuple[Partition, int]:
 @pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
 def test_a_pipeline_sees_one_cause(home: Home, cause: Cause, before: list[int]) -> None:
-    """While the cause lasts, when it is over, and in any order, until the refused batch comes again."""
+    """A pipeline gets the refused batch's error, in any order, until that batch is sent again."""
     partition, first = begin(home, before)
     pipeline = [(first + n) % SEQUENCES for n in range(4)]
     cause.begin(home)
@@ -127,7 +127,7 @@ def test_a_new_epoch_has_a_beginning_too(home: Home, cause: Cause) -> None:
 @pytest.mark.parametrize("first", [0, 1, 41])
 @pytest.mark.parametrize("count", [2, 5, 70])
 def test_a_turn_sees_one_cause(tmp_path: Path, first: int, count: int) -> None:
-    """Batches of one turn, however many calls they go out in, and those of the next turn."""
+    """Batches of one turn, in any number of writes, and of the next turn get the same error."""
     home = Home(tmp_path, {"segment.bytes": 1 << 20})
     partition = home.open()
     assert home.broker is not None
@@ -140,7 +140,7 @@ def test_a_turn_sees_one_cause(tmp_path: Path, first: int, count: int) -> None:
 
 
 def test_an_answer_for_good_holds_up_nobody(home: Home) -> None:
-    """A batch that is refused for good is not sent again: what follows has a gap, as Kafka has it."""
+    """A batch that is refused for good blocks no later one: those get OUT_OF_ORDER_SEQUENCE_NUMBER, as in Kafka."""
     home.config |= {"max.message.bytes": 200}
     partition = home.open()
     assert send(partition, 0) == 0
@@ -150,7 +150,7 @@ def test_an_answer_for_good_holds_up_nobody(home: Home) -> None:
 
 
 def test_a_new_epoch_ends_a_refusal(home: Home) -> None:
-    """The client gave the batch up."""
+    """A new producer epoch ends a refusal, as the client has given the batch up."""
     partition, _ = begin(home, [0])
     few(home)
     assert send(partition, 1) == NOT_ENOUGH_REPLICAS
@@ -159,7 +159,7 @@ def test_a_new_epoch_ends_a_refusal(home: Home) -> None:
 
 
 def test_a_restart_ends_a_refusal(home: Home) -> None:
-    """With it went the connections: what comes then, comes in its order."""
+    """A restart ends a refusal, as it also ended the connections, and later batches arrive in order."""
     partition = home.open()
     assert home.broker is not None and send(partition, 0) == 0
     home.broker.arm("segment.write", "errno", errno.ENOSPC, times=1)
@@ -169,7 +169,7 @@ def test_a_restart_ends_a_refusal(home: Home) -> None:
 
 
 def test_a_refused_producer_is_in_no_snapshot(home: Home) -> None:
-    """The snapshot holds no producer whose only batch was refused: it wrote nothing."""
+    """A snapshot has no producer whose only batch was refused, as it wrote nothing."""
     partition = home.open()
     assert home.broker is not None
     home.broker.arm("segment.write", "errno", errno.ENOSPC, times=1)
@@ -215,7 +215,7 @@ def test_whatever_is_refused_the_sequences_are_the_models(tmp_path: Path, seed: 
 
 
 def test_a_refusal_lasts_its_time() -> None:
-    """From when its batch was last refused; a refusal of what follows makes it no longer."""
+    """A refusal lasts REFUSED_MS from the last refusal of its first batch; later batches do not prolong it."""
     refused = probe.Refused()
     refused.note(1, 0, 5, -28, 1000)
     assert refused.find(1, 0, 6, 1000 + REFUSED_MS - 1) == -28
@@ -229,7 +229,7 @@ def test_a_refusal_lasts_its_time() -> None:
 
 
 def test_the_table_is_bounded() -> None:
-    """Producers that never wrote a batch cost no more than it; the one refused longest ago makes room."""
+    """The table of refusals is bounded for producers that never wrote a batch; the oldest refusal makes room."""
     refused = probe.Refused()
     for pid in range(REFUSED_MAX):
         refused.note(pid, 0, 0, -28, 1000 + pid)

@@ -1,5 +1,4 @@
-"""Throttled replication (KIP-73): what a leader withholds, and what a follower does not ask for, until the rate allows
-it."""
+"""Throttled replication (KIP-73): a leader withholds records and a follower stops fetching until the rate allows it."""
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ VALUE = bytes(1000)
 
 
 class Throttled:
-    """A bucket, and whether too much was copied."""
+    """A quota bucket, and whether its limit is exceeded."""
 
     def __init__(self) -> None:
         self.bucket = core.QuotaBucket(RATE)
 
     def exhaust(self, ms: int = STUCK_MS) -> None:
-        """Have copied so much more than ten seconds' worth that nothing more may be for so long."""
+        """Record so much that the bucket stays above its limit for `ms`."""
         self.bucket.record(10 * RATE + RATE * ms // 1000, monotonic_ms())
 
     @property
@@ -45,7 +44,7 @@ def throttled() -> Throttled:
 
 @pytest.fixture
 def stage(tmp_path: Path, throttled: Throttled) -> Iterator[Stage]:
-    """Broker 2 is outside the ISR of all partitions, which are throttled but for the last."""
+    """A stage with broker 2 outside the ISR of all partitions; all but the last are throttled."""
     made = Stage(tmp_path, partitions=3, replica_listener=INSIDE, leader_throttle=throttled.bucket)
     for partition in made.partitions:
         lead(partition, isr=(3,))
@@ -56,12 +55,12 @@ def stage(tmp_path: Path, throttled: Throttled) -> Iterator[Stage]:
 
 
 def given(answer: object) -> dict[int, int]:
-    """Bytes of records of each partition."""
+    """The record bytes of each partition in an answer."""
     return {index: len(p.records) for index, p in brought(answer).items()}
 
 
 def test_who_is_outside_the_isr_waits(stage: Stage, throttled: Throttled) -> None:
-    """It is told how far the log goes, and noted; of what is not throttled it gets all."""
+    """A throttled follower outside the ISR gets offsets but no records, and all records of unthrottled partitions."""
     throttled.exhaust()
     answer = Follower(stage).fetches({0: 0, 1: 0, 2: 0})
     assert [size > 0 for size in given(answer).values()] == [False, False, True]
@@ -72,7 +71,7 @@ def test_who_is_outside_the_isr_waits(stage: Stage, throttled: Throttled) -> Non
 
 
 def test_others_do_not_wait(stage: Stage, throttled: Throttled) -> None:
-    """Neither a follower in the ISR nor a consumer does."""
+    """Neither a follower in the ISR nor a consumer is throttled."""
     throttled.exhaust()
     assert given(Follower(stage, 3).fetches({0: 0}))[0] > 0
     Follower(stage, 3).fetches({0: 1})
@@ -84,7 +83,7 @@ def test_others_do_not_wait(stage: Stage, throttled: Throttled) -> None:
 
 @pytest.mark.parametrize("broker", [2, 3])
 def test_what_is_given_counts(stage: Stage, throttled: Throttled, broker: int) -> None:
-    """To broker 2, which is not in the ISR, and of what is throttled."""
+    """Throttled records sent to a follower outside the ISR count towards the limit, and others do not."""
     throttled.exhaust(ms=-50)
     Follower(stage, broker).fetches({2: 0})
     assert not throttled.waits
@@ -93,7 +92,7 @@ def test_what_is_given_counts(stage: Stage, throttled: Throttled, broker: int) -
 
 
 def test_it_gets_no_more_at_once_than_is_allowed(tmp_path: Path) -> None:
-    """But a batch of each partition, so that none stays behind for ever because batches are large."""
+    """A throttled follower gets no more bytes at once than allowed, but whole batches of partitions in turn."""
     bucket = core.QuotaBucket(150)
     stage = Stage(tmp_path, partitions=3, replica_listener=INSIDE, leader_throttle=bucket)
     for partition in stage.partitions:
@@ -116,7 +115,7 @@ def test_a_fetch_that_waits_is_answered_once_it_may(stage: Stage, throttled: Thr
 
 
 def test_a_session_is_told_later(stage: Stage, throttled: Throttled) -> None:
-    """What was withheld in a session is news still."""
+    """Records withheld in a session are sent by a later Fetch."""
     throttled.exhaust()
     follower = Follower(stage)
     answer = follower.fetches({0: 0, 2: 0}, session=(0, 0))
@@ -133,7 +132,7 @@ def test_a_session_is_told_later(stage: Stage, throttled: Throttled) -> None:
 
 @pytest.fixture
 def following(tmp_path: Path, throttled: Throttled) -> Iterator[Following]:
-    """Partition 0 is throttled."""
+    """A follower of two partitions, of which partition 0 is throttled."""
     made = Following(tmp_path, follower_throttle=throttled.bucket)
     made.partitions[0].throttle(leader=False, follower=True)
     yield made
@@ -141,8 +140,10 @@ def following(tmp_path: Path, throttled: Throttled) -> Iterator[Following]:
 
 
 def test_what_is_behind_is_left_out(following: Following, throttled: Throttled) -> None:
-    """It leaves the session, Python is told for how long, and what is not throttled goes on; it comes back where it
-    was."""
+    """A throttled partition that is behind leaves the session, and Python gets its waiting time.
+
+    Unthrottled partitions go on, and the partition returns at its old offset.
+    """
     following.add()
     throttled.exhaust()
     request = following.turn({0: copied(value=VALUE), 1: copied()}, session=9)
@@ -172,7 +173,7 @@ def test_what_is_in_sync_goes_on(following: Following, throttled: Throttled) -> 
 def test_what_is_copied_counts(
     following: Following, throttled: Throttled, index: int, high_watermark: int, counts: bool
 ) -> None:
-    """Of what is throttled, and of what was committed without it: not of what is in sync."""
+    """Copied bytes of a throttled partition count unless it is in sync."""
     following.add()
     throttled.exhaust(ms=-50)
     following.turn({index: copied(value=VALUE)}, session=9, high_watermark=high_watermark)
@@ -180,6 +181,6 @@ def test_what_is_copied_counts(
 
 
 def test_a_leader_that_is_new_says_first_where_it_ends(following: Following, throttled: Throttled) -> None:
-    """A follower may be in sync with it: acks=all would wait for who waits for the throttle."""
+    """A throttled follower asks a new leader once for its log end, as acks=all would wait if it is in sync there."""
     throttled.exhaust()
     assert sorted(asked(following.add())) == [0, 1]

@@ -1,4 +1,4 @@
-"""What a judged connection may do: rights that replies bring, until the rules change; all else is Python's."""
+"""Rights of a connection under authorization come with Python's replies and hold until the rules change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.core.stage import FETCH, PRODUCE, TOPIC_ID, Client, Stage, batch
 
 READ, WRITE = 1, 2
 MANY = 8192
-"""As many rights as one connection keeps."""
+"""The number of rights that one connection keeps."""
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def judged(stage: Stage) -> Client:
 
 
 def asked(stage: Stage) -> int | None:
-    """The token of the request that came to Python; None if none did."""
+    """The token of the request that reached Python; None if there is none."""
     stage.step()
     letters = [letter for letter in stage.plane.take() if letter[0] == "request"]
     assert len(letters) <= 1
@@ -39,7 +39,7 @@ def asked(stage: Stage) -> int | None:
 
 
 def answered(stage: Stage, client: Client, rights: dict[bytes, int], rules: int = 0) -> None:
-    """Have Python be asked for a Produce, and its reply bring rights."""
+    """Send a Produce that reaches Python, and reply with rights."""
     client.produce(batch(b"x"))
     token = asked(stage)
     assert token is not None
@@ -49,7 +49,7 @@ def answered(stage: Stage, client: Client, rights: dict[bytes, int], rules: int 
 
 
 def is_served(stage: Stage, client: Client, api: int) -> bool:
-    """Does the plane execute it? If not Python answers with nothing."""
+    """True if the plane executes the request; otherwise Python sends an empty reply."""
     if api == PRODUCE:
         client.produce(batch(b"y"))
     else:
@@ -65,7 +65,7 @@ def is_served(stage: Stage, client: Client, api: int) -> bool:
 
 
 def test_a_reply_brings_rights(stage: Stage) -> None:
-    """Those to write are none to read."""
+    """A reply's right to write lets the plane execute Produce but not Fetch, and only on that connection."""
     client = judged(stage)
     assert not is_served(stage, client, PRODUCE)
     answered(stage, client, {TOPIC_ID: WRITE})
@@ -77,8 +77,8 @@ def test_a_reply_brings_rights(stage: Stage) -> None:
     stage.step()
     client._exactly(8)
     assert is_served(stage, client, FETCH) and is_served(stage, client, PRODUCE)
-    assert not is_served(stage, judged(stage), PRODUCE), "another connection has rights of its own"
-    assert is_served(stage, Client(stage), PRODUCE), "and who is not judged needs none"
+    assert not is_served(stage, judged(stage), PRODUCE), "another connection has its own rights"
+    assert is_served(stage, Client(stage), PRODUCE), "a connection without authorization needs none"
 
 
 def test_other_rules_take_them_back(stage: Stage) -> None:
@@ -87,13 +87,13 @@ def test_other_rules_take_them_back(stage: Stage) -> None:
     stage.plane.set_rules(1)
     assert not is_served(stage, client, PRODUCE) and not is_served(stage, client, FETCH)
     answered(stage, client, {TOPIC_ID: WRITE}, rules=0)
-    assert not is_served(stage, client, PRODUCE), "they follow from rules that hold no more"
+    assert not is_served(stage, client, PRODUCE), "they follow from earlier rules"
     answered(stage, client, {TOPIC_ID: WRITE}, rules=1)
     assert is_served(stage, client, PRODUCE) and not is_served(stage, client, FETCH)
 
 
 def test_a_fetch_that_waited_waits_no_longer_when_python_gets_it(stage: Stage) -> None:
-    """Rules that change take no request from its rest: at the deadline Python is to answer at once."""
+    """A parked Fetch whose rules changed goes to Python at its deadline without a further wait."""
     client = judged(stage)
     answered(stage, client, {TOPIC_ID: READ})
     client.fetch(0, max_wait_ms=100)
@@ -126,7 +126,7 @@ def waits_ms(frame: bytes) -> int:
 
 
 def test_rights_are_kept_up_to_a_number(stage: Stage) -> None:
-    """With more than that it begins anew: what is not known is asked for again."""
+    """Rights beyond the limit clear the table, and forgotten topics are asked for again."""
     client = judged(stage)
     chance = random.Random(3)
     for size in (1, 15, 16, 17, 1000, MANY - 1, MANY, MANY + 1, 3 * MANY):
@@ -184,4 +184,4 @@ def test_rights_for_a_client_that_went_are_let_go(stage: Stage) -> None:
     client.produce(batch(b"x"))
     token = asked(stage)
     assert token is not None
-    stage.plane.reply(token, [b"\0\0\0\1"], rights={TOPIC_ID: WRITE})  # nobody takes it before the plane ends
+    stage.plane.reply(token, [b"\0\0\0\1"], rights={TOPIC_ID: WRITE})  # no one takes it before the plane ends

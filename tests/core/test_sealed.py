@@ -1,4 +1,4 @@
-"""Segments that no append goes to: what they keep open, and how they are searched."""
+"""Sealed segments: which files they keep open, and how they are searched."""
 
 import contextlib
 import errno
@@ -16,16 +16,16 @@ SEGMENTS = 40
 
 
 def held(partition: Partition) -> list[str]:
-    """The names of this partition's files that are open."""
+    """The names of this partition's open files."""
     found = []
     for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the one that the listing itself used, or that was closed since
+        with contextlib.suppress(FileNotFoundError):  # the listing's own descriptor, or one closed since
             found.append(Path("/proc/self/fd", fd).readlink())
     return sorted(path.name for path in found if str(path.parent) == partition.directory)
 
 
 def test_a_flush_leaves_no_sealed_segment_open_and_a_read_its_data_file_alone(tmp_path: Path) -> None:
-    """Descriptors are spent on what is read: one a segment, and none for having been written."""
+    """A flushed sealed segment has no open file, and a read opens only its .log."""
     data = batch(4, size=100)
     home = Home(tmp_path, {"segment.bytes": 4 * len(data), "index.interval.bytes": 1})
     partition = home.open()
@@ -35,7 +35,7 @@ def test_a_flush_leaves_no_sealed_segment_open_and_a_read_its_data_file_alone(tm
     active = f"{16 * (SEGMENTS - 1):020}.log"
     until = time.monotonic() + 5
     while held(partition) != [active] and time.monotonic() < until:
-        time.sleep(0.01)  # what the seals let go of is closed once no reader can be in it
+        time.sleep(0.01)  # files of the seals are closed once no reader can be in them
     assert held(partition) == [active]
     assert len(read_all(partition)) == 4 * SEGMENTS * len(data)
     assert partition.offset_for_timestamp(NOW, bound=partition.log_end_offset) is not None
@@ -44,7 +44,7 @@ def test_a_flush_leaves_no_sealed_segment_open_and_a_read_its_data_file_alone(tm
 
 
 def test_what_nobody_reads_is_closed_again(tmp_path: Path) -> None:
-    """At the second look after the last read; a slice that is held stays readable, and a read opens a segment again."""
+    """A sealed segment without reads is closed at the second check; slices stay readable, and a read opens it again."""
     data = batch(4, size=100)
     home = Home(tmp_path, {"segment.bytes": 4 * len(data)})
     partition = home.open(flush_idle_ms=1)
@@ -72,7 +72,7 @@ def test_what_nobody_reads_is_closed_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batches", [511, 512, 513, 514, 1500])
 def test_a_large_index_is_searched_in_its_file_as_a_small_one_on_the_heap(tmp_path: Path, batches: int) -> None:
-    """Every offset and every time is found where it is, on either side of what one read of the index brings."""
+    """A large index is searched in its file with the same results as a small one on the heap."""
     home = Home(tmp_path, {"index.interval.bytes": 1})
     partition = home.open()
     for i in range(batches):
@@ -89,7 +89,7 @@ def test_a_large_index_is_searched_in_its_file_as_a_small_one_on_the_heap(tmp_pa
 
 
 def mapped(partition: Partition) -> list[str]:
-    """The names of this partition's files that are mapped."""
+    """The names of this partition's mapped files."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return sorted({Path(line.split()[-1]).name for line in lines if f"{partition.directory}/" in line})
 
@@ -97,7 +97,7 @@ def mapped(partition: Partition) -> list[str]:
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("size", [0, 2000, 5000, 8000])
 def test_a_large_index_that_is_cut_beneath_its_map(tmp_path: Path, suffix: str, size: int) -> None:
-    """Each offset and time is found all the same; the index is written anew, and the map of what was there goes."""
+    """Offsets and times are found though a mapped index was cut; the index is rewritten, the old map closed."""
     home = Home(tmp_path, {"index.interval.bytes": 1})
     partition = home.open(flush_idle_ms=10)
     assert home.broker is not None
@@ -115,20 +115,16 @@ def test_a_large_index_that_is_cut_beneath_its_map(tmp_path: Path, suffix: str, 
     before = index.read_bytes()
     look(700)
     assert mapped(partition) == [f"{0:020}.index", f"{0:020}.timeindex"]
-    until("the flusher let go of what it had", lambda: held(partition) == [f"{0:020}.log", f"{1501:020}.log"])
+    until("the flusher released its files", lambda: held(partition) == [f"{0:020}.log", f"{1501:020}.log"])
     os.truncate(index, size)
     for number in range(0, 1501, 7):
         look(number)
-    until("the index is whole again", lambda: index.read_bytes() == before)
-
-    def stays() -> bool:
-        made = index.stat().st_ino
-        for number in range(0, 1501, 7):
-            look(number)
-        time.sleep(0.05)  # some turns of the flusher
-        return index.stat().st_ino == made
-
-    until("it is not written again for what an earlier map lost", stays)
+    until("the index is complete again", lambda: index.read_bytes() == before)
+    made = index.stat().st_ino
+    for number in range(0, 1501, 7):
+        look(number)
+    time.sleep(0.05)  # some turns of the flusher
+    assert index.stat().st_ino == made, "it was rewritten for the loss of an earlier map"
     home.broker.close_idle_files()
     home.broker.close_idle_files()
     until("nothing is mapped", lambda: mapped(partition) == [])
@@ -137,7 +133,7 @@ def test_a_large_index_that_is_cut_beneath_its_map(tmp_path: Path, suffix: str, 
 
 
 def test_a_segment_that_is_looked_into_again_and_again_is_mapped(tmp_path: Path) -> None:
-    """Whoever looks finds the same; what is lost of the file beneath its map is an error, as without one."""
+    """A segment that is looked up often is mapped with the same results; data lost beneath its map is a read error."""
     home = Home(tmp_path, {"index.interval.bytes": 1})
     partition = home.open()
     assert home.broker is not None
@@ -155,7 +151,7 @@ def test_a_segment_that_is_looked_into_again_and_again_is_mapped(tmp_path: Path)
             assert check_batch(read(partition, number, 1)).base_offset == number
         return log in mapped(partition)
 
-    until("it is mapped", is_mapped)
+    until("the segment is mapped", is_mapped)
     [sealed, _] = home.files(".log")
     size = sealed.stat().st_size
     os.truncate(sealed, size // 2)
@@ -170,7 +166,7 @@ def test_a_segment_that_is_looked_into_again_and_again_is_mapped(tmp_path: Path)
 
 
 def test_a_log_that_is_cut_back_into_a_mapped_segment(tmp_path: Path) -> None:
-    """It is written to again, at other lengths, and read as what it is now."""
+    """A log that is truncated into a mapped segment and appended to is read as it is now."""
     home = Home(tmp_path, {"index.interval.bytes": 1})
     partition = home.open()
     for number in range(300):
@@ -197,7 +193,7 @@ def test_a_log_that_is_cut_back_into_a_mapped_segment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_a_lost_index_is_written_anew_once_somebody_misses_it(tmp_path: Path, suffix: str) -> None:
-    """A look-up that misses an index wakes the flusher, whether or not anything is appended."""
+    """A look-up that misses an index wakes the flusher, which rewrites it without an append."""
     home = Home(tmp_path, {"index.interval.bytes": 1})
     partition = home.open(flush_idle_ms=10)
     for i in range(20):

@@ -1,4 +1,4 @@
-"""Idempotent producers, as Kafka has them: what is appended once, what is recognised, what is refused."""
+"""Idempotent producers follow Kafka's rules for new, duplicate and out-of-order batches."""
 
 import os
 import struct
@@ -23,7 +23,7 @@ LAST = 2**31 - 1
 
 
 def send(partition: Partition, first: int, count: int = 1, *, pid: int = 7, epoch: int = 0, at: int = NOW) -> int:
-    """Append; the base offset, or the code of the refusal as -code. A duplicate gives its original's offset."""
+    """Append; return the base offset (a duplicate's is its original's), or minus the error code."""
     try:
         return partition.append(batch(count, producer=(pid, epoch, first), at=at), now_ms=NOW).base_offset
     except LogError as e:
@@ -48,7 +48,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def test_sequences_follow_each_other(home: Home) -> None:
-    """The next is taken, a gap or a step back is refused, and a refusal changes nothing."""
+    """The next sequence is appended; a gap or a step back is refused and changes nothing."""
     p = home.partition
     assert [send(p, 0, 3), send(p, 3, 2), send(p, 5)] == [0, 3, 5]
     for wrong in (7, 100, LAST):
@@ -58,7 +58,7 @@ def test_sequences_follow_each_other(home: Home) -> None:
 
 
 def test_an_unknown_producer_may_begin_anywhere(home: Home) -> None:
-    """Its earlier batches may have been deleted; Kafka takes any first sequence since KIP-360."""
+    """An unknown producer may begin at any sequence, as its earlier batches may have been deleted (KIP-360)."""
     p = home.partition
     assert send(p, 41) == 0
     assert send(p, 42) == 1
@@ -67,7 +67,7 @@ def test_an_unknown_producer_may_begin_anywhere(home: Home) -> None:
 
 
 def test_after_the_last_sequence_comes_the_first(home: Home) -> None:
-    """2147483647 is followed by 0, also inside one batch."""
+    """Sequence 2147483647 is followed by 0, also within a batch."""
     p = home.partition
     assert send(p, LAST - 1) == 0
     assert send(p, LAST) == 1
@@ -86,7 +86,7 @@ def test_after_the_last_sequence_comes_the_first(home: Home) -> None:
 
 
 def test_the_last_five_batches_are_recognised(home: Home) -> None:
-    """With the original's offsets; older ones are out of order, and nothing is appended twice."""
+    """The last five batches are recognised as duplicates with their offsets; older ones are out of order."""
     p = home.partition
     for i in range(8):
         assert send(p, 2 * i, 2) == 2 * i
@@ -136,7 +136,7 @@ def test_a_duplicate_under_log_append_time_has_its_originals_time(tmp_path: Path
     home.crash()
 
 
-# -- what they survive -------------------------------------------------------------------------------------------------
+# -- what producer state survives --------------------------------------------------------------------------------------
 
 
 def restart_clean(home: Home) -> Partition:
@@ -169,7 +169,7 @@ def roll_flush_and_crash(home: Home) -> Partition:
 
 
 def truncate(home: Home) -> Partition:
-    """A batch of the producer and one of another go again."""
+    """Truncate the log by a batch of this producer and one of another."""
     end = home.partition.log_end_offset
     send(home.partition, 16, 3)
     home.partition.roll()
@@ -183,7 +183,7 @@ EVENTS = (restart_clean, crash, flush_and_crash, roll, roll_and_restart, roll_fl
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_the_window_survives(home: Home, event: Callable[[Home], Partition]) -> None:
-    """All five, with their offsets, and what comes next is taken; once and then again."""
+    """All five batches of a producer's window keep their offsets through the event, twice, and the next is appended."""
     for i in range(8):
         send(home.partition, 2 * i, 2)
     for _ in range(2):
@@ -216,7 +216,7 @@ def test_a_window_that_spans_segments_survives(tmp_path: Path) -> None:
 
 
 def test_a_producer_outlives_its_batches(tmp_path: Path) -> None:
-    """Retention takes the records, the snapshot keeps who wrote them last."""
+    """A producer whose records retention removed stays known through its snapshot."""
     home = Home(tmp_path, {"segment.bytes": 200, "retention.bytes": 0})
     p = home.open()
     for i in range(9):
@@ -232,7 +232,7 @@ def test_a_producer_outlives_its_batches(tmp_path: Path) -> None:
 
 
 def test_an_append_that_failed_is_not_remembered(home: Home) -> None:
-    """The retry is appended, and the epoch that begins at the log's end still does."""
+    """An append that failed is not recorded: the retry is appended, and the new epoch begins at the log end."""
     p = home.partition
     assert home.broker is not None
     p.become_leader(3, 0)
@@ -248,7 +248,7 @@ def test_an_append_that_failed_is_not_remembered(home: Home) -> None:
     assert p.epochs() == [(3, 0), (5, 1)]
 
 
-# -- how long, how many ------------------------------------------------------------------------------------------------
+# -- expiry and limits -------------------------------------------------------------------------------------------------
 
 
 def test_a_silent_producer_is_forgotten(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_those_that_expired_stay_so_after_a_clean_stop(tmp_path: Path) -> None:
 
 
 def test_a_producer_too_many_makes_a_silent_one_go(tmp_path: Path) -> None:
-    """At the limit all are known; one more, and still no more are. Memory is bounded, and so is the snapshot."""
+    """At the limit all producers are known; one more replaces a silent one, so memory and snapshot stay bounded."""
     home = Home(tmp_path, {"segment.bytes": 1 << 30})
     p = home.open()
     for pid in range(PRODUCERS_MAX):
@@ -312,7 +312,7 @@ def test_the_highest_producer_id_is_known_again(home: Home) -> None:
 
 
 def test_a_snapshot_is_kafkas(home: Home) -> None:
-    """Version, CRC, and an entry a producer: its newest batch, its time, no transaction."""
+    """A snapshot has Kafka's format: version, CRC, and an entry for each producer's newest batch."""
     p = home.partition
     send(p, 5, 3, pid=7, epoch=2, at=NOW + 9)
     p.append(batch(), now_ms=NOW)
@@ -328,9 +328,10 @@ def test_a_snapshot_is_kafkas(home: Home) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("torn", ["cut", "flipped", "empty", "missing"])
 def test_a_torn_snapshot_is_passed_over(tmp_path: Path, torn: str, clean: bool) -> None:
-    """For an older one, or for the batches themselves: no producer is forgotten.
+    """A torn snapshot is replaced by an older one or the batches, and no producer is forgotten.
 
-    Only a clean stop that left no snapshot at all is one without producers."""
+    Only a log without any snapshot after a clean stop has no producers.
+    """
     home = Home(tmp_path, {"segment.bytes": 400})
     p = home.open()
     for i in range(12):
@@ -378,7 +379,7 @@ def test_few_snapshots_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_producer_whose_batches_retention_removed_is_known_after_a_crash(tmp_path: Path) -> None:
-    """Its last batch went with the head of the log; all that tells of it then is the newest snapshot."""
+    """A producer whose last batch retention removed is known after a crash through the newest snapshot alone."""
     home = Home(tmp_path, {"segment.bytes": 1000, "retention.bytes": 8000, "file.delete.delay.ms": 0})
     home.open(flush_idle_ms=1)
     assert send(home.partition, 0, pid=1) == 0

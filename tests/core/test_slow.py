@@ -1,4 +1,4 @@
-"""A log that made a reactor wait for its disk is left to threads for a while: the reactor serves the others."""
+"""A log that made a reactor wait for its disk is left to threads for a while, and the reactor serves other logs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SLOW_MS = 600
 """Long enough to be slow; QUICK_MS is not."""
 QUICK_MS = 100
 STANDS_MS = 20
-"""From then on others do not wait behind an append (core/storage/slow_disk.pxd)."""
+"""Time after which other appends no longer wait behind one (core/storage/log/slow_disk.pxd)."""
 
 
 def served_here(stage: Stage, client: Client, api: int, partition: int = 0) -> bool:
-    """Does the reactor execute this request itself? A connection whose request went to Python executes nothing else."""
+    """True if the reactor executes this request; if it goes to Python, the connection executes no further one."""
     if api == PRODUCE:
         client.produce(batch(b"y"), partition=partition)
     else:
@@ -34,8 +34,10 @@ def served_here(stage: Stage, client: Client, api: int, partition: int = 0) -> b
 @pytest.mark.parametrize("point", ["append.before", "segment.reserve", "segment.write", "append.after"])
 @pytest.mark.parametrize("slow", [True, False])
 def test_after_a_slow_append_the_next_ones_are_left_to_threads(stage: Stage, point: str, slow: bool) -> None:
-    """One append waited for the disk. Those after it do not hold up the reactor: not of the same connection, not of
-    others. Other partitions, and fetches of this one, are served as ever."""
+    """After a slow append, later appends to its partition on any connection are left to threads.
+
+    Other partitions, and Fetches of this one, are still served by the reactor.
+    """
     first, other, third = Client(stage), Client(stage), Client(stage)
     stage.broker.arm(point, "sleep", SLOW_MS if slow else QUICK_MS)
     first.produce(batch(b"x"))
@@ -49,7 +51,7 @@ def test_after_a_slow_append_the_next_ones_are_left_to_threads(stage: Stage, poi
 
 @pytest.mark.parametrize("point", ["segment.read", "segment.send"])
 def test_after_a_slow_read_the_next_ones_are_left_to_threads(stage: Stage, point: str) -> None:
-    """A fetch waited for the disk where its reader had not known of it; appends go on as ever."""
+    """After a Fetch that waited for the disk, Fetches of its partition are left to threads; appends are not."""
     for _ in range(REMEMBERED + 1):
         stage.log.append(batch(bytes(1000)), now_ms=1)
     first, other = Client(stage), Client(stage)
@@ -62,13 +64,13 @@ def test_after_a_slow_read_the_next_ones_are_left_to_threads(stage: Stage, point
 
 
 def test_an_append_behind_one_that_stands_still_is_left_to_a_thread(tmp_path: Path) -> None:
-    """One reactor stands in a write. The other one does not wait for it behind the same log's append mutex."""
+    """A reactor whose append meets another reactor's hanging write leaves the append to a thread and does not wait."""
     stage = Running(tmp_path, reactors=2)
     stuck, free = Client(stage), Client(stage)  # reactors take connections in turn
     stage.broker.arm("segment.write", "sleep", STUCK_MS, times=1000)
     stage.plane.start()
     stuck.produce(batch(b"x"))
-    until("one reactor stands still", lambda: stage.broker.sleeping > 0)
+    until("one reactor hangs", lambda: stage.broker.sleeping > 0)
     time.sleep(5 * STANDS_MS / 1000)
     letters: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Who stands still keeps nobody else waiting: disks, reactors, readers that never read, frames that never end."""
+"""A disk, reactor or client that stalls delays no other: slow files, unread answers, frames that never end."""
 
 from __future__ import annotations
 
@@ -7,31 +7,30 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.core.page_cache import unwritten_bytes
-from tests.core.stage import FETCH, PRODUCE, STUCK_MS, Client, Stage, batch
+from tests.core.stage import FETCH, PRODUCE, STUCK_MS, Client, Stage, batch, step_until
 from tests.harness import ROOT, until
 
 MANY = 2000
 HUGE = 100 << 20
-KERNEL_WRITES_S = 30  # after a page was changed, if nobody asks before: vm.dirty_expire_centisecs
+KERNEL_WRITES_S = 30  # until the kernel writes a changed page by itself: vm.dirty_expire_centisecs
 
 
 class Running(Stage):
-    """A stage whose reactors run on threads of their own."""
+    """A stage whose reactors run in threads."""
 
     def step(self, turns: int = 3) -> None:
-        """The reactors step by themselves."""
+        """Do nothing, as the reactors run by themselves."""
 
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """Two ends of many connections may be open in this process."""
+    """Raise the limit of descriptors for both ends of many connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 2 * MANY + 200:
         pytest.skip(f"only {hard} file descriptors are allowed here")
@@ -51,7 +50,7 @@ def produced(client: Client) -> int:
 
 
 def test_a_stuck_flush_delays_no_produce_and_no_fetch(tmp_path: Path) -> None:
-    """The disk takes its time for one flush of a partition; clients of that very partition are answered meanwhile."""
+    """A flush that hangs delays no Produce and no Fetch of its partition."""
     stage = Stage(tmp_path)
     stage.log.append(batch(b"x"), now_ms=1)
     stage.broker.arm("segment.sync", "sleep", STUCK_MS)
@@ -64,7 +63,7 @@ def test_a_stuck_flush_delays_no_produce_and_no_fetch(tmp_path: Path) -> None:
         stage.step()
         assert produced(client) == number + 1
         assert client.receive(FETCH, 12)[1].responses[0].partitions[0].high_watermark == number + 2
-    assert flush.is_alive(), "the flush was over before anything was shown"
+    assert flush.is_alive(), "the flush ended before the clients were answered"
     stage.broker.disarm()
     flush.join()
     stage.close()
@@ -72,7 +71,7 @@ def test_a_stuck_flush_delays_no_produce_and_no_fetch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("point", "delay_ms"), [("segment.unlink", 0), ("segment.rename", 60_000)])
 def test_old_segments_that_leave_delay_no_produce(tmp_path: Path, point: str, delay_ms: int) -> None:
-    """The disk takes its time to let go of a large file; clients of that very partition are answered meanwhile."""
+    """Removing a large old segment on a slow disk delays no client of its partition."""
     stage = Stage(tmp_path)
     stage.log.configure({"segment.bytes": 1 << 10, "retention.bytes": 1, "file.delete.delay.ms": delay_ms})
     for _ in range(3):
@@ -81,8 +80,7 @@ def test_old_segments_that_leave_delay_no_produce(tmp_path: Path, point: str, de
     stage.broker.arm(point, "sleep", STUCK_MS)
     retention = threading.Thread(target=stage.log.enforce_retention, args=(1,))
     retention.start()
-    while stage.log.log_start_offset == 0:
-        time.sleep(0.001)
+    until("the log begins later", lambda: stage.log.log_start_offset > 0, every_s=0.001)
     for number in range(10):
         client.produce(batch(b"y"), number=number)
         stage.step()
@@ -90,7 +88,7 @@ def test_old_segments_that_leave_delay_no_produce(tmp_path: Path, point: str, de
     start = stage.log.log_start_offset
     assert stage.log.offset_for_timestamp(0, bound=start + 9) is not None and stage.log.max_timestamp() is not None
     assert stage.log.read(start, 1 << 10).slice is not None
-    assert stage.log.segments()[0][0] == 0 and retention.is_alive(), "the file was gone before anything was shown"
+    assert stage.log.segments()[0][0] == 0 and retention.is_alive(), "the file was gone before the answers"
     stage.broker.disarm()
     retention.join()
     assert stage.log.segments()[0][0] > 0
@@ -99,44 +97,43 @@ def test_old_segments_that_leave_delay_no_produce(tmp_path: Path, point: str, de
 
 @pytest.mark.parametrize("kept", ["written on", "deleted"])
 def test_what_is_appended_goes_to_the_disk_a_moment_later(tmp_path_factory: pytest.TempPathFactory, kept: str) -> None:
-    """A flush, when one comes, finds less to do: long before the kernel's own half minute most of it is written."""
+    """Most appended data is written out soon, long before the kernel's 30 s, so a later flush finds little to do."""
     home = tmp_path_factory.mktemp("disk")  # the other tests' logs lie in memory
     stage = Stage(home)
     path = next((home / "t-0").glob("*.log"))
     for _ in range(48):
         stage.log.append(batch(bytes(1_000_000)), now_ms=1)
     if unwritten_bytes(path) < 32 << 20:
-        pytest.skip("what is written here is on the disk at once, or never")
+        pytest.skip("this file system writes to disk at once, or never")
     if kept == "deleted":
         stage.broker.delete(stage.log)
     else:
-        # As much as is under way already may wait for the next step, so what waits is less than a half.
-        until("most of it is written", lambda: unwritten_bytes(path) <= 24 << 20, KERNEL_WRITES_S - 5)
+        # As much as is being written may wait for the next step, so less than half waits.
+        until("most of the data is written", lambda: unwritten_bytes(path) <= 24 << 20, KERNEL_WRITES_S - 5)
     stage.close()
 
 
 def test_a_stuck_write_stalls_its_own_reactor_alone(tmp_path: Path) -> None:
-    """One reactor stands in an append; connections of the other write elsewhere, and read even what is stuck."""
+    """A hanging append stalls its own reactor; the other one writes elsewhere and reads even the stalled partition."""
     stage = Running(tmp_path, reactors=2)
     stuck, free = Client(stage), Client(stage)  # reactors take connections in turn
     stage.broker.arm("append.after", "sleep", STUCK_MS)
     stage.plane.start()
     stuck.produce(batch(b"x"))
-    while stage.log.log_end_offset == 0:
-        time.sleep(0.001)
+    until("the record is appended", lambda: stage.log.log_end_offset > 0, every_s=0.001)
     free.fetch(0)
     assert free.receive(FETCH, 12)[1].responses[0].partitions[0].high_watermark == 1
     for number in range(100):
         free.produce(batch(b"y"), partition=1)
         assert produced(free) == number
-    assert stuck.quiet(), "the append was over before anything was shown"
+    assert stuck.quiet(), "the append ended before the clients were answered"
     stage.broker.disarm()
     assert produced(stuck) == 0
     stage.close()
 
 
 def test_two_thousand_connections_at_once(tmp_path: Path, many_files: None) -> None:
-    """All of them ask in the same turn, and again: every one is answered, each append has its own offset."""
+    """Two thousand connections that send in the same turn, twice, are all answered, each append with its own offset."""
     stage = Running(tmp_path)
     clients = [Client(stage) for _ in range(MANY)]
     for round_ in range(2):
@@ -151,7 +148,7 @@ def test_two_thousand_connections_at_once(tmp_path: Path, many_files: None) -> N
 
 
 def test_a_huge_frame_that_comes_byte_by_byte(tmp_path: Path) -> None:
-    """100 MB are announced and come one by one: memory follows what came, and the next connection is served."""
+    """A frame that announces 100 MB and arrives byte by byte takes memory for what arrived, and others are served."""
     stage = Stage(tmp_path, frame_bytes_max=HUGE)
     slow = [Client(stage) for _ in range(20)]
     fast = Client(stage)
@@ -171,17 +168,14 @@ def test_a_huge_frame_that_comes_byte_by_byte(tmp_path: Path) -> None:
 
 
 def test_who_never_reads_is_closed_in_the_end(tmp_path: Path) -> None:
-    """Its answers fill the socket, nothing moves for the idle time, and its connection goes with all that it held."""
+    """A client that never reads its answers is closed after the idle time, and its memory is freed."""
     stage = Stage(tmp_path, idle_ms=1500)
     for _ in range(20):
         stage.log.append(batch(bytes(100_000)), now_ms=1)
     reader = Client(stage)
     for number in range(20):
         reader.fetch(0, number=number)
-    deadline = time.monotonic() + 60
-    while stage.plane.stats()[0]["connections"]:
-        stage.plane.step(0, 100)
-        assert time.monotonic() < deadline, "it is kept for ever"
+    step_until(stage, lambda: not stage.plane.stats()[0]["connections"], 100)
     ((kind, key, _, _),) = stage.plane.take()
     assert (kind, key) == ("closed", reader.id)
     stage.close()
@@ -190,7 +184,7 @@ def test_who_never_reads_is_closed_in_the_end(tmp_path: Path) -> None:
 WITHOUT_DESCRIPTORS = """
 import contextlib, os, resource, sys
 from pybroker import core
-broker, taken, left = core.Broker(), [os.dup(0)], int(sys.argv[1])
+broker, taken, left = core.LogManager(), [os.dup(0)], int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1 + left, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 with contextlib.suppress(OSError):
     while True:
@@ -210,8 +204,10 @@ for descriptor in taken:
 
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_a_plane_without_descriptors_is_none(left: int) -> None:
-    """It takes three: with fewer it says so, and does not turn without hearing anybody. In a process of its own, where
-    nobody else closes a descriptor meanwhile."""
+    """A plane that lacks one of its three descriptors raises an error instead of running without events.
+
+    The test runs in its own process, where no other thread closes a descriptor.
+    """
     command = [sys.executable, "-c", WITHOUT_DESCRIPTORS, str(left)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

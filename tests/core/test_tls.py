@@ -1,4 +1,4 @@
-"""TLS in the plane: a client of Python's ssl module against turns that are stepped by hand."""
+"""TLS in the plane, with clients that use Python's ssl module and plane turns that are stepped by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def authority() -> Authority:
 
 @pytest.fixture(scope="session")
 def server(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """What the plane's end has."""
+    """The server's TLS context."""
     return context_of(authority, tmp_path_factory.mktemp("tls"), server=True)
 
 
@@ -50,7 +50,7 @@ def client_context(authority: Authority, version: ssl.TLSVersion = ssl.TLSVersio
 
 
 class Ends:
-    """A client's SSLObject and the socket below it, without threads: bytes go by hand."""
+    """A client's SSLObject and its socket, without threads: the test moves the bytes."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, host: str = "localhost") -> None:
         self.sock = sock
@@ -59,7 +59,7 @@ class Ends:
         self.tls = context.wrap_bio(self.came, self.goes, server_hostname=host)
 
     def move(self) -> None:
-        """Send what is to go, and take what came."""
+        """Send outgoing bytes and take incoming ones."""
         self.unsent += self.goes.read()
         with contextlib.suppress(BlockingIOError):
             while self.unsent:
@@ -70,7 +70,7 @@ class Ends:
             self.came.write_eof()
 
     def work(self, what: Callable[[], Any], other: Callable[[], object]) -> Any:
-        """Do it, with the other end stepped while it waits."""
+        """Call `what`, stepping the other end while it waits."""
         for _ in range(100_000):
             try:
                 return what()
@@ -79,7 +79,7 @@ class Ends:
             finally:
                 self.move()
             other()
-        raise AssertionError("it waits for ever")
+        raise AssertionError("the call never ended")
 
 
 class TlsClient(Client):
@@ -130,7 +130,7 @@ Sockets = Callable[[], tuple[socket.socket, socket.socket]]
 
 @pytest.fixture
 def sockets() -> Iterator[Sockets]:
-    """Makes pairs that do not block, and closes them."""
+    """A function that makes non-blocking socket pairs, which are closed in the end."""
     made: list[socket.socket] = []
 
     def make() -> tuple[socket.socket, socket.socket]:
@@ -150,7 +150,7 @@ Pair = Callable[[ssl.SSLContext, ssl.SSLContext, str], tuple[core.TlsSocket, cor
 
 @pytest.fixture
 def pair(sockets: Sockets) -> Pair:
-    """Both ends by core."""
+    """A function that makes both ends of a TLS connection with core."""
 
     def make(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> tuple[core.TlsSocket, core.TlsSocket]:
         near, far = sockets()
@@ -168,7 +168,7 @@ def tls_client(stage: Stage, server: ssl.SSLContext, authority: Authority) -> It
 
 
 def test_the_library_is_found() -> None:
-    """On this machine's Python; where it is not, brokers say so and use Python's ssl module."""
+    """OpenSSL is found in this machine's Python; without it brokers log that and use Python's ssl module."""
     assert core.tls_available()
 
 
@@ -176,7 +176,7 @@ def test_the_library_is_found() -> None:
 def test_records_go_in_and_come_out(
     stage: Stage, server: ssl.SSLContext, authority: Authority, version: ssl.TLSVersion
 ) -> None:
-    """Produce and Fetch are executed by the plane, from one byte to batches over many TLS records."""
+    """The plane executes Produce and Fetch over TLS, from one byte to batches of many TLS records."""
     client = TlsClient(stage, server, client_context(authority, version))
     values = [b"", b"x", os.urandom(100), os.urandom(16384), os.urandom(300_000)]
     for number, value in enumerate(values):
@@ -196,7 +196,7 @@ def test_records_go_in_and_come_out(
 
 
 def test_many_requests_in_one_record_and_one_in_many(stage: Stage, tls_client: TlsClient) -> None:
-    """Where records begin says nothing about where frames do: by pieces of every size, all is answered in order."""
+    """Frames are answered in order wherever TLS records cut them, in pieces of every size."""
     captured: list[bytes] = []
     real, tls_client.send = tls_client.send, captured.append  # type: ignore[method-assign]
     for number in range(40):
@@ -214,7 +214,7 @@ def test_many_requests_in_one_record_and_one_in_many(stage: Stage, tls_client: T
 
 
 def test_a_client_that_does_not_read_holds_nobody_up(stage: Stage, tls_client: TlsClient) -> None:
-    """What its socket does not take stays, encrypted, and comes whole once it reads."""
+    """A TLS client that does not read delays no other, and gets its encrypted answers whole when it reads."""
     for _ in range(8):
         stage.log.append(batch(os.urandom(200_000)), now_ms=1)
     for number in range(8):
@@ -233,7 +233,7 @@ def test_a_client_that_does_not_read_holds_nobody_up(stage: Stage, tls_client: T
 def test_what_is_decrypted_already_is_executed(
     stage: Stage, server: ssl.SSLContext, authority: Authority, sockets: Sockets
 ) -> None:
-    """A login took the first frame out of a record: the second one is there, and of it the socket says nothing."""
+    """A frame that was decrypted together with a login's is executed, though the socket reports no more input."""
     near, far = sockets()
     client = object.__new__(TlsClient)
     client.stage, client.sock, client.ends = stage, near, Ends(near, client_context(authority))
@@ -256,7 +256,7 @@ def test_what_is_decrypted_already_is_executed(
 
 @pytest.mark.parametrize("how", ["cut", "unreadable"])
 def test_what_is_gone_is_not_sent(stage: Stage, tls_client: TlsClient, tmp_path: Path, how: str) -> None:
-    """A file that is cut, or cannot be read, while it is on its way: the connection ends in front of what is gone."""
+    """A file that is cut or unreadable while it is sent ends the connection before the lost bytes."""
     stage.log.append(batch(os.urandom(900_000)), now_ms=1)
     (path,) = tmp_path.glob("t-0/*.log")
     content = path.read_bytes()
@@ -276,7 +276,7 @@ def test_what_is_gone_is_not_sent(stage: Stage, tls_client: TlsClient, tmp_path:
 
 @pytest.mark.parametrize("version", [4, 11, 12])
 def test_one_who_has_read_a_file_and_leaves_is_forgotten(stage: Stage, tls_client: TlsClient, version: int) -> None:
-    """Nothing stays behind the last range of a file that would have to be sent first."""
+    """A client that received a file range and disconnects is freed, with no part of the range left to send."""
     stage.log.append(batch(os.urandom(400_000)), now_ms=1)
     tls_client.fetch(0, version=version)
     tls_client.receive(FETCH, version)
@@ -295,7 +295,7 @@ def test_one_who_has_read_a_file_does_not_hold_up_the_end(stage: Stage, tls_clie
 
 
 def test_tiny_records_have_a_share_of_a_turn(stage: Stage, tls_client: TlsClient) -> None:
-    """Whoever sends a byte in each of thousands has some of them read in a turn, and others are served; then all is."""
+    """A client that sends thousands of one-byte TLS records gets a share of each turn, and others are served."""
     records = batch(b"x" * 6000)
     sent: list[bytes] = []
     real, tls_client.send = tls_client.send, sent.append  # type: ignore[method-assign]
@@ -323,7 +323,7 @@ def test_bytes_that_are_no_record_end_the_connection(stage: Stage, tls_client: T
 
 
 def test_the_end_is_told(stage: Stage, tls_client: TlsClient) -> None:
-    """A client that asked for news and says that it ends gets what it is owed, and the end by TLS, not by a reset."""
+    """A finished connection gets its answers and then TLS's own close instead of a reset."""
     tls_client.produce(batch(b"x"))
     tls_client.receive(PRODUCE, 9)
     stage.plane.finish()
@@ -337,7 +337,7 @@ def test_a_session_is_resumed(
     context = client_context(authority)
     first = TlsClient(stage, server, context)
     first.produce(batch(b"x"))
-    first.receive(PRODUCE, 9)  # the tickets have come with that
+    first.receive(PRODUCE, 9)  # the session tickets came with that answer
     near, far = sockets()
     ends = Ends(near, context)
     ends.tls = context.wrap_bio(ends.came, ends.goes, server_hostname="localhost", session=first.ends.tls.session)
@@ -350,7 +350,7 @@ def test_a_session_is_resumed(
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
 def test_both_ends_by_core(pair: Pair, server: ssl.SSLContext, authority: Authority, host: str) -> None:
-    """A client checks the name, or the address, in the server's certificate."""
+    """A client checks the name or address in the server's certificate, with core at both ends."""
     ours, theirs = pair(server, client_context(authority), host)
     while any([ours.handshake(), theirs.handshake()]):
         pass
@@ -397,15 +397,15 @@ def test_one_who_hangs_up_in_the_handshake(server: ssl.SSLContext, sockets: Sock
 
 def test_what_is_no_context(sockets: Sockets) -> None:
     near, _far = sockets()
-    with pytest.raises(TypeError, match=r"a context is an ssl\.SSLContext, not str"):
+    with pytest.raises(TypeError, match=r"context must be an ssl\.SSLContext, not str"):
         core.TlsSocket(near.fileno(), "context", server=True)  # type: ignore[arg-type]
 
 
 def test_a_socket_that_blocks(sockets: Sockets, server: ssl.SSLContext) -> None:
-    """It would wait for an answer to what it has not sent."""
+    """A blocking socket is refused, as it would wait for an answer to bytes that are not sent."""
     near, _far = sockets()
     near.setblocking(True)
-    with pytest.raises(ValueError, match="the socket blocks"):
+    with pytest.raises(ValueError, match="the socket must be non-blocking"):
         core.TlsSocket(near.fileno(), server, server=True)
 
 
@@ -418,7 +418,7 @@ def test_a_socket_is_given_once(
     ends.work(ends.tls.do_handshake, lambda: handshake(tls))
     stage.plane.adopt(far.detach(), tls=tls)
     for use in (tls.handshake, lambda: tls.recv(1), lambda: tls.send(b"x"), tls.end, lambda: tls.version):
-        with pytest.raises(ValueError, match="the socket was given away"):
+        with pytest.raises(ValueError, match="the socket was handed to a data plane"):
             use()
-    with pytest.raises(ValueError, match="the socket was given away"):
+    with pytest.raises(ValueError, match="the socket was handed to a data plane"):
         stage.plane.adopt(near.fileno(), tls=tls)

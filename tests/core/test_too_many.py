@@ -1,4 +1,4 @@
-"""Connections that are too many: which of them the plane closes when it is asked to."""
+"""The connections that the plane closes when there are too many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.core.stage import Client, Stage
 
 
 def ended(client: Client) -> bool:
-    """Its connection was closed, with nothing said."""
+    """True if the connection was closed without further bytes."""
     client.sock.setblocking(False)
     try:
         return client.sock.recv(1, socket.MSG_PEEK) == b""
@@ -18,8 +18,10 @@ def ended(client: Client) -> bool:
 
 
 def test_those_that_are_silent_for_longest_are_closed(stage: Stage) -> None:
-    """As many as are asked for, in the order of their silence, with a request under way or not; none of the spared
-    listener, and what is asked beyond is forgotten."""
+    """The longest silent connections are closed, as many as asked, with or without a pending request.
+
+    Connections of the spared listener stay, and a number beyond those left is ignored.
+    """
     clients = [Client(stage, listener=number % 2) for number in range(6)]
     for number in (4, 2, 0, 5, 3, 1):
         clients[number].fetch(0, max_wait_ms=60_000)
@@ -44,7 +46,7 @@ def test_each_is_closed_by_the_reactor_that_has_most(tmp_path: Path) -> None:
         clients = [Client(stage) for _ in range(6)]
         for turn in (0, 1):
             stage.plane.step(turn)
-        for client in clients[:4:2]:  # two of the first reactor's go
+        for client in clients[:4:2]:  # two of the first reactor close
             client.sock.close()
         stage.plane.step(0)
         assert [each["connections"] for each in stage.plane.stats()] == [1, 3]

@@ -1,7 +1,6 @@
-"""Truncation: the log ends at a batch boundary, and nothing of the tail that went is ever met again."""
+"""A truncated log ends at a batch boundary, and nothing of the removed tail is found again."""
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,11 @@ from tests.core.logs import (
     read_all,
 )
 from tests.core.stage import STUCK_MS
+from tests.harness import until
 
 
 def test_a_cut_inside_a_batch_takes_the_whole_batch(tmp_path: Path) -> None:
-    """The log ends where that batch began: a gap would be taken for damage by the next start."""
+    """A truncation within a batch removes the whole batch, as the next start would take the gap for damage."""
     home = Home(tmp_path)
     partition = home.open()
     for _ in range(3):
@@ -36,7 +36,7 @@ def test_a_cut_inside_a_batch_takes_the_whole_batch(tmp_path: Path) -> None:
 
 
 def test_a_cut_of_the_batch_that_holds_the_log_start_leaves_an_empty_log_there(tmp_path: Path) -> None:
-    """The log start never goes back, and what is appended next survives a crash."""
+    """A truncation of the batch with the log start leaves an empty log there; later appends survive a crash."""
     home = Home(tmp_path, {"segment.bytes": 300})
     partition = home.open()
     for _ in range(5):
@@ -66,7 +66,7 @@ def test_below_the_log_start_nothing_is_cut(tmp_path: Path) -> None:
 
 
 def test_slices_of_before_are_void(tmp_path: Path) -> None:
-    """Their bytes may be others by now; the file of a read made after the cut is another matter."""
+    """A slice from before a truncation is refused, as its bytes may have changed; a later read works."""
     home = Home(tmp_path)
     partition = home.open()
     for _ in range(3):
@@ -87,7 +87,7 @@ def test_slices_of_before_are_void(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_the_indexes_forget_what_was_cut(tmp_path: Path, clean: bool) -> None:
-    """The tail had the largest timestamp; its entries must not be found, nor after a stop with nothing in between."""
+    """Index entries of a truncated tail with the largest timestamp are not found, even after a stop."""
     home = Home(tmp_path, {"index.interval.bytes": 0})
     partition = home.open()
     for i in range(10):
@@ -111,7 +111,7 @@ def test_the_indexes_forget_what_was_cut(tmp_path: Path, clean: bool) -> None:
 
 
 def test_a_snapshot_of_the_future_is_forgotten(tmp_path: Path) -> None:
-    """A roll leaves a snapshot to write; what it tells is cut away before the flusher comes to it."""
+    """A snapshot that a roll left to write is dropped when its batches are truncated first."""
     home, other = Home(tmp_path), Home(tmp_path, topic="other")
     partition = home.open()
     broker = home.broker
@@ -137,7 +137,7 @@ def test_a_snapshot_of_the_future_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_deleted_partition_touches_its_successor_no_more(tmp_path: Path) -> None:
-    """Topics are re-created under the same name: a handle of before must not reach the new files by their names."""
+    """A deleted partition's handle does not reach the files of a topic recreated under its name."""
     home = Home(tmp_path, {"segment.bytes": 200, "retention.bytes": 0})
     old = home.open()
     broker = home.broker
@@ -168,7 +168,7 @@ def test_a_deleted_partition_touches_its_successor_no_more(tmp_path: Path) -> No
 
 
 def test_a_name_is_taken_until_its_directory_is_gone(tmp_path: Path) -> None:
-    """Opened while the old directory still has its name, the new partition would lose it a moment later."""
+    """A partition name cannot be opened until the deleted directory is renamed, or the new one would be removed."""
     home = Home(tmp_path)
     old = home.open()
     broker = home.broker
@@ -176,8 +176,7 @@ def test_a_name_is_taken_until_its_directory_is_gone(tmp_path: Path) -> None:
     broker.arm("partition.rename", "sleep", STUCK_MS)
     deleting = threading.Thread(target=broker.delete, args=(old,))
     deleting.start()
-    while broker.get("t", 0) is not None:
-        time.sleep(0.001)
+    until("the partition is deleted", lambda: broker.get("t", 0) is None, every_s=0.001)
     assert broker.partitions() == []
     assert code_of(home.open_in, broker) == KAFKA_STORAGE_ERROR
     broker.disarm()

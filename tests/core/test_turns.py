@@ -1,4 +1,4 @@
-"""What a turn sends: whoever asks for little does not wait for those who ask for much."""
+"""A client with small answers does not wait for clients with large ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ PIECE_BYTES = 128 << 10
 
 
 def test_a_turn_sends_what_is_small_first_and_of_what_is_large_one_piece(stage: Stage) -> None:
-    """Two read much and a third little, whose request is the last: it has its answer in the turn that brings the first
-    piece to one of the others. Each of those has its piece in turn."""
+    """A small answer is sent in the turn that sends another client the first piece of a large one.
+
+    Clients with large answers get their pieces in turn.
+    """
     for _ in range(4):
         stage.log.append(batch(bytes(250_000)), now_ms=1)
     large = [Client(stage), Client(stage)]
@@ -44,7 +46,7 @@ def test_a_turn_sends_what_is_small_first_and_of_what_is_large_one_piece(stage: 
 
 
 def test_a_turn_does_not_look_at_those_whose_turn_it_is_not(stage: Stage, descriptors: int) -> None:
-    """What it costs to send a piece of a log does not grow with the number of connections that are to get one."""
+    """The cost of sending a piece of a log does not grow with the number of waiting connections."""
     for _ in range(4):
         stage.log.append(batch(bytes(250_000)), now_ms=1)
 
@@ -80,7 +82,7 @@ def test_answers_count_before_it_is_their_turn(stage: Stage) -> None:
 
 
 def test_who_waits_for_its_turn_is_not_closed_for_it(tmp_path: Path) -> None:
-    """Memory is short, and turns are slow: who had no piece for a second is not who took none."""
+    """A client that waits its turn for a second is not closed as one that reads nothing, though memory is short."""
     stage = Stage(tmp_path, pool_bytes=64 << 10)
     for _ in range(4):
         stage.log.append(batch(bytes(250_000)), now_ms=1)
@@ -100,5 +102,5 @@ def test_who_waits_for_its_turn_is_not_closed_for_it(tmp_path: Path) -> None:
 
 
 def came(client: Client) -> int:
-    """Bytes that wait for the client to read them."""
+    """The bytes that the client has not read yet."""
     return struct.unpack("i", fcntl.ioctl(client.sock, termios.FIONREAD, bytes(4)))[0]

@@ -1,4 +1,4 @@
-"""What core takes for readable can be read: by the slow truth and by kafka-python, in every form of every codec."""
+"""Batches that core accepts can be read by the reference model and kafka-python, in every form of every codec."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.xdist_group("probe")
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 LIMITS = {GZIP: 96 << 10, SNAPPY: 256 << 10, LZ4: 256 << 10, ZSTD: 192 << 10}
-"""What a batch may become on the thread of its connection."""
+"""The largest size to which the connection's thread decompresses a batch."""
 
 blobs = (
     st.none()
@@ -83,18 +83,18 @@ PACK: dict[int, Callable[[random.Random, bytes], bytes]] = {
 
 
 def sealed(count: int, payload: bytes, codec: int = 0) -> bytes:
-    """A batch that a client may send, as far as its header tells."""
+    """Build a batch with a header that a client may send."""
     return slow_batch.seal(Batch(attributes=codec, count=count, last_offset_delta=count - 1), payload)
 
 
 def taken(batch: bytes) -> bool:
-    """Whether a reactor would append it."""
+    """True if a reactor would append it."""
     status, made = probes.load().look_inside(batch)
     return status == 0 and (made >= 0 or not batch[22] & 7)
 
 
 def readable(batch: bytes) -> bool:
-    """The slow truth: the libraries decompress it, and each record is where it should be."""
+    """True if the codec's library decompresses it and the model finds each record in place."""
     header = check_batch(batch)
     try:
         plain = bytes(open_batch(batch, header))
@@ -105,7 +105,7 @@ def readable(batch: bytes) -> bool:
 
 
 def odd_attributes(batch: bytes) -> bool:
-    """Whether a record has attributes of 128 or more: Kafka ignores that byte, kafka-python takes it for a varint."""
+    """True if a record's attributes are 128 or more: Kafka ignores the byte, kafka-python reads it as a varint."""
     header = check_batch(batch)
     plain, at = bytes(open_batch(batch, header)), 0
     for _ in range(header.count):
@@ -117,14 +117,14 @@ def odd_attributes(batch: bytes) -> bool:
 
 
 def assert_sound(batch: bytes) -> None:
-    """What is taken can be read, here and by kafka-python."""
+    """Check that an accepted batch can be read, here and by kafka-python."""
     if taken(batch):
         assert readable(batch)
         if odd_attributes(batch):
             return
         try:
             assert len(list(DefaultRecordBatch(batch))) == check_batch(batch).count
-        except CorruptRecordError as problem:  # a header's name that is no UTF-8, which Kafka takes
+        except CorruptRecordError as problem:  # a header name that is not UTF-8, which Kafka accepts
             assert "UnicodeDecodeError" in str(problem)
 
 
@@ -137,7 +137,7 @@ def test_what_clients_send_is_taken_in_every_form(records: list, rng: random.Ran
 
 @given(sections, chances)
 def test_changed_records_are_taken_only_if_they_can_be_read(records: list, rng: random.Random) -> None:
-    """Uncompressed: the two agree on each."""
+    """Changed uncompressed records are accepted exactly if the model can read them."""
     plain = bytearray(slow_batch.records(records, 0))
     for _ in range(rng.randrange(1, 4)):
         plain[rng.randrange(len(plain))] = rng.choice([0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)])
@@ -145,7 +145,7 @@ def test_changed_records_are_taken_only_if_they_can_be_read(records: list, rng: 
         del plain[rng.randrange(len(plain)) :]
     batch = sealed(len(records), bytes(plain))
     if probes.load().look_inside(batch)[0] == 87 and len(plain) < 7 * len(records):
-        return  # a count that its bytes cannot hold is refused before they are looked at
+        return  # a count that the bytes cannot hold is refused first
     assert taken(batch) == readable(batch)
     assert_sound(batch)
 
@@ -153,7 +153,7 @@ def test_changed_records_are_taken_only_if_they_can_be_read(records: list, rng: 
 @pytest.mark.parametrize("codec", PACK)
 @given(sections, chances)
 def test_changed_bytes_are_taken_only_if_they_can_be_read(codec: int, records: list, rng: random.Random) -> None:
-    """Compressed: of the records within, or of what the codec wrote."""
+    """Changed compressed records, inside the codec's data or in it, are accepted only if they can be read."""
     plain = bytearray(slow_batch.records(records, 0))
     if rng.random() < 0.3:
         plain[rng.randrange(len(plain))] ^= 1 << rng.randrange(8)
@@ -181,7 +181,7 @@ def test_changed_bytes_are_taken_only_if_they_can_be_read(codec: int, records: l
     ids=["reserved bits", "reserved bits in one segment", "bytes behind no sequences", "a window of gigabytes"],
 )
 def test_a_zstd_frame_that_a_stricter_library_refuses(frame: str, library_says: str) -> None:
-    """libzstd before 1.5.5, or asked for the whole frame at once, reads these; a client's library does not."""
+    """A zstd frame that libzstd reads before 1.5.5, or in one call, is refused if a client's library refuses it."""
     with pytest.raises(zstandard.ZstdError, match=library_says):
         zstandard.ZstdDecompressor().decompressobj().decompress(bytes.fromhex(frame))
     assert not taken(sealed(1, bytes.fromhex(frame), ZSTD))
@@ -189,7 +189,7 @@ def test_a_zstd_frame_that_a_stricter_library_refuses(frame: str, library_says: 
 
 @pytest.mark.parametrize("codec", PACK)
 def test_the_largest_that_is_undone_in_place_and_one_byte_more(codec: int) -> None:
-    """At the limit a batch is taken, beyond it a thread looks: however small it is on the wire, no more is written."""
+    """A batch that decompresses to the limit is accepted; one byte more goes to a thread, however compressed."""
     room = LIMITS[codec] - len(slow_batch.records([(0, None, bytes(LIMITS[codec] - 20), [])], 0))
     for more, expected in ((0, True), (1, False)):
         plain = slow_batch.records([(0, None, bytes(LIMITS[codec] - 20 + room + more), [])], 0)
@@ -204,7 +204,7 @@ def test_every_poison_is_left_to_python_and_no_sound_one() -> None:
 
 @pytest.mark.parametrize("codec", PACK)
 def test_what_python_clients_compress_is_taken(codec: int) -> None:
-    """Ours and aiokafka's, whose LZ4 frames have every checksum; with a wrong one they are left to Python."""
+    """Data compressed by our client and by aiokafka is accepted; an LZ4 frame with a wrong checksum goes to Python."""
     payload = compress(codec, slow_batch.records([(0, None, b"text of a kind " * 9, [])] * 150, 0))
     assert taken(sealed(150, payload, codec))
     if codec == LZ4:
@@ -212,7 +212,7 @@ def test_what_python_clients_compress_is_taken(codec: int) -> None:
 
 
 FIXED_BLOCK = [(0, 1), (1, 2), (0, 7)]
-"""An empty block by fixed codes, as (value, bits): not the last, its kind, the code of its end."""
+"""An empty block with fixed codes, as (value, bits): not the last block, its type, the end-of-block code."""
 
 TABLE_SIZES = {18: 2, 0: 2, 1: 1}
 TABLE_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1)
@@ -221,11 +221,11 @@ DYNAMIC_BLOCK = [
     *[(TABLE_SIZES.get(symbol, 0), 3) for symbol in TABLE_ORDER],
     *[(0b11, 2), (138 - 11, 7), (0b11, 2), (117 - 11, 7), (0, 1), (0, 1), (0b01, 2), (1, 1)],
 ]
-"""An empty block that brings codes: none for 255 literals, of one bit for the next one and the end, no distance."""
+"""An empty block with its own codes: none for 255 literals, one bit for literal 255 and the end, no distances."""
 
 
 def with_empty_blocks(plain: bytes, block: list[tuple[int, int]], times: int) -> bytes:
-    """`plain` stored, and behind it so many of these blocks, and an empty one that is the last."""
+    """Build a gzip of `plain` stored, `times` empty blocks, and an empty last block."""
     value = bits = 0
     for field, width in block * 8:
         value |= field << bits
@@ -236,7 +236,7 @@ def with_empty_blocks(plain: bytes, block: list[tuple[int, int]], times: int) ->
 
 
 def test_empty_blocks_of_gzip_take_no_time() -> None:
-    """700,000 in one batch: a network thread would stand still for seconds if it built the same tables for each."""
+    """700,000 empty gzip blocks take no time, as their tables are built once."""
     plain = slow_batch.records([(0, None, b"v", [])], 0)
     batch = sealed(1, with_empty_blocks(plain, FIXED_BLOCK, 700_000), GZIP)
     began = time.thread_time()
@@ -245,7 +245,7 @@ def test_empty_blocks_of_gzip_take_no_time() -> None:
 
 
 def test_many_tables_for_little_are_left_to_a_thread() -> None:
-    """It takes microseconds to build those of a block, which may make nothing."""
+    """Many tables of blocks with little data are left to a thread, as each takes microseconds to build."""
     plain = slow_batch.records([(0, None, b"v", [])], 0)
     for times, expected in ((16, True), (80, False)):
         payload = with_empty_blocks(plain, DYNAMIC_BLOCK, times)
@@ -267,7 +267,7 @@ def test_many_blocks_of_zstd_for_little_are_left_to_a_thread() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_compressed_block_of_lz4_that_makes_no_bytes_is_not_taken(place: int) -> None:
-    """For Java's reader it is the end of the records, wherever it stands."""
+    """A compressed LZ4 block without bytes is refused anywhere, as Java's reader takes it for the end."""
     plain = slow_batch.records([(0, None, b"v" * 99, [])] * 2, 0)
     blocks = [lz4.block.compress(part, store_size=False) for part in (plain[:99], plain[99:])]
 
@@ -280,7 +280,7 @@ def test_a_compressed_block_of_lz4_that_makes_no_bytes_is_not_taken(place: int) 
 
 
 def test_a_member_of_gzip_does_not_reach_back_into_the_one_before() -> None:
-    """A match that begins in another member is damage, as it is to zlib."""
+    """A gzip member whose match reaches back into the previous member is refused, as zlib does."""
     raw = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=b"abcdefgh" * 4)
     stream = raw.compress(b"abcdefgh" * 4) + raw.flush()
     trailer = struct.pack("<II", zlib.crc32(b"abcdefgh" * 4), 32)

@@ -1,7 +1,7 @@
-"""A slow disk delays the call that needs it: an append waits for its own write alone, a question in memory for nothing.
+"""A slow disk delays only calls that need it: an append waits for its own write alone, a query in memory for none.
 
-Each test makes one kind of file call sleep until it is told otherwise, begins what comes to that call on a thread, and
-goes on once it sleeps there. What must not wait for it then has to be done before the disk is.
+Each test makes one kind of file call sleep until it disarms the failpoint, starts a thread that makes such a call, and
+continues once the thread sleeps there. Calls that must not wait have to end before the disk does.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SMALL = {"segment.bytes": 1000, "file.delete.delay.ms": 0}
 
 
 class Disk:
-    """One log, `log`, whose disk can be made to stand still."""
+    """A log whose disk can be made to hang."""
 
     def __init__(self, home: Path) -> None:
         self.home = str(home)
-        self.broker = core.Broker()
+        self.broker = core.LogManager()
         self.log = self.open()
         self._threads: list[threading.Thread] = []
 
@@ -38,7 +38,7 @@ class Disk:
         return log
 
     def fill(self) -> None:
-        """Three segments with a producer's batches, and the flusher has nothing left to do."""
+        """Write three segments with a producer's batches and flush them."""
         for number in range(3):
             records = batch(bytes(600), producer_id=7, producer_epoch=0, base_sequence=number)
             self.log.append(records, now_ms=1)
@@ -46,11 +46,11 @@ class Disk:
 
     def restart(self) -> None:
         self.broker.close()
-        self.broker = core.Broker()
+        self.broker = core.LogManager()
         self.log = self.open(clean=True)
 
     def stick(self, point: str, work: Callable[[], object], under: str = "") -> threading.Thread:
-        """Begin `work` on a thread, and go on once it sleeps at the failpoint."""
+        """Start `work` in a thread, and return when it sleeps at the failpoint."""
         self.broker.arm(point, "sleep", STUCK_MS, times=1000, under=under)
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
@@ -59,7 +59,7 @@ class Disk:
         return thread
 
     def at_once(self, what: str, work: Callable[[], object]) -> None:
-        """Do `work`, which is to be done while the disk stands still."""
+        """Call `work`; fail if it does not end while the disk hangs."""
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         thread.join(PATIENCE_S)
@@ -68,7 +68,7 @@ class Disk:
             self.broker.disarm()
             thread.join()
         assert not waits, f"{what} waits for the disk"
-        assert asleep, "the disk was done before anything was shown"
+        assert asleep, "the disk went on before the call ended"
 
     def close(self) -> None:
         self.broker.disarm()
@@ -86,7 +86,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def asks(disk: Disk) -> None:
-    """Everything that a request asks of a log and that is in memory."""
+    """Call each query of a log that is answered from memory."""
     log = disk.log
     disk.at_once("a leader epoch", lambda: log.end_offset_for_epoch(0))
     disk.at_once("the epoch of an offset", lambda: log.epoch_at(0))
@@ -96,13 +96,13 @@ def asks(disk: Disk) -> None:
 
 
 def retain(disk: Disk) -> Callable[[], object]:
-    """All records are too old."""
+    """Make all records older than retention.ms."""
     disk.log.configure({**SMALL, "retention.ms": 1})
     return lambda: disk.log.enforce_retention(HOUR_MS)
 
 
 def retain_cold(disk: Disk) -> Callable[[], object]:
-    """Nobody has looked at the segments since the start."""
+    """Retention after a start, when no segment was read yet."""
     disk.restart()
     return retain(disk)
 
@@ -114,7 +114,7 @@ def flush(disk: Disk) -> Callable[[], object]:
 
 
 def roll(disk: Disk) -> Callable[[], object]:
-    """A roll leaves a segment to the flusher."""
+    """An append that rolls, which leaves a segment to the flusher."""
     return lambda: disk.log.append(batch(bytes(600), producer_id=7, producer_epoch=0, base_sequence=3), now_ms=1)
 
 
@@ -147,7 +147,7 @@ WORK: list[tuple[str, Callable[[Disk], Callable[[], object]]]] = [
 def test_an_append_waits_for_its_own_write_alone(
     disk: Disk, point: str, work: Callable[[Disk], Callable[[], object]]
 ) -> None:
-    """Background work on the very partition stands still at a file call; appends and questions go on."""
+    """Appends and queries go on while background work on the same partition hangs in a file call."""
     disk.stick(point, work(disk))
     end = disk.log.log_end_offset
     disk.at_once("an append", lambda: disk.log.append(batch(b"x"), now_ms=HOUR_MS))
@@ -157,13 +157,13 @@ def test_an_append_waits_for_its_own_write_alone(
 
 
 def test_what_is_in_memory_does_not_wait_for_an_append(disk: Disk) -> None:
-    """An append stands in its write; questions that need no disk are answered."""
+    """Queries in memory are answered while an append hangs in its write."""
     disk.stick("segment.write", lambda: disk.log.append(batch(b"x"), now_ms=1))
     asks(disk)
 
 
 def test_an_append_to_a_topic_that_is_deleted_is_refused_at_once(disk: Disk) -> None:
-    """The directory's new name takes the disk its time."""
+    """An append to a topic whose deletion hangs in the directory's rename is refused at once."""
     disk.stick("partition.rename", lambda: disk.broker.delete(disk.log))
 
     def refused() -> None:
@@ -174,7 +174,7 @@ def test_an_append_to_a_topic_that_is_deleted_is_refused_at_once(disk: Disk) -> 
 
 
 def test_a_segment_that_retention_made_in_vain_is_removed(disk: Disk) -> None:
-    """Retention made the next segment's file and the broker ended; appends had gone on past its name, and rolled."""
+    """An empty segment file that retention left inside the active segment is removed at the next start."""
     disk.log.configure({**SMALL, "segment.bytes": 1 << 20})
     for _ in range(3):
         disk.log.append(batch(b"x"), now_ms=1)
@@ -184,13 +184,13 @@ def test_a_segment_that_retention_made_in_vain_is_removed(disk: Disk) -> None:
     disk.broker.close(clean=False)
     left = Path(disk.home, "t-0", f"{end - 2:020}.log")
     left.touch()
-    disk.broker = core.Broker()
+    disk.broker = core.LogManager()
     disk.log = disk.open()
     assert disk.log.log_end_offset == end and not left.exists()
 
 
 def test_who_watches_is_told_of_a_batch_that_came_with_a_piece_of_the_next(tmp_path: Path) -> None:
-    """A follower's answer ends within a batch: what came whole is news all the same."""
+    """A watcher is notified of a whole batch even if an incomplete one followed in the same answer."""
     stage = Stage(tmp_path)
     whole = batch(b"x")
     stage.log.become_follower(2, 0, 0)
@@ -201,7 +201,7 @@ def test_who_watches_is_told_of_a_batch_that_came_with_a_piece_of_the_next(tmp_p
 
 
 def test_python_does_not_stand_still_while_a_session_reads(tmp_path: Path) -> None:
-    """A partition is withdrawn while a fetch of a session that has it stands at the disk: other threads go on."""
+    """Withdrawing a partition does not block Python while a session's Fetch of it waits for the disk."""
     stage = Stage(tmp_path)
     for _ in range(REMEMBERED + 1):
         stage.log.append(batch(b"x"), now_ms=1)
@@ -213,11 +213,11 @@ def test_python_does_not_stand_still_while_a_session_reads(tmp_path: Path) -> No
     client.fetch_in((session, 1), {0: 0})
     reactor = threading.Thread(target=stage.step)
     reactor.start()
-    until("the fetch stands at the disk", lambda: stage.broker.sleeping > 0, PATIENCE_S)
+    until("the fetch waits for the disk", lambda: stage.broker.sleeping > 0, PATIENCE_S)
     withdrawing = threading.Thread(target=stage.plane.withdraw, args=(stage.partitions[1],))
     withdrawing.start()
     withdrawing.join(0.05)
-    assert stage.broker.sleeping, "Python stood still until the disk was done"
+    assert stage.broker.sleeping, "Python waited until the disk was done"
     stage.broker.disarm()
     withdrawing.join()
     reactor.join()

@@ -1,6 +1,6 @@
-"""The wall between core and Python: what the stubs promise is what the compiled modules have, name by name.
+"""The type stubs of core name exactly what the compiled modules have.
 
-Signatures are read from docstrings, where Cython puts them (`embedsignature`), those of constructors from the sources.
+Signatures are read from docstrings, where Cython puts them (`embedsignature`), and those of constructors from sources.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ STUBS = sorted(CORE.rglob("*.pyi"))
 NUMBERS = {"INT32_MAX": 2**31 - 1, "INT64_MAX": 2**63 - 1, "True": True, "False": False, "None": None}
 REQUIRED = "no default"
 TYPES_ONLY = {"TypedDict", "Protocol"}
-"""Bases of what a stub has for type checkers alone."""
+"""Base classes of a stub's classes that exist only for type checkers."""
 
 
 class Parameter(NamedTuple):
-    """One of a signature: `where` is "positional", "either" or "keyword"."""
+    """A parameter of a signature; `where` is "positional", "either" or "keyword"."""
 
     name: str
     where: str
@@ -38,12 +38,12 @@ def module_of(stub: Path) -> ModuleType:
 
 
 def value(text: str, module: str) -> Any:
-    """What a default comes to."""
+    """The value of a default."""
     return eval(text, {**NUMBERS, **vars(importlib.import_module(module))})
 
 
 def pieces(text: str) -> Iterator[str]:
-    """The parameters of a Cython signature, without what surrounds them."""
+    """Split a Cython signature into its parameters."""
     depth, piece = 0, ""
     for c in re.sub(r"#.*", "", text):
         depth += (c in "([{") - (c in ")]}")
@@ -57,7 +57,7 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def compiled(text: str, module: str = "pybroker.core") -> list[Parameter]:
-    """`self, records, *, int64_t now_ms=0` as parameters; the module has what defaults name."""
+    """Parse `self, records, *, int64_t now_ms=0` as parameters; the module resolves names in defaults."""
     found: list[Parameter] = []
     where = "either"
     for piece in pieces(text):
@@ -73,7 +73,7 @@ def compiled(text: str, module: str = "pybroker.core") -> list[Parameter]:
 
 
 def promised(args: ast.arguments, module: str) -> list[Parameter]:
-    """The same of a stub's function."""
+    """The parameters of a stub's function."""
 
     def default_of(default: ast.expr | None) -> Any:
         return REQUIRED if default is None else value(ast.unparse(default), module)
@@ -90,7 +90,7 @@ def promised(args: ast.arguments, module: str) -> list[Parameter]:
 
 
 def within_brackets(text: str, at: int) -> str:
-    """What stands between the bracket at a place and the one that closes it."""
+    """The text between the bracket at a position and its closing one."""
     depth = 0
     for end in range(at, len(text)):
         depth += (text[end] == "(") - (text[end] == ")")
@@ -100,7 +100,7 @@ def within_brackets(text: str, at: int) -> str:
 
 
 def constructor(made: type) -> str | None:
-    """The parameters of a class's constructor, as its source has them; None if it has none of its own."""
+    """The parameters of a class's constructor in its source; None if the class has no constructor."""
     source = CORE.joinpath(*made.__module__.split(".")[2:]).with_suffix(".pyx").read_text()
     body = re.search(rf"^(?:cdef )?class {made.__name__}\b.*?(?=^\S|\Z)", source, re.M | re.S)
     assert body, f"{made} is not in its module's source"
@@ -109,14 +109,14 @@ def constructor(made: type) -> str | None:
 
 
 def signature(what: object) -> list[Parameter] | None:
-    """The parameters of a function or method; None where it says none."""
+    """The parameters of a function or method; None if its docstring has no signature."""
     text = (inspect.getdoc(what) or "").split("\n")[0]
     head = re.match(r"[\w.]+(?=\()", text)
     return compiled(within_brackets(text, head.end())) if head else None
 
 
 def wrong_in_class(made: type, node: ast.ClassDef) -> Iterator[str]:
-    """How a class differs from its stub."""
+    """The differences of a class from its stub."""
     known = {"__init__"}
     for part in node.body:
         if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
@@ -132,7 +132,7 @@ def wrong_in_class(made: type, node: ast.ClassDef) -> Iterator[str]:
             if text is not None and (found := compiled(text, made.__module__)) != asked:
                 yield f"{node.name}(): {asked} in the stub, {found} in core"
         elif not hasattr(made, part.name):
-            if part.name != "__buffer__":  # that is C's before Python 3.12
+            if part.name != "__buffer__":  # C's own before Python 3.12
                 yield f"{node.name}.{part.name} is not there"
         elif not part.name.startswith("__"):
             found = signature(getattr(made, part.name))
@@ -161,7 +161,7 @@ def wrong_in_module(module: ModuleType, stub: Path) -> Iterator[str]:
 
 @with_each("stub", STUBS, ids=lambda path: path.stem)
 def test_core_is_as_its_stub_says(stub: Path) -> None:
-    """Each name is there, with these parameters and defaults; and no class has more than is told."""
+    """Each name of a stub exists with its parameters and defaults, and no class has more public names."""
     wrong = list(wrong_in_module(module_of(stub), stub))
     assert not wrong, "\n".join(wrong)
 

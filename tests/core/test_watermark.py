@@ -1,4 +1,4 @@
-"""The high watermark of a leader waits for its followers; who waits for it, or for the end, is told in time."""
+"""A leader's high watermark waits for its followers, and watchers of it or of the log end are notified."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.core import Broker, LogError, Partition, check_batch, rebuild_batch
+from pybroker.core import LogError, LogManager, Partition, check_batch, rebuild_batch
 from tests.core import probes
 from tests.core.logs import NOW, Home, batch, code_of, follow
 from tests.core.stage import FETCH, STUCK_MS, Client, Stage
@@ -40,7 +40,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def led(home: Home, *followers: int, epoch: int = 5) -> Partition:
-    """A partition that is led with these followers, all in the ISR."""
+    """A led partition with these followers, all in the ISR."""
     partition = home.open()
     partition.become_leader(epoch, 1, followers=followers)
     return partition
@@ -51,7 +51,7 @@ def append(partition: Partition, count: int = 1) -> None:
 
 
 def fetched(partition: Partition, broker: int, offset: int, now_ms: int = 0) -> int:
-    """A follower fetched from `offset`; the high watermark since."""
+    """Record a follower's Fetch from `offset`; return the high watermark."""
     partition.note_fetch(broker, offset, leader_epoch=partition.leader_epoch, now_ms=now_ms)
     return partition.high_watermark
 
@@ -64,7 +64,7 @@ def watermarks(partition: Partition) -> tuple[int, int, int]:
 
 
 def test_the_high_watermark_waits_for_all_of_the_isr(home: Home) -> None:
-    """Both followers must have fetched from an offset before what lies below is committed, and readers see no more."""
+    """Records are committed and visible once both followers in the ISR have fetched behind them."""
     partition = led(home, 2, 3)
     append(partition, 4)
     assert watermarks(partition) == (0, 0, 4)
@@ -79,7 +79,7 @@ def test_the_high_watermark_waits_for_all_of_the_isr(home: Home) -> None:
 
 
 def test_a_leader_alone_has_committed_what_it_wrote(home: Home) -> None:
-    """So it is without followers, and where none of them is in the ISR."""
+    """A leader alone in the ISR, with or without followers, commits what it writes."""
     partition = led(home)
     append(partition)
     assert partition.high_watermark == 1
@@ -89,7 +89,10 @@ def test_a_leader_alone_has_committed_what_it_wrote(home: Home) -> None:
 
 
 def test_with_fewer_in_sync_than_wanted_nothing_more_is_committed(home: Home) -> None:
-    """min.insync.replicas, of all the replicas there are at most, counts the ISR that the controller knows."""
+    """Below min.insync.replicas of the ISR that the controller knows, nothing more is committed.
+
+    min.insync.replicas counts at most as many as there are replicas.
+    """
     partition = led(home, 2, 3)
     partition.min_isr = 2
     append(partition)
@@ -98,7 +101,7 @@ def test_with_fewer_in_sync_than_wanted_nothing_more_is_committed(home: Home) ->
     append(partition)
     assert fetched(partition, 2, 2) == 0
     partition.set_isr([2], 5, 2, in_sync=1)
-    assert partition.under_min_isr and partition.high_watermark == 0, "what is only asked for counts for nothing"
+    assert partition.under_min_isr and partition.high_watermark == 0, "a requested ISR does not count"
     partition.set_isr([2], 5, 3)
     assert not partition.under_min_isr and partition.high_watermark == 2
     partition.min_isr = 9
@@ -110,9 +113,11 @@ def test_with_fewer_in_sync_than_wanted_nothing_more_is_committed(home: Home) ->
 
 
 def test_what_follows_a_refused_batch_is_refused_like_it(home: Home) -> None:
-    """A client sends several batches before it hears of the first. Had that come while another led, the next ones are
-    told to come again as well, for a while: not that their sequence has a gap. Had it come while too few were in sync,
-    they are until it comes again."""
+    """Batches that a producer sent behind a refused one are refused with a retriable error too.
+
+    If the refused batch arrived while another broker led, that lasts a while; if the ISR was too small, until the batch
+    comes again. The client must not get an error about a gap in its sequence.
+    """
     partition = led(home, 2, 3)
     partition.min_isr = 2
 
@@ -127,11 +132,11 @@ def test_what_follows_a_refused_batch_is_refused_like_it(home: Home) -> None:
     assert [appended(sequence) for sequence in (2, 3)] == [NOT_ENOUGH_REPLICAS] * 2
     partition.set_isr([2], 5, 3)
     assert [appended(sequence) for sequence in (4, 3, 2, 3)] == [NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS, 0, 0]
-    assert appended(5) == OUT_OF_ORDER_SEQUENCE_NUMBER, "its forerunner was never seen"
+    assert appended(5) == OUT_OF_ORDER_SEQUENCE_NUMBER, "the batch before it was never received"
 
 
 def test_a_shrunken_isr_is_waited_for_no_longer(home: Home) -> None:
-    """The follower that hung is out with the next partition epoch; when it is back in, nothing is taken back."""
+    """A follower that left the ISR is no longer waited for; when it is back, the high watermark stays."""
     partition = led(home, 2, 3)
     append(partition, 5)
     assert fetched(partition, 2, 5) == 0
@@ -148,7 +153,7 @@ def test_a_shrunken_isr_is_waited_for_no_longer(home: Home) -> None:
 
 
 def test_a_new_leader_epoch_begins_with_nothing_known_of_followers(home: Home) -> None:
-    """What was committed stays; what a follower had in the old epoch may have been cut since."""
+    """A new leader epoch forgets the followers' offsets, which may have been truncated; the high watermark stays."""
     partition = led(home, 2)
     append(partition, 3)
     assert fetched(partition, 2, 2) == 2
@@ -162,7 +167,7 @@ def test_a_new_leader_epoch_begins_with_nothing_known_of_followers(home: Home) -
 
 
 def test_the_same_leader_epoch_keeps_what_is_known(home: Home) -> None:
-    """Another set of replicas, by a newer partition epoch: who stays has not to fetch again."""
+    """With the same leader epoch, a new set of replicas keeps the offsets of followers that stay."""
     partition = led(home, 2, 3)
     append(partition, 3)
     fetched(partition, 2, 3)
@@ -172,7 +177,7 @@ def test_the_same_leader_epoch_keeps_what_is_known(home: Home) -> None:
 
 
 def test_a_fetch_that_counts_for_nothing(home: Home) -> None:
-    """Of another epoch, another life, no follower, or from where the log has no offset: nothing is noted of it."""
+    """A Fetch with a wrong leader epoch or broker epoch, by no follower, or out of range is not recorded."""
     partition = led(home, 2)
     append(partition, 2)
     partition.note_fetch(2, 1, leader_epoch=5, broker_epoch=9, now_ms=0)
@@ -194,7 +199,7 @@ def test_a_fetch_that_counts_for_nothing(home: Home) -> None:
 
 
 def test_when_a_follower_was_last_caught_up(home: Home) -> None:
-    """At the end of the log: now. Where the log ended at its last fetch: then, for it had all that there was."""
+    """A follower at the log end is caught up now; one at the end of its previous Fetch was caught up then."""
     partition = led(home, 2)
     seen = []
     for count, offset, now_ms in ((4, 0, 10), (0, 4, 20), (4, 4, 30), (4, 8, 40), (0, 9, 50), (0, 12, 60)):
@@ -206,7 +211,7 @@ def test_when_a_follower_was_last_caught_up(home: Home) -> None:
 
 
 def test_a_fetch_is_noted_while_an_append_waits_for_the_disk(home: Home) -> None:
-    """What is committed becomes visible, whatever the next write does."""
+    """A follower's Fetch is recorded and commits records while an append waits for the disk."""
     partition = led(home, 2)
     append(partition, 3)
     assert home.broker is not None
@@ -225,11 +230,11 @@ def test_a_fetch_is_noted_while_an_append_waits_for_the_disk(home: Home) -> None
 
 
 def test_a_replica_that_was_told_nothing_takes_nothing(tmp_path: Path) -> None:
-    """Neither from clients nor from a leader."""
+    """A replica without a role refuses records from clients and from a leader."""
     home = Home(tmp_path)
     home.open()
     home.stop()
-    broker = Broker()
+    broker = LogManager()
     partition = broker.open(str(tmp_path), "t", 0, topic_id=bytes(range(16)), config={}, clean=True)
     assert partition.role == ("offline", -1, -1, -1)
     assert code_of(partition.append, batch(), now_ms=NOW) == NOT_LEADER_OR_FOLLOWER
@@ -238,7 +243,7 @@ def test_a_replica_that_was_told_nothing_takes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_follower_takes_what_its_leader_stamped_and_nothing_else(home: Home) -> None:
-    """In the leader's epoch, committed as far as the leader says, and at most as far as it has it."""
+    """A follower appends only records of its leader's epoch, and commits up to the leader's high watermark."""
     partition = home.open()
     partition.become_follower(2, 5, 3)
     assert partition.role == ("follower", 2, 5, 3)
@@ -263,7 +268,7 @@ def test_a_follower_takes_what_its_leader_stamped_and_nothing_else(home: Home) -
 
 
 def test_a_role_of_an_older_epoch_is_refused(home: Home) -> None:
-    """Of an older leader epoch (74), of an older partition epoch in the same one (95); nothing changes by it."""
+    """A role of an older leader epoch or partition epoch is refused and changes nothing."""
     partition = led(home, 2)
     for leader_epoch, partition_epoch, code in ((4, 9, FENCED_LEADER_EPOCH), (5, 0, INVALID_UPDATE_VERSION)):
         assert code_of(partition.become_leader, leader_epoch, partition_epoch) == code
@@ -281,14 +286,14 @@ def test_a_role_of_an_older_epoch_is_refused(home: Home) -> None:
 
 
 def in_transaction(offset: int, attributes: int) -> bytes:
-    """A batch of one record of producer 7's transaction, as the leader stored it; with CONTROL the end of it."""
+    """Build a stored batch of one record of producer 7's transaction; with CONTROL, the transaction's end."""
     plain = offset.to_bytes(8, "big") + batch(1, producer=(7, 0, offset))[8:12] + bytes(4)
     plain += batch(1, producer=(7, 0, offset))[16:]
     return rebuild_batch(plain, plain[61:], check_batch(plain).attributes | attributes)
 
 
 def test_the_last_stable_offset_is_behind_both_a_transaction_and_the_high_watermark(home: Home) -> None:
-    """It follows where the high watermark goes, up to the first transaction that is open."""
+    """The last stable offset follows the high watermark up to the first open transaction."""
     partition = follow(home.open())
     partition.append_replica(batch(1), high_watermark=0)
     partition.append_replica(in_transaction(1, TRANSACTIONAL), high_watermark=0)
@@ -303,11 +308,11 @@ def test_the_last_stable_offset_is_behind_both_a_transaction_and_the_high_waterm
     assert watermarks(partition) == (1, 2, 2)
 
 
-# -- who waits ---------------------------------------------------------------------------------------------------------
+# -- watchers ----------------------------------------------------------------------------------------------------------
 
 
 def test_consumers_wait_for_the_high_watermark_and_followers_for_the_end(home: Home) -> None:
-    """Each is told once; a watcher of an offset further on stays."""
+    """A consumer's watcher is notified once of the high watermark, a follower's of the log end; later ones stay."""
     partition = led(home, 2)
     bounds = (probe.LOG_END, probe.HIGH_WATERMARK, probe.LAST_STABLE)
     end, high, stable = (probe.Watch(partition, bound=bound, above=0) for bound in bounds)
@@ -322,7 +327,7 @@ def test_consumers_wait_for_the_high_watermark_and_followers_for_the_end(home: H
 
 
 def test_everyone_is_told_of_another_role_and_of_a_cut(home: Home) -> None:
-    """What they wait for may never come."""
+    """A new role or a truncation notifies all watchers, as their offset may never be reached."""
     partition = led(home, 2)
     append(partition, 2)
     for change in (lambda: follow(partition), lambda: partition.become_leader(6, 1), lambda: partition.truncate(1)):
@@ -332,7 +337,7 @@ def test_everyone_is_told_of_another_role_and_of_a_cut(home: Home) -> None:
 
 
 def test_a_parked_fetch_is_woken_by_what_is_committed(tmp_path: Path) -> None:
-    """The append alone leaves a consumer parked, and it is not executed again for it."""
+    """A parked Fetch is woken by the high watermark; the append alone does not execute it again."""
     stage = Stage(tmp_path)
     stage.log.become_leader(1, 1, followers=[2])
     client = Client(stage)
@@ -351,7 +356,7 @@ def test_a_parked_fetch_is_woken_by_what_is_committed(tmp_path: Path) -> None:
 
 
 def test_python_watches_either(tmp_path: Path) -> None:
-    """A letter of the plane comes with the high watermark, or with the end."""
+    """Python can watch the high watermark or the log end of a partition, and gets a letter for it."""
     stage = Stage(tmp_path)
     stage.log.become_leader(1, 1, followers=[2])
     stage.plane.watch(stage.log, to_log_end=True)
@@ -371,7 +376,7 @@ def test_python_watches_either(tmp_path: Path) -> None:
 
 
 class Model:
-    """A leader whose followers, ISR and epoch change at random, beside what the watermarks then are."""
+    """A leader whose followers, ISR and epoch change at random, with the expected watermarks."""
 
     BROKERS = (2, 3, 4)
 
@@ -385,7 +390,7 @@ class Model:
         self.lead()
 
     def lead(self) -> None:
-        """A new leader epoch, or the same with other replicas."""
+        """Begin a new leader epoch, or keep the epoch with other replicas."""
         if new := self.random.random() < 0.7:
             self.leader_epoch += 1
         self.partition_epoch += 1
@@ -401,7 +406,7 @@ class Model:
         append(self.partition, count)
 
     def fetch(self) -> None:
-        """Of a follower, or of who is none; mostly further on than before."""
+        """Record a Fetch of a follower or another broker, usually further than before."""
         broker = self.random.choice(self.BROKERS)
         offset = self.random.randrange(max(0, self.ends.get(broker, 0)), self.end + 2)
         offset = offset if self.random.random() < 0.9 else self.random.randrange(self.end + 1)
@@ -428,7 +433,7 @@ class Model:
         return self.end if bound == probe.LOG_END else self.high
 
     def check(self) -> None:
-        """The watermarks are what they are to be; told are exactly those whose bound is beyond what they wait for."""
+        """Check the watermarks, and that exactly the watchers below them were notified."""
         before, self.high = self.high, max(self.high, min([self.end, *(self.ends[b] for b in self.isr)]))
         assert before <= self.high <= self.end
         assert watermarks(self.partition) == (self.high, self.high, self.end)
@@ -439,7 +444,7 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_watermarks_are_those_of_a_model(home: Home, seed: int) -> None:
-    """The high watermark is the least of the ISR's ends, never goes back, and wakes whom it concerns."""
+    """The high watermark is the lowest end in the ISR, never goes back, and notifies the right watchers."""
     model = Model(home, seed)
     steps = [model.append, model.fetch, model.fetch, model.fetch, model.set_isr, model.watch, model.watch]
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""zstd in core: whatever the reference library writes is undone, nothing that is malformed does harm."""
+"""zstd in core decompresses what the reference library writes, and malformed data does no harm."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ forms = st.fixed_dictionaries(
 
 
 def stream(content: bytes, **how: Any) -> bytes:
-    """As a writer that does not know how much will come."""
+    """Compress like a writer that does not know the size in advance."""
     packer = zstandard.ZstdCompressor(**how).compressobj()
     return packer.compress(content) + packer.flush()
 
 
 def test_the_library_is_found() -> None:
-    """The package is a requirement of ours, and has it inside."""
-    assert bytes(undo(ZSTD, zstandard.compress(b"x"), MOST)) == b"x"  # a ValueError where there is none
+    """libzstd is found inside the zstandard package, a requirement of ours."""
+    assert bytes(undo(ZSTD, zstandard.compress(b"x"), MOST)) == b"x"  # a ValueError if there is none
     module = "import sys, types; sys.modules['zstandard'] = types.ModuleType('zstandard'); import pybroker.core"
     subprocess.run([sys.executable, "-c", module], cwd=ROOT, check=True)
 
 
 def test_it_is_the_package_s() -> None:
-    """Its version does not depend on the machine."""
+    """libzstd comes from the package, so that its version does not depend on the machine."""
     listed = "import pybroker.core; print(open('/proc/self/maps').read())"
     maps = subprocess.run([sys.executable, "-c", listed], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert "/zstandard/" in maps and "libzstd" not in maps
@@ -66,7 +66,7 @@ def test_limits_that_are_none(most: int) -> None:
 
 @given(contents, forms)
 def test_frames_of_every_form_are_undone(content: bytes, form: dict[str, Any]) -> None:
-    """Alone, and several one after another, with frames between them that say nothing."""
+    """Frames of every form are decompressed, alone and in sequence with skippable frames between them."""
     frame = zstandard.ZstdCompressor(**form).compress(content)
     assert bytes(undo(ZSTD, frame, MOST)) == content
     assert bytes(undo(ZSTD, stream(content, level=form["level"]), MOST)) == content
@@ -74,7 +74,7 @@ def test_frames_of_every_form_are_undone(content: bytes, form: dict[str, Any]) -
 
 
 def test_columns_are_read_without_python() -> None:
-    """And where the data is damaged the error names the batch."""
+    """Columns decompress zstd without Python, and an error of damaged data names the batch."""
     batch = slow.build_batch([(0, None, TEXT, [])] * 3, attributes=ZSTD)
     columns = Columns(["value"])
     columns.read(PartitionBatches(batch))
@@ -101,9 +101,9 @@ def test_frames_with_any_byte_changed_or_cut_anywhere_never_do_harm(packed: byte
 
 
 def test_a_size_that_lies_is_not_believed() -> None:
-    """One that is too small or too large; one that is far too large takes no memory either."""
+    """A false content size is refused, and a far too large one takes no memory."""
     frame = bytearray(zstandard.ZstdCompressor().compress(bytes(1000)))
-    assert frame[4] >> 6 == 1  # two bytes of size follow the descriptor, which count from 256
+    assert frame[4] >> 6 == 1  # two bytes of size follow the descriptor and count from 256
     for size in (900, 1001, 65_000):
         struct.pack_into("<H", frame, 5, size - 256)
         with pytest.raises(LogError) as refused:
@@ -115,7 +115,7 @@ def test_a_size_that_lies_is_not_believed() -> None:
 
 
 def test_a_window_that_is_too_large_is_refused() -> None:
-    """Of more than 128 MiB, as Java's reader and every library refuse it by default."""
+    """A window above 128 MiB is refused, as by Java's reader and every library's default."""
     parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=28)
     packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     data = random.Random(1).randbytes(1000)

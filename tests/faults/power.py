@@ -1,4 +1,4 @@
-"""Brokers that can lose their power, by a preloaded library that keeps what each sync made durable (powercut.c)."""
+"""Brokers that can lose power: a preloaded library (powercut.c) keeps what each sync made durable."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ SOURCE = Path(__file__).with_name("powercut.c")
 
 
 def build(to: Path) -> Path:
-    """The library, made in a directory."""
+    """Build the library in a directory."""
     made = to / "powercut.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-o", made, SOURCE, "-ldl"], check=True)
     return made
 
 
 class Plug(BrokerProcess):
-    """A broker at the mains; each life has a disk of its own, with what the last one left on its."""
+    """A broker that can lose power; each life has its own disk with what the previous life made durable."""
 
     def plug_in(self, home: Path, library: Path) -> None:
-        """Before its first life; its disks are below `home`."""
+        """Prepare the first life; the broker's disks are below `home`."""
         self._home, self._library, self._lives = home, library, 0
         self.data_dir = self._disk / "new" / "data"
         self._disk.mkdir(parents=True)
@@ -42,7 +42,7 @@ class Plug(BrokerProcess):
         return {**super().environment(), **{name: str(path) for name, path in names.items()}}
 
     def lose_power(self) -> None:
-        """End at once; the next life begins with what is on disk."""
+        """Kill the broker; its next life begins with what is on disk."""
         self.kill()
         kept = self._durable
         self._lives += 1
@@ -51,7 +51,7 @@ class Plug(BrokerProcess):
 
 
 def rebuild(kept: Path, identity: str, to: Path) -> None:
-    """Make a directory with what is on disk of it; a file that was never synced has a name at most."""
+    """Make a directory with the durable content of another; of a file that was never synced at most the name exists."""
     to.mkdir()
     listing = kept / identity
     for line in listing.read_text().splitlines() if listing.exists() else ():

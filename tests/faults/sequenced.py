@@ -1,4 +1,4 @@
-"""An idempotent producer by hand: it knows its batches by number, so that it can send any of them again."""
+"""An idempotent producer whose batches are numbered, so that a test can send any of them again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.wire import Produced, Wire, batch
 
 
 class Sequenced:
-    """One record a batch to partition 0 of a topic; batch n has sequence n, and is expected at offset n."""
+    """Sends one record a batch to partition 0 of a topic; batch n has sequence n, and is expected at offset n."""
 
     def __init__(self, broker: BrokerProcess, topic: str, pad: int = 0) -> None:
         self.broker, self.topic, self.pad = broker, topic, pad
@@ -26,15 +26,16 @@ class Sequenced:
         return wire.produce(self.topic, self.batch(n))
 
     def send_range(self, start: int, end: int) -> None:
-        """Each is acknowledged at the offset of its number."""
+        """Send batches and check that each is acknowledged at the offset of its number."""
         with Wire(self.broker.port) as w:
             for n in range(start, end):
                 assert self.send(w, n)[:2] == (0, n)
 
     def send_until_death(self, start: int, limit: int = 20_000) -> int:
-        """Send until the broker dies of its failpoint; the number of the first that was not acknowledged.
+        """Send until the broker's failpoint kills it; return the number of the first unacknowledged batch.
 
-        What dies may be the flusher, which does the work of many batches at once: hence the large limit."""
+        The failpoint may be in the flusher, which works for many batches at once; hence the large limit.
+        """
         with Wire(self.broker.port) as w:
             for n in range(start, start + limit):
                 try:
@@ -44,7 +45,7 @@ class Sequenced:
         raise AssertionError(f"the broker lived through {limit} batches")
 
     def assert_stored(self, count: int, start: int = 0) -> None:
-        """The log holds the batches from start to count, once each, at their offsets, and nothing else."""
+        """Check that the log holds exactly the batches from start to count, once each, at their offsets."""
         with Wire(self.broker.port) as w:
             found = w.fetch_all(self.topic, start)
         assert [(b.base_offset, b.base_sequence, b.count) for b in found] == [(n, n, 1) for n in range(start, count)]

@@ -1,4 +1,4 @@
-"""What the tests of groups share: a whole broker in this process, and members that speak the protocol by hand."""
+"""Fixtures that the tests of groups share: a whole broker in this process, and members driven request by request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW = ("offsets.topic.num.partitions=4", "group.initial.rebalance.delay.ms=0", "
 
 @pytest.fixture
 async def live(tmp_path: Path) -> AsyncIterator[Live]:
-    """A broker that runs, with few partitions for groups and no wait before their first rebalance."""
+    """A running broker with few partitions for groups and no delay before their first rebalance."""
     made = Live(tmp_path / "data", FEW)
     await made.start()
     yield made
@@ -26,7 +26,7 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
 
 @pytest.fixture
 async def wire(live: Live) -> Wire:
-    """A connection to a broker whose offsets topic is made, with a topic `t` of four partitions."""
+    """A connection to a broker that has its offsets topic, and a topic `t` of four partitions."""
     wire = await live.connect()
     await wire.create("t", 4)
     await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
@@ -35,7 +35,7 @@ async def wire(live: Live) -> Wire:
 
 @pytest.fixture
 def member(live: Live, wire: Wire) -> Callable[..., Awaitable[Member]]:
-    """Make members of groups, each on a connection of its own: `await member("g")`."""
+    """A function that makes members of groups, each with its own connection: `await member("g")`."""
 
     async def make(group: str = "g", **how: object) -> Member:
         return Member(await live.connect(), group, **how)  # type: ignore[arg-type]

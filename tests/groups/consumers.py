@@ -1,4 +1,4 @@
-"""A member of a group as its coordinator meets it, without a wire between them."""
+"""A member of a group as its coordinator sees it, without a connection in between."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 from pybroker import errors
-from pybroker.cluster.group import Joined, Synced
-from pybroker.cluster.offsets import Committed
+from pybroker.decisions.group import Joined, Synced
+from pybroker.decisions.offsets import Committed
+from pybroker.decisions.rebalance import Join
 from pybroker.groups.coordinator import Coordinator
 from pybroker.model import TopicPartition
-from tests.groups import virtual
+from tests import virtual
 from tests.groups.logs import Replicated
 from tests.groups.members import subscription
 
@@ -19,26 +20,26 @@ SESSION_MS = 6_000
 
 
 class Consumer:
-    """One member; `id` and `generation` are what it was told last."""
+    """One member; `id` and `generation` are from its last answer."""
 
     def __init__(self, groups: Coordinator, group: str, *, instance: str | None = None, name: str = "c") -> None:
         self.groups, self.group, self.instance, self.name = groups, group, instance, name
         self.topic = "t"
         self.id, self.generation = "", -1
-        self.others: list[str] = []  # those that it is to give something, where it leads
+        self.others: list[str] = []  # the members that it assigns partitions to, as leader
 
     async def join(self) -> Joined:
-        """Join, with the second request that asks under the id that the first was given."""
+        """Join, with the second request under the id that the first one returned."""
         joined = await self._join()
         return await self._join() if joined.error == errors.MEMBER_ID_REQUIRED else joined
 
     async def _join(self) -> Joined:
-        fields: dict[str, Any] = {
-            "member_id": self.id, "instance_id": self.instance, "client_id": self.name, "client_host": "/h",
-            "session_timeout_ms": SESSION_MS, "rebalance_timeout_ms": SESSION_MS, "protocol_type": "consumer",
-            "protocols": (("range", subscription(self.topic)),),
-        }  # fmt: skip
-        joined = await self.groups.members.join(self.group, fields)
+        asked = Join(
+            token=None, member_id=self.id, instance_id=self.instance, client_id=self.name, client_host="/h",
+            session_timeout_ms=SESSION_MS, rebalance_timeout_ms=SESSION_MS, protocol_type="consumer",
+            protocols=(("range", subscription(self.topic)),), fresh_id="",
+        )  # fmt: skip
+        joined = await self.groups.members.join(self.group, asked)
         if joined.error in (errors.NONE, errors.MEMBER_ID_REQUIRED):
             self.id = joined.member_id
         if not joined.error:
@@ -53,7 +54,7 @@ class Consumer:
         )
 
     async def stable(self, log: Replicated) -> None:
-        """Be the only member of a group that is stored."""
+        """Become the only member of a group that is stored."""
         assert (await self.join()).error == errors.NONE
         assert (await after(log, self.sync())).error == errors.NONE
 
@@ -68,7 +69,7 @@ class Consumer:
 
 
 async def after(log: Replicated, work: Coroutine[Any, Any, Any]) -> Any:
-    """What a request is answered once the followers have what it writes."""
+    """Start a request, let the followers fetch its records, and return its answer."""
     task = asyncio.create_task(work)
     await virtual.settle()
     await log.move()

@@ -1,6 +1,6 @@
-"""The life of a few groups, which one seed decides to the last byte: `python -m tests.groups.life SEED` tells it.
+"""The life of a few groups, decided to the last byte by a seed: `python -m tests.groups.life SEED` prints it.
 
-Consumers come, join, sync, commit, fall silent or leave, while offsets expire and topics go.
+Consumers join, sync, commit, fall silent or leave, while offsets expire and topics are deleted.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pybroker.cluster.offsets import Committed
+from pybroker.decisions.offsets import Committed
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import Coordinator
 from pybroker.model import TopicPartition
-from tests.groups import virtual
+from tests import virtual
 from tests.groups.consumers import SESSION_MS, Consumer
 from tests.groups.logs import Bench
 
@@ -28,7 +28,7 @@ SETS = ("offsets.retention.minutes=1", "offsets.retention.check.interval.ms=1000
 
 
 class Wanderer(Consumer):
-    """One that does as it is told, until it is silent for a while."""
+    """A consumer that follows the protocol, until it is silent for a while."""
 
     def __init__(self, groups: Coordinator, name: str, draws: random.Random) -> None:
         group = draws.choice(GROUPS)
@@ -49,7 +49,7 @@ class Wanderer(Consumer):
             await asyncio.sleep(self.draws.random() * 20)
 
     async def work(self) -> None:
-        """Beat and commit until the group wants something else, or this one has enough."""
+        """Send heartbeats and commits until the group rebalances, or the consumer stops."""
         while not self.heartbeat():
             place = TopicPartition(self.draws.choice(TOPICS), self.draws.randrange(3))
             await self.commit({place: Committed(self.draws.randrange(1000), -1, "", self.groups.wall_ms())})
@@ -75,7 +75,7 @@ async def _story(bench: Bench, draws: random.Random) -> None:
 
 
 def logs(seed: int, directory: Path) -> list[bytes]:
-    """What the logs of the groups hold at the end."""
+    """The content of the groups' logs at the end."""
     bench = Bench(directory, virtual.Inline())
     try:
         virtual.run(_story(bench, random.Random(seed)))

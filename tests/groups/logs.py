@@ -1,4 +1,4 @@
-"""A coordinator on logs of its own, without a broker around it."""
+"""A coordinator with its own logs, without a broker around it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 from pybroker import core, errors
 from pybroker.clock import wall_ms
-from pybroker.cluster.image import OFFSETS_TOPIC
-from pybroker.cluster.offsets import Committed
 from pybroker.config import BrokerConfig
+from pybroker.decisions.image import OFFSETS_TOPIC
+from pybroker.decisions.offsets import Committed
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import Coordinator
 from pybroker.groups.loading import load
-from pybroker.groups.shard import Entry
+from pybroker.groups.shard import GroupEntry
 from pybroker.model import TopicPartition
-from tests.groups.virtual import settle
+from tests.virtual import settle
 
 PARTITIONS = 4
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -28,7 +28,7 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 class Log:
     """A partition of the offsets topic on disk; its first read waits for `gate`."""
 
-    def __init__(self, broker: core.Broker, directory: Path, index: int) -> None:
+    def __init__(self, broker: core.LogManager, directory: Path, index: int) -> None:
         self.key = TopicPartition(OFFSETS_TOPIC, index)
         config = {"cleanup.policy": 2, "segment.bytes": 1 << 20}
         self._log = broker.open(str(directory), OFFSETS_TOPIC, index, topic_id=b"\1" * 16, config=config)
@@ -56,7 +56,7 @@ class Log:
         return self._log.log_start_offset
 
     def everything(self) -> bytes:
-        """All batches, as they lie in the log."""
+        """The bytes of all batches in the log."""
         piece = self._log.read(self._log.log_start_offset, 1 << 30, to_log_end=True).slice
         if piece is None:
             return b""
@@ -70,9 +70,9 @@ class Log:
 
 
 class Replicated(Log):
-    """One with followers, which fetch when the test says so."""
+    """A log with followers, which fetch when the test calls move()."""
 
-    def __init__(self, broker: core.Broker, directory: Path, index: int) -> None:
+    def __init__(self, broker: core.LogManager, directory: Path, index: int) -> None:
         super().__init__(broker, directory, index)
         self.high_watermark = self._log.log_end_offset
         self.appending = asyncio.Event()
@@ -100,19 +100,19 @@ class Replicated(Log):
             raise KafkaError(errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the followers went away")
 
     async def move(self, high_watermark: int | None = None) -> None:
-        """The followers have all that is in the log, or so much of it; -1: another broker leads."""
+        """Let the followers fetch the whole log, or up to an offset; -1 means that another broker leads."""
         async with self._moved:
             self.high_watermark = self._log.log_end_offset if high_watermark is None else high_watermark
             self._moved.notify_all()
         await settle()
 
-    def seen_by_the_next(self) -> dict[str, Entry]:
-        """The groups as a broker finds them that has what is committed, and no more."""
+    def seen_by_the_next(self) -> dict[str, GroupEntry]:
+        """The groups that the next coordinator loads, which has only committed records."""
         return load(_UpTo(self, self.high_watermark), 1 << 20).entries
 
 
 class _UpTo:
-    """The log to an offset."""
+    """A view of the log up to an offset."""
 
     def __init__(self, log: Log, end: int) -> None:
         self._log, self.log_end_offset = log, end
@@ -131,21 +131,21 @@ class _UpTo:
 
 
 class Bench:
-    """A coordinator of 4 partitions, to load again as often as a test wants."""
+    """The logs of 4 partitions, and coordinators of them that a test can load as often as it wants."""
 
     def __init__(self, directory: Path, workers: Executor, kind: type[Log] = Log) -> None:
         self._workers = workers
-        self._core = core.Broker()
+        self._core = core.LogManager()
         self.logs: list[Any] = [kind(self._core, directory, index) for index in range(PARTITIONS)]
         self.groups = self.fresh()
 
     def fresh(self, *sets: str, **world: Any) -> Coordinator:
-        """Another coordinator of these logs; `world`: the clock and the ids that it is given."""
+        """A new coordinator of these logs; `world` replaces its clock and its ids."""
         self.groups = Coordinator(BrokerConfig.load(sets=sets), self._workers, **world)
         return self.groups
 
     async def lead(self, groups: Coordinator, leader_epoch: int = 0) -> None:
-        """Have a coordinator lead all of these logs, and wait until it has read them."""
+        """Make a coordinator the leader of all these logs, and wait until it has loaded them."""
         groups.partitions = len(self.logs)
         for log in self.logs:
             groups.lead(log.key.partition, leader_epoch, log)

@@ -1,4 +1,4 @@
-"""A member of a consumer group, one request at a time, and what else tests ask of a coordinator."""
+"""A member of a consumer group, one request at a time, and other requests of tests to a coordinator."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SESSION_MS = 10_000
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer says in its JoinGroup."""
+    """The subscription that a consumer sends in its JoinGroup."""
     return b"\0\0" + codec.encode(m.ConsumerProtocolSubscription(topics=list(topics), user_data=None), 0)
 
 
 class Member:
-    """One member; `id` and `generation` are what the coordinator told it last."""
+    """One member; `id` and `generation` are from the coordinator's last answer."""
 
     def __init__(
         self, wire: Wire, group: str, *, instance: str | None = None, session_ms: int = SESSION_MS, topics: str = "t"
@@ -42,7 +42,7 @@ class Member:
         self.wire.send("JoinGroup", version, **(fields | over))
 
     async def receive_join(self, version: int = 9) -> int:
-        """The error of the answer that is due; what it tells is kept."""
+        """Receive the JoinGroup answer, and keep its fields; return its error code."""
         _, answer = await self.wire.receive("JoinGroup", version)
         self.id = answer.member_id or self.id
         if not answer.error_code:
@@ -51,7 +51,7 @@ class Member:
         return int(answer.error_code)
 
     async def join(self, version: int = 9, **over: Any) -> int:
-        """Join, with the second request that asks under the id that the first was given."""
+        """Join, with the second request under the id that the first one returned."""
         self.send_join(version, **over)
         error = await self.receive_join(version)
         if error == errors.MEMBER_ID_REQUIRED:
@@ -100,7 +100,7 @@ async def commit(
     version: int = 8,
     **more: Any,
 ) -> list[int]:
-    """Commit offsets, {"t0": 5} is offset 5 in t-0; the error codes."""
+    """Commit offsets, where {"t0": 5} is offset 5 in t-0; return the error codes."""
     kind = m.OffsetCommitRequest.Topics
     topics = [
         kind(
@@ -117,7 +117,7 @@ async def commit(
 
 
 async def committed(wire: Wire, group: str) -> dict[str, int]:
-    """Where a group stands, in the same words."""
+    """The committed offsets of a group, in the same form."""
     asked = [m.OffsetFetchRequest.Groups(group_id=group, topics=None)]
     [found] = (await wire.call("OffsetFetch", 8, groups=asked)).groups
     assert found.error_code == 0, errors.lookup(found.error_code).name
@@ -129,7 +129,7 @@ async def describe(wire: Wire, group: str) -> Any:
 
 
 async def stable(*members: Member) -> None:
-    """Bring members of one group together, the first as leader; each gets its number as assignment."""
+    """Join all members to one group, the first as leader; each is assigned its number."""
     first = members[0]
     assert await first.join() == 0
     if len(members) == 1:

@@ -1,4 +1,4 @@
-"""Consumers of real clients, each in a process of its own, as the stories of groups start, kill and look at them."""
+"""Consumers of real clients, each in its own process, started, killed and observed by the stories of groups."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.java import driver, peers
 
 PATIENCE_S = 90.0
 SILENT_S_MAX = 8.0
-TOLD = 4  # so many of the last workers are shown where a story fails
+TOLD = 4  # the number of last workers shown when a story fails
 JAVA_MEMBER = Path(peers.__file__).with_name("Member.java")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a worker does; `limit`: it leaves after so many records, `protocol`: Java's group.protocol."""
+    """The options of a worker: it leaves after `limit` records; `protocol` is Java's group.protocol."""
 
     topic: str = "work"
     group: str = "team"
@@ -37,7 +37,7 @@ class Options:
 
 
 class Worker:
-    """One consumer: what it said so far."""
+    """One consumer, and its output so far."""
 
     def __init__(self, client: str, bootstrap: str, options: Options) -> None:
         self.options = options
@@ -68,12 +68,12 @@ class Worker:
 
     @property
     def read(self) -> list[tuple[int, int]]:
-        """(partition, value) of every record."""
+        """(partition, value) of every record that it read."""
         return [(int(p), int(v)) for (pair,) in self._said("read") for p, v in [pair.split(":")]]
 
     @property
     def kept(self) -> dict[int, int]:
-        """The offset that it committed last, by partition."""
+        """{partition: the offset that it committed last}."""
         return {int(p): int(offset) for (pair,) in self._said("kept") for p, offset in [pair.split(":")]}
 
     def says(self, pattern: str, timeout_s: float = PATIENCE_S) -> None:
@@ -84,21 +84,21 @@ class Worker:
         return self._process.running
 
     def check(self) -> None:
-        """It runs, or has done all that it shall."""
+        """Check that it runs, or was to leave after a number of records."""
         assert self.running or self.options.limit is not None, f"the worker ended:\n{self._process.output()}"
 
     def silent_s(self) -> float:
-        """How long it has said nothing, as far as it was looked at."""
+        """Seconds without output, as far as it was checked."""
         if len(self._process.lines) != self._heard:
             self._heard, self._heard_at = len(self._process.lines), time.monotonic()
         return time.monotonic() - self._heard_at
 
     def end(self) -> None:
-        """Wait until it has read what it shall and left; all that it said is known then."""
+        """Wait until it has read its records and left; all its output is known then."""
         assert self._process.wait(PATIENCE_S) == 0, self.output()
 
     def leave(self) -> None:
-        """The good end: its client says goodbye."""
+        """End it cleanly: its client leaves the group."""
         self._process.signal(signal.SIGTERM)
         try:
             self.says("^left$", 4 * SILENT_S_MAX if self.hangs else PATIENCE_S)
@@ -116,7 +116,7 @@ class Worker:
 
 
 class Team:
-    """The workers of one story, the gone ones too."""
+    """The workers of one story, also those that have ended."""
 
     def __init__(self, client: str, broker: Server) -> None:
         self.client, self.broker = client, broker
@@ -130,7 +130,7 @@ class Team:
         return worker
 
     def share(self, partitions: int) -> None:
-        """Wait until each partition has exactly one owner here, and nobody is idle."""
+        """Wait until each partition has exactly one owner here, and each worker has a partition."""
 
         def shared() -> bool:
             owned = [worker.assigned for worker in self.here]
@@ -150,10 +150,10 @@ class Team:
             raise AssertionError(f"{late}\n{said}\n-- the broker:\n{self.broker.output()}") from None
 
     def _tend(self) -> None:
-        """See that all are there.
+        """Check all workers, and replace one that hangs.
 
-        kafka-python (3.0.12) now and then is not: its I/O thread sleeps on what it was given to do, and poll() never
-        returns. Whoever runs such a process starts another in its place."""
+        kafka-python (3.0.12) sometimes hangs: its I/O thread sleeps on its work, and poll() never returns. An operator
+        would replace such a process too."""
         for at, worker in enumerate(self.here):
             worker.check()
             if worker.hangs and worker.running and worker.silent_s() > SILENT_S_MAX:
@@ -162,11 +162,11 @@ class Team:
                 self.all.append(self.here[at])
 
     def seen(self) -> Counter[tuple[int, int]]:
-        """How often each record was read, by anybody."""
+        """The number of times that each record was read, by any worker."""
         return Counter(record for worker in self.all for record in worker.read)
 
     def kept(self) -> dict[int, int]:
-        """How far the group came, by partition."""
+        """{partition: the highest offset that the group committed}."""
         ends: dict[int, int] = {}
         for worker in self.all:
             for partition, offset in worker.kept.items():

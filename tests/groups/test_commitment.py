@@ -1,6 +1,6 @@
-"""What groups store is answered and shown when the followers have it, not before; what waits holds nobody else up.
+"""A change of a group is answered and visible once the followers have its record; waiting requests delay no others.
 
-After each story the coordinator knows what another one finds in the log.
+After each story the coordinator has what another one finds in the log.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.group import State
-from pybroker.cluster.offsets import Committed
+from pybroker.decisions.group import State
+from pybroker.decisions.offsets import Committed
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import partition_of
 from pybroker.groups.offsets import SWEEP_GROUPS
-from tests.groups import virtual
+from tests import virtual
 from tests.groups.consumers import SESSION_MS, Consumer, after
 from tests.groups.logs import PARTITIONS, T0, T1, Bench, Replicated
 from tests.groups.logs import at as at_wall
 
 HOME = partition_of("g", PARTITIONS)
 G, H = [name for name in (f"g{n}" for n in range(99)) if partition_of(name, PARTITIONS) == HOME][:2]
-"""They live in one partition."""
+"""Two groups in one partition."""
 SETS = ("group.initial.rebalance.delay.ms=0", "offsets.retention.minutes=1")
 MINUTE_MS = 60_000
 
@@ -36,7 +36,7 @@ def at(offset: int, commit_ms: int = virtual.EPOCH_MS) -> Committed:
 
 
 class Stage:
-    """A coordinator that leads the partition of two groups, whose followers fetch when they are told to."""
+    """A coordinator that leads the partition of two groups, with followers that fetch when the test says so."""
 
     def __init__(self, directory: Path) -> None:
         self.bench = Bench(directory, virtual.Inline(), Replicated)
@@ -50,7 +50,7 @@ class Stage:
         return asyncio.create_task(work)
 
     def commit(self, group: str = G, **partitions: int) -> asyncio.Task[Any]:
-        """Ask for a commit of nobody in particular: `commit(t0=5)` is offset 5 in t-0."""
+        """Commit offsets without a member: `commit(t0=5)` is offset 5 in t-0."""
         places = {T0: partitions.get("t0"), T1: partitions.get("t1")}
         offsets = {key: at(offset) for key, offset in places.items() if offset is not None}
         return self.ask(self.groups.offsets.commit(group, "", None, -1, offsets))
@@ -66,7 +66,7 @@ class Stage:
         return entry.group.state
 
     def check(self) -> None:
-        """The coordinator shows what the next one finds, as far as groups are settled."""
+        """Check that the coordinator has the settled groups that the next one would load."""
         found = self.log.seen_by_the_next()
         shown = {entry.group.id: entry for entry in self.groups.entries()}
         assert {name: e.offsets for name, e in shown.items() if e.offsets} == {
@@ -95,7 +95,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @virtual.story
 async def test_a_commit_is_answered_and_shown_when_it_is_committed(stage: Stage) -> None:
-    """Before that the group stands where it stood."""
+    """The group keeps its former offset until the record is committed."""
     await stage.begin()
     assert await after(stage.log, stage.groups.offsets.commit(G, "", None, -1, {T0: at(5)})) == {T0: 0}
     second = stage.commit(t0=6, t1=1)
@@ -107,7 +107,7 @@ async def test_a_commit_is_answered_and_shown_when_it_is_committed(stage: Stage)
 
 @virtual.story
 async def test_commits_wait_side_by_side_and_are_answered_in_the_order_of_the_log(stage: Stage) -> None:
-    """All are in the log at once; the followers have the first, then the others."""
+    """All commits are in the log at once; they are answered as the followers fetch them."""
     await stage.begin()
     asked = [stage.commit(G, t0=1), stage.commit(H, t0=2), stage.commit(G, t0=3)]
     await virtual.settle()
@@ -122,7 +122,7 @@ async def test_commits_wait_side_by_side_and_are_answered_in_the_order_of_the_lo
 
 @virtual.story
 async def test_a_commit_that_comes_too_late_counts_when_it_comes(stage: Stage) -> None:
-    """offsets.commit.timeout.ms: COORDINATOR_NOT_AVAILABLE then, not before; what is in the log stays there."""
+    """The client gets COORDINATOR_NOT_AVAILABLE after offsets.commit.timeout.ms; the record stays in the log."""
     await stage.begin("offsets.commit.timeout.ms=3000")
     asked = stage.commit(t0=5)
     await asyncio.sleep(2.9)
@@ -136,7 +136,7 @@ async def test_a_commit_that_comes_too_late_counts_when_it_comes(stage: Stage) -
 
 @virtual.story
 async def test_a_commit_that_the_log_refuses_was_never_made(stage: Stage) -> None:
-    """Too few replicas in sync; the group that it would have made is not there, and one that was waiting goes on."""
+    """With too few in-sync replicas the commit creates no group, and a waiting commit goes on."""
     await stage.begin()
     waits = stage.commit(H, t0=1)
     await virtual.settle()
@@ -150,7 +150,7 @@ async def test_a_commit_that_the_log_refuses_was_never_made(stage: Stage) -> Non
 
 @virtual.story
 async def test_a_group_that_is_being_made_is_not_forgotten(stage: Stage) -> None:
-    """While its first commit waits, a join is refused, and offsets expire: it keeps nothing yet, but will."""
+    """While its first commit waits, the group is empty: a join is refused and offsets expire, but the group stays."""
     await stage.begin()
     asked, one = stage.commit(t0=5), Consumer(stage.groups, G)
     one.id = "nobody"
@@ -184,7 +184,7 @@ def test_what_a_log_refuses_is_told_in_a_coordinators_words(stage: Stage, code: 
 
 @virtual.story
 async def test_a_commit_with_too_few_replicas_counts_all_the_same(stage: Stage) -> None:
-    """They went out of sync after the append: the client is to ask again, and the log has what it asked for."""
+    """The ISR shrank after the append, so the client has to retry, and the log has its offset."""
     await stage.begin()
     stage.log.in_sync = False
     asked = stage.commit(t0=5)
@@ -195,7 +195,7 @@ async def test_a_commit_with_too_few_replicas_counts_all_the_same(stage: Stage) 
 
 @virtual.story
 async def test_a_log_that_another_broker_leads_has_nobody_wait(stage: Stage) -> None:
-    """Before anybody says that it is resigned: commits and joins are told, and whoever asks then."""
+    """Waiting commits and joins, and new requests, get NOT_COORDINATOR before the coordinator resigns the partition."""
     await stage.begin()
     first, second = Consumer(stage.groups, H), Consumer(stage.groups, H)
     await first.stable(stage.log)
@@ -219,7 +219,7 @@ async def test_a_log_that_another_broker_leads_has_nobody_wait(stage: Stage) -> 
 
 @virtual.story
 async def test_a_generation_is_handed_out_when_it_is_committed(stage: Stage) -> None:
-    """Until then its members beat and wait, and cannot commit; the other group of the partition does as it likes."""
+    """Until the generation is committed, its members send heartbeats and wait; the partition's other group goes on."""
     await stage.begin()
     one, other = Consumer(stage.groups, G), Consumer(stage.groups, H)
     await other.stable(stage.log)
@@ -242,7 +242,7 @@ async def test_a_generation_is_handed_out_when_it_is_committed(stage: Stage) -> 
 
 @virtual.story
 async def test_a_generation_that_comes_too_late_is_followed_by_another(stage: Stage) -> None:
-    """Its members are told to join again; both are in the log, and the later one counts."""
+    """The members have to join again; both generations are in the log, and the later one counts."""
     await stage.begin("offsets.commit.timeout.ms=3000")
     one = Consumer(stage.groups, G)
     assert (await one.join()).error == 0
@@ -259,7 +259,7 @@ async def test_a_generation_that_comes_too_late_is_followed_by_another(stage: St
 
 @virtual.story
 async def test_a_member_that_falls_silent_while_its_generation_waits(stage: Stage) -> None:
-    """It is expired, the others join again, and the commitment of the old generation is news for nobody."""
+    """The silent member expires, the others join again, and the late commitment of the old generation has no effect."""
     await stage.begin("offsets.commit.timeout.ms=60000")
     one, two = Consumer(stage.groups, G), Consumer(stage.groups, G)
     await one.stable(stage.log)
@@ -287,7 +287,7 @@ async def test_a_generation_that_is_too_large_is_told_as_kafka_tells_it(stage: S
 
 @pytest.mark.parametrize("fate", ["committed", "too late", "refused"])
 def test_a_static_member_is_back_when_the_log_says_so(stage: Stage, fate: str) -> None:
-    """Too late it is told so, but keeps its place, for the log has it there; refused, the old one has it again."""
+    """A late static member gets an error, but keeps its place, which is in the log; a refused one loses it."""
 
     async def story() -> None:
         await stage.begin("offsets.commit.timeout.ms=3000")
@@ -313,7 +313,7 @@ def test_a_static_member_is_back_when_the_log_says_so(stage: Stage, fate: str) -
 
 @virtual.story
 async def test_a_group_ends_with_what_is_on_its_way_to_it(stage: Stage) -> None:
-    """Deleted while a commit waits: shown until its end is committed, joined by nobody, gone for who comes next."""
+    """A deleted group is visible, and cannot be joined, until the waiting commit and its end are committed."""
     await stage.begin()
     assert await after(stage.log, stage.groups.offsets.commit(G, "", None, -1, {T0: at(5)})) == {T0: 0}
     late = stage.commit(t1=6)
@@ -353,7 +353,7 @@ async def test_a_group_whose_end_is_refused_is_a_group_again(stage: Stage) -> No
 
 @virtual.story
 async def test_an_end_that_comes_too_late_is_the_end_all_the_same(stage: Stage) -> None:
-    """Who deletes is told after offsets.commit.timeout.ms, and who commits meanwhile as well."""
+    """The delete, and a commit meanwhile, get COORDINATOR_NOT_AVAILABLE after offsets.commit.timeout.ms."""
     await stage.begin("offsets.commit.timeout.ms=3000")
     assert await after(stage.log, stage.groups.offsets.commit(G, "", None, -1, {T0: at(5)})) == {T0: 0}
     deleted, commit = stage.ask(stage.groups.offsets.delete(G)), stage.commit(t0=6)
@@ -367,7 +367,7 @@ async def test_an_end_that_comes_too_late_is_the_end_all_the_same(stage: Stage) 
 
 @virtual.story
 async def test_offsets_that_are_forgotten_take_along_what_is_on_its_way(stage: Stage) -> None:
-    """OffsetDelete after a commit that waits: both are in the log, in that order."""
+    """OffsetDelete after a waiting commit: both are in the log, in that order."""
     await stage.begin()
     commit = stage.commit(t0=5, t1=6)
     await virtual.settle()
@@ -394,7 +394,7 @@ async def test_a_topic_that_is_deleted_takes_along_what_is_on_its_way(stage: Sta
 
 @virtual.story
 async def test_what_is_committed_once_a_topic_was_deleted_is_of_the_next_one(stage: Stage) -> None:
-    """The name is taken again while groups are still forgotten, one share after the other."""
+    """The topic's name is used again while its offsets are still deleted, a share of the groups at a time."""
     await stage.begin()
     names = (name for n in range(9999) if partition_of(name := f"{G}-{n}", PARTITIONS) == HOME)
     groups = list(itertools.islice(names, SWEEP_GROUPS + 2))
@@ -413,7 +413,7 @@ async def test_what_is_committed_once_a_topic_was_deleted_is_of_the_next_one(sta
 
 @virtual.story
 async def test_an_offset_does_not_expire_while_a_newer_one_is_on_its_way(stage: Stage) -> None:
-    """The one that stands is old; its tombstone would come behind the commit, and hide it."""
+    """The committed offset is old, but its tombstone would come after the waiting commit, and hide it."""
     await stage.begin()
     assert await after(stage.log, stage.groups.offsets.commit(G, "", None, -1, {T0: at(5), T1: at(6)})) == {
         T0: 0,
@@ -430,7 +430,7 @@ async def test_an_offset_does_not_expire_while_a_newer_one_is_on_its_way(stage: 
 
 @virtual.story
 async def test_what_expires_is_shown_until_that_is_committed(stage: Stage) -> None:
-    """It is written once, however often it is looked at; then the group, which keeps nothing, ends as well."""
+    """A tombstone is written once, however often expiry runs; then the group, which is empty, ends too."""
     await stage.begin("offsets.commit.timeout.ms=3000")
     one = Consumer(stage.groups, G)
     await one.stable(stage.log)
@@ -455,8 +455,8 @@ async def test_what_expires_is_shown_until_that_is_committed(stage: Stage) -> No
 
 @virtual.story
 async def test_groups_do_not_notice_another_epoch_of_the_same_leader(stage: Stage) -> None:
-    """A follower died, so there is another leader epoch, of which the log hears first. What waits waits on, and what
-    the log refused under the epoch before is stored under this one."""
+    """After a follower's death there is a new leader epoch, which the log gets first. Waiting requests wait on, and a
+    record that the log refused in the old epoch is stored in the new one."""
     await stage.begin()
     waits = stage.commit(t0=5)
     await virtual.settle()
@@ -474,7 +474,7 @@ async def test_groups_do_not_notice_another_epoch_of_the_same_leader(stage: Stag
 
 @virtual.story
 async def test_a_leader_that_was_none_for_a_while_begins_anew(stage: Stage) -> None:
-    """What waited is told to look for the coordinator: what it wrote may be gone."""
+    """Waiting requests get NOT_COORDINATOR, as their records may be gone."""
     await stage.begin()
     waits = stage.commit(t0=5)
     await virtual.settle()

@@ -1,4 +1,4 @@
-"""Any interleaving of clients and followers: what is shown is what the next coordinator finds in what is committed."""
+"""In any interleaving of clients and followers the coordinator shows what the next one finds in committed records."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pybroker import errors
-from pybroker.cluster.group import State
+from pybroker.decisions.group import State
 from pybroker.errors import KafkaError
-from tests.groups import virtual
+from tests import virtual
 from tests.groups.consumers import Consumer
 from tests.groups.logs import T0, T1, U0
 from tests.groups.test_commitment import MINUTE_MS, G, H, Stage, at
@@ -30,7 +30,7 @@ STEP = st.one_of(
 
 
 class World:
-    """Two groups of one partition; requests are asked without waiting, and answered sooner or later."""
+    """Two groups of one partition; requests are sent without waiting, and answered sooner or later."""
 
     def __init__(self, directory: Path) -> None:
         self.stage = Stage(directory)
@@ -71,18 +71,18 @@ class World:
         self.asked.append(asyncio.create_task(refused()))
 
     async def member(self, group: str) -> None:
-        """Somebody who joins, commits, and is not heard of again."""
+        """Join as a member that commits once and is then silent."""
         one = Consumer(self.stage.groups, group)
         if not (await one.join()).error and not (await one.sync()).error:
             await one.commit({T0: at(1000, virtual.wall_ms())})
 
     async def live(self, steps: list[tuple[Any, ...]]) -> None:
-        """Do all this; in the end the followers have everything, and everybody has an answer."""
+        """Run all steps; at the end the followers have everything, and every request an answer."""
         await self.stage.begin("offsets.commit.timeout.ms=3000")
         for step in steps:
             await self.do(*step)
         self.stage.log.refuses = None
-        for _ in range(8):  # sessions end, and what follows from that is written
+        for _ in range(8):  # sessions end, and their consequences are written
             await self.do("follow", 1000)
             await self.do("pass", 7)
         assert all(task.done() and not task.exception() for task in self.asked)
@@ -93,7 +93,7 @@ class World:
 @settings(max_examples=60)
 @given(st.lists(STEP, max_size=25))
 def test_what_is_shown_is_what_is_committed(steps: list[tuple[Any, ...]]) -> None:
-    """After every step; every request is answered, and nothing is left under way."""
+    """The rule holds after every step; every request is answered, and no record is left waiting."""
     with tempfile.TemporaryDirectory() as directory:
         world = World(Path(directory))
         try:

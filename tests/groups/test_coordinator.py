@@ -1,4 +1,4 @@
-"""The coordinator on logs of its own: what it loads, keeps, forgets, and says while it loads."""
+"""The coordinator on its own logs: what it loads, keeps and forgets, and its answers while it loads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from pybroker.groups.coordinator import partition_of
 from pybroker.groups.records import offset_record
 from pybroker.model import TopicPartition
 from tests.groups.logs import T0, T1, U0, Bench, at
+from tests.harness import eventually
 
 MINUTE_MS = 60_000
 
 
 async def test_one_partition_that_is_loading_holds_up_nobody_else(bench: Bench) -> None:
-    """Its groups are COORDINATOR_LOAD_IN_PROGRESS, a heartbeat is fine and a sync is to rejoin; others are served."""
+    """Groups of the loading partition get COORDINATOR_LOAD_IN_PROGRESS, NONE or REBALANCE_IN_PROGRESS."""
     slow, quick = "g0", next(f"g{n}" for n in range(99) if partition_of(f"g{n}", 4) != partition_of("g0", 4))
     await bench.lead(bench.groups)
     await bench.groups.offsets.commit(slow, "", None, -1, {T0: at(5)})
@@ -30,10 +31,8 @@ async def test_one_partition_that_is_loading_holds_up_nobody_else(bench: Bench) 
     groups = bench.fresh()
     loading = asyncio.get_running_loop().create_task(bench.lead(groups))
     try:
-        await asyncio.sleep(0)  # the others are read on threads of their own
-        async with asyncio.timeout(5):
-            while sum(shard.loading for shard in groups._shards.values()) != 1:
-                await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # the others are read on their own threads
+        await eventually("one loads", lambda: sum(shard.loading for shard in groups._shards.values()) == 1)
         assert await groups.offsets.commit(quick, "", None, -1, {T0: at(6)}) == {T0: 0}
         for call, code in (
             (lambda: groups.offsets.commit(slow, "", None, -1, {T0: at(7)}), errors.COORDINATOR_LOAD_IN_PROGRESS),
@@ -77,7 +76,7 @@ async def test_a_topic_deleted_while_its_offsets_are_read_is_forgotten_after_tha
 
 
 async def test_offsets_expire_and_a_group_without_any_goes(bench: Bench) -> None:
-    """offsets.retention.minutes after the last commit of a group that has no members: at the limit and just before."""
+    """Offsets expire offsets.retention.minutes after the last commit of a group without members, and not before."""
     groups = bench.fresh("offsets.retention.minutes=1")
     await bench.lead(groups)
     now = wall_ms()
@@ -96,18 +95,16 @@ async def test_offsets_expire_and_a_group_without_any_goes(bench: Bench) -> None
 
 
 async def test_offsets_expire_by_themselves(bench: Bench) -> None:
-    """The look at offsets.retention.check.interval.ms finds what was committed long ago."""
+    """The check every offsets.retention.check.interval.ms finds an old commit."""
     groups = bench.fresh("offsets.retention.minutes=1", "offsets.retention.check.interval.ms=20")
     await bench.lead(groups)
     await groups.offsets.commit("g", "", None, -1, {T0: at(1, wall_ms() - MINUTE_MS)})
-    async with asyncio.timeout(5):
-        while groups.find("g") is not None:
-            await asyncio.sleep(0.01)
+    await eventually("it has expired", lambda: groups.find("g") is None)
     groups.resign_all()
 
 
 def in_transaction(group: str, producer_id: int, **offsets: int) -> bytes:
-    """The batch of offsets that a producer sends: `t0=5` is offset 5 in t-0."""
+    """The batch of offsets that a transactional producer sends: `t0=5` is offset 5 in t-0."""
     pairs = [offset_record(group, TopicPartition(name[:-1], int(name[-1])), at(n)) for name, n in offsets.items()]
     return core.build_batch([(0, key, value, ()) for key, value in pairs], attributes=0x10, producer_id=producer_id,
                             producer_epoch=0)  # fmt: skip
@@ -120,7 +117,7 @@ def marker(producer_id: int, *, commit: bool) -> bytes:
 
 
 async def test_offsets_of_a_transaction_count_when_it_is_committed(bench: Bench) -> None:
-    """Those of an aborted or open one do not; nor does a commit hide a later plain one. Open ones are not stable."""
+    """Transactional offsets count once committed, unless a plain commit is later; aborted and open ones do not."""
     log = bench.logs[partition_of("g", 4)]
     log.become_follower(2, 0, 0)
     for batch in (
@@ -153,7 +150,7 @@ async def test_offsets_of_a_transaction_count_when_it_is_committed(bench: Bench)
 
 @pytest.mark.parametrize("codec", range(5))
 async def test_the_records_can_be_compressed(bench: Bench, codec: int) -> None:
-    """offsets.topic.compression.codec: each codec is written, and read at the next start."""
+    """Each codec of offsets.topic.compression.codec is written, and read at the next start."""
     groups = bench.fresh(f"offsets.topic.compression.codec={codec}")
     await bench.lead(groups)
     assert await groups.offsets.commit("g", "", None, -1, {T0: at(1), T1: at(2)}) == {T0: 0, T1: 0}
@@ -169,7 +166,7 @@ async def test_the_records_can_be_compressed(bench: Bench, codec: int) -> None:
 
 
 async def test_a_log_that_cannot_be_read_is_one_partition_less(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its groups answer NOT_COORDINATOR, the others are served."""
+    """The groups of an unreadable log get NOT_COORDINATOR, and the others are served."""
     bad = bench.logs[partition_of("g", 4)]
     await bad.append(core.build_batch([(0, b"\0\2nonsense", b"\0\3", ())]), 0)
 
@@ -187,7 +184,7 @@ async def test_a_log_that_cannot_be_read_is_one_partition_less(bench: Bench, mon
 
 
 async def test_a_log_that_takes_nothing_is_told_to_the_client(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk: the commit is NOT_COORDINATOR and was not made; with space again the next one is."""
+    """On a full disk a commit gets NOT_COORDINATOR and is not made; with space again the next one is."""
     await bench.lead(bench.groups)
     log = bench.logs[partition_of("g", 4)]
 

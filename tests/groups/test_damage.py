@@ -1,4 +1,4 @@
-"""A damaged log of groups: a batch that cannot be read costs what it held, and the coordinator serves on."""
+"""A damaged log of groups: an unreadable batch loses its own records, and the coordinator goes on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from pybroker import core
-from pybroker.cluster.image import OFFSETS_TOPIC
+from pybroker.decisions.image import OFFSETS_TOPIC
 from pybroker.groups.coordinator import partition_of
 from tests.groups.members import commit, committed
 from tests.harness import eventually
 from tests.server.live import Live, Wire
 
 GROUPS = [name for name in (f"g{n}" for n in range(99)) if partition_of(name, 4) == partition_of("g0", 4)][:6]
-"""They live in one partition."""
+"""Six groups in one partition."""
 
 
 def log_file(live: Live) -> Path:
@@ -48,7 +48,7 @@ async def loaded(live: Live) -> Wire:
 async def test_a_bad_batch_costs_what_it_held(
     live: Live, wire: Wire, caplog: pytest.LogCaptureFixture, end: str, kind: str
 ) -> None:
-    """One group of six has forgotten where it stood; all can commit, and all is there after the next start."""
+    """One group of six has lost its offset; all can commit, and all offsets are there after the next start."""
     for number, group in enumerate(GROUPS):
         assert await commit(wire, group, {"t0": number}) == [0]
     assert live.broker is not None
@@ -77,7 +77,7 @@ async def test_a_bad_batch_costs_what_it_held(
 
 
 async def test_a_bad_batch_at_the_end_of_the_log_is_passed_by(live: Live, wire: Wire) -> None:
-    """Below the recovery point nothing is cut: the log goes on behind it."""
+    """Below the recovery point nothing is truncated: the log continues after the bad batch."""
     assert await commit(wire, GROUPS[0], {"t0": 1}) == [0]
     await live.stop()
     spoil(log_file(live), log_file(live).stat().st_size - 5, b"\xff")
@@ -92,7 +92,7 @@ async def test_a_bad_batch_at_the_end_of_the_log_is_passed_by(live: Live, wire: 
 async def test_a_record_that_nobody_understands_costs_itself(
     live: Live, wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its CRC is right: a broker of a later version wrote it, or a bad one."""
+    """A record with a valid CRC and unknown content, of a later version or a faulty broker, is skipped alone."""
     assert await commit(wire, GROUPS[0], {"t0": 1}) == [0]
     assert live.broker is not None and live.broker.replicas is not None
     replica = live.broker.replicas.leader(OFFSETS_TOPIC, partition_of("g0", 4))
@@ -102,4 +102,4 @@ async def test_a_record_that_nobody_understands_costs_itself(
     await live.restart()
     wire = await loaded(live)
     assert [await committed(wire, group) for group in GROUPS[:2]] == [{"t0": 1}, {"t0": 2}]
-    assert "damaged records of groups skipped" in caplog.text and "records=2" in caplog.text
+    assert "damaged group records skipped" in caplog.text and "records=2" in caplog.text

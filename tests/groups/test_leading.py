@@ -1,4 +1,4 @@
-"""Partitions of groups are led and resigned one by one, each under an epoch: what comes late changes nothing."""
+"""Partitions of groups are led and resigned one by one, each with an epoch, so that late requests change nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pybroker import core, errors
-from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.decisions.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
 from pybroker.groups import coordinator
 from pybroker.groups.coordinator import partition_of
-from pybroker.server.cluster_groups import ClusterGroups
-from tests.groups import virtual
+from pybroker.server.cluster.group_locator import GroupLocator
+from tests import virtual
 from tests.groups.consumers import Consumer, after
 from tests.groups.logs import PARTITIONS, T0, T1, Bench, Replicated, at
 
@@ -26,7 +26,7 @@ OTHER = next(name for name in (f"g{n}" for n in range(99)) if partition_of(name,
 
 
 class Stage:
-    """A coordinator of four partitions, of which it leads none yet; its reads of logs can be held."""
+    """A coordinator of four partitions that leads none yet; its reads of logs can be held."""
 
     def __init__(self, directory: Path) -> None:
         self.workers = virtual.Inline()
@@ -43,7 +43,7 @@ class Stage:
         await self.groups.loaded()
 
     async def stored(self, offset: int) -> None:
-        """Another coordinator stores where the group stands, and the member that says so."""
+        """Let another coordinator store an offset of the group, and the member that commits it."""
         other = self.bench.fresh()
         other.partitions = PARTITIONS
         other.lead(HOME, 0, self.log)
@@ -55,7 +55,7 @@ class Stage:
         other.resign_all()
 
     def stands(self, group: str = G) -> int:
-        """The offset that the group stands at, -1 nowhere; or the error, negative too."""
+        """The committed offset of the group, -1 if there is none; or a negated error code."""
         try:
             entry = self.groups.find(group)
         except KafkaError as problem:
@@ -72,7 +72,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @virtual.story
 async def test_a_partition_is_led_and_resigned_without_the_others(stage: Stage) -> None:
-    """It is unknown here, is loaded, and is another broker's again; another partition is served all the while."""
+    """One partition goes from unknown to loaded to resigned, and another partition is served all the while."""
     await stage.stored(5)
     await stage.led(0, partition_of(OTHER, PARTITIONS))
     assert (stage.stands(G), stage.stands(OTHER)) == (-errors.NOT_COORDINATOR, -1)
@@ -89,7 +89,7 @@ async def test_a_partition_is_led_and_resigned_without_the_others(stage: Stage) 
 
 @virtual.story
 async def test_what_comes_late_of_an_older_epoch_changes_nothing(stage: Stage) -> None:
-    """Neither to lead, again or of old, nor to resign; a resignation under an epoch outlives what came before it."""
+    """Late requests to lead or to resign do nothing; a resignation stays in force against older requests to lead."""
     await stage.stored(5)
     await stage.led(3)
     entry = stage.groups.find(G)
@@ -130,7 +130,7 @@ async def test_a_load_that_ends_after_the_resignation_shows_nothing(stage: Stage
 
 @virtual.story
 async def test_a_later_epoch_loads_by_itself(stage: Stage) -> None:
-    """The load of the older one ends first, and late, and shows nothing; the other one shows what was stored since."""
+    """The older epoch's load ends first, late and without effect; the later one shows offsets stored since."""
     await stage.stored(5)
     stage.workers.held = True
     stage.lead(3)
@@ -149,7 +149,7 @@ async def test_a_later_epoch_loads_by_itself(stage: Stage) -> None:
 
 @virtual.story
 async def test_what_is_not_committed_is_not_shown_after_a_load(stage: Stage) -> None:
-    """The leader before left a record that its followers do not have: it counts when they have it."""
+    """The former leader left a record that its followers lack: it counts once they have it."""
     await stage.stored(5)
     seen = stage.log.high_watermark
     await stage.stored(6)
@@ -174,8 +174,8 @@ async def test_a_resignation_during_that_wait_shows_nothing(stage: Stage) -> Non
 
 @virtual.story
 async def test_whoever_waits_is_told_at_once_to_look_for_another_coordinator(stage: Stage) -> None:
-    """A join, a sync whose generation is being stored, a static member that came back, a commit that is in the log, one
-    that hangs in the append, the end of a group: all are told; no timer is left, and the members' memory is free."""
+    """Waiting requests are answered at once: a join, a sync of a generation being stored, a static member's return, a
+    stored or hanging commit, and a group's deletion. No timer is left, and the members' memory is free."""
     log = stage.log
     mine = [name for name in (f"m{n}" for n in range(99)) if partition_of(name, PARTITIONS) == HOME]
     await stage.led(0)
@@ -223,7 +223,7 @@ async def test_whoever_waits_is_told_at_once_to_look_for_another_coordinator(sta
 
 @virtual.story
 async def test_an_append_of_an_older_epoch_does_not_reach_the_log_of_a_later_one(stage: Stage) -> None:
-    """It hung while the partition was resigned and led again: what is loaded is what is there."""
+    """A commit hung in the append while the partition was resigned and led again: what was loaded stays."""
     log = stage.log
     await stage.led(0)
     log.appending.clear()
@@ -244,7 +244,7 @@ async def test_an_append_of_an_older_epoch_does_not_reach_the_log_of_a_later_one
 
 @virtual.story
 async def test_an_append_that_fails_as_nobody_foresaw_leaves_nobody_waiting(stage: Stage) -> None:
-    """The groups of that partition are nobody's from then on; where they were led anew meanwhile, they stay."""
+    """The groups of the partition have no coordinator afterwards, unless they were loaded again meanwhile."""
     log = stage.log
 
     async def broken(*_: object) -> core.Appended:
@@ -271,8 +271,8 @@ async def test_an_append_that_fails_as_nobody_foresaw_leaves_nobody_waiting(stag
 async def test_groups_that_could_not_be_loaded_are_loaded_later(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, problem: Exception
 ) -> None:
-    """Their partition is led here on, so nobody else loads them; who asks meanwhile is sent elsewhere, and comes again.
-    """
+    """The partition is still led here, so no other broker loads its groups. Clients get NOT_COORDINATOR and come
+    again."""
     await stage.stored(7)
     load, times = coordinator.load, 0
 
@@ -295,9 +295,9 @@ async def test_groups_that_could_not_be_loaded_are_loaded_later(
 
 @virtual.story
 async def test_the_offsets_topic_is_made_anew(stage: Stage) -> None:
-    """Its leader epochs begin again, and a replica of the one before that stops late changes nothing."""
+    """A recreated topic's leader epochs start again, and a late stop of the old topic's replica changes nothing."""
     metadata, nobody = MetadataCache("c"), Any
-    located = ClusterGroups(metadata, nobody, stage.groups)  # type: ignore[arg-type]
+    located = GroupLocator(metadata, nobody, stage.groups)  # type: ignore[arg-type]
     log = stage.log
 
     def replica(topic_id: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""One seed, one life: nothing that a coordinator stores depends on anything but what it is given."""
+"""A seed decides a life: a coordinator stores only what follows from its inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.harness import ROOT
 
 
 def told(seed: int, hash_seed: int) -> list[str]:
-    """Size and digest of each log of a life in a process of its own, where sets have an order of their own."""
+    """The size and digest of each log of a life in its own process, with this hash seed."""
     command = [sys.executable, "-m", "tests.groups.life", str(seed)]
     ran = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": str(hash_seed)}, capture_output=True, text=True
@@ -20,7 +20,7 @@ def told(seed: int, hash_seed: int) -> list[str]:
 
 
 def test_a_seed_decides_every_byte_of_the_logs() -> None:
-    """Twice the same groups with one seed, other ones with another; and there is something to compare."""
+    """The same seed gives the same groups twice, another seed gives others, and the logs are not empty."""
     first = told(seed=1, hash_seed=1)
     assert sum(int(line.split()[0]) > 5_000 for line in first) >= 2
     assert told(seed=1, hash_seed=2) == first

@@ -1,4 +1,4 @@
-"""Members of groups over real sockets: they come, go, vanish, come back, and the broker restarts under them."""
+"""Members of groups over real sockets: they join, leave, vanish and return, also over a broker's restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.group import Joined, Synced
+from pybroker.decisions.group import Joined, Synced
 from pybroker.protocol import messages as m
 from tests.groups.conftest import FEW
 from tests.groups.members import Member, commit, committed, describe, stable
@@ -22,11 +22,11 @@ from tests.server.live import Live, Wire
 
 Make = Callable[..., Awaitable[Member]]
 SHORT_SESSION_MS = 3_000
-"""Waited for to its end; but a busy machine, between two requests of a member, must not reach it."""
+"""Short, as tests wait for its end, but longer than a busy machine delays a member's next request."""
 
 
 async def test_three_members_share_the_work(wire: Wire, member: Make) -> None:
-    """They join, the first leads, each gets what the leader gave it, and the group can be described."""
+    """All join, the first is leader, each gets its assignment from the leader, and the group can be described."""
     members = [await member() for _ in range(3)]
     await stable(*members)
     assert [one.leads for one in members] == [True, False, False]
@@ -57,7 +57,7 @@ async def test_a_member_that_leaves_makes_the_others_rejoin(wire: Wire, member: 
 
 
 async def test_each_member_that_is_asked_to_leave_has_an_answer_of_its_own(wire: Wire, member: Make) -> None:
-    """Of a group that is there, and of one that is not."""
+    """Each member in LeaveGroup has its own error code, in a group that exists or not."""
     one = await member()
     await stable(one)
     kind = m.LeaveGroupRequest.Members
@@ -84,7 +84,7 @@ async def test_a_silent_member_is_out_after_its_session(member: Make) -> None:
 
 
 async def test_a_static_member_keeps_its_place_over_a_restart_of_its_process(member: Make) -> None:
-    """It comes back under a new id without a rebalance, with the same assignment; its old self is fenced."""
+    """A new process gets a new member id without a rebalance, with the same assignment; the old process is fenced."""
     other, old = await member(), await member(instance="i1")
     assert await old.join() == 0
     await old.sync({old.id: b"1"})
@@ -109,7 +109,7 @@ async def test_a_static_member_keeps_its_place_over_a_restart_of_its_process(mem
 async def test_a_client_that_goes_while_it_waits_to_join_holds_nobody_up(
     live: Live, wire: Wire, member: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its request is given up; the others join without it once its session is over, and nothing is left in the log."""
+    """A closed client's JoinGroup is dropped; the others join after its session, and no error is logged."""
     first, ghost = await member(), await member(session_ms=SHORT_SESSION_MS)
     await stable(first)
     ghost.send_join()
@@ -141,7 +141,7 @@ async def test_a_client_that_goes_while_it_waits_to_join_holds_nobody_up(
 async def test_the_cause_of_a_rebalance_is_logged_and_kept(
     live: Live, member: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line for each, with the reason that the client gave; the last one stays with the group, all are counted."""
+    """Each rebalance has one line with the client's reason; the group keeps the last cause, and all are counted."""
     caplog.set_level(logging.INFO, "pybroker")
     one = await member()
     assert await one.join(reason="first poll") == 0
@@ -157,13 +157,13 @@ async def test_the_cause_of_a_rebalance_is_logged_and_kept(
     assert group.last_rebalance_cause == f"{one.id} left: done"
     assert abs(group.last_rebalance_ms - time.time() * 1000) < 60_000
     old = await one.wire.call("DescribeGroups", 4, groups=["g"])
-    assert old.groups[0].last_rebalance_cause == ""  # versions without tagged fields have no place for it
+    assert old.groups[0].last_rebalance_cause == ""  # versions without tagged fields cannot carry it
 
 
 async def test_long_names_of_a_client_make_short_lines(
     live: Live, member: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The group id, the client id and the reason have 20,000 characters each."""
+    """The group id, the client id and the reason have 20,000 characters each, and the line stays short."""
     caplog.set_level(logging.INFO, "pybroker")
     one = await member(group="g" * 20_000)
     assert await one.join(reason="j" * 20_000) == 0
@@ -172,7 +172,7 @@ async def test_long_names_of_a_client_make_short_lines(
 
 
 async def test_what_a_client_says_is_shown_not_obeyed(member: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """Line ends and a terminal's escapes in names and reasons: each event stays one line of plain characters."""
+    """Line ends and escapes in names and reasons are escaped: each event is one line of printable characters."""
     caplog.set_level(logging.INFO, "pybroker")
     one = await member("g\n2026-01-01T00:00:00.000Z ERROR pybroker forged\x1b[2J\x85\u2028")
     assert await one.join(reason="\x1b]0;title\x07\r\0") == 0
@@ -182,7 +182,7 @@ async def test_what_a_client_says_is_shown_not_obeyed(member: Make, caplog: pyte
 
 
 async def test_members_keep_their_generation_over_a_restart_of_the_broker(live: Live, member: Make) -> None:
-    """A heartbeat and a commit of before go on as if nothing had happened; so does a rejoin that changes nothing."""
+    """A heartbeat and a commit of before are valid after the restart, and so is a rejoin without changes."""
     first, second = await member(), await member()
     await stable(first, second)
     assert await first.commit(t0=10, t1=11) == [0, 0]
@@ -202,7 +202,7 @@ async def test_members_keep_their_generation_over_a_restart_of_the_broker(live: 
 
 
 async def test_members_of_a_loaded_group_have_a_session_again(live: Live, member: Make) -> None:
-    """Nobody of them comes back: the group is empty after a session, and keeps its offsets."""
+    """If no member returns, the group is empty after a session, and keeps its offsets."""
     one = await member(session_ms=SHORT_SESSION_MS)
     await stable(one)
     assert await one.commit(t0=10) == [0]
@@ -234,7 +234,7 @@ async def test_who_waits_when_the_broker_stops_is_told_to_look_elsewhere(live: L
 
 
 async def test_a_deleted_group_is_gone(live: Live, wire: Wire, member: Make) -> None:
-    """Not while it has members; then with its offsets, and for good."""
+    """A group with members is not deleted; an empty one is deleted with its offsets, for good."""
     one = await member()
     await stable(one)
     await one.commit(t0=1)
@@ -258,7 +258,7 @@ async def test_a_deleted_group_is_gone(live: Live, wire: Wire, member: Make) -> 
 
 
 async def test_what_members_say_is_bounded(tmp_path: Path) -> None:
-    """At group.metadata.memory.bytes a member joins, with one byte more it is refused; what goes makes room again."""
+    """At group.metadata.memory.bytes a member joins, one byte more is refused, and a member that leaves makes room."""
     live = Live(tmp_path / "data", (*FEW, "group.metadata.memory.bytes=10000"))
     await live.start()
     wire = await live.connect()
@@ -273,7 +273,7 @@ async def test_what_members_say_is_bounded(tmp_path: Path) -> None:
     first = await join("a", 10_000)
     assert first.error_code == 0
     assert (await join("b", 6)).error_code == errors.GROUP_MAX_SIZE_REACHED
-    assert (await join("a", 10_000, first.member_id)).error_code == 0  # again, with what it holds already
+    assert (await join("a", 10_000, first.member_id)).error_code == 0  # again, with the metadata that it already has
     assignment = [m.SyncGroupRequest.Assignments(member_id=first.member_id, assignment=b"x")]
     synced = await wire.call("SyncGroup", 1, group_id="a", generation_id=2, member_id=first.member_id,
                              assignments=assignment)  # fmt: skip
@@ -284,7 +284,7 @@ async def test_what_members_say_is_bounded(tmp_path: Path) -> None:
 
 
 async def test_what_a_member_said_goes_with_it(member: Make) -> None:
-    """Nothing of an answered JoinGroup or SyncGroup waits for the garbage collector: metadata may be large."""
+    """Nothing of an answered JoinGroup or SyncGroup waits for the garbage collector, as metadata may be large."""
     gc.collect()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
@@ -300,7 +300,7 @@ async def test_what_a_member_said_goes_with_it(member: Make) -> None:
 async def test_a_broker_that_stood_still_expires_nobody_for_that(
     member: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock jumps over two sessions, in which no heartbeat could be heard: members get that time once more."""
+    """The clock jumps over two sessions, in which the broker received no heartbeat: members get that time once more."""
     loop = asyncio.get_running_loop()
     first, second = await member(session_ms=SHORT_SESSION_MS), await member(session_ms=SHORT_SESSION_MS)
     await stable(first, second)

@@ -1,4 +1,4 @@
-"""Committed offsets: taken, refused, forgotten with their topic, expired; what is said while they are loaded."""
+"""Committed offsets: accepted, refused, deleted with their topic, expired, and unavailable while they are loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pybroker import errors
-from pybroker.cluster.image import OFFSETS_TOPIC
+from pybroker.decisions.image import OFFSETS_TOPIC
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from tests.groups.members import Member, commit, committed, stable
@@ -19,7 +19,7 @@ MINUTE_MS = 60_000
 
 
 async def test_metadata_is_taken_up_to_its_limit(wire: Wire) -> None:
-    """offset.metadata.max.bytes, counted in bytes: at the limit and one above."""
+    """offset.metadata.max.bytes is a limit in bytes: tested at the limit and one byte above."""
     assert await commit(wire, "g", {"t0": 5}, committed_metadata="é" * 2048) == [0]
     assert await commit(wire, "g", {"t0": 6}, committed_metadata="é" * 2048 + "x") == [errors.OFFSET_METADATA_TOO_LARGE]
     assert await committed(wire, "g") == {"t0": 5}
@@ -32,7 +32,7 @@ async def test_what_is_unknown_is_refused_alone(wire: Wire) -> None:
 
 
 async def test_only_members_commit_to_a_group_that_has_some(wire: Wire, member: Make) -> None:
-    """With the wrong generation, the wrong id or none nothing is stored; between join and sync neither."""
+    """A commit with a wrong generation, a wrong member id or none, or between join and sync, is refused."""
     one = await member()
     assert await one.join() == 0
     assert await one.commit(t0=1) == [errors.REBALANCE_IN_PROGRESS]
@@ -47,8 +47,8 @@ async def test_only_members_commit_to_a_group_that_has_some(wire: Wire, member: 
 
 
 async def test_offsets_of_a_live_member_outlast_the_time_it_gave_them(live: Live, member: Make) -> None:
-    """Kafka-go and sarama commit with a retention time (version 2): what the group reads stays (KIP-211). Two sweeps
-    expire another group's offset meanwhile."""
+    """Kafka-go and sarama commit with a retention time (v2), but offsets of a group with members stay (KIP-211). Two
+    sweeps expire another group's offset meanwhile."""
     await live.restart("offsets.retention.check.interval.ms=50")
     one = await member()
     await eventually("the groups are loaded", lambda: listed(one.wire))
@@ -72,7 +72,7 @@ async def is_forgotten(wire: Wire, group: str) -> bool:
 
 
 async def test_a_deleted_topic_takes_its_offsets_along(live: Live, wire: Wire) -> None:
-    """A new topic of that name is read from wherever the group says, not from where it stood in the old one."""
+    """A new topic of that name is read from the group's reset position, not from the old topic's offset."""
     await wire.create("u")
     assert await commit(wire, "g", {"t0": 1, "u0": 2}) == [0, 0]
     assert await commit(wire, "h", {"u0": 3}) == [0]
@@ -87,7 +87,7 @@ async def test_a_deleted_topic_takes_its_offsets_along(live: Live, wire: Wire) -
 
 
 async def test_a_group_without_members_goes_with_its_last_topic(live: Live, wire: Wire, member: Make) -> None:
-    """One with members stays, and one that stood in another topic too; for good."""
+    """A group with members stays, and so does one with an offset in another topic; the empty group is gone for good."""
     await wire.create("u")
     left, busy = await member("left"), await member("busy")
     for one in (left, busy):
@@ -115,7 +115,7 @@ async def names(wire: Wire) -> set[str]:
 
 
 async def test_without_its_topic_there_are_no_groups_and_then_new_ones(wire: Wire, member: Make) -> None:
-    """__consumer_offsets is deleted: members are sent to find a coordinator, which makes it again, empty."""
+    """After __consumer_offsets is deleted, members have to find a coordinator, which creates the topic again, empty."""
     one = await member()
     await stable(one)
     await wire.call("DeleteTopics", 5, topic_names=[OFFSETS_TOPIC], timeout_ms=5000)
@@ -128,7 +128,7 @@ async def test_without_its_topic_there_are_no_groups_and_then_new_ones(wire: Wir
 
 
 async def test_deleting_offsets_spares_what_the_group_reads(wire: Wire, member: Make) -> None:
-    """OffsetDelete: not of a subscribed topic, and GROUP_ID_NOT_FOUND for a group that is not there."""
+    """OffsetDelete refuses a subscribed topic, and answers GROUP_ID_NOT_FOUND for an unknown group."""
     await wire.create("u")
     one = await member()
     await stable(one)

@@ -1,4 +1,4 @@
-"""What lies in __consumer_offsets: where a group lives, and the bytes of its records, Kafka's to the last one."""
+"""Records of __consumer_offsets: the partition of a group, and record bytes that equal Kafka's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.cluster.group import Group, Member, State
-from pybroker.cluster.offsets import Committed
+from pybroker.decisions.group import Group, Member, State
+from pybroker.decisions.offsets import Committed
 from pybroker.groups import records
 from pybroker.groups.coordinator import java_hash, partition_of
 from pybroker.groups.records import GroupRecord, OffsetRecord
@@ -27,7 +27,7 @@ def test_a_group_lives_where_kafka_looks_for_it(key: str, partition: int) -> Non
 
 
 def test_the_hash_is_javas() -> None:
-    """Over UTF-16 units, with wrap; the most negative hash has no absolute value and becomes 0."""
+    """The hash is over UTF-16 units, with overflow; the most negative hash has no absolute value and becomes 0."""
     assert java_hash("") == 0
     assert java_hash("Aa") == java_hash("BB") == 2112
     assert java_hash("😀") == 0xD83D * 31 + 0xDE00
@@ -44,7 +44,7 @@ def blob(value: bytes) -> bytes:
 
 
 def test_an_offset_is_written_as_kafka_writes_it() -> None:
-    """Key version 1, value version 3; with a time to expire, which only old clients give, value version 1."""
+    """Offsets have key version 1 and value version 3; those with an expire time, from old clients, value version 1."""
     key, value = records.offset_record("grp", T0, Committed(42, 5, "meta", 1000))
     assert key == struct.pack(">h", 1) + text("grp") + text("t") + struct.pack(">i", 7)
     assert value == struct.pack(">hqi", 3, 42, 5) + text("meta") + struct.pack(">q", 1000)
@@ -63,7 +63,7 @@ def made(**over: object) -> Group:
 
 
 def test_a_group_is_written_as_kafka_writes_it() -> None:
-    """Key version 2, value version 3."""
+    """Groups have key version 2 and value version 3."""
     key, value = records.group_record(made(), 777)
     assert key == struct.pack(">h", 2) + text("grp")
     expected = struct.pack(">h", 3) + text("consumer") + struct.pack(">i", 3) + text("range") + text("m-1")
@@ -108,7 +108,7 @@ def test_a_record_that_is_cut_short_is_an_error(cut: int) -> None:
 
 
 def test_the_topics_of_a_group_are_read_from_its_members() -> None:
-    """Unknown where the group is no consumer's or a member says what cannot be read: then nothing expires."""
+    """Topics are unknown in a group of another protocol or with an invalid subscription: then no offset expires."""
     from tests.groups.members import subscription
 
     group = made()

@@ -1,7 +1,7 @@
-"""A Kafka UI opens its pages: the calls that such programs make, in their order, through two admin clients.
+"""A Kafka UI opens its pages: the requests that such programs send, in their order, through two admin clients.
 
 The brokers page, the list of topics, one topic with its settings and sizes, its messages page by page, the consumer
-groups with their lag, the ACL page that is greyed out, and a setting and a group's position edited by hand.
+groups with their lag, the disabled ACL page, and a setting and a group's offset edited by hand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 @pytest.fixture
 def busy(start_broker: Callable[..., BrokerProcess]) -> Iterator[BrokerProcess]:
-    """A broker at work: a topic of two partitions, 30 records in the second, a consumer that has committed 20."""
+    """A broker with a topic of two partitions, 30 records in the second, and a consumer that has committed 20."""
     broker = start_broker(sets={"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 3})
     at = {"bootstrap.servers": broker.bootstrap}
     admin = cka.AdminClient(at)
@@ -55,7 +55,7 @@ def busy(start_broker: Callable[..., BrokerProcess]) -> Iterator[BrokerProcess]:
 
 
 def page(bootstrap: str, end: int) -> list[bytes]:
-    """The messages page: the last ten before `end`, newest first, by a consumer that belongs to no group."""
+    """The messages page: the last ten before `end`, newest first, read by a consumer without a group."""
     consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": "ui", "enable.auto.commit": False})
     with contextlib.closing(consumer):
         consumer.assign([ck.TopicPartition(TOPIC, 1, end - PAGE)])
@@ -154,7 +154,7 @@ def test_a_ui_on_kafka_python(busy: BrokerProcess) -> None:
 
 
 def size_of(log_dirs: Any) -> dict[tuple[str, int], int]:
-    """{(topic, partition): bytes} of what kafka-python tells of log dirs."""
+    """{(topic, partition): bytes} from kafka-python's description of log dirs."""
     found = [
         (t["name"], p) for broker in log_dirs for d in broker["log_dirs"] for t in d["topics"] for p in t["partitions"]
     ]

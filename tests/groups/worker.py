@@ -1,8 +1,8 @@
-"""A consumer in a process of its own, which can be killed: `python -m tests.groups.worker CLIENT BOOTSTRAP OPTIONS`.
+"""A consumer in its own process, which can be killed: `python -m tests.groups.worker CLIENT BOOTSTRAP OPTIONS`.
 
-OPTIONS is JSON: team.Options. It says on standard output, a line each: `assigned 0 3`, its partitions when they change;
-`read 3:17`, partition and value of a record; `kept 3:18`, a partition and the offset that was committed there; `alive`,
-once a second. SIGTERM makes it leave the group; so does having read as many records as it shall.
+OPTIONS is JSON: team.Options. The worker prints one line each: `assigned 0 3`, its partitions when they change; `read
+3:17`, partition and value of a record; `kept 3:18`, a partition and its committed offset; `alive`, once a second. It
+leaves the group on SIGTERM, or after its limit of records.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ ALIVE_S = 1.0
 
 
 class Member(Protocol):
-    """What a worker does with its client. What fails while a broker is away raises `failures`."""
+    """The calls of a worker to its client. Errors while a broker is down are of the types in `failures`."""
 
     failures: tuple[type[Exception], ...]
 
     def poll(self) -> Batch: ...
     def assigned(self) -> Iterable[int]: ...
     def position(self, partition: int) -> int:
-        """The offset that it reads next of a partition that it has."""
+        """The next offset to read from an assigned partition."""
 
     def commit(self, partition: int, offset: int) -> None: ...
     def commit_async(self, partition: int, offset: int) -> None:
-        """Send it and return when it is answered."""
+        """Commit asynchronously, and return when the commit is answered."""
 
     def close(self) -> None: ...
 
@@ -63,7 +63,7 @@ class Confluent:
             "log_level": 0,
         }
         self._answers: list[Any] = []
-        self._came: list[Any] = []  # while an answer was waited for
+        self._came: list[Any] = []  # received while waiting for an answer
         self._consumer = ck.Consumer(config | ({"group.instance.id": o.instance} if o.instance else {}))
         self._consumer.subscribe([o.topic])
 
@@ -98,7 +98,7 @@ class Confluent:
 
 
 def settings(bootstrap: str, o: SimpleNamespace) -> dict[str, Any]:
-    """What kafka-python and aiokafka name alike."""
+    """The settings that have the same names in kafka-python and aiokafka."""
     return {
         "bootstrap_servers": bootstrap,
         "group_id": o.group,
@@ -111,10 +111,10 @@ def settings(bootstrap: str, o: SimpleNamespace) -> dict[str, Any]:
 
 
 class KafkaPython:
-    """Knows its topic before it subscribes, and polls with patience.
+    """A kafka-python consumer that gets the topic's metadata before it subscribes, and polls with a long timeout.
 
-    A leader of 3.0.12 that learns of partitions after it has joined joins again; if poll() ends while that SyncGroup is
-    under way, the answer is lost: it takes itself for a member, sends no heartbeat and owns nothing, for ever."""
+    A leader of 3.0.12 that finds partitions after it has joined joins again. If poll() ends during that SyncGroup, the
+    answer is lost: the client believes to be a member, but sends no heartbeat and owns no partition, forever."""
 
     def __init__(self, bootstrap: str, o: SimpleNamespace) -> None:
         warnings.simplefilter("ignore")
@@ -160,7 +160,7 @@ class KafkaPython:
 
 
 class Aiokafka:
-    """On a loop that turns while something is asked of it, which a worker does all the time."""
+    """An aiokafka consumer on a loop that runs only during calls, which a worker makes all the time."""
 
     def __init__(self, bootstrap: str, o: SimpleNamespace) -> None:
         from aiokafka import AIOKafkaConsumer, TopicPartition, errors
@@ -196,7 +196,7 @@ class Aiokafka:
         commit = self._consumer.commit({self._partition(self._topic, partition): offset})
         self._loop.run_until_complete(asyncio.wait_for(commit, CALL_S_MAX))
 
-    commit_async = commit  # there is no other way here
+    commit_async = commit  # aiokafka has no other way here
 
     def close(self) -> None:
         self._loop.run_until_complete(self._consumer.stop())
@@ -211,10 +211,10 @@ def say(what: str, *values: object) -> None:
 
 
 def keep(member: Member, how: str, ends: dict[int, int]) -> None:
-    """Commit, and forget what is committed.
+    """Commit, and forget the committed offsets.
 
-    What fails because a rebalance or a dead broker came between is read again by somebody, or stays with this member,
-    who then commits it the next time.
+    After a commit that a rebalance or a dead broker made fail, records are read again by some member, or stay with this
+    one, which then commits them the next time.
     """
     for partition, offset in list(ends.items()):
         with contextlib.suppress(*member.failures):

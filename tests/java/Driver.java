@@ -56,7 +56,7 @@ public class Driver {
     private static final PrintStream OUT = System.out;
     private static final Map<String, Handle> HANDLES = new ConcurrentHashMap<>();
 
-    /** What a command acts on: a producer, a consumer or an admin client, with the thread that it lives on. */
+    /** The target of a command: a producer, a consumer or an admin client, with its thread. */
     private static final class Handle {
         final ExecutorService thread = Executors.newSingleThreadExecutor();
         AutoCloseable client;
@@ -68,7 +68,7 @@ public class Driver {
     }
 
     public static void main(String[] arguments) throws Exception {
-        System.setOut(System.err); // nothing but answers on stdout
+        System.setOut(System.err); // stdout is for answers only
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             JsonNode command = JSON.readTree(line);

@@ -15,7 +15,7 @@ import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
-/** What tests/groups/worker.py is for other clients, with the same words: a consumer that is killed, or leaves at SIGTERM. */
+/** The Java counterpart of tests/groups/worker.py, with the same output: a consumer that is killed, or leaves at SIGTERM. */
 public class Member {
     private static volatile boolean ended;
 
@@ -69,7 +69,7 @@ public class Member {
         int limit = o.get("limit").isNull() ? -1 : o.get("limit").asInt();
         TreeSet<Integer> held = new TreeSet<>();
         TreeMap<Integer, Long> ends = new TreeMap<>();
-        List<ConsumerRecord<String, String>> came = new ArrayList<>(); // while an answer was waited for
+        List<ConsumerRecord<String, String>> came = new ArrayList<>(); // during a wait for an answer
         while (!ended && limit != 0) {
             List<ConsumerRecord<String, String>> records = new ArrayList<>(came);
             came.clear();
@@ -95,8 +95,8 @@ public class Member {
     }
 
     /**
-     * Commit; whether that is over. What fails because a rebalance or a dead broker came between is read again by
-     * somebody, or stays with this member, who then commits it the next time.
+     * Commit; return true if the commit succeeded or is not needed. After a failure, by a rebalance or a dead broker, the
+     * records are read again by another member, or this member commits them the next time.
      */
     private static boolean keep(KafkaConsumer<String, String> consumer, JsonNode o, int partition, long offset,
             List<ConsumerRecord<String, String>> came) {

@@ -1,4 +1,4 @@
-"""What several tests beside Apache Kafka share."""
+"""Fixtures that several tests beside Apache Kafka share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.harness import until
 from tests.java.mixed import KAFKA, VERSION, Mixed
 from tests.java.peers import TOOLS, MissingJava, jars
@@ -14,8 +14,8 @@ from tests.java.peers import TOOLS, MissingJava, jars
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
-    """Kafka's broker starts first and is the controller; ours join it. Its tests are of the group "peer brokers", and
-    leave all three at work."""
+    """Kafka's broker starts first and is the controller; ours join it. Its tests are in the group "peer brokers", and
+    leave all three running."""
     try:
         for artifact in ((), (TOOLS,)):
             jars(VERSION, *artifact)

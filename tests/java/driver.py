@@ -1,4 +1,4 @@
-"""The Java client of Apache Kafka as a process that is told what to do: the Python end of Driver.java."""
+"""Apache Kafka's Java clients as a process that takes commands: the Python end of Driver.java."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Driver:
         self._reader.start()
 
     def call(self, handle: str, op: str, **arguments: object) -> Future[Any]:
-        """Hand the command over; the future has its answer or DriverError."""
+        """Send the command; the future has its answer or DriverError."""
         future: Future[Any] = Future()
         command = {"handle": handle, "op": op, **arguments}
         assert self._popen.stdin is not None

@@ -1,4 +1,4 @@
-"""kafka.tools.DumpLogSegments of Apache Kafka 3.9.1, which judges our files, and what it says in a form to compare."""
+"""kafka.tools.DumpLogSegments of Apache Kafka 3.9.1, which checks our files, and its output in a form to compare."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Record(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """What the tool printed, and of that the batches and records of the .log files, in order."""
+    """The tool's output, and its batches and records of the .log files, in order."""
 
     text: str
     batches: list[Batch]
@@ -71,7 +71,7 @@ def dump(paths: Iterable[Path], *flags: str) -> Dump:
     """Run the tool once over all files; its exit code and its stderr count as complaints."""
     listed = ",".join(map(str, paths))
     program, *arguments = peers.java(VERSION, "kafka.tools.DumpLogSegments", "--files", listed, *flags)
-    with tempfile.NamedTemporaryFile("w") as told:  # the names of many segments are too long for a command line
+    with tempfile.NamedTemporaryFile("w") as told:  # many segments' names are too long for a command line
         told.write("\n".join(arguments))
         told.flush()
         done = subprocess.run([program, f"@{told.name}"], capture_output=True, text=True, timeout=120)
@@ -89,6 +89,6 @@ def dump(paths: Iterable[Path], *flags: str) -> Dump:
 
 
 def everything(directory: Path, *, live: bool = False) -> Dump:
-    """All files of a partition with every check and every record; live: but no snapshots, the old of which go away."""
+    """Dump all files of a partition with every check and record; live: without snapshots, as old ones are deleted."""
     paths = [p for p in files(directory) if not (live and p.suffix == ".snapshot")]
     return dump(paths, "--deep-iteration", "--print-data-log")

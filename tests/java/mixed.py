@@ -1,4 +1,4 @@
-"""One cluster of two kinds: a broker of Apache Kafka 3.9.1 beside brokers of ours, in one corner of a ZooKeeper."""
+"""A cluster of two kinds: a broker of Apache Kafka 3.9.1 beside brokers of ours, under one chroot of a ZooKeeper."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.harness import HOST, Server, until
 from tests.java.peers import TOOLS, ApacheKafka, jars, java
 
 VERSION = "3.9.1"
 KAFKA = 3
-"""The id of Kafka's broker; 1 and 2 are ours."""
+"""The id of Kafka's broker; brokers 1 and 2 are ours."""
 OURS = (1, 2)
 TOOL_S_MAX = 60
 
@@ -30,7 +30,7 @@ def tool_command(main: str, *arguments: str) -> list[str]:
 
 
 def run_tool(main: str, *arguments: str) -> str:
-    """What a tool of Kafka prints; it has to end well."""
+    """Run a tool of Kafka, which must succeed, and return its output."""
     done = subprocess.run(tool_command(main, *arguments), capture_output=True, text=True, timeout=TOOL_S_MAX)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -49,7 +49,7 @@ class KafkaMember(ApacheKafka):
         self.write_properties({"controlled.shutdown.enable": "true", **mode})
 
     def begin(self) -> None:
-        """Kafka does not start while the node of its killed self is there."""
+        """Start once the znode of its killed process is gone: Kafka does not start before that."""
         with znodes(self.connect) as client:
             until("the killed broker's session is gone", lambda: not client.exists(f"/brokers/ids/{self.number}"))
         Server.begin(self)
@@ -69,7 +69,7 @@ class Mixed(Cluster):
         self.brokers[KAFKA] = KafkaMember(home / "kafka", self.connect, given)  # type: ignore[assignment]
 
     def move_controller(self, *to: int) -> None:
-        """The node is deleted until one of these has won the race for it."""
+        """Delete the controller's znode until one of these brokers has won the election."""
         with znodes(self.connect) as client:
 
             def there() -> bool:
@@ -90,7 +90,7 @@ class Mixed(Cluster):
         return self.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.bootstrap, *arguments)
 
     def znode(self, path: str) -> Any:
-        """What ZooKeeper's shell says of a node, of JSON."""
+        """The JSON of a znode, from ZooKeeper's shell."""
         shell = "org.apache.zookeeper.ZooKeeperMainWithTlsSupportForKafka"
         said = self.tool(shell, "-server", self.connect, "get", path)
         return json.loads(next(line for line in said.splitlines() if line.startswith("{")))
@@ -101,7 +101,7 @@ def znodes(connect: str) -> Iterator[KazooClient]:
     host, slash, chroot = connect.partition("/")
     client = KazooClient(host)
     client.start()
-    client.chroot = slash + chroot  # afterwards: kazoo complains of one that is not there yet
+    client.chroot = slash + chroot  # afterwards: kazoo complains of a chroot that does not exist yet
     try:
         yield client
     finally:

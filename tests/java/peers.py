@@ -26,14 +26,14 @@ CACHE = ROOT / "build" / "peers"
 VERSIONS = ("3.9.1", "4.1.1")
 MAVEN_S_MAX = 300
 BROKER, TOOLS = "kafka_2.13", "kafka-tools"
-"""Maven's names of the broker, and of the tools that Kafka has outside of it."""
+"""Maven's artifacts of the broker, and of Kafka's tools outside it."""
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
 SMALL = ("-Xmx256m", *QUICK_START)
 SERVER = (
     "-server", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
 )  # fmt: skip
-"""How Kafka's own scripts start a broker: for whoever measures it."""
+"""The options with which Kafka's own scripts start a broker, for benchmarks."""
 SIMPLE_LOGGER = "-Dorg.slf4j.simpleLogger."
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>pybroker.tests</groupId><artifactId>peer</artifactId><version>1</version><dependencies>
@@ -44,19 +44,19 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0<
 
 
 class MissingJava(Exception):
-    """Java, its compiler, Maven or the jars are not to be had; the sentence is the reason that a skip prints."""
+    """Java, its compiler, Maven or the jars are missing; the sentence is the reason of a skip."""
 
 
 @functools.cache
 def jars(version: str, artifact: str = BROKER) -> Path:
-    """The directory with Apache Kafka's jars, fetched if it is not there; MissingJava says why it cannot be."""
+    """The directory with Apache Kafka's jars, fetched if missing; MissingJava gives the reason if that fails."""
     for tool in ("java", "javac", "mvn"):
         if not shutil.which(tool):
             raise MissingJava(f"no {tool} on PATH")
     libs = CACHE / f"{artifact.removesuffix('_2.13')}-{version}"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # pytest-xdist's workers come at once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # pytest-xdist's workers start at the same time
         if not libs.exists():
             _fetch(version, artifact, libs)
     return libs
@@ -74,7 +74,7 @@ def _fetch(version: str, artifact: str, libs: Path) -> None:
             raise MissingJava(f"Maven did not fetch Kafka {version} within {MAVEN_S_MAX} s") from None
         if done.returncode:
             said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-            raise MissingJava(f"Maven could not fetch Kafka {version}: {said[0] if said else 'no word'}")
+            raise MissingJava(f"Maven could not fetch Kafka {version}: {said[0] if said else 'no output'}")
         os.replace(Path(scratch) / "libs", libs)
 
 
@@ -86,7 +86,7 @@ def java(
     info: Iterable[str] = (),
     jvm: Iterable[str] = SMALL,
 ) -> list[str]:
-    """The command that runs a main class beside Kafka's jars; `info` names the loggers that speak at INFO."""
+    """The command that runs a main class with Kafka's jars; `info` names the loggers that log at INFO."""
     loggers = [f"{SIMPLE_LOGGER}defaultLogLevel=warn", *(f"{SIMPLE_LOGGER}log.{name}=info" for name in info)]
     path = ":".join([*map(str, classpath), f"{jars(version)}/*"])
     return ["java", *jvm, *loggers, "-cp", path, main, *arguments]
@@ -107,7 +107,7 @@ class ApacheKafka(Server):
         "transaction.state.log.min.isr": 1,
         "log.cleaner.dedupe.buffer.size": 8 << 20,
         "controlled.shutdown.enable": "false",
-        "log.initial.task.delay.ms": 86_400_000,  # else retention takes, after 30 s, what tests wrote with old times
+        "log.initial.task.delay.ms": 86_400_000,  # or retention deletes, after 30 s, the tests' old records
         "num.network.threads": 2,
         "num.io.threads": 2,
     }
@@ -131,7 +131,7 @@ class ApacheKafka(Server):
         return self
 
     def _serves(self) -> bool:
-        """Kafka says that it has started before its metadata knows itself and its topics; clients then give up."""
+        """True if its metadata has itself and its topics: Kafka reports its start earlier, and clients would fail."""
         with Wire(self.port) as wire:
             brokers, leaders = wire.metadata()
         led = {topic for topic, partitions in leaders.items() if set(partitions) == {1}}
@@ -158,7 +158,7 @@ class Kafka391(ApacheKafka):
     version = "3.9.1"
     ready_line = r"\[KafkaServer id=1\] started"
     tick_ms = 200
-    session_ms = 20 * tick_ms  # the longest that ZooKeeper gives: under load a session is not heard of for seconds
+    session_ms = 20 * tick_ms  # ZooKeeper's longest session timeout: under load a session is silent for seconds
 
     def __init__(self, data_dir: Path, sets: Mapping[str, object] | None = None) -> None:
         super().__init__(data_dir, sets)
@@ -196,7 +196,7 @@ class Kafka391(ApacheKafka):
         self.zookeeper.wait_line("binding to port", 90)
 
     def _wait_for_the_dead_session(self) -> None:
-        """Kafka refuses to start while the node of its killed self is there."""
+        """Wait until the killed process's znode is gone: Kafka does not start before that."""
         client = KazooClient(f"{HOST}:{self.zookeeper_port}")
         client.start()
         try:
@@ -227,7 +227,7 @@ class Kafka411(ApacheKafka):
                     "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{controller}",
                     "controller.listener.names": "CONTROLLER",
                     "inter.broker.listener.name": "PLAINTEXT",
-                    "broker.session.timeout.ms": 1500,  # how long a restart waits for its killed self to be gone
+                    "broker.session.timeout.ms": 1500,  # how long a restart waits for the killed process
                     "broker.heartbeat.interval.ms": 500,
                 }
             )
@@ -241,11 +241,11 @@ class Kafka411(ApacheKafka):
 
 PEERS: dict[str, type[ApacheKafka]] = {"kafka391": Kafka391, "kafka411": Kafka411}
 SHARED = {name: [pytest.mark.java, pytest.mark.xdist_group(name)] for name in PEERS}
-"""The marks of what uses a peer of the session: all of it runs in one worker of pytest-xdist, which starts it once."""
+"""The marks of a test that uses the session's peer: all of these run in one pytest-xdist worker, which starts it."""
 
 
 def each_peer(*, long: Collection[str] = ()) -> list[Any]:
-    """A parameter for each peer of the session; with those of `long` a test is long."""
+    """A parameter for each peer of the session; the peers of `long` make a test long."""
     return [
         pytest.param(name, marks=[*marks, pytest.mark.long] if name in long else marks)
         for name, marks in SHARED.items()

@@ -1,11 +1,11 @@
-"""Random lives of a broker under clients of three libraries, and a judge of what they were told (`history`).
+"""Random lives of a broker with clients of three libraries; `history` judges what clients received.
 
     python -m tests.lives.campaign --seconds 3600 --seed 7
 
-A life begins with a start over what the last one left, with or without armed failpoints. It is disturbed by connections
-that are reset, half frames, nonsense, and topics that come and go. It ends by SIGKILL, SIGTERM or a failpoint. At last
-the broker is started once more, in peace, and every partition is read from its start to its end. The last line sums up;
-the exit status is 1 if a rule was broken.
+A life starts the broker on what the last one left, with or without armed failpoints. The campaign disturbs it with
+connections that are reset, half frames, random bytes, and topics that are created and deleted. SIGKILL, SIGTERM or a
+failpoint ends it. At last the broker starts undisturbed, and every partition is read from its start to its end. The
+last line is a summary; the exit status is 1 if a rule was broken.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ RULES = ("kept", "once", "in order", "whole", "constant", "committed", "start", 
 
 
 def failpoints(chance: random.Random) -> tuple[str, str]:
-    """What is armed in a life, and its kind for the count."""
+    """The failpoints of a life, and its kind for the count."""
     kind = chance.choice(("none", "none", "kill", "kill", "errno", "sleep"))
     if kind == "kill":
         written = chance.randrange(70)
@@ -72,7 +72,7 @@ def failpoints(chance: random.Random) -> tuple[str, str]:
 
 
 class Campaign:
-    """One broker's lives over one data directory."""
+    """The lives of one broker over one data directory."""
 
     def __init__(self, home: Path, seed: int, rate: float) -> None:
         self.random = random.Random(seed)
@@ -89,7 +89,7 @@ class Campaign:
         self.workers.append(ConfluentGroup(self.broker.bootstrap, *at))
 
     def run(self, seconds: float) -> None:
-        """Live until the time is over, then judge."""
+        """Run lives until time is up, then judge."""
         until = time.monotonic() + seconds
         for worker in self.workers:
             worker.start()
@@ -99,7 +99,7 @@ class Campaign:
         self.end()
 
     def live(self, until: float) -> None:
-        """Disturb a broker that runs, then end it."""
+        """Disturb a running broker, then end it."""
         counts = self.history.counts
         counts["lives"] += 1
         stop_at = min(time.monotonic() + self.random.uniform(1, 8), until)
@@ -118,7 +118,7 @@ class Campaign:
             counts["SIGTERM"] += 1
 
     def begin(self) -> None:
-        """Start it again; a failpoint may end it while it starts, and then without one it starts."""
+        """Start the broker again; if a failpoint ends it during the start, start without failpoints."""
         self.broker.failpoints, kind = failpoints(self.random)
         self.history.counts[kind] += 1
         while True:
@@ -134,7 +134,7 @@ class Campaign:
                     raise
 
     def end(self) -> None:
-        """Let the writers finish in peace, then read everything."""
+        """Let the writers finish undisturbed, then read everything."""
         if self.broker.running:
             self.broker.kill()
             self.broker.failpoints = ""
@@ -172,7 +172,7 @@ class Campaign:
         return socket.create_connection((HOST, self.broker.port), 2)
 
     def reset(self) -> None:
-        """Connections that are reset at once, some behind a request."""
+        """Open connections and reset them at once, some after a request."""
         for _ in range(50):
             sock = self.connect()
             if self.random.random() < 0.5:
@@ -182,7 +182,7 @@ class Campaign:
             self.history.counts["connections reset"] += 1
 
     def half_frames(self) -> None:
-        """Connections that stop within a large frame, and are held for a while."""
+        """Open connections that stop within a large frame, and hold them for a while."""
         held = []
         for _ in range(10):
             sock = self.connect()
@@ -202,7 +202,7 @@ class Campaign:
                 self.history.counts["frames of nonsense"] += 1
 
     def churn(self) -> None:
-        """A topic comes, gets a record, and goes."""
+        """Create a topic, append a record, and delete the topic."""
         name = f"churn-{self.random.randrange(1 << 30)}"
         with Wire(self.broker.port) as wire:
             wire.create_topic(name, self.random.randrange(1, 8))
@@ -218,8 +218,8 @@ def summary(history: History, seed: int, seconds: float) -> str:
 
 
 def run(home: Path, seconds: float, seed: int, rate: float) -> History:
-    """A campaign over a new data directory; its history."""
-    for library in ("aiokafka", "kafka"):  # what they say of a broker that is down fills screens
+    """Run a campaign over a new data directory; return its history."""
+    for library in ("aiokafka", "kafka"):  # they log screens of errors about a broker that is down
         logging.getLogger(library).setLevel(logging.CRITICAL)
     campaign = Campaign(home, seed, rate)
     campaign.run(seconds)

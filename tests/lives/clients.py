@@ -1,4 +1,4 @@
-"""The clients of a campaign: writers and readers (groups.py has more), each a thread that outlives the broker."""
+"""The clients of a campaign: writers and readers (groups are in groups.py), each a thread that outlives the broker."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.clients.adapters.neutral import CODECS, Client, Producer, Record, Ref
 from tests.lives.history import History, Told
 
 PENDING_MAX = 200
-"""Records that a writer may have under way."""
+"""Records that a writer may have in flight."""
 REQUEST_TIMEOUT_MS = 2000
-"""Of some writers: they send again what is not answered while a fault lasts."""
+"""Request timeout of some writers, which resend unanswered records while a fault lasts."""
 
 
 class Worker(threading.Thread):
-    """A thread that goes on until it is told to end; what it does not foresee is a problem of the campaign."""
+    """A thread that runs until it is stopped; an unexpected exception is a problem of the campaign."""
 
     def __init__(self, name: str, history: History, topic: str, partitions: int, seed: int) -> None:
         super().__init__(name=name, daemon=True)
@@ -47,7 +47,7 @@ class Worker(threading.Thread):
 
 
 class Writer(Worker):
-    """Idempotent records with acks=all, a new producer (and so a new writer) every now and then, and after an error."""
+    """Writes idempotent records with acks=all; a new producer (and writer name) starts at times and after errors."""
 
     def __init__(self, client: Client, history: History, topic: str, partitions: int, seed: int, rate: float) -> None:
         super().__init__(f"{client.name}-writer", history, topic, partitions, seed)
@@ -90,7 +90,7 @@ class Writer(Worker):
 
 
 class Reader(Worker):
-    """Reads on from the start, or from anywhere, and holds what it gets against what others know."""
+    """Reads from the start or a random offset, and compares what it reads with the history."""
 
     def __init__(self, client: Client, history: History, topic: str, partitions: int, seed: int) -> None:
         super().__init__(f"{client.name}-reader", history, topic, partitions, seed)
@@ -109,5 +109,5 @@ class Reader(Worker):
                                                      f"{record.offset} after {expected - 1}")  # fmt: skip
                     self.history.read(record.partition, record.offset, record.value)
                     self.positions[record.partition] = record.offset + 1
-        if self.random.random() < 0.2:  # read some of it again
+        if self.random.random() < 0.2:  # read some records again
             self.positions = {p: self.random.randrange(o + 1) for p, o in self.positions.items()}

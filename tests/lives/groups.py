@@ -1,4 +1,4 @@
-"""The groups of a campaign: a member of each, who commits where it stands, and asks where it stood when it is back."""
+"""The groups of a campaign: the member of each commits its position, and asks for it when it returns."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ READ = dict[int, list[tuple[int, bytes | None]]]
 
 
 class Group(Worker):
-    """One member of a group of its library's name; a new one every now and then, and after an error."""
+    """A member of a group named after its library; a new one starts at times and after errors."""
 
     library = ""
     commits_alone = False
-    """Nothing else of the member goes on while it commits, so that it never reads on behind a commit."""
+    """True if the member does nothing else while it commits, so that it never reads on after a commit."""
 
     def __init__(self, bootstrap: str, history: History, topic: str, partitions: int, seed: int) -> None:
         super().__init__(f"{self.library}-group", history, topic, partitions, seed)
         self.bootstrap = bootstrap
         self.stood: dict[int, int] = {}
-        """Where this member's last commit of a partition was acknowledged."""
+        """The last acknowledged offset of this member by partition."""
 
     def work(self) -> None:
         member = self.open()
@@ -61,7 +61,7 @@ class Group(Worker):
                 self.history.read(partition, offset, content)
             self.history.check_position(partition, records[0][0], self.stood.pop(partition, 0), self.name)
         if read:
-            with suppress(Refused, ck.KafkaException):  # what is not acknowledged may be so, or not
+            with suppress(Refused, ck.KafkaException):  # a commit without an answer may be stored or not
                 told = self.commit(member, {partition: records[-1][0] + 1 for partition, records in read.items()})
                 for partition, offset in told.items():
                     self.history.committed(partition, offset, self.name)
@@ -69,13 +69,13 @@ class Group(Worker):
                     self.stood |= told
 
     def commits(self, offsets: Mapping[int, int]) -> None:
-        """A member is about to ask for these."""
+        """Record that a member is about to commit these offsets."""
         for partition, offset in offsets.items():
             self.history.committing(partition, offset, self.name)
 
     @abstractmethod
     def open(self) -> Any:
-        """A consumer that has not joined yet."""
+        """Open a consumer that has not joined yet."""
 
     @abstractmethod
     def committed(self, member: Any) -> dict[int, int]: ...
@@ -88,15 +88,17 @@ class Group(Worker):
 
     @abstractmethod
     def commit(self, member: Any, offsets: Mapping[int, int]) -> Mapping[int, int]:
-        """What is committed, as the answer says; empty where it comes later."""
+        """The committed offsets from the answer; empty if the answer comes later."""
 
     @abstractmethod
     def close(self, member: Any) -> None: ...
 
 
 class ConfluentGroup(Group):
-    """Its commits are answered while it polls: waiting for one may hang in the library, when its coordinator moves. One
-    at a time is away: the library sends one again behind later ones, and the group would stand where that says."""
+    """Commits asynchronously, as waiting for an answer may hang in the library when the coordinator moves.
+
+    One commit is in flight at a time: the library may repeat one after later ones, and the group would go back to it.
+    """
 
     library = "confluent-kafka"
     away = False

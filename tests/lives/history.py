@@ -1,15 +1,15 @@
-"""What clients were told, held against what the broker has: the judge of a campaign of random lives.
+"""The judge of a campaign of random lives: compares what clients received with what the broker has.
 
-A record is known by its writer and number. The rules, for each partition:
+A record is identified by its writer and number. The rules, for each partition:
 
-    kept       a record that was acknowledged at an offset is read there, with the content that was sent
-    once       no record of an idempotent writer is there twice
-    in order   the numbers of a writer only grow
-    whole      every offset from the start to the end is there
-    constant   an offset never changes its content, whoever reads it and whenever
-    committed  a group's committed offset is never behind one that a client was told, but for a commit of a lower one
-    end        the end that consumers are told is never behind one that was told, or behind an acknowledged record
-    position   no reader is set back
+    kept:      a record that was acknowledged at an offset is read there, with the content that was sent
+    once:      no record of an idempotent writer is stored twice
+    in order:  the numbers of a writer only grow
+    whole:     no offset is missing from the start to the end
+    constant:  an offset never changes its content, for any reader at any time
+    committed: a group's committed offset is never below one that a client received, except after a lower commit
+    end:       the end that consumers see never goes back, and is never below an acknowledged record
+    position:  no reader is set back
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 PAD = b"." * 80
 PROBLEMS_MAX = 10
-"""Kept of each rule."""
+"""Problems kept for each rule."""
 
 
 class Told(NamedTuple):
-    """A record as its content says it: which writer's, and its number."""
+    """A record by its content: its writer and number."""
 
     writer: str
     number: int
@@ -51,13 +51,13 @@ class Standing:
     def __init__(self) -> None:
         self.offset = 0
         self.maybe: set[int] = set()
-        """What was asked to be committed, without an answer that says it is: any of these may be found."""
+        """Offsets of commits without a positive answer: any of them may be found."""
         self.version = 0
         """Changes with each commit."""
 
 
 class History:
-    """Everything that was acknowledged or read so far; from any thread."""
+    """Everything that was acknowledged or read so far; may be used from any thread."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -68,10 +68,10 @@ class History:
         self._standing: defaultdict[tuple[str, int], Standing] = defaultdict(Standing)
         self._ends: Counter[int] = Counter()
         self.batch_of: Callable[[int, int], str] = lambda partition, offset: ""
-        """What to say of the batch of an offset, where a record is there twice."""
+        """A description of an offset's batch, for a record that is stored twice."""
 
     def accuse(self, rule: str, sentence: str) -> None:
-        """A rule is broken; of each rule the first cases are kept, one that is seen often once."""
+        """Record a broken rule; keep the first cases of each rule, and repeated ones once."""
         problem = f"{rule}: {sentence}"
         with self._lock:
             self.counts[rule] += 1
@@ -81,7 +81,7 @@ class History:
                 log.info("%s", problem)
 
     def acknowledged(self, partition: int, offset: int, told: Told) -> None:
-        """A writer was told that its record is stored."""
+        """Record that a writer's record was acknowledged."""
         with self._lock:
             self.counts["acknowledged"] += 1
             self.counts[f"acknowledged by {told.writer.rpartition('-')[0]}"] += 1
@@ -91,7 +91,7 @@ class History:
             self.accuse("once", f"partition {partition} offset {offset} was given to {other} and to {told}")
 
     def read(self, partition: int, offset: int, content: bytes | None) -> None:
-        """A reader got this."""
+        """Record and check what a reader received."""
         try:
             told = Told.of(content)
         except ValueError as problem:
@@ -107,17 +107,17 @@ class History:
         if acknowledged != told:
             self.accuse("kept", f"partition {partition} offset {offset} has {told}, acknowledged was {acknowledged}")
 
-    # -- what groups have committed ----------------------------------------------------------------------------------
+    # -- committed offsets of groups ---------------------------------------------------------------------------------
 
     def committing(self, partition: int, offset: int, group: str = "group") -> None:
-        """A group asks for this to be committed; until the answer, and for good if none comes, it may be so."""
+        """Record a commit that is about to be sent; until an answer comes, it may be stored."""
         with self._lock:
             standing = self._standing[group, partition]
             standing.maybe.add(offset)
             standing.version += 1
 
     def committed(self, partition: int, offset: int, group: str = "group") -> None:
-        """A group was told that it stands here."""
+        """Record a commit that was acknowledged."""
         with self._lock:
             self.counts["commits"] += 1
             self.counts[f"commits of {group}"] += 1
@@ -127,8 +127,8 @@ class History:
             standing.version += 1
 
     def stands(self, group: str, partition: int) -> tuple[int, int]:
-        """(offset, version) to be taken before a broker is asked, and given to `check_committed`: what is acknowledged
-        while the question is under way need not be in the answer."""
+        """(offset, version) for `check_committed`, to be read before a broker is asked: commits acknowledged while the
+        answer is under way need not be in it."""
         with self._lock:
             standing = self._standing[group, partition]
             return standing.offset, standing.version
@@ -136,32 +136,32 @@ class History:
     def check_committed(
         self, partition: int, offset: int, group: str = "group", before: tuple[int, int] | None = None, by: str = ""
     ) -> None:
-        """A broker says that the group stands here. Later answers may not be behind it, either."""
+        """Check a broker's answer for the group's offset; later answers must not be below it."""
         told, version = before or self.stands(group, partition)
         with self._lock:
             standing = self._standing[group, partition]
             is_wrong = offset < told and offset not in standing.maybe
-            if not is_wrong and version == standing.version:  # or a commit was acknowledged beside it
+            if not is_wrong and version == standing.version:  # unless a commit was acknowledged meanwhile
                 standing.offset = offset
         if is_wrong:
             self.accuse("committed", f"partition {partition}: {group} stands at {offset}{by}, committed was {told}")
 
     def check_position(self, partition: int, offset: int, floor: int, group: str = "group") -> None:
-        """A consumer reads on here, though it had left everything before `floor` behind."""
+        """Check that a consumer reads on at `floor` or later, as it had read everything before."""
         with self._lock:
             is_wrong = offset < floor and offset not in self._standing[group, partition].maybe
         if is_wrong:
             self.accuse("position", f"partition {partition}: {group} was at {floor} and is set back to {offset}")
 
-    # -- where partitions end ----------------------------------------------------------------------------------------
+    # -- ends of partitions ------------------------------------------------------------------------------------------
 
     def end(self, partition: int) -> int:
-        """The offset that a partition ends at or behind, as clients know; to be taken before a broker is asked."""
+        """The lowest end that the partition may have, as clients know; read it before asking a broker."""
         with self._lock:
             return self._ends[partition]
 
     def check_end(self, partition: int, offset: int, before: int, by: str = "") -> None:
-        """A broker says to a consumer that the partition ends here."""
+        """Check a partition's end that a consumer received from a broker."""
         with self._lock:
             self.counts["ends seen"] += 1
             self._ends[partition] = max(offset, self._ends[partition])
@@ -169,8 +169,10 @@ class History:
             self.accuse("end", f"partition {partition} ends at {offset}{by}, and {before} was seen before")
 
     def check_log(self, partition: int, records: Iterable[tuple[int, bytes | None]], start: int, end: int) -> None:
-        """All that a partition has from its start to its end, read at rest. What was acknowledged before `start` went
-        by retention, which these partitions do not have: it counts as lost."""
+        """Check all records of a partition, read at rest from its start to its end.
+
+        An acknowledged record below `start` counts as lost, as these partitions have no retention.
+        """
         numbers: dict[str, int] = {}
         places: dict[Told, int] = {}
         expected = start

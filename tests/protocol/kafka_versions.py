@@ -1,4 +1,4 @@
-"""What Apache Kafka's brokers list in their answers to ApiVersions."""
+"""The APIs that Apache Kafka's brokers list in their answers to ApiVersions."""
 
 from typing import Final, NamedTuple
 

@@ -1,6 +1,6 @@
-"""kafka-python as the oracle: another codec, made by others from Kafka's JSON definitions.
+"""kafka-python as the oracle: an independent codec that is made from Kafka's JSON definitions.
 
-Tests take `kafka` from here, so that it is imported without its warnings wherever a run begins.
+Tests import `kafka` from here, so that its import warnings are silenced wherever a run begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pybroker.protocol.schema import OUR_TAGS, Struct
 __all__ = ["CLIENTS", "THEIRS", "decode", "differences", "encode", "kafka"]
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of how it reads its own resources
+    warnings.simplefilter("ignore", DeprecationWarning)  # from reading its own resources
     import kafka.codec
     import kafka.protocol
     import kafka.record.default_records
@@ -35,8 +35,10 @@ with warnings.catch_warnings():
         return found
 
     def _unpatched(kind: Any) -> Any:
-        """The class as Kafka's JSON has it: kafka-python renames and retypes a few fields for its own use, and guesses
-        at ApiVersions. Its table of response classes is left as it was, for the clients in this process."""
+        """The class as Kafka's JSON has it, without kafka-python's own field names, types and guess at ApiVersions.
+
+        Its table of response classes is restored, for the clients in this process.
+        """
         if not {"json_patch", "decode"} & vars(kind).keys():
             return kind
         table = ResponseClassRegistry._response_class_registry
@@ -46,14 +48,14 @@ with warnings.catch_warnings():
         return fresh
 
     CLIENTS = _theirs()
-    """Their classes, by name, as their client uses them."""
+    """kafka-python's classes by name, as its client uses them."""
 
     THEIRS = {name: _unpatched(kind) for name, kind in CLIENTS.items()}
-    """Their classes, by name, with Kafka's schemas and nothing else."""
+    """kafka-python's classes by name, with exactly Kafka's schemas."""
 
 
 def encode(kind: Any, message: Any, version: int) -> bytes:
-    """Our message in their encoding, with no header."""
+    """Encode our message with their codec, without a header."""
     return bytes(_build(kind, kind._struct, message, version).encode(version=version, header=False))
 
 
@@ -88,7 +90,7 @@ def _built(theirs: Any, value: Any, version: int) -> Any:
 
 
 def differences(theirs: Any, struct: Struct, value: Any, message: Any, version: int, path: str = "") -> list[str]:
-    """Where what they decoded is not what our message holds, by field."""
+    """The fields in which their decoded message differs from ours."""
     found = []
     for field in struct.fields:
         if not field.exists(version) or (field.tag is not None and field.tag >= OUR_TAGS):

@@ -1,4 +1,4 @@
-"""Bytes that are written down in Kafka's documents, the headers, parts for streaming, and what cannot be written."""
+"""The codec writes the bytes of Kafka's documents, headers and streamed parts, and refuses invalid values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UUID = bytes(range(16))
 
 
 class Slice:
-    """What core gives for records: a length, and bytes that are somewhere else."""
+    """Like core's slice of records: a length, and bytes that are stored elsewhere."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -49,7 +49,7 @@ def test_unsigned_varints(value: int, text: str) -> None:
 
 
 def test_a_request_on_the_wire() -> None:
-    """Metadata v9, the first flexible version, byte by byte."""
+    """Metadata v9, the first flexible version, has the documented bytes."""
     kind = messages.MetadataRequest
     request = kind(topics=[kind.Topics(name="t")], allow_auto_topic_creation=False)
     data = codec.encode_request(3, 9, 7, "me", request)
@@ -86,7 +86,7 @@ def fetch_response(*records: Any) -> Any:
 
 @with_each("version", range(4, 19))
 def test_slices_go_out_as_they_are_between_bytes(version: int) -> None:
-    """The parts in order are the message, and each slice is itself a part, to be sent from its file."""
+    """Parts in order make up the message, and each slice is a part of its own, to be sent from its file."""
     data = [b"x" * 200, b"", b"y" * 20000]
     slices = [Slice(part) for part in data]
     response = fetch_response(slices[0], None, slices[1], b"inline", slices[2])
@@ -121,7 +121,10 @@ def test_apiversions_is_answered_with_the_oldest_header_at_every_version() -> No
 
 
 def test_an_apiversions_request_of_the_future_is_answered_in_the_oldest_form() -> None:
-    """Nothing past its client id is looked at; the answer has error 35 and the versions of this API alone."""
+    """An ApiVersions request of a future version gets UNSUPPORTED_VERSION and this API's versions alone, in version 0.
+
+    Nothing after its client id is read.
+    """
     header = codec.decode_request_header(bytes.fromhex("0012 0009 00000003 0002 6d65 ff ff ff ff"))
     assert header == (18, 9, 3, "me", 12)
     answer = codec.encode_unsupported(3)
@@ -132,7 +135,7 @@ def test_an_apiversions_request_of_the_future_is_answered_in_the_oldest_form() -
 
 
 def test_a_request_of_a_version_of_the_future_still_has_a_header() -> None:
-    """So that a log line can say who asked for what, before the connection is closed."""
+    """A request header of a future version can be decoded, so that the log can name the client before the close."""
     assert codec.decode_request_header(bytes.fromhex("0000 0063 00000003 ffff 00"))[:4] == (0, 99, 3, None)
 
 
@@ -159,10 +162,10 @@ def test_tags_in_headers_are_skipped() -> None:
     [
         ("", "header of at most 0 bytes"),
         ("0003 0009 000000", "header"),
-        ("0003 0009 00000007 0005 6d65", "client id of 5 bytes goes past the end"),
+        ("0003 0009 00000007 0005 6d65", "client id of 5 bytes exceeds its frame"),
         ("0003 0009 00000007 0002 c328 00", "header"),
         ("0003 0009 00000007 ffff", "header"),
-        ("0003 0009 00000007 ffff 01 00 05", "tagged field goes past the end"),
+        ("0003 0009 00000007 ffff 01 00 05", "tagged field exceeds the message"),
         ("03e7 0000 00000007 ffff", "no API has the key 999"),
         ("ffff 0000 00000007 ffff", "no API has the key -1"),
     ],
@@ -180,7 +183,7 @@ def test_a_response_that_is_too_short_is_refused() -> None:
             codec.decode_response(60, 0, frame)
 
 
-# -- what cannot be written ------------------------------------------------------------------------------------------
+# -- values that cannot be written -----------------------------------------------------------------------------------
 
 
 def metadata(**values: Any) -> Any:
@@ -193,10 +196,10 @@ def metadata(**values: Any) -> Any:
     [
         ({"port": 1 << 31}, "brokers[1].port is 2147483648; i32 takes an int from -2147483648 to 2147483647"),
         ({"port": "9092"}, "brokers[1].port is '9092'; i32 takes an int"),
-        ({"port": None}, "brokers[1].port is None, which it may not be in v12"),
-        ({"host": None}, "brokers[1].host is None, which it may not be in v12"),
+        ({"port": None}, "brokers[1].port is None, which v12 does not allow"),
+        ({"host": None}, "brokers[1].host is None, which v12 does not allow"),
         ({"host": b"h"}, "brokers[1].host is b'h'; str takes a string"),
-        ({"host": "\ud800"}, "which UTF-8 cannot tell"),
+        ({"host": "\ud800"}, "which cannot be encoded in UTF-8"),
         ({"host": "x" * 32768}, "of 32768 bytes; str takes at most 32767"),
     ],
 )

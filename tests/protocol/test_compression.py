@@ -1,4 +1,4 @@
-"""Each codec gives back what it got, agrees with other people's libraries, and cannot be made to fill memory."""
+"""Each codec returns its input, agrees with other libraries, and cannot be made to fill memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pybroker.client.load import text
+from pybroker.cli.bench.load import text
 from pybroker.errors import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE, KafkaError
-from pybroker.protocol.compression import CODECS, compress, decompress
+from pybroker.model import CODECS
+from pybroker.protocol.compression import compress, decompress
 from tests.protocol.oracle import kafka
 from tests.rows import with_each
 
@@ -42,7 +43,7 @@ def refused(codec: int, data: bytes, max_bytes: int = 1 << 24) -> int:
 @with_each("codec", range(5))
 @with_each("data", KINDS, ids=len)
 def test_what_went_in_comes_out(codec: int, data: bytes) -> None:
-    """From bytes and from views; up to the limit, and not at one byte less."""
+    """Data survives compression from bytes and views, with the limit at its size and not one byte below."""
     packed = compress(codec, data)
     assert decompress(codec, packed, len(data)) == data
     assert decompress(codec, memoryview(b"ab" + packed)[2:], 1 << 21) == data
@@ -81,7 +82,7 @@ def test_what_follows_the_data_is_refused(codec: int) -> None:
 
 
 def zstd_stream(data: bytes) -> bytes:
-    """As the Java client writes it: its size is not told, and the window is as large as can be."""
+    """Compress as the Java client does: without a content size, and with the largest window."""
     parameters = zstandard.ZstdCompressionParameters.from_level(22, window_log=27)
     packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     return packer.compress(data) + packer.flush()
@@ -111,14 +112,14 @@ def test_other_libraries_agree(other: int, data: bytes) -> None:
 
 
 def test_lz4_blocks_do_not_refer_to_each_other() -> None:
-    """Kafka refuses any other frame as soon as it has a second block."""
+    """LZ4 blocks are independent, as Kafka refuses any other frame once it has a second block."""
     info = lz4.frame.get_frame_info(compress(LZ4, TEXT))
     assert not info["block_linked"]
 
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
 def test_a_wrong_checksum_is_seen(codec: int) -> None:
-    """Of the content, which other clients look at: a broker must not store what they refuse."""
+    """A wrong content checksum is refused, as other clients check it: a broker must not store what they refuse."""
     packed = bytearray(
         {
             GZIP: lambda: gzip.compress(TEXT),
@@ -138,13 +139,13 @@ def test_a_level_is_heeded() -> None:
 
 @pytest.mark.parametrize("size", [1000, 16 << 10, 128 << 10, 1 << 20])
 def test_smaller_tables_of_zstd_cost_little(size: int) -> None:
-    """Words, a few of them often: batches are no more than 2 % larger than by the library's own level 3."""
+    """With smaller zstd tables, text batches are at most 2 % larger than with the library's own level 3."""
     words = text(size)
     own = len(zstandard.ZstdCompressor(level=3).compress(words))
     packed = compress(ZSTD, words)
     assert len(packed) <= own * 1.02
     assert decompress(ZSTD, packed, size) == words
-    assert zstandard.frame_content_size(packed) == size  # readers make room by it
+    assert zstandard.frame_content_size(packed) == size  # readers allocate by it
 
 
 BOMB_BYTES = 1 << 28
@@ -167,7 +168,7 @@ BOMBS: dict[str, tuple[int, Callable[[], bytes]]] = {
 
 
 def test_a_great_many_members_take_their_time_and_no_more() -> None:
-    """Gzip may have any number of members, of nothing too: twice as many take about twice as long."""
+    """Decompressing gzip members, even empty ones, takes time in proportion to their number."""
 
     def seconds(members: int) -> float:
         data = gzip.compress(b"", mtime=0) * members
@@ -190,7 +191,7 @@ def test_members_of_any_size_follow_each_other(sizes: tuple[int, ...]) -> None:
 
 
 def resident_peak_bytes(*, reset: bool = False) -> int:
-    """The most memory that this process held since the last reset: what libraries allocate is not Python's to trace."""
+    """The peak memory of this process since the last reset; tracemalloc does not see the libraries' allocations."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     status = Path("/proc/self/status").read_text()
@@ -199,7 +200,7 @@ def resident_peak_bytes(*, reset: bool = False) -> int:
 
 @with_each("name", BOMBS)
 def test_a_bomb_is_refused_within_bounds(name: str) -> None:
-    """A limit of 4 MiB, and little more than that in memory, is all that it gets."""
+    """A decompression bomb is refused at the limit of 4 MiB, with little more memory in use."""
     codec, make = BOMBS[name]
     bomb = make()
     limit = 1 << 22
@@ -212,11 +213,11 @@ def test_a_bomb_is_refused_within_bounds(name: str) -> None:
     "data",
     [
         b"",
-        b"\xff\xff\xff\xff\x0f",  # a raw block that says 4 GiB
+        b"\xff\xff\xff\xff\x0f",  # a raw block that claims 4 GiB
         b"\x82SNAPPY\0",
         b"\x82SNAPPY\0" + bytes(7),
         compress(SNAPPY, b"")[:16] + b"\x7f\xff\xff\xff",
-        compress(SNAPPY, b"")[:16] + b"\0\0\0\4" + b"\xf0\xff\xff\x07",  # 16 MiB out of nothing
+        compress(SNAPPY, b"")[:16] + b"\0\0\0\4" + b"\xf0\xff\xff\x07",  # 16 MiB from nothing
         compress(SNAPPY, b"")[:16] + b"\0\0",
     ],
 )

@@ -1,4 +1,4 @@
-"""The definitions hold together, and the table of APIs says what the broker does."""
+"""The message definitions are consistent, and the table of APIs matches the broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_definition_holds_together(name: str) -> None:
     for struct in structs(schema.root):
         names = [field.name for field in struct.fields]
         assert len(set(names)) == len(names)
-        # Capitals are for what classes of messages have besides fields.
+        # Capitals are for other members of message classes.
         assert all(field == field.lower() for field in names)
         tags = [field.tag for field in struct.fields if field.tag is not None and field.tag < OUR_TAGS]
         assert tags == list(range(len(tags)))
@@ -55,7 +55,7 @@ def test_requests_and_responses_come_in_pairs_with_the_same_versions() -> None:
 
 
 def test_notation() -> None:
-    """One of each: versions, null in some of them, tags, defaults, arrays of structs."""
+    """The notation of definitions covers versions, nulls in some of them, tags, defaults, and arrays of structs."""
     fields = {field.name: field for field in load("MetadataRequest").root.fields}
     topics = fields["topics"]
     assert topics.struct is not None and topics.struct.name == "Topics"
@@ -88,7 +88,7 @@ def test_classes_are_made_of_the_definitions() -> None:
 
 
 def test_what_no_definition_has_is_an_error() -> None:
-    with pytest.raises(AttributeError, match="no message is called Metadata"):
+    with pytest.raises(AttributeError, match="there is no message named Metadata"):
         _ = messages.Metadata
     with pytest.raises(TypeError, match="topic_name"):
         messages.MetadataRequest(topic_name="t")
@@ -98,7 +98,7 @@ def test_what_no_definition_has_is_an_error() -> None:
 
 
 def test_nothing_is_compiled_before_it_is_used() -> None:
-    """A broker is up in half a second; 544 readers and writers would take most of it."""
+    """No reader or writer is compiled before its first use, as all 544 would take most of a start's half second."""
     code = (
         "import sys\n"
         "from pybroker.protocol import apis, codec, messages\n"

@@ -1,6 +1,7 @@
-"""What other encoders make of a batch's records: refused where it is produced, read where a Kafka has stored it.
+"""Records that other encoders compressed are refused in a Produce if invalid, and read if a Kafka has stored them.
 
-Kafka's verdict is data: what the record reader of Apache Kafka 3.9.1's clients said to a batch with such a payload."""
+Kafka's verdict is data: the result of the record reader of Apache Kafka 3.9.1's clients for such a payload.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.rows import with_each
 
 BATCH = core.build_batch([(0, None, b"record %d" % i, []) for i in range(300)])
 PLAIN = BATCH[61:]
-RULES = validation.Rules(False, False, validation.NO_LIMIT, validation.NO_LIMIT, None, None)
+RULES = validation.RecordRules(False, False, validation.NO_LIMIT, validation.NO_LIMIT, None, None)
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 SKIPPABLE = b"\x50\x2a\x4d\x18" + struct.pack("<I", 5) + b"hello"
@@ -37,7 +38,7 @@ def gzip_with(flags: int, data: bytes = PLAIN) -> bytes:
 
 
 def gzip_headed(flags: int, fields: bytes, crc: bool | None = None) -> bytes:
-    """A member whose header has these fields; `crc`: and a checksum, a right or a wrong one."""
+    """A gzip member with these header fields; `crc`: with a header checksum that is right or wrong."""
     head = b"\x1f\x8b\x08" + bytes([flags | (crc is not None) << 1]) + bytes(6) + fields
     if crc is not None:
         head += struct.pack("<H", zlib.crc32(head) & 0xFFFF ^ (not crc))
@@ -45,7 +46,7 @@ def gzip_headed(flags: int, fields: bytes, crc: bool | None = None) -> bytes:
 
 
 def lz4_of(*blocks: bytes, size: int | None = None, checksum: bytes = b"") -> bytes:
-    """A frame of compressed blocks, independent of each other, that says this size of its content."""
+    """An LZ4 frame of independent compressed blocks that declares this content size."""
     flags = 0x60 | (size is not None) << 3 | bool(checksum) << 2
     head = bytes([flags, 0x40]) + (b"" if size is None else struct.pack("<Q", size))
     parts = [struct.pack("<I", len(block)) + block for block in blocks]
@@ -53,7 +54,7 @@ def lz4_of(*blocks: bytes, size: int | None = None, checksum: bytes = b"") -> by
 
 
 def xxhash_byte(head: bytes) -> bytes:
-    """The header checksum of a frame: the one that the reference library takes."""
+    """The frame's header checksum that the reference library accepts."""
     for byte in range(256):
         with contextlib.suppress(RuntimeError):
             lz4.frame.get_frame_info(LZ4_MAGIC + head + bytes([byte]))
@@ -66,8 +67,10 @@ def block(data: bytes) -> bytes:
 
 
 def zstd_that_says(size: int, more: bytes = b"") -> bytes:
-    """A frame whose header says another size than it has, and whose last block is empty: libzstd, with room for all
-    of it, does not compare; with less room than the frame's content it does."""
+    """A zstd frame with an empty last block that declares a false content size.
+
+    libzstd with room for the declared size does not compare; with less room than the content it does.
+    """
     block = (len(PLAIN) << 3).to_bytes(3, "little")
     return b"\x28\xb5\x2f\xfd\xa0" + struct.pack("<I", size) + block + PLAIN + b"\1\0\0" + more
 
@@ -121,12 +124,12 @@ CASES = {
     "zstd, says 17000 bytes": (ZSTD, zstd_that_says(17_000), True),
     "zstd, says 100000 bytes, one more frame": (ZSTD, zstd_that_says(100_000, of(ZSTD, b"")), True),
 }
-"""A payload, and whether Kafka reads it."""
+"""(codec, payload, True if Kafka reads it)"""
 
 
 @with_each("case", CASES)
 def test_a_broker_refuses_it_where_it_is_produced(case: str) -> None:
-    """Whatever Kafka does with it: some client cannot read it."""
+    """A broker refuses an invalid payload in a Produce even if Kafka accepts it, as some client cannot read it."""
     codec, payload, _ = CASES[case]
     with pytest.raises(KafkaError):
         validation.apply(RULES, core.rebuild_batch(BATCH, payload, codec), 0, "t-0")
@@ -140,7 +143,7 @@ def test_a_broker_takes_what_clients_send(codec: int) -> None:
 
 @with_each("case", CASES)
 def test_what_kafka_reads_is_read(case: str) -> None:
-    """Records that a Kafka has stored are not lost; what it cannot read is an error."""
+    """Stored records that Kafka can read are read, and those that it cannot read are an error."""
     codec, payload, read = CASES[case]
     batch = core.rebuild_batch(BATCH, payload, codec)
     header = core.check_batch(batch)
@@ -154,7 +157,7 @@ def test_what_kafka_reads_is_read(case: str) -> None:
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 def test_what_comes_out_is_bounded_for_readers_too(codec: int) -> None:
-    """At the limit it is read, above it is MESSAGE_TOO_LARGE, with what follows or without."""
+    """Decompressed data at the reader's limit is read; above the limit it is MESSAGE_TOO_LARGE."""
     payload = of(codec)
     assert decompress_stored(codec, payload, len(PLAIN)) == PLAIN
     with pytest.raises(KafkaError) as refused:
@@ -164,7 +167,7 @@ def test_what_comes_out_is_bounded_for_readers_too(codec: int) -> None:
 
 @pytest.mark.parametrize("flags", [0x02, 0x04, 0x08, 0x10, 0xFE])
 def test_a_gzip_header_that_is_cut_anywhere_is_refused(flags: int) -> None:
-    """So it is where the data begins; behind a member it is the end."""
+    """A gzip header that is cut anywhere is refused at the start of the data; after a member it ends the data."""
     fields = b"\2\0xx" * (flags >> 2 & 1) + b"name\0" * (flags >> 3 & 1) + b"comment\0" * (flags >> 4 & 1)
     whole = gzip_headed(flags & ~2, fields, crc=True if flags & 2 else None)
     assert decompress_stored(GZIP, whole, len(PLAIN)) == PLAIN
@@ -177,6 +180,6 @@ def test_a_gzip_header_that_is_cut_anywhere_is_refused(flags: int) -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES if "block of no bytes" in case])
 def test_core_refuses_a_block_of_no_bytes_in_place(case: str) -> None:
-    """For Java it is the end, compressed or not."""
+    """An LZ4 block without bytes is refused in core, as Java takes it for the end."""
     with pytest.raises(core.LogError):
         core.undo(LZ4, CASES[case][1], 1 << 20)

@@ -1,4 +1,4 @@
-"""Kafka itself reads what we write and writes the same: the messages between brokers and of internal topics too."""
+"""Kafka reads what we write and writes the same bytes, also for messages between brokers and of internal topics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.protocol.values import VERSIONS, sample
 PARITY = Path(__file__).with_name("Parity.java")
 SAMPLES = 3
 
-# Versions of definitions newer than either Kafka; kafka-python's schemas have them.
+# Versions newer than either Kafka, which kafka-python's schemas have.
 NEWER = {
     *("DescribeLogDirsRequest 5", "DescribeLogDirsResponse 5"),
     *("ListOffsetsRequest 11", "ListOffsetsResponse 11"),
@@ -50,7 +50,7 @@ def keys() -> list[tuple[str, str]]:
 
 @cache
 def answers(version: str) -> list[str]:
-    """What that Kafka makes of each of them, keys last."""
+    """The output of that Kafka for each sample, keys last."""
     try:
         libs = peers.jars(version)
     except peers.MissingJava as missing:
@@ -73,7 +73,7 @@ def test_kafka_writes_the_same_bytes(version: str) -> None:
 @pytest.mark.java
 @pytest.mark.xdist_group("java-parity")
 def test_one_kafka_or_the_other_has_every_message_and_version() -> None:
-    """3.9 the messages between brokers in ZooKeeper mode, 4.1 the newest versions."""
+    """One of two Kafkas has each message and version: 3.9 those of ZooKeeper mode, 4.1 the newest ones."""
     rows = zip(written(), *(answers(version)[: -len(keys())] for version in peers.VERSIONS), strict=True)
     assert {title for (title, _), *both in rows if set(both) == {"absent"}} == NEWER
 

@@ -1,4 +1,4 @@
-"""Our bytes are Kafka's bytes: held to kafka-python's schemas, for every message and version that both sides know."""
+"""Our bytes equal Kafka's by kafka-python's schemas, for every message and version that both sides know."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.rows import with_each
 
 SHARED = sorted(oracle.THEIRS.keys() & TEXTS.keys())
 
-# Sent between brokers, kept in internal topics, or nothing that the oracle's clients ask (delegation tokens, what is
-# newer); a message missing from the oracle for any other reason fails here. The Java parity test has them.
+# Messages between brokers, of internal topics, or unused by the oracle's clients (delegation tokens, newer ones).
+# A message missing from the oracle for any other reason fails here. The Java parity test has these.
 NOT_A_CLIENTS = {
     *("AllocateProducerIds", "AlterPartition", "ControlledShutdown", "LeaderAndIsr", "StopReplica", "UpdateMetadata"),
     *("GroupMetadataKey", "GroupMetadataValue", "OffsetCommitKey", "OffsetCommitValue"),
@@ -35,7 +35,7 @@ def test_the_oracle_knows_every_message_of_clients() -> None:
 
 
 OLD = {"CreateTopics", "DeleteTopics", "DescribeConfigs", "ListOffsets", "OffsetFetch"}
-"""APIs whose oldest versions, which Kafka has dropped (KIP-896), are known so as to be refused in their own shape."""
+"""APIs whose oldest versions, dropped by Kafka (KIP-896), are known so that a refusal has their format."""
 
 
 @with_each("name", SHARED)
@@ -52,7 +52,7 @@ def test_names_versions_and_the_flexible_boundary_are_kafkas(name: str) -> None:
 
 @with_each("name", SHARED)
 def test_defaults_are_kafkas(name: str) -> None:
-    """But for what may always be null: there ours is null, where Kafka's may be an empty string."""
+    """Defaults equal Kafka's, except for fields that are nullable in all versions: ours is null there."""
 
     def check(struct: Struct, theirs: Any, path: str) -> None:
         for field in struct.fields:
@@ -70,7 +70,7 @@ def test_defaults_are_kafkas(name: str) -> None:
 
 @with_each("name", SHARED)
 def test_both_codecs_write_the_same_bytes_and_read_the_same_values(name: str) -> None:
-    """Ours decodes what they encode, they decode what ours encodes, and the bytes are equal, at each version."""
+    """At each version our codec and theirs write the same bytes and read each other's."""
     kind: Any = messages.message(name)
     theirs = oracle.THEIRS[name]
     versions = range(theirs.valid_versions[0], kind.SCHEMA.last + 1)
@@ -102,7 +102,7 @@ def test_both_codecs_write_the_same_bytes_and_read_the_same_values(name: str) ->
 )
 @settings(max_examples=50, deadline=None, database=None)
 def test_headers_are_kafkas(api_key: int, correlation_id: int, client_id: str | None) -> None:
-    """Theirs are read by ours, with the body where it begins, and ours are the same bytes."""
+    """Our headers equal theirs, and reading one gives the position of the body."""
     api = KNOWN[api_key]
     for version in range(api.min_version, api.max_version + 1):
         message = api.request()

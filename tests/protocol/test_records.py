@@ -1,4 +1,4 @@
-"""Record batches in pure Python: the bytes of Kafka's clients, each field of a record, and all that can be wrong."""
+"""Record batches in pure Python have the bytes of Kafka's clients, and malformed ones are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pybroker.protocol.records import (
 from tests.protocol.oracle import kafka
 from tests.rows import with_each
 
-# One record with a header, one without a key, 5 ms later; and the marker of a transaction that was committed.
+# One record with a header, one without a key 5 ms later; and the commit marker of a transaction.
 BATCH = bytes.fromhex(
     "0000000000000000000000480000000002e5d0dd1f0000000000010000018bcfe568000000018bcfe56805ffffffffffffffffffffffff"
     "ffff000000021a000000026b046869020268023110000a020104796f00"
@@ -159,7 +159,7 @@ def test_log_append_time_gives_all_records_the_batchs_timestamp() -> None:
 
 
 def test_a_flipped_bit_is_found() -> None:
-    """In everything that the CRC covers; before it offset and epoch are free, and the rest is checked by itself."""
+    """A flipped bit is found wherever the CRC covers it, and in fields before it except offset and epoch."""
     for position in range(len(BATCH)):
         flipped = bytearray(BATCH)
         flipped[position] ^= 0x10
@@ -170,7 +170,7 @@ def test_a_flipped_bit_is_found() -> None:
 
 
 def changed(position: int, data: bytes, *, batch: bytes = BATCH) -> bytes:
-    """With bytes replaced and the CRC made right again."""
+    """Replace bytes and correct the CRC."""
     new = batch[:position] + data + batch[position + len(data) :]
     return new[:17] + records.crc32c(new[21:]).to_bytes(4, "big") + new[21:]
 
@@ -201,18 +201,18 @@ def test_a_batch_that_cannot_be(data: bytes, code: int) -> None:
     ("position", "data"),
     [
         (61, b"\0"),  # a record of no bytes
-        (61, b"\x01"),  # of -1
+        (61, b"\x01"),  # a size of -1
         (61, b"\x7e"),  # past the end
-        (61, b"\x1c"),  # one byte more than it has
+        (61, b"\x1c"),  # one byte more than there is
         (65, b"\x03"),  # a key of -2 bytes
         (65, b"\x7e"),  # a key past the end
         (67, b"\xff\xff\xff\xff\x7f"),  # a length of more than 32 bits
-        (70, b"\x04"),  # two headers where there is one
+        (70, b"\x04"),  # two headers, though there is one
         (70, b"\x01"),  # -1 headers
-        (70, b"\x00"),  # none, and bytes left
-        (71, b"\x01"),  # a header's key that is null
-        (72, b"\xc3"),  # and one that is not UTF-8
-        (57, b"\0\0\0\1"),  # a record less than there is
+        (70, b"\x00"),  # no headers, and bytes left
+        (71, b"\x01"),  # a null header key
+        (72, b"\xc3"),  # a header key that is not UTF-8
+        (57, b"\0\0\0\1"),  # one record less than there is
     ],
 )
 def test_records_that_do_not_parse(position: int, data: bytes) -> None:
@@ -241,7 +241,7 @@ def test_hostile_payloads_end_in_an_error_or_in_records() -> None:
 
 
 def test_crc_of_the_standards_example() -> None:
-    """RFC 3720, B.4."""
+    """The CRC has the values of RFC 3720, B.4."""
     assert records.crc32c(bytes(32)) == 0x8A9136AA
     assert records.crc32c(b"\xff" * 32) == 0x62A8AB43
     assert records.crc32c(bytes(range(32))) == 0x46DD794E

@@ -1,4 +1,4 @@
-"""A request that is read in slices is the one that is read at once, and joined answers are the answer to all of it."""
+"""A request read in slices equals the request read at once, and joined answers equal the whole answer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_request_in_slices_is_the_same(api: Api, version: int) -> None:
 
 
 def test_what_is_executed_at_once_is_bounded_in_elements() -> None:
-    """An array beside the one that is cut, as the assignments of one topic, is not cut."""
+    """An array that is not sliced, such as the assignments of one topic, is bounded in elements."""
     tried = 0
     for api, version, cut in CUTS:
         for path in arrays(api.request.STRUCT, version) if version == api.max_version else ():

@@ -1,4 +1,4 @@
-"""Our table of APIs beside Kafka's: what Kafka 4.1 lists we list, or it says here why we do not."""
+"""Our table of APIs lists what Kafka 4.1 lists, and states a reason for each API that it lacks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ LEFT_OUT = {
 
 
 def test_every_api_of_ours_has_kafkas_versions() -> None:
-    """Those of 4.1, from the oldest that 4.x still answers to the newest. What brokers of a ZooKeeper cluster say to
-    each other is 3.9's, from what its inter-broker protocols of 2.8 and later send."""
+    """Our APIs have the versions of Kafka 4.1; those between brokers of a ZooKeeper cluster have the newest of 3.9."""
     ours = {api.name: (api.min_version, api.max_version) for api in APIS.values()}
     theirs = {listed.name: listed.kafka411 for listed in LISTED.values() if listed.kafka411 and listed.name in ours}
     between = {listed.name: listed.kafka391 for listed in LISTED.values() if listed.name in ours.keys() - theirs}
@@ -44,7 +43,7 @@ def test_every_api_of_ours_has_kafkas_versions() -> None:
 
 
 def test_clients_of_39_find_every_version_that_they_speak() -> None:
-    """Up to the newest; what 4.x dropped at the other end no client of 3.8 or later sends."""
+    """A client of Kafka 3.8 or 3.9 finds the newest version of each API that it uses."""
     for key, api in APIS.items():
         assert LISTED[key].kafka391 is not None and api.max_version >= LISTED[key].kafka391[1]
 
@@ -55,7 +54,7 @@ def test_what_kafka_lists_and_we_do_not_has_a_reason() -> None:
 
 
 def test_what_is_listed_is_served() -> None:
-    """Produce 0 to 2 are listed for the sake of librdkafka, as Kafka 4.1 lists them, and refused."""
+    """Listed versions are served, except Produce 0 to 2, which are listed for librdkafka and refused."""
     assert {key: api for key, api in SERVED.items() if api != APIS[key]} == {0: KNOWN[0]}
     assert not SERVED[0].has(2)
     assert SERVED[0].has(3) and SERVED[0].has(13)

@@ -1,4 +1,4 @@
-"""Messages with values of every kind, made from the definitions: by hypothesis, or in a row from a seed."""
+"""Messages with values of every kind, generated from the definitions by hypothesis or from a seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pybroker.protocol.schema import OUR_TAGS, Field, Struct
 BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
 EMPTY: dict[str, Any] = {"str": "", "bytes": b"", "records": b""}
 
-# Where compact sizes go from one byte to two, and where to three.
+# Sizes at which a compact length grows from one byte to two, and from two to three.
 LONG_STRINGS = ["x" * 126, "x" * 127, "é" * 64, "x" * 0x4000]
 LONG_BYTES = [bytes(126), bytes(127), bytes(0x4000)]
 
@@ -30,7 +30,7 @@ VERSIONS = [
 
 @cache
 def messages_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Messages of a class with every field of every version of Kafka's set; `at` makes them fit for one."""
+    """Messages with all fields of all Kafka versions; `at` adapts them to one version."""
     theirs = [field for field in kind.STRUCT.fields if field.tag is None or field.tag < OUR_TAGS]
     return st.builds(kind, **{field.name: _field(field, kind) for field in theirs})
 
@@ -65,7 +65,7 @@ def _scalar(field: Field, kind: Any) -> st.SearchStrategy[Any]:
 
 
 def at(message: Any, version: int) -> Any:
-    """A copy with the default where the version lacks a field, and no null where it allows none."""
+    """Copy a message with defaults for fields that the version lacks, and without nulls that it forbids."""
     kind: Any = type(message)
     return kind(**{field.name: _fitted(field, getattr(message, field.name), version) for field in kind.STRUCT.fields})
 
@@ -83,12 +83,12 @@ def _fitted(field: Field, value: Any, version: int) -> Any:
 
 
 def _settled(field: Field, value: Any, version: int) -> Any:
-    """A tagged struct at its defaults is not written, so that it comes back as None."""
+    """Return None for a tagged struct at its defaults, as it is not written."""
     return None if not field.nullable(version) and value == type(value)() else value
 
 
 def sample(kind: Any, version: int, rng: random.Random) -> Any:
-    """A message of a top-level class with all its arrays filled, fit for the version."""
+    """A message of a top-level class with all arrays filled, valid for the version."""
     return at(_sample(kind, kind.STRUCT, rng), version)
 
 

@@ -1,4 +1,4 @@
-"""The small text files of a log dir: what was written is read, and what is cut or changed is refused."""
+"""The small text files of a log dir can be read as they were written, and cut or changed ones are refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.model import TopicPartition
-from pybroker.replication import checkpoints
-from pybroker.replication.checkpoints import Malformed, Meta, Pass, Spot
+from pybroker.replication.disks import checkpoints
+from pybroker.replication.disks.checkpoints import Malformed, Meta, Pass, Spot
 from tests.rows import with_each
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=20)
@@ -57,7 +57,7 @@ def test_a_file_that_lost_lines_is_refused(
     read: Callable[[str], object], write: Callable[[Any], str], strategy: st.SearchStrategy[Any], least: int,
     data: st.DataObject,
 ) -> None:  # fmt: skip
-    """A host that lost its power may leave the first part of a file: fewer lines than it says."""
+    """A checkpoint that lost lines in a loss of power is refused, as it has fewer lines than it declares."""
     lines = write(data.draw(strategy)).splitlines(keepends=True)
     with pytest.raises(Malformed):
         read("".join(lines[: data.draw(st.integers(least, len(lines) - 1))]))
@@ -74,7 +74,7 @@ def test_offsets_that_nobody_wrote_are_refused(text: str) -> None:
 
 
 def test_meta_keeps_what_is_not_ours() -> None:
-    """KRaft's file stays one of version 1, with its node.id; lines that we do not know stay too."""
+    """Rewriting meta.properties keeps KRaft's version 1 and node.id, and unknown lines."""
     before = "#\nversion=1\ncluster.id=abc\nnode.id=7\nx=y\n"
     assert checkpoints.read_meta(before) == Meta("abc", 7)
     after = checkpoints.write_meta(Meta("abc", 7, "dir"), before)
@@ -92,7 +92,7 @@ def test_meta_that_cannot_be_is_refused(text: str) -> None:
     ("text", "epoch", "first"), [("", -1, 0), ("0\n0\n", -1, 0), ("0\n2\n3 10\n5 20\n", 5, 10)]
 )
 def test_leader_epochs(text: str, epoch: int, first: int) -> None:
-    """The last epoch, and where the first one began."""
+    """The last leader epoch and the first one's start offset are read from a checkpoint."""
     assert (checkpoints.read_latest_epoch(text), checkpoints.read_first_offset(text)) == (epoch, first)
 
 

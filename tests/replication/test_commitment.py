@@ -1,4 +1,4 @@
-"""Waiting for the high watermark of a replica: at once where it is there, else with what moves it, until it is gone."""
+"""Waiting for a replica's high watermark ends at once, when it moves there, or when the replica is gone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def replica_of(live: Live, wire: Wire) -> Replica:
 
 
 async def test_what_is_committed_is_not_waited_for(live: Live) -> None:
-    """One turn of the event loop is not even needed."""
+    """A wait for a committed offset returns without a turn of the event loop."""
     wire = await live.connect()
     replica = await replica_of(live, wire)
     assert (await wire.produce("t", batch(b"a"))).base_offset == 0
@@ -65,7 +65,7 @@ async def test_a_replica_that_goes_tells_who_waits(live: Live) -> None:
 
 
 async def test_a_leader_that_leads_on_commits_what_it_wrote_before(live: Live) -> None:
-    """In another leader epoch, as after the death of a follower."""
+    """A wait continues if the same leader leads on in another leader epoch, as after a follower's death."""
     wire = await live.connect()
     replica = await replica_of(live, wire)
     assert replica.log is not None
@@ -79,7 +79,7 @@ async def test_a_leader_that_leads_on_commits_what_it_wrote_before(live: Live) -
 
 
 async def test_what_another_leader_commits_is_another_thing(live: Live) -> None:
-    """The offset is reached, but not by who led when it was waited for."""
+    """A wait fails if another leader led in between, even if the offset is reached later."""
     wire = await live.connect()
     replica = await replica_of(live, wire)
     assert replica.log is not None

@@ -1,4 +1,4 @@
-"""Bad spots: found once, said once, written down, and forgotten when what lies there is sound."""
+"""Bad spots are found, logged and recorded once, and forgotten when the log is sound there again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from pybroker import core, errors
 from pybroker.config import BrokerConfig
-from pybroker.replication import damage
-from pybroker.replication.checkpoints import Pass, Spot
+from pybroker.replication.disks import damage
+from pybroker.replication.disks.checkpoints import Pass, Spot
 from pybroker.replication.replica import Replica
 from pybroker.replication.scrub import Scrubber, ask, read_last
 from tests.server.handlers.desk import Desk
@@ -29,7 +29,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 async def stock(desk: Desk, name: str = "t") -> Replica:
-    """A sealed segment with four batches of one record each, and an active one with one."""
+    """A replica with a sealed segment of four batches of one record each, and an active segment of one."""
     await desk.topic(name)
     replica = desk.replica(name)
     for _ in range(COUNT):
@@ -41,7 +41,7 @@ async def stock(desk: Desk, name: str = "t") -> Replica:
 
 
 def spoil(replica: Replica, number: int, count: int = 1) -> Spot:
-    """Make batches of the sealed segment unreadable; the spot that they are."""
+    """Make batches of the sealed segment unreadable; return their spot."""
     path = Path(damage.segment_file(replica.partition().directory, 0))
     data = bytearray(path.read_bytes())
     for n in range(number, number + count):
@@ -51,7 +51,7 @@ def spoil(replica: Replica, number: int, count: int = 1) -> Spot:
 
 
 async def test_a_read_passes_by_what_is_bad(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    """It goes on behind it; the spot is said and written down, once."""
+    """A read continues behind a bad spot, which is logged and recorded once."""
     replica = await stock(desk)
     spot = spoil(replica, 1, 2)
     for offset in (1, 2, 1):
@@ -66,7 +66,7 @@ async def test_a_read_passes_by_what_is_bad(desk: Desk, caplog: pytest.LogCaptur
 
 
 async def test_many_spots_are_counted(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    """As many lines as a person reads, and one for the others."""
+    """LINES_MAX bad spots are logged in lines of their own, and the others are counted in one line."""
     replica = await stock(desk)
     spots = [Spot(0, n, n + 1, n, n + 1) for n in range(damage.LINES_MAX + 2)]
     damage.say(replica, spots[: damage.LINES_MAX])
@@ -86,7 +86,7 @@ async def test_what_cannot_be_written_down_is_passed_by(desk: Desk, caplog: pyte
 
 
 async def test_a_spot_is_still_bad_or_put_right(desk: Desk) -> None:
-    """It is not where the segment is gone, is cut, is another one, or has a sound batch there again."""
+    """A spot is no longer bad if its segment is gone, cut, replaced, or has a sound batch there."""
     replica = await stock(desk)
     path = Path(damage.segment_file(replica.partition().directory, 0))
     sound = path.read_bytes()
@@ -97,13 +97,13 @@ async def test_a_spot_is_still_bad_or_put_right(desk: Desk) -> None:
         path.write_bytes(data)
         assert not damage.is_still_bad(str(path), spot)
     path.write_bytes(spoiled[: 2 * SIZE])
-    assert damage.is_still_bad(str(path), spot), "it is the last of a shorter one"
+    assert damage.is_still_bad(str(path), spot), "the last batch of a shorter segment"
     path.unlink()
     assert not damage.is_still_bad(str(path), spot)
 
 
 async def test_a_start_remembers_what_is_still_bad(desk: Desk) -> None:
-    """Reads pass it by at once; what was put right is forgotten."""
+    """After a start reads pass a recorded bad spot at once, and a repaired one is forgotten."""
     replica = await stock(desk)
     spot = spoil(replica, 1)
     desk.log_dir.damage = {replica.key: frozenset({spot, Spot(0, 3 * SIZE, 4 * SIZE, 3, 4)})}
@@ -120,7 +120,7 @@ def scrubber(desk: Desk, *sets: str) -> Scrubber:
 
 
 async def test_a_pass_is_made_when_it_is_asked_for(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    """A log dir that is new counts from its first look; then sealed segments are checked, once for each who asks."""
+    """A scrub pass runs once for each request, over the sealed segments; a new log dir counts as checked."""
     replica = await stock(desk)
     spot = spoil(replica, 2)
     work = scrubber(desk)
@@ -137,7 +137,7 @@ async def test_a_pass_is_made_when_it_is_asked_for(desk: Desk, caplog: pytest.Lo
 
 
 async def test_what_could_not_be_checked_is_counted(desk: Desk) -> None:
-    """A partition that is offline, a segment whose file is missing; the others are checked."""
+    """A pass counts a partition that is offline and a segment without a file as unchecked, and checks the others."""
     first, second, third = [await stock(desk, name) for name in "abc"]
     first.log = None
     Path(damage.segment_file(second.partition().directory, 0)).unlink()
@@ -150,7 +150,7 @@ async def test_what_could_not_be_checked_is_counted(desk: Desk) -> None:
 
 
 async def test_a_log_dir_that_is_offline_is_answered_for(desk: Desk) -> None:
-    """Nothing of it was checked: as many as lie there, one at least."""
+    """A pass over an offline log dir counts all its segments as unchecked, at least one."""
     scrubber(desk).run()
     await stock(desk)
     desk.log_dir.fail("it smokes")
@@ -161,7 +161,7 @@ async def test_a_log_dir_that_is_offline_is_answered_for(desk: Desk) -> None:
 
 
 async def test_a_broker_that_ends_makes_no_pass(desk: Desk) -> None:
-    """Who asked asks the next one."""
+    """A broker that is stopping runs no pass, so a request waits for the next broker."""
     await stock(desk)
     scrubber(desk).run()
     ask(desk.log_dir_path)

@@ -1,4 +1,4 @@
-"""The space of a log dir: when it is full, what is logged of it, and the reserve for operations that make room."""
+"""A full log dir is logged and recorded as full, and has a reserve for operations that make room."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from pybroker import core
-from pybroker.replication.disk_space import HOLD_S, LOOK_S, PART_BYTES, RESERVE, RESERVE_BYTES, DiskSpace
+from pybroker.replication.disks.disk_space import HOLD_S, LOOK_S, PART_BYTES, RESERVE, RESERVE_BYTES, DiskSpace
 from tests.core.logs import NOW, Home, batch_of
 
 ALWAYS = 1 << 30
 
 
 class Stage:
-    """A log dir with one partition, and a clock that is set."""
+    """A log dir with one partition, and a clock that the test sets."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.now_s = path, 1000.0
@@ -30,13 +30,13 @@ class Stage:
         self.space.open()
         self.space.begin(self.broker)
         self.changes = 0
-        self.space.on_changed = self.changed
+        self.space.report_to(self.changed)
 
     def changed(self) -> None:
         self.changes += 1
 
     def append(self) -> int:
-        """0, or the errno that refused it."""
+        """Append a batch; return 0, or the errno of the refusal."""
         try:
             self.partition.append(batch_of(100), now_ms=NOW)
         except OSError as problem:
@@ -50,7 +50,7 @@ class Stage:
 
     @property
     def kept(self) -> int:
-        """Bytes of the disk in the reserve."""
+        """Bytes on disk in the reserve."""
         file = self.path / RESERVE
         return file.stat().st_blocks * 512 if file.exists() else 0
 
@@ -65,7 +65,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM])
 def test_it_is_full_until_there_is_room(stage: Stage, caplog: pytest.LogCaptureFixture, error: int) -> None:
-    """One line as it becomes full, with the words of the error, and one as there is room: however often it is tried."""
+    """A log dir that becomes full is logged once with the error, and once when there is room again."""
     caplog.set_level(logging.INFO)
     assert stage.append() == 0
     stage.fill(error)
@@ -75,7 +75,7 @@ def test_it_is_full_until_there_is_room(stage: Stage, caplog: pytest.LogCaptureF
         assert stage.append() == error
     assert stage.space.lack == os.strerror(error).lower()
     stage.broker.disarm()
-    assert stage.append() == error, "it is not looked at yet whether there is room"
+    assert stage.append() == error, "it is not checked yet if there is room"
     stage.now_s += HOLD_S
     stage.space.look()
     assert stage.append() == 0 and not stage.space.lack
@@ -86,7 +86,7 @@ def test_it_is_full_until_there_is_room(stage: Stage, caplog: pytest.LogCaptureF
 
 
 def test_a_disk_that_has_room_is_not_full(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    """One call that did not fit changes nothing, and is said once in a while."""
+    """A write that did not fit on a disk with room does not make the disk full, and is logged at intervals."""
     for _ in range(2):
         stage.broker.arm("segment.write", "errno", errno.ENOSPC)
         assert stage.append() == errno.ENOSPC
@@ -107,7 +107,7 @@ def test_what_the_process_lacks_is_no_lack_of_the_disk(stage: Stage, error: int)
 
 
 def test_it_stays_full_for_a_while(stage: Stage) -> None:
-    """A disk that is filled as fast as it is freed moves no leader more often than that."""
+    """A full disk counts as full for HOLD_S at least, so that changing space does not move leaders often."""
     stage.fill()
     stage.append()
     stage.space.look()
@@ -129,12 +129,12 @@ def test_it_stays_full_for_a_while(stage: Stage) -> None:
 
 
 def test_what_is_set_aside_goes_to_what_asks_for_it(stage: Stage) -> None:
-    """In parts, as long as there are any; and it is set aside again when there is room."""
+    """The reserve is given out in parts to operations that need it, and filled again when there is room."""
     assert stage.kept == RESERVE_BYTES
     stage.fill()
     stage.append()
     stage.space.look()
-    assert stage.kept == RESERVE_BYTES, "nothing is given up before it is needed"
+    assert stage.kept == RESERVE_BYTES, "nothing is given out before it is needed"
     for left in range(RESERVE_BYTES - PART_BYTES, -1, -PART_BYTES):
         assert stage.space.lacks()
         assert stage.kept == left
@@ -145,7 +145,7 @@ def test_what_is_set_aside_goes_to_what_asks_for_it(stage: Stage) -> None:
 
 
 def test_a_start_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The start frees as much of the reserve as it needs; appends are refused from the start."""
+    """A start on a full disk frees as much of the reserve as it needs, and appends are refused from the start."""
     (tmp_path / "coordination.sqlite-reserve").write_bytes(b"of an earlier version")
     first = Stage(tmp_path)
     assert not (tmp_path / "coordination.sqlite-reserve").exists()
@@ -166,7 +166,7 @@ def test_a_start_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     space = DiskSpace(str(tmp_path))
     space.open()
     assert (tmp_path / RESERVE).stat().st_size == RESERVE_BYTES - PART_BYTES
-    broker = core.Broker()
+    broker = core.LogManager()
     broker.arm("disk.reserve", "errno", errno.ENOSPC, times=ALWAYS)
     space.begin(broker)
     assert space.lack == "no space left on device"

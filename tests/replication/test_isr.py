@@ -1,4 +1,4 @@
-"""The keeper of the ISR: what a leader asks of the controller, without sockets and without logs."""
+"""A leader's requests to the controller for ISR changes, without sockets and logs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.changes import Changes
-from pybroker.cluster.image import LiveBroker, PartitionState
-from pybroker.cluster.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
 from pybroker.config import BrokerConfig
+from pybroker.decisions.changes import Changes
+from pybroker.decisions.image import LiveBroker, PartitionState
+from pybroker.decisions.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
@@ -27,7 +27,7 @@ SILENT = -2
 
 
 class Log:
-    """A leader's log of ten records, and what it knows of its followers."""
+    """A leader's log of ten records, with the offsets of its followers."""
 
     high_watermark = log_end_offset = 10
 
@@ -44,7 +44,7 @@ class Log:
 
 
 class Controller:
-    """Answers one request after another, with nothing for SILENT; `ask` is the keeper's way to it."""
+    """Answers one request after another with these codes, and omits the partition for SILENT."""
 
     def __init__(self, *codes: int) -> None:
         self.codes = list(codes)
@@ -82,8 +82,7 @@ def keeper_of(metadata: MetadataCache, controller: Controller) -> IsrKeeper:
 
 
 async def grown(controller: Controller, partitions: int = 1) -> None:
-    """A keeper leads without broker 3, which has caught up, and asks until the controller has answered for the last
-    time."""
+    """Lead without broker 3, which has caught up, until the controller has given its last answer."""
     metadata = MetadataCache("c")
     metadata.update(UpdateMetadata(1, 1, [LiveBroker(n, {}, {}) for n in (1, 2, 3)]))
     keeper = keeper_of(metadata, controller)
@@ -96,7 +95,7 @@ async def grown(controller: Controller, partitions: int = 1) -> None:
 
 
 async def test_partitions_that_are_refused_together_share_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that stops is in no ISR any more, of hundreds of partitions perhaps."""
+    """Partitions that the controller refuses together share one log line."""
     caplog.set_level(logging.INFO)
     await grown(Controller(errors.INELIGIBLE_REPLICA), partitions=3)
     said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("ISR not changed")]
@@ -104,15 +103,17 @@ async def test_partitions_that_are_refused_together_share_a_line(caplog: pytest.
 
 
 async def test_what_the_controller_leaves_out_is_asked_for_again() -> None:
-    """Until it says something of the partition."""
+    """A partition that the controller's answer omits is requested again."""
     controller = Controller(SILENT, errors.NONE)
     await grown(controller)
     assert controller.asked == [{1: 10, 2: 20, 3: 30}] * 2
 
 
 async def test_a_later_life_of_a_follower_is_not_vouched_for() -> None:
-    """It was judged, and the controller had to be asked again; meanwhile its broker lost its log and came back with
-    another epoch: that is not the follower that had caught up (KIP-903)."""
+    """A follower that restarted with another broker epoch is not proposed for the ISR (KIP-903).
+
+    It had caught up, but the request had to be repeated, and meanwhile it lost its log.
+    """
     metadata, log = MetadataCache("c"), Log()
     metadata.update(UpdateMetadata(1, 1, [LiveBroker(n, {}, {}) for n in (1, 2, 3)]))
     replica = replica_of(log)
@@ -132,7 +133,7 @@ async def test_a_later_life_of_a_follower_is_not_vouched_for() -> None:
 
 
 async def test_a_leader_whose_epoch_is_over_does_not_ask_again_and_again() -> None:
-    """The controller says so, or the metadata did: the change of leaders is on its way."""
+    """A leader whose epoch is over asks at most every 10 s, and not at all once the metadata has a newer epoch."""
     metadata, now_ms = MetadataCache("c"), [1000]
     metadata.update(UpdateMetadata(1, 1, [LiveBroker(n, {}, {}) for n in (1, 2, 3)]))
     controller = Controller(errors.FENCED_LEADER_EPOCH, errors.FENCED_LEADER_EPOCH, errors.NONE)
@@ -141,7 +142,7 @@ async def test_a_leader_whose_epoch_is_over_does_not_ask_again_and_again() -> No
     replica = replica_of(Log())
     keeper.start()
     keeper.lead(replica, 5, 7, (1, 2))
-    await eventually("it is asked", lambda: len(controller.codes) == 2)
+    await eventually("the controller is asked", lambda: len(controller.codes) == 2)
     await looked()
     for now_ms[0] in (2_000, 9_000):
         keeper.caught_up(replica)
@@ -150,7 +151,7 @@ async def test_a_leader_whose_epoch_is_over_does_not_ask_again_and_again() -> No
         assert len(controller.asked) == 1
     now_ms[0] = 11_001
     keeper.caught_up(replica)
-    await eventually("it is asked once more", lambda: len(controller.asked) == 2)
+    await eventually("the controller is asked again", lambda: len(controller.asked) == 2)
     now_ms[0] = 30_000
     state = PartitionState((1, 2, 3), 2, 6, (1, 2), 1, 8)
     brokers = [LiveBroker(n, {}, {}) for n in (1, 2, 3)]
@@ -163,7 +164,7 @@ async def test_a_leader_whose_epoch_is_over_does_not_ask_again_and_again() -> No
 
 
 async def test_what_is_led_no_more_is_not_held() -> None:
-    """By a keeper that goes on, and has nothing to look at: a replica that was deleted has files."""
+    """The ISR keeper does not keep a reference to a replica that is no longer led, as it would keep its files open."""
     looked = asyncio.Event()
 
     class Led(SimpleNamespace):
@@ -191,7 +192,7 @@ async def test_what_is_led_no_more_is_not_held() -> None:
 
 
 async def test_a_mistake_in_asking_ends_no_asking(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever it is: it is logged with its traceback, once, and what was wanted is asked for again."""
+    """An unexpected exception in a request is logged once with its traceback, and the request is repeated."""
     controller = Controller(errors.NONE)
     failures = iter([ValueError("nobody foresaw it")] * 2)
 
@@ -207,7 +208,7 @@ async def test_a_mistake_in_asking_ends_no_asking(caplog: pytest.LogCaptureFixtu
 
 
 async def test_a_controller_that_stands_still_is_not_waited_for() -> None:
-    """Another one is elected: what the last one has not answered is asked of it at once."""
+    """Requests that a hanging controller has not answered are sent at once to the next elected controller."""
     metadata, asked = MetadataCache("c"), list[int]()
     old, new = (LiveBroker(n, {}, {}) for n in (1, 2))
     metadata.update(UpdateMetadata(1, 1, [old, new]))
@@ -239,7 +240,7 @@ async def test_a_controller_that_stands_still_is_not_waited_for() -> None:
 
 
 async def test_who_stops_asks_nobody() -> None:
-    """What waits for a controller then is told so at once: a stop waits for it."""
+    """A broker that stops fails its waiting controller requests at once, as its stop waits for them."""
     link = ControllerLink(MetadataCache("c"), None)  # type: ignore[arg-type]
     request = m.AlterPartitionRequest(broker_id=3, broker_epoch=1, topics=[])
     waits = asyncio.ensure_future(link.ask(request, 3))

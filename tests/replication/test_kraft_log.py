@@ -1,4 +1,4 @@
-"""Settings of topics out of the metadata log that a Kafka of KRaft left in the log dir."""
+"""Topic settings are read from the metadata log that a Kafka in KRaft mode left in the log dir."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.replication.kraft_log import DIRECTORY, topic_settings
+from pybroker.replication.disks.kraft_log import DIRECTORY, topic_settings
 from tests.wire import batch
 
 A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
@@ -47,7 +47,7 @@ def write(path: Path, base: int, values: Sequence[bytes], attributes: int = 0) -
 
 
 def snapshot(path: Path, values: Sequence[bytes]) -> None:
-    """Write a snapshot as Kafka does, its values between two control records, a header and a footer (KIP-630)."""
+    """Write a snapshot as Kafka does: two control records (header and footer) around the values (KIP-630)."""
     write(path, 0, [b"\0\0\0\0"], CONTROL)
     write(path, 1, values)
     write(path, 1 + len(values), [b"\0\0\0\0"], CONTROL)
@@ -58,8 +58,10 @@ def read(kafka: Path) -> dict[bytes, dict[str, str]]:
 
 
 def test_dynamic_defaults_of_the_cluster_and_of_the_broker(kafka: Path) -> None:
-    """Kafka compacted a topic by them that has retention of its own: deleted by that, its latest values would be gone.
-    Its own settings come first, then those of this broker, then those of all brokers."""
+    """A topic's own settings precede this broker's dynamic defaults, and those precede the cluster's.
+
+    Otherwise a topic that Kafka compacted would lose its latest values to its own retention.
+    """
     defaults = [
         setting("", "log.cleanup.policy", "compact", 4), setting("", "log.retention.ms", "5", 4),
         setting("3", "log.retention.ms", "7", 4), setting("4", "log.retention.ms", "9", 4),
@@ -72,7 +74,7 @@ def test_dynamic_defaults_of_the_cluster_and_of_the_broker(kafka: Path) -> None:
 
 
 def test_what_holds_at_the_end(kafka: Path) -> None:
-    """The latest value of each setting; what was removed, and topics that are gone, are gone."""
+    """The latest value of each setting counts; removed settings and deleted topics are left out."""
     log = kafka / f"{0:020}.log"
     write(log, 0, [BROKER, topic("a", A), setting("a", "retention.ms", "1"), setting("a", "segment.ms", "7")])
     write(log, 4, [struct.pack(">hhi", 0, 2, 1)], CONTROL)
@@ -80,11 +82,11 @@ def test_what_holds_at_the_end(kafka: Path) -> None:
     write(log, 7, [setting("a", "segment.ms", None), topic("b", B), setting("b", "retention.ms", "5"), removal(B)])
     assert read(kafka) == {A: {"retention.ms": "2"}}
     write(log, 11, [topic("b", C)])
-    assert read(kafka) == {A: {"retention.ms": "2"}, C: {}}, "not those of the one that was deleted"
+    assert read(kafka) == {A: {"retention.ms": "2"}, C: {}}, "not those of the deleted topic"
 
 
 def test_a_snapshot_and_what_followed(kafka: Path) -> None:
-    """The latest snapshot; records before its end, in segments that are there still, are in it already."""
+    """The latest snapshot counts, and records before its end are ignored if their segments still exist."""
     snapshot(kafka / f"{4:020}-{1:010}.checkpoint", [topic("old", A)])
     snapshot(kafka / f"{8:020}-{1:010}.checkpoint", [topic("a", A), setting("a", "retention.ms", "1")])
     write(kafka / f"{6:020}.log", 6, [setting("a", "retention.ms", "0"), setting("a", "retention.ms", "1")])
@@ -94,7 +96,7 @@ def test_a_snapshot_and_what_followed(kafka: Path) -> None:
 
 
 def test_zeros_behind_the_last_batch(kafka: Path) -> None:
-    """Kafka reserves files: what was never written is no damage."""
+    """Zeros behind the last batch are no damage, as Kafka preallocates files."""
     log = kafka / f"{0:020}.log"
     write(log, 0, [topic("a", A)])
     log.write_bytes(log.read_bytes() + bytes(9_000))
@@ -106,7 +108,7 @@ def cut(path: Path, missing: int) -> None:
 
 
 def two(log: Path) -> bytes:
-    """Two batches in this segment, the second with a setting; what the file was before it."""
+    """Write two batches to this segment, the second with a setting; return the file before the second."""
     write(log, 0, [topic("a", A)])
     first = log.read_bytes()
     write(log, 1, [setting("a", "retention.ms", "-1")])
@@ -181,7 +183,7 @@ def snapshot_alone(log: Path) -> None:
          "FIFO"],
 )  # fmt: skip
 def test_what_cannot_be_read_is_not_used(kafka: Path, caplog: pytest.LogCaptureFixture, damage: object) -> None:
-    """Nothing of it: with settings that are out of date records may be deleted. One line says so."""
+    """A damaged metadata log is not used at all, as outdated settings might delete records; one line is logged."""
     damage(kafka / f"{0:020}.log")  # type: ignore[operator]
     assert read(kafka) == {}
     assert [r.getMessage().split(" directory=")[0] for r in caplog.records] == ["metadata log of Kafka not used"]

@@ -1,4 +1,4 @@
-"""A lease counts while the broker knows what it leads: in a session that lives, told by the controller since."""
+"""A leader's lease counts in a live session in which the controller has sent all led partitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
 def test_another_registration_has_to_be_told() -> None:
-    """Of every partition that is led, under the present epoch; what is told early counts, and what is late does not."""
+    """After a new registration the lease waits until the controller has sent every led partition, for that broker
+    epoch.
+
+    A role sent before the registration was known counts, and one of an earlier registration does not.
+    """
     held: list[int] = []
     lease = Lease(held.append, held.append)
     lease.registered(10, [])
@@ -20,7 +24,7 @@ def test_another_registration_has_to_be_told() -> None:
     lease.renew(2000)
     assert held[-1] == NO_MEMBER_MS
     lease.told(10, [A, B])
-    assert held[-1] == NO_MEMBER_MS, "that was for the registration before"
+    assert held[-1] == NO_MEMBER_MS, "of the previous registration"
     lease.told(20, [A])
     assert held[-1] == NO_MEMBER_MS
     lease.told(20, [B])
@@ -33,7 +37,7 @@ def test_another_registration_has_to_be_told() -> None:
 
 
 def test_only_what_was_told_early_is_remembered() -> None:
-    """Topics come and go by the thousand in one registration, which is told of none of them again."""
+    """Only roles that were sent early are kept, as topics come and go by the thousand in one registration."""
     held: list[int] = []
     lease = Lease(held.append, held.append)
     lease.registered(10, [])
@@ -46,4 +50,4 @@ def test_only_what_was_told_early_is_remembered() -> None:
     assert lease._early == {}
     assert held[-1] == 1000
     lease.registered(20, [A, B])
-    assert held[-1] == 1000, "it is the same registration"
+    assert held[-1] == 1000, "the same registration"

@@ -1,4 +1,4 @@
-"""One log dir: its lock, what lies in it, what is written down about it, and what a failure makes of it."""
+"""A log dir has a lock, lists its partitions, keeps checkpoints, and goes offline after a failure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from pybroker import core
+from pybroker.errors import StartError
 from pybroker.model import TopicPartition
-from pybroker.replication import checkpoints
-from pybroker.replication.checkpoints import (
+from pybroker.replication.disks import checkpoints
+from pybroker.replication.disks.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANED,
     HIGH_WATERMARKS,
@@ -23,8 +24,8 @@ from pybroker.replication.checkpoints import (
     Meta,
     Spot,
 )
-from pybroker.replication.lock_file import LOCK
-from pybroker.replication.logdirs import Held, LogDir, StartError, open_log_dirs, owner
+from pybroker.replication.disks.lock_file import LOCK
+from pybroker.replication.disks.logdirs import Held, LogDir, open_log_dirs, owner
 from tests.server.live import batch
 
 ID = b"\1" * 16
@@ -34,7 +35,7 @@ SPOT = Spot(0, 0, 100, 0, 5)
 
 @pytest.fixture
 def opened() -> Iterator[Callable[[Path], LogDir]]:
-    """Takes log dirs, and lets go of them at the end."""
+    """A function that opens log dirs, which are closed in the end."""
     taken: list[LogDir] = []
 
     def take(path: Path) -> LogDir:
@@ -50,7 +51,7 @@ def opened() -> Iterator[Callable[[Path], LogDir]]:
 
 
 def test_a_log_dir_has_one_user(tmp_path: Path, opened: Callable[[Path], LogDir]) -> None:
-    """The second is told whose lock it is; the next has it once the first lets go."""
+    """A second user of a log dir gets an error that names the lock, and can open it after the first closed it."""
     first = opened(tmp_path / "made" / "below")
     with pytest.raises(StartError, match=rf"another broker is using .*below \(its {LOCK} is held\)"):
         opened(tmp_path / "made" / "below")
@@ -59,7 +60,7 @@ def test_a_log_dir_has_one_user(tmp_path: Path, opened: Callable[[Path], LogDir]
 
 
 def test_what_lies_there(tmp_path: Path, opened: Callable[[Path], LogDir]) -> None:
-    """Directories that are partitions by their names, with what their files say; those to be removed and set aside."""
+    """A log dir lists partitions by directory name with what their files contain, and deleted and stray directories."""
     deleted, stray = f"t-9.{'a' * 32}-delete", f"t-8.{'b' * 32}-stray"
     names = ["t-0", "t-1", "a.b_c-10", "t", "t-01", "-1", "t-", "__cluster_metadata-0", deleted, stray, "lost+found"]
     for name in names:
@@ -93,7 +94,7 @@ def test_whose_it_is_stays_on_record(tmp_path: Path, opened: Callable[[Path], Lo
 
 
 def test_log_dirs_of_different_brokers(tmp_path: Path, opened: Callable[[Path], LogDir]) -> None:
-    """Those that say nothing belong to whoever the others say."""
+    """Log dirs without an owner belong to the owner of the others."""
     one, two, none = (opened(tmp_path / name) for name in "abc")
     one.claim(Meta("cluster", None))
     two.claim(Meta("cluster", 3))
@@ -105,7 +106,7 @@ def test_log_dirs_of_different_brokers(tmp_path: Path, opened: Callable[[Path], 
 
 
 def test_a_log_dir_that_cannot_be_used_is_left_out(tmp_path: Path) -> None:
-    """Each is taken once, however it is written; with none that can be used there is no start."""
+    """A log dir is opened once, however its path is written; without any usable one there is no start."""
     (tmp_path / "file").touch()
     paths = [f"{tmp_path}/a", f"{tmp_path}/b/../a", f"{tmp_path}/file"]
     log_dirs = open_log_dirs(paths)
@@ -116,14 +117,14 @@ def test_a_log_dir_that_cannot_be_used_is_left_out(tmp_path: Path) -> None:
             log_dir.close()
     with pytest.raises(StartError, match=r"no log directory can be used \(.*file: it is not a directory\)"):
         open_log_dirs(paths[2:])
-    again = open_log_dirs(paths[:1])  # nothing is held by a start that failed
+    again = open_log_dirs(paths[:1])  # a failed start holds no lock
     again[0].close()
 
 
 @pytest.fixture
 def held(tmp_path: Path, opened: Callable[[Path], LogDir]) -> Iterator[tuple[LogDir, core.Partition, Held]]:
-    """A log dir with one open log of three records, of which it is told."""
-    log_dir, broker = opened(tmp_path), core.Broker()
+    """A log dir with one open log of three records, which it is given."""
+    log_dir, broker = opened(tmp_path), core.LogManager()
     log_dir.core = broker
     log = broker.open(str(tmp_path), "t", 0, topic_id=ID, config={})
     log.become_leader(0, 0)
@@ -135,7 +136,7 @@ def held(tmp_path: Path, opened: Callable[[Path], LogDir]) -> Iterator[tuple[Log
 def test_what_is_recorded_is_recalled(
     held: tuple[LogDir, core.Partition, Held], tmp_path: Path, opened: Callable[[Path], LogDir]
 ) -> None:
-    """Of open logs as they are now, of offline ones as it was; of others nothing is kept."""
+    """Checkpoints have current values of open logs and earlier ones of offline logs; others are dropped."""
     log_dir, log, tell = held
     before = {T0: 9, T1: 4, TopicPartition("gone", 0): 1}
     log_dir.recorded[HIGH_WATERMARKS] = dict(before)
@@ -158,7 +159,7 @@ def test_what_is_recorded_is_recalled(
 
 
 def test_a_log_start_is_raised_once_it_is_on_disk(held: tuple[LogDir, core.Partition, Held]) -> None:
-    """And not where it cannot be written."""
+    """A log start is raised after its checkpoint was written, and stays if that fails."""
     log_dir, log, tell = held
     assert log_dir.core is not None
     log_dir.core.arm("checkpoint.write", "errno", errno.ENOSPC)
@@ -171,7 +172,7 @@ def test_a_log_start_is_raised_once_it_is_on_disk(held: tuple[LogDir, core.Parti
 
 @pytest.mark.parametrize("how", ["clean", "crash", "torn"])
 def test_a_mark_of_a_clean_stop_counts_once(tmp_path: Path, opened: Callable[[Path], LogDir], how: str) -> None:
-    """And not at all where the recovery points are torn: who tore them may have torn more."""
+    """A clean-shutdown marker counts once, and not at all if the recovery points are torn."""
     log_dir = opened(tmp_path)
     log_dir.record_recovery_points(lambda: ([], set()))
     if how != "crash":
@@ -193,8 +194,10 @@ def test_a_mark_of_a_clean_stop_counts_once(tmp_path: Path, opened: Callable[[Pa
 def test_empty_checkpoints_are_as_kafka_makes_them(
     tmp_path: Path, opened: Callable[[Path], LogDir], caplog: pytest.LogCaptureFixture, held: bool
 ) -> None:
-    """Read as holding nothing, without a warning. Only a clean stop that left no recovery point of a partition is not
-    believed: it would have written one."""
+    """Empty checkpoints, as Kafka creates them, are read without a warning.
+
+    Only a clean-shutdown marker without a recovery point of an existing partition is not trusted.
+    """
     for name in OFFSET_FILES:
         (tmp_path / name).touch()
     (tmp_path / CLEAN_SHUTDOWN).touch()
@@ -206,7 +209,7 @@ def test_empty_checkpoints_are_as_kafka_makes_them(
 
 
 def test_a_mark_that_is_not_believed_goes_at_once(tmp_path: Path, opened: Callable[[Path], LogDir]) -> None:
-    """The next start may find the torn checkpoint written anew."""
+    """A clean-shutdown marker that is not trusted is removed at once, or the next start might trust it."""
     log_dir = opened(tmp_path)
     log_dir.record_clean_stop(5)
     log_dir.close()
@@ -218,7 +221,7 @@ def test_a_mark_that_is_not_believed_goes_at_once(tmp_path: Path, opened: Callab
 
 
 def test_a_mark_that_stays_is_a_failed_disk(tmp_path: Path, opened: Callable[[Path], LogDir]) -> None:
-    """It would be believed by the next start."""
+    """A clean-shutdown marker that cannot be removed makes the log dir fail, as the next start would trust it."""
     log_dir = opened(tmp_path)
     log_dir.close()
     (tmp_path / CLEAN_SHUTDOWN).mkdir()
@@ -230,17 +233,17 @@ def test_a_mark_that_stays_is_a_failed_disk(tmp_path: Path, opened: Callable[[Pa
 
 
 def test_what_cannot_be_gone(tmp_path: Path, opened: Callable[[Path], LogDir]) -> None:
-    """After a power cut what was flushed; in the same boot all that was written, for the kernel has it."""
+    """Flushed records survive a loss of power, and within the same boot all written records do."""
     log_dir = opened(tmp_path)
     log_dir._replace(RECOVERY_POINTS, {T0: 3})
     log_dir._replace(HIGH_WATERMARKS, {T0: 5})
     log_dir._replace(LOG_STARTS, {T0: 4})
     log_dir.close()
-    assert opened_once(opened, tmp_path).written(T0) == 3, "nobody said in which boot they were written"
+    assert opened_once(opened, tmp_path).written(T0) == 3, "the checkpoint has no boot id"
     log_dir = opened(tmp_path)
     log_dir.record_high_watermarks(lambda: ([], {T0}))
     log_dir.close()
-    assert opened_once(opened, tmp_path).written(T0) == 3, "they were not recorded anew"
+    assert opened_once(opened, tmp_path).written(T0) == 3, "they were not recorded again"
     log_dir = opened(tmp_path)
     log_dir.record_high_watermarks(lambda: ([], set()))
     log_dir._replace(HIGH_WATERMARKS, {T0: 5})
@@ -261,10 +264,10 @@ def opened_once(opened: Callable[[Path], LogDir], path: Path) -> LogDir:
 def test_a_failure_is_for_good_and_told_once(
     held: tuple[LogDir, core.Partition, Held], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the words of the first who saw it; its logs take nothing more."""
+    """A log dir's failure is permanent and reported once, with the first reason; its logs accept no more records."""
     log_dir, log, _ = held
     told: list[int] = []
-    log_dir.on_failed = lambda: told.append(1)
+    log_dir.report_to(lambda: told.append(1))
     log_dir.check()
     assert log_dir.failure is None and told == []
     log_dir.fail("the first reason")
@@ -275,7 +278,7 @@ def test_a_failure_is_for_good_and_told_once(
 
 
 def test_a_directory_that_is_replaced_is_missed(held: tuple[LogDir, core.Partition, Held], tmp_path: Path) -> None:
-    """Another one of its name is not what was opened."""
+    """A log dir fails if its directory is replaced by another one of the same name."""
     log_dir, _, _ = held
     aside = tmp_path.with_name("aside")
     tmp_path.rename(aside)

@@ -1,33 +1,32 @@
-"""What a broker does of what a controller says to it."""
+"""A broker executes the controller's requests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.changes import Changes
-from pybroker.cluster.metadata_cache import MetadataCache
-from pybroker.cluster.topics import Topic
 from pybroker.config import BrokerConfig
+from pybroker.decisions.changes import Changes
+from pybroker.decisions.metadata_cache import MetadataCache
+from pybroker.decisions.orders import MetadataOrder, UncheckedBroker, UncheckedEndpoint
+from pybroker.decisions.topics import Topic
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
-from pybroker.protocol import messages as m
 from pybroker.replication.manager import ReplicaManager
 
 
-def told(broker_epoch: int) -> Any:
-    return m.UpdateMetadataRequest(
-        controller_id=3, controller_epoch=1, broker_epoch=broker_epoch, topic_states=[], live_brokers=[]
-    )
+def told(broker_epoch: int) -> MetadataOrder:
+    return MetadataOrder(3, 1, broker_epoch, [], [], False)
 
 
 async def test_settings_that_are_altered_while_a_log_is_opened() -> None:
-    """The replica is nowhere yet when they are gone by: it goes by them once it is."""
+    """Settings that were altered while a replica's log was being opened apply once it is open."""
     altered = asyncio.Event()
     held: list[tuple[str, object]] = []
 
@@ -37,10 +36,7 @@ async def test_settings_that_are_altered_while_a_log_is_opened() -> None:
     class Held:
         is_native = False
 
-        def survey(self, ids: object) -> dict[TopicPartition, Any]:
-            return {TopicPartition("t", 0): SimpleNamespace(topic_id=b"t" * 16)}
-
-        async def open_in_no_role(self, wanted: list[Any]) -> list[Any]:
+        async def open(self, wanted: list[Any]) -> list[Any]:
             held.extend(("opened", dict(each.config)) for each in wanted)
             altered.set()
             return []
@@ -53,13 +49,12 @@ async def test_settings_that_are_altered_while_a_log_is_opened() -> None:
         1, BrokerConfig.load(None, []), replicas, MetadataCache("c"), nobody, settings, nobody, nobody,
         Changes(lambda: 0),
     )  # type: ignore[arg-type]  # fmt: skip
-    await manager.open_found()
+    await manager.open_found({TopicPartition("t", 0): b"t" * 16})
     assert held == [("opened", {"retention.ms": "7"}), ("t", {"retention.ms": "-1"})]
 
 
 async def test_what_is_said_before_a_registration_waits_for_it() -> None:
-    """A broker that is back takes connections before it is registered: what was meant for its life before is not done
-    (KIP-380)."""
+    """Controller requests wait for the broker's registration, and those for an earlier epoch are dropped (KIP-380)."""
     metadata, nobody = MetadataCache("c"), Any
     unused: Any = SimpleNamespace(is_native=False)
     manager = ReplicaManager(
@@ -69,7 +64,7 @@ async def test_what_is_said_before_a_registration_waits_for_it() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
     assert not late.done() and metadata.image.controller_id == -1
-    manager.epoch = 7
+    manager.registered(7)
     with pytest.raises(KafkaError) as refusal:
         await late
     assert refusal.value.code == errors.STALE_BROKER_EPOCH and metadata.image.controller_id == -1
@@ -78,19 +73,18 @@ async def test_what_is_said_before_a_registration_waits_for_it() -> None:
 
 
 async def test_a_rack_that_is_too_long_keeps_nobody_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    """Another program's broker has it: it is known without, which is said once, and so are the others."""
+    """A broker whose rack is too long is known without a rack, which is logged once, and so are the others."""
     metadata, nobody = MetadataCache("c"), Any
     unused: Any = SimpleNamespace(is_native=False)
     manager = ReplicaManager(
         1, BrokerConfig.load(None, []), unused, metadata, unused, nobody, nobody, nobody, Changes(lambda: 0)
     )  # type: ignore[arg-type]
-    manager.epoch = 7
-    request, kind = told(7), m.UpdateMetadataRequest.LiveBrokers
-    at = [kind.Endpoints(host="h", port=1, listener="PLAINTEXT", security_protocol=0)]
+    manager.registered(7)
+    at = [UncheckedEndpoint("PLAINTEXT", "h", 1, 0)]
     racks = {1: None, 2: "r" * 256, 3: "r" * 255}
-    request.live_brokers = [kind(id=number, endpoints=at, rack=rack) for number, rack in racks.items()]
+    brokers = [UncheckedBroker(number, at, rack) for number, rack in racks.items()]
     for _ in range(2):
-        await manager.update_metadata(request)
+        await manager.update_metadata(replace(told(7), brokers=brokers))
     assert {number: each.rack for number, each in metadata.image.brokers.items()} == {1: None, 2: None, 3: "r" * 255}
     assert [r.getMessage() for r in caplog.records] == [
         'rack left out broker=2 reason="it is longer than 255 bytes"'
@@ -99,7 +93,7 @@ async def test_a_rack_that_is_too_long_keeps_nobody_unknown(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("fault", ["is offline", "cannot be opened"])
 async def test_a_log_that_could_not_be_made_anew_is_reported(fault: str) -> None:
-    """It was dropped, to be copied anew from its leader: nobody else would know that nothing follows."""
+    """A log that was dropped to be copied again, and could not be created, is reported to the controller."""
     key, reported = TopicPartition("t", 0), []
 
     class Held(dict[TopicPartition, Any]):
@@ -112,7 +106,7 @@ async def test_a_log_that_could_not_be_made_anew_is_reported(fault: str) -> None
             for each in keys:
                 self.pop(each)
 
-        async def open_in_no_role(self, wanted: list[Any]) -> list[Any]:
+        async def open(self, wanted: list[Any]) -> list[Any]:
             if fault == "cannot be opened":
                 raise KafkaError(errors.KAFKA_STORAGE_ERROR)
             self[key] = SimpleNamespace(key=key, offline=True, leader_epoch=3)
@@ -124,9 +118,9 @@ async def test_a_log_that_could_not_be_made_anew_is_reported(fault: str) -> None
     held: Any = Held()
     nobody = Any
     manager = ReplicaManager(
-        1, BrokerConfig.load(None, []), held, MetadataCache("c"), nobody, settings, nobody, nobody, Changes(lambda: 0)
-    )  # type: ignore[arg-type]
-    manager.on_failure.append(lambda: reported.append(key))
+        1, BrokerConfig.load(None, []), held, MetadataCache("c"), nobody, settings, nobody, nobody,
+        Changes(lambda: 0), on_failure=lambda: reported.append(key),
+    )  # type: ignore[arg-type]  # fmt: skip
     log = SimpleNamespace(log_start_offset=50, role=SimpleNamespace(partition_epoch=4))
     held[key] = replica = SimpleNamespace(key=key, topic_id=b"t" * 16, leader_epoch=3, partition=lambda: log)
     left: Any = SimpleNamespace(leave=lambda key: None)

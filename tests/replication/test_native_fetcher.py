@@ -1,5 +1,4 @@
-"""What a fetcher in core holds of partitions and planes: nothing longer than it needs them, without the help of the
-garbage collector."""
+"""A fetcher in core keeps partitions and planes no longer than necessary, without the garbage collector's help."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ from typing import Any
 import pytest
 
 from pybroker import core, errors
-from pybroker.cluster.metadata_cache import MetadataCache, Suspects
 from pybroker.config import BrokerConfig
+from pybroker.decisions.metadata_cache import MetadataCache, Suspects
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
-from pybroker.replication.fetcher import Complaints
+from pybroker.replication.fetcher import Complaints, FetcherContext
 from pybroker.replication.native_fetcher import NativeFetcher, SlowFetcher
 from pybroker.replication.replicas import Replicas
 from tests.core.following import EPOCH, LEADER, TOPIC_ID, Brought, Leader, batch
@@ -32,10 +31,10 @@ pytestmark = pytest.mark.usefixtures("uncollected")
 
 
 class Follower:
-    """A core with one partition that follows, a plane, and a fetcher whose leader the test plays."""
+    """A core with one follower partition, a plane, and a fetcher whose leader the test plays."""
 
     def __init__(self, home: Path) -> None:
-        self.core = core.Broker(flush_idle_ms=20)
+        self.core = core.LogManager(flush_idle_ms=20)
         self.plane = core.Plane(self.core)
         log = self.core.open(str(home), *KEY, topic_id=TOPIC_ID, config={"file.delete.delay.ms": 0})
         log.become_follower(LEADER, EPOCH, 0)
@@ -48,15 +47,16 @@ class Follower:
         nobody: Any = None
         self.cut: list[TopicPartition] = []
         self.hangs: set[TopicPartition] = set()
-        self.fetcher = NativeFetcher(
+        context = FetcherContext(
             7, LEADER, BrokerConfig.load(None, []), lambda: 77, nobody, self._truncate, Suspects(lambda: 0.0),
-            UNTHROTTLED, self._dial, self._open,
+            UNTHROTTLED,
         )  # fmt: skip
+        self.fetcher = NativeFetcher(context, self._dial, self._open)
+        self.fetcher.start()
 
     async def _truncate(self, replica: Any, offset: int, leader_epoch: int) -> None:
         self.cut.append(replica.key)
-        while replica.key in self.hangs:
-            await asyncio.sleep(0.01)
+        await eventually("the fetcher goes on", lambda: replica.key not in self.hangs)
         replica.log.truncate(offset, leader_epoch=leader_epoch)
 
     async def _dial(self, broker: int) -> socket.socket:
@@ -66,9 +66,9 @@ class Follower:
         self.leader = Leader(there)
         return here
 
-    def _open(self, fd: int, hear: Callable[[str, bytes], object], **settings: Any) -> core.Fetcher:
+    def _open(self, fd: int, hear: Callable[[str, bytes], object], **settings: Any) -> core.LeaderConnection:
         self.hear = hear
-        return core.Fetcher(self.plane, fd, **settings)
+        return core.LeaderConnection(self.plane, fd, **settings)
 
     def _take(self) -> None:
         for kind, _, _, letter in self.plane.take():
@@ -76,7 +76,7 @@ class Follower:
             self.hear(kind, letter or b"")
 
     def beside(self, home: Path, index: int) -> Any:
-        """Another partition, which follows."""
+        """Open another partition that is a follower."""
         log = self.core.open(str(home), "t", index, topic_id=TOPIC_ID, config={})
         log.become_follower(LEADER, EPOCH, 0)
         other: Any = SimpleNamespace(
@@ -85,16 +85,16 @@ class Follower:
         return other
 
     async def copy(self) -> m.FetchRequest:
-        """Follow; what the leader is asked."""
+        """Follow the partition; return the Fetch that the leader receives."""
         self.fetcher.follow(self.replica, EPOCH)
         return await self.asked()
 
     async def asked(self) -> m.FetchRequest:
-        await eventually("it is connected", lambda: self.hear)
+        await eventually("the fetcher is connected", lambda: self.hear)
         return await asyncio.to_thread(self.leader.request)
 
     def drop(self) -> weakref.ref[core.Plane]:
-        """Let the log and the plane go, as a broker does that ends."""
+        """Release log and plane as a closing broker does."""
         gone = weakref.ref(self.plane)
         asyncio.get_running_loop().remove_reader(self.plane.fileno())
         self.plane.stop()
@@ -112,7 +112,7 @@ async def follower(tmp_path: Path) -> AsyncIterator[Follower]:
 
 
 async def test_one_that_is_closed_while_it_copies_holds_no_plane(follower: Follower) -> None:
-    """A plane has descriptors until it is gone."""
+    """A fetcher that is closed while it copies releases its plane and the plane's descriptors."""
     await follower.copy()
     await follower.fetcher.close()
     assert follower.drop()() is None
@@ -123,10 +123,10 @@ async def test_one_that_is_closed_while_it_copies_holds_no_plane(follower: Follo
 async def test_it_goes_on_after_a_connection_that_came_to_nothing(
     follower: Follower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, problem: Exception
 ) -> None:
-    """The leader was reached, and then there was no descriptor to copy over it; or something else failed."""
+    """A fetcher tries again after a connection to the leader failed for lack of a descriptor or another reason."""
     tries: list[int] = []
 
-    def once(fd: int, hear: Callable[[str, bytes], object], **settings: Any) -> core.Fetcher:
+    def once(fd: int, hear: Callable[[str, bytes], object], **settings: Any) -> core.LeaderConnection:
         tries.append(fd)
         if len(tries) == 1:
             follower.leader.sock.close()
@@ -142,14 +142,14 @@ async def test_it_goes_on_after_a_connection_that_came_to_nothing(
 
 
 async def refuse(follower: Follower, caplog: pytest.LogCaptureFixture) -> None:
-    """The leader has an error for the partition, and the fetcher has taken note."""
+    """Answer with an error for the partition, and wait until the fetcher has logged it."""
     await follower.copy()
     follower.leader.answer({0: Brought(error_code=errors.UNKNOWN_SERVER_ERROR)})
-    await eventually("it has taken note", lambda: "partition not copied" in caplog.text)
+    await eventually("the fetcher has logged the error", lambda: "partition not copied" in caplog.text)
 
 
 async def test_a_reason_that_all_partitions_have_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker without descriptors cannot copy any of its partitions, and tries each again once a second."""
+    """A reason for which no partition is copied, such as a lack of descriptors, is logged once a minute."""
     now_s = [0.0]
     with pytest.MonkeyPatch.context() as clock:
         clock.setattr(asyncio.get_running_loop(), "time", lambda: now_s[0])
@@ -166,7 +166,7 @@ async def test_a_reason_that_all_partitions_have_is_logged_once_a_minute(caplog:
 async def test_one_that_is_closed_holds_no_partition_that_it_was_told_of(
     follower: Follower, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor its files, though nothing more was to be done."""
+    """A closed fetcher releases a partition that it had received an event of, and its files."""
     await refuse(follower, caplog)
     await follower.fetcher.close()
     assert follower.drop()() is None
@@ -174,18 +174,18 @@ async def test_one_that_is_closed_holds_no_partition_that_it_was_told_of(
 
 
 async def test_a_partition_that_it_was_told_of_is_deleted(follower: Follower, caplog: pytest.LogCaptureFixture) -> None:
-    """The fetcher, which lives on and hears nothing more, does not keep its files open."""
+    """A fetcher that lives on without events does not keep a deleted partition's files open."""
     await refuse(follower, caplog)
     follower.fetcher.leave(KEY)
     follower.core.delete(follower.replica.log)
     follower.replica.log = None
-    await eventually("its files are closed", lambda: follower.core.open_files == 0)
+    await eventually("the partition's files are closed", lambda: follower.core.open_files == 0)
     await follower.fetcher.close()
     follower.drop()
 
 
 def diverging(end: int, epoch: int = 0) -> Brought:
-    """The leader's log parts from ours there."""
+    """An answer with the leader's diverging epoch and its end."""
     return Brought(diverging_epoch=m.FetchResponse.Responses.Partitions.DivergingEpoch(epoch=epoch, end_offset=end))
 
 
@@ -193,47 +193,49 @@ def diverging(end: int, epoch: int = 0) -> Brought:
 async def test_a_leader_that_is_wrong_about_a_divergence(
     follower: Follower, caplog: pytest.LogCaptureFixture, epoch: int, end: int
 ) -> None:
-    """A divergence with an epoch later than all of ours, or with an end that truncates nothing: the log stays, which is
-    logged once."""
+    """A divergence with a later epoch than all of ours, or that truncates nothing, is logged once and ignored."""
     follower.replica.log.append_replica(batch(3), leader_epoch=EPOCH, high_watermark=0)
     await follower.copy()
     for _ in range(2):
         follower.leader.answer({0: diverging(end, epoch)})
-        await eventually("it has seen", lambda: not follower.fetcher._heeding)
-    await eventually("it is said", lambda: "log not truncated" in caplog.text)
+        await eventually("the event is processed", lambda: not follower.fetcher._heeding)
+    await eventually("the refusal is logged", lambda: "log not truncated" in caplog.text)
     assert follower.cut == [] and follower.replica.log.log_end_offset == 3
     await follower.fetcher.close()
     follower.drop()
 
 
 async def test_a_divergence_in_an_epoch_that_we_do_not_know(follower: Follower) -> None:
-    """The log is cut to where the leader says, as Kafka's follower does, and no further."""
+    """A divergence in an unknown epoch truncates the log to the leader's end offset, as Kafka's follower does."""
     follower.replica.log.append_replica(batch(3), leader_epoch=EPOCH, high_watermark=0)
     await follower.copy()
     follower.leader.answer({0: diverging(2, 99)})
-    await eventually("it is cut", lambda: follower.cut == [KEY])
-    await eventually("to there", lambda: follower.replica.log.log_end_offset <= 2)
+    await eventually("the log is truncated", lambda: follower.cut == [KEY])
+    await eventually("the log ends there", lambda: follower.replica.log.log_end_offset <= 2)
     await follower.fetcher.close()
     follower.drop()
 
 
 async def test_what_was_told_of_an_earlier_copy_cuts_nothing(follower: Follower) -> None:
-    """It waited, and meanwhile the controller has said once more, in the same leader epoch, who leads."""
+    """A divergence that an earlier copy received truncates nothing after the partition was followed again.
+
+    The leader epoch is the same.
+    """
     await follower.copy()
     busy = asyncio.Event()
     follower.fetcher._heeding[KEY] = asyncio.create_task(busy.wait())  # type: ignore[assignment]
     follower.leader.answer({0: diverging(0)})
-    await eventually("it is told", lambda: len(asyncio.all_tasks()) and not follower.fetcher._native.partitions)  # type: ignore[union-attr]
+    await eventually("it is received", lambda: len(asyncio.all_tasks()) and not follower.fetcher._native.partitions)  # type: ignore[union-attr]
     await follower.copy()
     busy.set()
-    await eventually("it has seen", lambda: not follower.fetcher._heeding)
+    await eventually("the event is processed", lambda: not follower.fetcher._heeding)
     assert follower.cut == []
     await follower.fetcher.close()
     follower.drop()
 
 
 async def test_an_end_that_was_asked_for_an_earlier_copy_cuts_nothing(follower: Follower) -> None:
-    """Meanwhile the partition was followed anew, in the same leader epoch, and may have gone on."""
+    """An end offset that was requested for an earlier copy truncates nothing after the partition was followed again."""
     await follower.copy()
     follower.replica.log.append_replica(batch(3), leader_epoch=EPOCH, high_watermark=0)
     fetcher = follower.fetcher
@@ -251,7 +253,7 @@ async def test_an_end_that_was_asked_for_an_earlier_copy_cuts_nothing(follower: 
 
 
 async def test_the_disk_of_one_log_holds_up_no_other(follower: Follower, tmp_path: Path) -> None:
-    """A truncation that hangs is of its partition alone."""
+    """A truncation that hangs delays only its own partition."""
     other = follower.beside(tmp_path, 1)
     follower.hangs.add(KEY)
     follower.replica.log.append_replica(batch(1), leader_epoch=EPOCH, high_watermark=0)
@@ -262,16 +264,16 @@ async def test_the_disk_of_one_log_holds_up_no_other(follower: Follower, tmp_pat
     follower.fetcher.follow(other, EPOCH)
     assert [p.partition for t in (await follower.asked()).topics for p in t.partitions] == [1]
     follower.leader.answer({1: diverging(0)})
-    await eventually("the other is cut", lambda: other.log.log_end_offset == 0)
+    await eventually("the other log is truncated", lambda: other.log.log_end_offset == 0)
     follower.hangs.clear()
-    await eventually("the first, too", lambda: follower.replica.log.log_end_offset == 0)
+    await eventually("the first one, too", lambda: follower.replica.log.log_end_offset == 0)
     await follower.fetcher.close()
     other.log = None
     follower.drop()
 
 
 async def test_a_slow_log_is_given_back() -> None:
-    """To the plane, with the first answer after its disk is quick again, and once."""
+    """A slow log is returned to the plane once, with the first answer after its disk recovered."""
     given: list[TopicPartition] = []
     log = SimpleNamespace(high_watermark=0, log_start_offset=0, slow_appends=True, follower_throttled=False)
     replica: Any = SimpleNamespace(key=KEY, log=log, partition=lambda: log, tell=lambda: None)
@@ -279,7 +281,9 @@ async def test_a_slow_log_is_given_back() -> None:
     nobody: Any = None
     config = BrokerConfig.load(None, [])
     suspects = Suspects(lambda: 0.0)
-    fetcher = SlowFetcher(given.append, 7, LEADER, config, lambda: 77, nobody, nobody, suspects, UNTHROTTLED)
+    context = FetcherContext(7, LEADER, config, lambda: 77, nobody, nobody, suspects, UNTHROTTLED)
+    fetcher = SlowFetcher(given.append, context)
+    fetcher.start()
     fetcher.take(replica, EPOCH, None)
     followed = fetcher._followed[KEY]
 
@@ -297,7 +301,7 @@ async def test_a_slow_log_is_given_back() -> None:
 
 
 class OtherLink:
-    """To a leader that has a record for whatever is asked."""
+    """A link to a leader that has a record for each requested partition."""
 
     hung_up = False
 
@@ -319,7 +323,7 @@ class OtherLink:
 
 @pytest.mark.parametrize("fault", ["hangs", "is full"])
 async def test_the_disk_of_one_slow_log_holds_up_no_other(fault: str) -> None:
-    """Nor does it make anybody believe that the leader is gone."""
+    """A slow log whose disk hangs or fails delays no other one, and the leader is not suspected."""
     link, suspects, appended = OtherLink(), Suspects(lambda: 0.0), list[int]()
     never = asyncio.Event()
 
@@ -338,7 +342,7 @@ async def test_the_disk_of_one_slow_log_holds_up_no_other(fault: str) -> None:
                 await never.wait()
             if index == 0:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            assert what[-1] == log.log_end_offset == 0  # where the log ended when it was asked for
+            assert what[-1] == log.log_end_offset == 0  # the log end at the time of the request
             appended.append(index)
 
         return SimpleNamespace(
@@ -350,9 +354,11 @@ async def test_the_disk_of_one_slow_log_holds_up_no_other(fault: str) -> None:
         return link
 
     nobody: Any = None
-    fetcher = SlowFetcher(
-        lambda key: None, 7, LEADER, BrokerConfig.load(None, []), lambda: 77, connect, nobody, suspects, UNTHROTTLED
+    context = FetcherContext(
+        7, LEADER, BrokerConfig.load(None, []), lambda: 77, connect, nobody, suspects, UNTHROTTLED
     )
+    fetcher = SlowFetcher(lambda key: None, context)
+    fetcher.start()
     for index in (0, 1):
         fetcher.take(follower(index), EPOCH, None)
     await eventually("the other is appended to", lambda: len(appended) > 5)
@@ -362,8 +368,7 @@ async def test_the_disk_of_one_slow_log_holds_up_no_other(fault: str) -> None:
 
 
 async def test_what_the_slow_path_says_that_it_has_is_on_disk() -> None:
-    """flush.messages=1: the plane leaves a log to it whose disk hangs. It is asked for when it is durable, not before,
-    and the other one at once."""
+    """The slow path fetches behind records only when they are on disk (flush.messages=1), and other logs at once."""
     link, durable = OtherLink(), asyncio.Event()
 
     def follower(index: int) -> Any:
@@ -393,15 +398,17 @@ async def test_what_the_slow_path_says_that_it_has_is_on_disk() -> None:
 
     nobody: Any = None
     suspects = Suspects(lambda: 0.0)
-    fetcher = SlowFetcher(
-        lambda key: None, 7, LEADER, BrokerConfig.load(None, []), lambda: 77, connect, nobody, suspects, UNTHROTTLED
+    context = FetcherContext(
+        7, LEADER, BrokerConfig.load(None, []), lambda: 77, connect, nobody, suspects, UNTHROTTLED
     )
+    fetcher = SlowFetcher(lambda key: None, context)
+    fetcher.start()
     for index in (0, 1):
         fetcher.take(follower(index), EPOCH, None)
-    await eventually("the other is asked for", lambda: len(link.asked) > 5)
+    await eventually("the other log is fetched", lambda: len(link.asked) > 5)
     assert all(asked == [1] for asked in link.asked)
     durable.set()
-    await eventually("the first, too", lambda: [0, 1] in link.asked or [1, 0] in link.asked)
+    await eventually("the first one, too", lambda: [0, 1] in link.asked or [1, 0] in link.asked)
     await fetcher.close()
 
 
@@ -410,7 +417,7 @@ class Hearer:
 
 
 def test_replicas_that_were_closed_hold_no_fetcher() -> None:
-    """What it was told, and did not come to, may be of a partition."""
+    """Closed replicas release a fetcher whose pending events may refer to a partition."""
     replicas = Replicas(7, BrokerConfig.load(None, []), MetadataCache("c"), [])
     plane = replicas.native_plane(reactors=1)
     here, there = socket.socketpair()

@@ -1,4 +1,4 @@
-"""A broker that follows a partition, or leads it no more, says so: whoever asks, and whoever waits."""
+"""A broker that follows a partition, or stops leading it, answers NOT_LEADER_OR_FOLLOWER, also to waiting requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pybroker.errors import KafkaError
 from pybroker.model import CONSUMER, DEBUGGING
 from pybroker.protocol import messages as m
 from pybroker.replication.replica import Replica
-from tests.harness import eventually
+from tests.core.stage import STUCK_MS
+from tests.harness import eventually, looked
 from tests.server.live import BASE_MS, Live, Wire, batch, fetch_fields, values
 from tests.wire import batch as wire_batch
 
@@ -41,7 +42,7 @@ async def held(live: Live, wire: Wire) -> Replica:
 async def latest(
     wire: Wire, leader_epoch: int = -1, *, timestamp_ms: int = LATEST, version: int = 7, replica_id: int = -1
 ) -> tuple[int, int]:
-    """(error, offset) of ListOffsets."""
+    """Call ListOffsets; return (error code, offset)."""
     kind = m.ListOffsetsRequest.Topics
     asked = kind.Partitions(partition_index=0, timestamp=timestamp_ms, current_leader_epoch=leader_epoch)
     topics = [kind(name="t", partitions=[asked])]
@@ -51,7 +52,7 @@ async def latest(
 
 
 async def end_of_epoch(wire: Wire, leader_epoch: int) -> int:
-    """The error of OffsetForLeaderEpoch."""
+    """Call OffsetForLeaderEpoch; return its error code."""
     kind = m.OffsetForLeaderEpochRequest.Topics
     asked = kind.Partitions(partition=0, current_leader_epoch=leader_epoch, leader_epoch=0)
     answer = await wire.call("OffsetForLeaderEpoch", 4, replica_id=-1, topics=[kind(topic="t", partitions=[asked])])
@@ -59,7 +60,7 @@ async def end_of_epoch(wire: Wire, leader_epoch: int) -> int:
 
 
 async def test_a_follower_answers_who_leads(live: Live) -> None:
-    """Produce and Fetch name the leader of the role, in its epoch, and tell no records; nothing is appended."""
+    """A follower answers Produce and Fetch with its leader and epoch, without records, and appends nothing."""
     wire = await live.connect()
     replica = await held(live, wire)
     assert (await wire.produce("t", batch(b"a"))).error_code == 0
@@ -81,8 +82,10 @@ async def test_a_follower_answers_who_leads(live: Live) -> None:
 
 
 async def test_a_tool_that_compares_replicas_reads_each(live: Live) -> None:
-    """Fetch and ListOffsets of the replica id -2, and DescribeProducers, are answered by a follower, to its log's end;
-    a leader epoch that is over is refused."""
+    """A follower answers a replica comparison tool (replica id -2) up to its log end, also uncommitted records.
+
+    This holds for Fetch, ListOffsets and DescribeProducers; an outdated leader epoch is refused.
+    """
     wire = await live.connect()
     replica = await held(live, wire)
     assert (await wire.produce("t", batch(b"a"))).error_code == 0
@@ -103,13 +106,15 @@ async def test_a_tool_that_compares_replicas_reads_each(live: Live) -> None:
     await replica.lead(epoch + 1, 101, followers=[7])
     assert await latest(wire, replica_id=DEBUGGING) == (0, 2)
     fetched = await wire.fetch("t", 0, replica_id=DEBUGGING)
-    assert (fetched.high_watermark, values(fetched.records)) == (1, [b"a", b"b"]), "what is not committed, too"
+    assert (fetched.high_watermark, values(fetched.records)) == (1, [b"a", b"b"]), "also uncommitted records"
 
 
 @pytest.mark.parametrize("version", [4, 12, 13, 14, 15, 16, 17])
 async def test_a_tool_that_compares_replicas_fetches_in_each_version(live: Live, version: int) -> None:
-    """From version 15 on the replica id is in the replica state: there, too, -2 is no consumer, which has to ask the
-    leader and sees only what is committed."""
+    """From version 15 on, replica id -2 is read from the replica state, and is no consumer there either.
+
+    A consumer would have to ask the leader, and would see only committed records.
+    """
     wire = await live.connect()
     replica = await held(live, wire)
     topic = replica.topic_id if version >= 13 else "t"
@@ -132,7 +137,7 @@ async def test_a_tool_that_compares_replicas_fetches_in_each_version(live: Live,
 
 
 async def test_the_address_of_the_leader_is_that_of_the_listener(live: Live) -> None:
-    """A broker that follows itself is an odd one, but one whose address is known."""
+    """A leader's address is that of the client's listener, here with a broker that follows itself."""
     wire = await live.connect()
     replica = await held(live, wire)
     assert live.broker is not None
@@ -148,7 +153,7 @@ async def test_the_address_of_the_leader_is_that_of_the_listener(live: Live) -> 
 
 
 async def test_who_waits_is_told_that_the_leader_is_another(live: Live) -> None:
-    """A parked fetch, and a wait for what is committed."""
+    """A parked Fetch and a wait for the high watermark fail when the leader changes."""
     wire = await live.connect()
     replica = await held(live, wire)
     await replica.lead(50, 100, followers=[7])
@@ -165,7 +170,7 @@ async def test_who_waits_is_told_that_the_leader_is_another(live: Live) -> None:
 
 
 async def test_a_follower_that_fetches_commits_what_a_leader_wrote(live: Live) -> None:
-    """Consumers see it, and who waits for it goes on."""
+    """A follower's Fetch commits the leader's records: consumers see them, and waits end."""
     wire = await live.connect()
     replica = await held(live, wire)
     await replica.lead(50, 100, followers=[7])
@@ -190,28 +195,29 @@ async def test_a_role_of_an_older_epoch_is_refused(live: Live) -> None:
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
 async def test_a_role_waits_for_an_append_that_is_at_the_disk(live: Live, role: str) -> None:
-    """Nobody else does: the loop goes on, and what is appended belongs to the role before."""
+    """A new role waits for an append that is writing, which belongs to the old role; the event loop does not wait."""
     wire = await live.connect()
     replica = await held(live, wire)
     assert live.broker is not None and live.broker.replicas is not None
     log, disk = replica.partition(), live.broker.replicas._core
-    disk.arm("segment.write", "sleep", 300)
+    disk.arm("segment.write", "sleep", STUCK_MS)
     appending = asyncio.create_task(asyncio.to_thread(log.append, batch(b"a"), now_ms=0))
-    await eventually("it is at the disk", lambda: disk.sleeping)
+    await eventually("the append is writing", lambda: disk.sleeping)
     taking = asyncio.create_task(replica.lead(50, 100) if role == "leader" else replica.follow(7, 50, 100))
-    turned = False
-    while not taking.done():
-        await asyncio.sleep(0.001)
-        turned |= bool(disk.sleeping)
+    await looked()
+    assert disk.sleeping and not taking.done()
+    disk.disarm()
+    await taking
     await appending
-    assert turned
     assert (log.role.kind, log.leader_epoch, log.log_end_offset) == (role, 50, 1)
     assert log.epochs()[0][0] < 50
 
 
 async def test_a_new_leader_tells_no_end_that_is_less_than_was_told_before(live: Live) -> None:
-    """It may know less of what is committed than the leader before it: it tells the end, and what is found behind that,
-    once its followers have what it has (KIP-207)."""
+    """A new leader answers no end below one that an earlier leader answered.
+
+    Its high watermark may lag, so it answers ListOffsets once its followers have what it has (KIP-207).
+    """
     wire = await live.connect()
     replica = await held(live, wire)
     assert (await wire.produce("t", batch(b"a"))).error_code == 0

@@ -1,4 +1,4 @@
-"""Two topics with one id: a follower fetches by id, and must not cut its log back to the other topic's."""
+"""Two topics with one id are kept apart, as a follower fetches by id and could truncate its log to the other's."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.changes import Changes
-from pybroker.cluster.metadata_cache import FULL, MetadataCache
 from pybroker.config import BrokerConfig
+from pybroker.decisions.changes import Changes
+from pybroker.decisions.image import PartitionState
+from pybroker.decisions.metadata_cache import MetadataCache, TopicStates
+from pybroker.decisions.orders import LeaderAndIsr, MetadataOrder, Role
 from pybroker.model import TopicPartition
-from pybroker.protocol import messages as m
 from pybroker.replication.manager import ReplicaManager
 
 ID, OTHER = b"t" * 16, b"u" * 16
 
 
 class Held(dict[TopicPartition, Any]):
-    """The replicas of a broker, each with the id of its topic; those in `lies` are on disk only."""
+    """The replicas of a broker with their topic ids; those in `lies` are only on disk."""
 
     is_native = False
 
@@ -33,14 +34,11 @@ class Held(dict[TopicPartition, Any]):
     def __iter__(self) -> Any:
         return iter(list(self.values()))
 
-    def survey(self, ids: object) -> dict[TopicPartition, Any]:
-        return self.lies
-
     async def configure(self, topics: object) -> None: ...
 
     def let_go(self, key: TopicPartition) -> None: ...
 
-    async def open_in_no_role(self, wanted: list[Any]) -> list[Any]:
+    async def open(self, wanted: list[Any]) -> list[Any]:
         async def follow(*_: object) -> None: ...
 
         for each in wanted:
@@ -60,39 +58,25 @@ async def a_manager(metadata: MetadataCache, held: Held) -> ReplicaManager:
     manager = ReplicaManager(
         1, BrokerConfig.load(None, []), held, metadata, keeper, settings, nobody, nobody, Changes(lambda: 0)
     )  # type: ignore[arg-type]
-    manager.epoch = 7
+    manager.registered(7)
     return manager
 
 
-def roles(*topics: tuple[str, bytes]) -> Any:
-    """A LeaderAndIsr of partition 0 of topics, without a leader."""
-    kind = m.LeaderAndIsrRequest.TopicStates
-    state = kind.PartitionStates(
-        partition_index=0, controller_epoch=1, leader=-1, leader_epoch=0, isr=[1], partition_epoch=0, replicas=[1],
-        adding_replicas=[], removing_replicas=[], is_new=False, leader_recovery_state=0,
-    )  # fmt: skip
-    told = [kind(topic_name=name, topic_id=topic_id, partition_states=[state]) for name, topic_id in topics]
-    return m.LeaderAndIsrRequest(
-        controller_id=3, controller_epoch=1, broker_epoch=7, topic_states=told, live_leaders=[], type=0
-    )
+def roles(*topics: tuple[str, bytes]) -> LeaderAndIsr:
+    """Build a LeaderAndIsr of partition 0 of these topics, without a leader."""
+    state = PartitionState((1,), -1, 0, (1,), 1, 0)
+    return LeaderAndIsr(3, 1, 7, [Role(TopicPartition(name, 0), topic_id, state) for name, topic_id in topics])
 
 
-def metadata_of(*topics: tuple[str, bytes], full: bool = False, leader: int = 1) -> Any:
-    kind = m.UpdateMetadataRequest.TopicStates
-    state = kind.PartitionStates(
-        partition_index=0, controller_epoch=1, leader=leader, leader_epoch=0, isr=[1], zk_version=0, replicas=[1],
-        offline_replicas=[],
-    )  # fmt: skip
-    told = [kind(topic_name=name, topic_id=topic_id, partition_states=[state]) for name, topic_id in topics]
-    return m.UpdateMetadataRequest(
-        controller_id=3, controller_epoch=1, broker_epoch=7, topic_states=told, live_brokers=[],
-        type=FULL if full else 0,
-    )  # fmt: skip
+def metadata_of(*topics: tuple[str, bytes], full: bool = False, leader: int = 1) -> MetadataOrder:
+    state = PartitionState((1,), leader, 0, (1,), 1, 0)
+    told = [TopicStates(name, topic_id, {0: state}) for name, topic_id in topics]
+    return MetadataOrder(3, 1, 7, [], told, full)
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_role_in_the_topic_of_another_is_refused(at_once: bool) -> None:
-    """By its partition alone; the first of the two has the id."""
+    """A role in a topic whose id another topic has is refused for its partition alone; the first topic keeps the id."""
     held = Held()
     manager = await a_manager(MetadataCache("c"), held)
     good, copy, other = (TopicPartition(name, 0) for name in ("good", "copy", "other"))
@@ -105,27 +89,27 @@ async def test_a_role_in_the_topic_of_another_is_refused(at_once: bool) -> None:
 
 
 async def test_topics_without_ids_have_none_in_common() -> None:
-    """A controller before Kafka 2.8 names none."""
+    """Topics without ids, as a controller before Kafka 2.8 sends them, do not share an id."""
     held = Held()
     manager = await a_manager(MetadataCache("c"), held)
     assert set((await manager.leader_and_isr(roles(("a", bytes(16)), ("b", bytes(16))))).values()) == {0}
 
 
 async def test_logs_of_one_id_wait_for_the_controller() -> None:
-    """Their directories do not say which of them is the topic's."""
+    """Logs that share a topic id wait for the controller, as their directories do not show which one is the topic's."""
     held = Held()
     good, copy, other = (TopicPartition(name, 0) for name in ("good", "copy", "other"))
     held.lies = {key: SimpleNamespace(topic_id=ID) for key in (good, copy)}
     held.lies[other] = SimpleNamespace(topic_id=OTHER)
     manager = await a_manager(MetadataCache("c"), held)
-    await manager.open_found()
+    await manager.open_found({key: each.topic_id for key, each in held.lies.items()})
     assert held.keys() == {other}
     codes = await manager.leader_and_isr(roles(("good", ID), ("copy", ID)))
     assert codes == {good: 0, copy: errors.INCONSISTENT_TOPIC_ID}
 
 
 async def test_the_image_has_one_name_of_an_id(caplog: pytest.LogCaptureFixture) -> None:
-    """Until the topic that has it is gone; it is logged once."""
+    """The image has one topic name for an id until that topic is deleted; the other one is logged once."""
     metadata = MetadataCache("c")
     manager = await a_manager(metadata, Held())
 
@@ -145,4 +129,4 @@ async def test_the_image_has_one_name_of_an_id(caplog: pytest.LogCaptureFixture)
     topic = metadata.image.topic_by_id(ID)
     assert topic is not None and topic.name == "copy"
     await manager.update_metadata(metadata_of(("other", bytes(16)), ("more", bytes(16))))
-    assert names() == {"copy", "other", "more"}, "zeros are the id of none"
+    assert names() == {"copy", "other", "more"}, "zeros are no id"

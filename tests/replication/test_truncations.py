@@ -1,4 +1,4 @@
-"""A truncation that waits for the disk, and what comes meanwhile: another leader, another truncation, who waits."""
+"""A truncation that waits for the disk stays correct if another leader, truncation or wait comes meanwhile."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.cluster.metadata_cache import MetadataCache
 from pybroker.config import BrokerConfig
+from pybroker.decisions.metadata_cache import MetadataCache
 from pybroker.model import TopicPartition
-from pybroker.replication.checkpoints import RECOVERY_POINTS
-from pybroker.replication.logdirs import open_log_dirs
-from pybroker.replication.opening import Wanted
+from pybroker.replication.disks.checkpoints import RECOVERY_POINTS
+from pybroker.replication.disks.logdirs import open_log_dirs
+from pybroker.replication.opening import WantedReplica
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from tests.core.following import TOPIC_ID, batch
@@ -25,11 +25,15 @@ LONG = TopicPartition("n" * 240, 0)
 
 
 class Truncated:
-    """A partition that a plane serves, and its log dir's checkpoint, at which a truncation can be kept."""
+    """A partition that a plane serves, in a log dir whose checkpoint can delay a truncation."""
 
     def __init__(self, home: Path) -> None:
         (self.log_dir,) = open_log_dirs([str(home)])
-        self.replicas = Replicas(7, BrokerConfig.load(None, []), MetadataCache("c"), [self.log_dir])
+        self.joining: list[TopicPartition] = []
+        self.replicas = Replicas(
+            7, BrokerConfig.load(None, []), MetadataCache("c"), [self.log_dir],
+            on_joining=lambda replica: self.joining.append(replica.key),
+        )  # fmt: skip
         self.plane = self.replicas.native_plane(reactors=1)
         asyncio.get_running_loop().add_reader(self.plane.fileno(), self._take)
         self.plane.start()
@@ -41,8 +45,8 @@ class Truncated:
                 self.replicas.grown(key)
 
     async def open(self) -> Replica:
-        """With three records of the leader epoch 5, which it follows in."""
-        await self.replicas.open_in_no_role([Wanted(KEY, TOPIC_ID, {"file.delete.delay.ms": "0"}, None, None)])
+        """Open the partition with three records, as a follower in leader epoch 5."""
+        await self.replicas.open([WantedReplica(KEY, TOPIC_ID, {"file.delete.delay.ms": "0"})])
         replica = self.replicas.get(*KEY)
         assert replica is not None
         await replica.follow(2, 5, 0)
@@ -51,7 +55,7 @@ class Truncated:
         return replica
 
     async def begin(self, replica: Replica, leader_epoch: int) -> asyncio.Task[None]:
-        """Begin to cut the log, behind somebody who writes the checkpoint."""
+        """Begin a truncation that waits for another thread to write the checkpoint."""
         held = threading.Event()
 
         def hold() -> None:
@@ -85,7 +89,7 @@ async def truncated(tmp_path: Path) -> AsyncIterator[Truncated]:
 
 
 async def test_two_at_once_publish_it_once(truncated: Truncated) -> None:
-    """The second is of the next leader epoch. When the partition is deleted nothing stays, and no file is open."""
+    """Two truncations in successive leader epochs publish the log once, and its deletion leaves no file open."""
     replica = await truncated.open()
     first = await truncated.begin(replica, 5)
     await replica.follow(3, 6, 1)
@@ -95,20 +99,19 @@ async def test_two_at_once_publish_it_once(truncated: Truncated) -> None:
     await truncated.replicas.remove([KEY])
     assert not truncated.replicas._published
     del replica, first, second
-    await eventually("its files are closed", lambda: truncated.replicas._core.open_files == 0)
+    await eventually("the partition's files are closed", lambda: truncated.replicas._core.open_files == 0)
 
 
 async def test_who_begins_to_wait_meanwhile_is_told(truncated: Truncated) -> None:
-    """It leads by now: an acknowledgement that waits for its followers, and a follower that catches up."""
+    """A new leader's waits that begin during a truncation are woken, for acks=all and for joining followers."""
     replica = await truncated.open()
-    joining: list[Replica] = []
-    truncated.replicas.on_joining = joining.append
+    joining = truncated.joining
     cut = await truncated.begin(replica, 5)
     await replica.lead(6, 1, [2, 3], [7, 2])
     waits = asyncio.create_task(replica.committed(3, 6))
     await asyncio.sleep(0)
     await truncated.end(cut)
-    assert joining == [replica]
+    assert joining == [KEY]
     assert replica.log is not None
     for broker in (2, 3):
         replica.log.note_fetch(broker, 3, leader_epoch=6, now_ms=1)
@@ -116,7 +119,7 @@ async def test_who_begins_to_wait_meanwhile_is_told(truncated: Truncated) -> Non
 
 
 async def test_a_directory_with_a_long_name_is_set_aside(truncated: Truncated, tmp_path: Path) -> None:
-    """It is not open here; no name can be longer, and it goes all the same."""
+    """A partition that is not open is set aside even if its name has the maximum length."""
     await truncated.open()
     (tmp_path / str(LONG)).mkdir()
     await truncated.replicas.remove([LONG])

@@ -1,4 +1,4 @@
-"""What a topic demands of records: which batches it concerns, what is wrong with them, what codec they are kept in."""
+"""A topic's rules for records decide which batches are checked, what is refused, and in which codec they are stored."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import pytest
 from pybroker import core, errors
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.errors import KafkaError
-from pybroker.protocol.compression import CODECS, compress, open_batch
-from pybroker.replication.validation import RefusedRecords, Rules, apply
+from pybroker.model import CODECS
+from pybroker.protocol.compression import compress, open_batch
+from pybroker.replication.validation import RecordRules, RefusedRecords, apply
 from tests.rows import with_each
 
 NOW_MS = 1_700_000_000_000
 
 
-def rules(**settings: str) -> Rules:
+def rules(**settings: str) -> RecordRules:
     named = {name.replace("_", "."): value for name, value in settings.items()}
-    return Rules.of(TopicConfig(BrokerConfig.load(None, []), named))
+    return RecordRules.of(TopicConfig(BrokerConfig.load(None, []), named))
 
 
 def batch(*records: tuple[int, bytes | None], codec: str = "none", **how: Any) -> bytes:
-    """(time after NOW_MS, key) of each."""
+    """Build a batch of (ms after NOW_MS, key) records."""
     number = CODECS.index(codec)
     made = [(NOW_MS + after, key, b"v" * 50, ()) for after, key in records]
     if number:
@@ -44,7 +45,7 @@ def batch(*records: tuple[int, bytes | None], codec: str = "none", **how: Any) -
     ],
 )
 def test_which_batches_are_looked_into(settings: dict[str, str], plain: bool, gzip: bool) -> None:
-    """Those that core does not see through, and all where the topic has rules for records."""
+    """Batches that core cannot check are looked into, and all batches of a topic with rules for records."""
     made = rules(**settings)
     assert made.concern(batch((0, b"k"))) is plain
     assert made.concern(batch((0, b"k"), codec="gzip")) is gzip
@@ -59,7 +60,7 @@ def test_a_batch_without_fault_stays_as_it_is(codec: str) -> None:
 @with_each("codec", ["uncompressed", *CODECS[1:]])
 @with_each("came", CODECS)
 def test_records_are_kept_in_the_codec_of_their_topic(codec: str, came: str) -> None:
-    """The records and all of the header but the codec are the same."""
+    """Records are stored in the topic's codec, with unchanged content and an otherwise unchanged header."""
     made = batch((0, b"k"), (1, b"l"), codec=came, producer_id=7, producer_epoch=1, base_sequence=3)
     kept = apply(rules(compression_type=codec), made, NOW_MS, "t-0")
     header, before = core.check_batch(kept), core.check_batch(made)
@@ -81,7 +82,7 @@ def test_records_are_kept_in_the_codec_of_their_topic(codec: str, came: str) -> 
     ],
 )
 def test_faults_name_their_records(codec: str, settings: dict[str, str], faults: list[int], code: int) -> None:
-    """By their places in the batch; up to the limit itself a time is in order."""
+    """Faulty records are named by their index in the batch; a timestamp at the limit is accepted."""
     made = batch((0, b"k"), (0, None), (-11, b"k"), (21, b"k"), codec=codec)
     if not faults:
         assert apply(rules(**settings), made, NOW_MS, "t-0") is made
@@ -108,14 +109,14 @@ def rebuilt(made: bytes, payload: bytes) -> bytes:
     ids=["no gzip", "no record", "more bytes"],
 )
 def test_what_cannot_be_read_is_no_damage_on_the_way(made: bytes, says: str) -> None:
-    """INVALID_RECORD, although its CRC is right: with CORRUPT_MESSAGE a client would send it again."""
+    """Unreadable records with a right CRC get INVALID_RECORD, as a client would resend after CORRUPT_MESSAGE."""
     with pytest.raises(KafkaError) as refused:
         apply(rules(), made, NOW_MS, "t-0")
     assert refused.value.code == errors.INVALID_RECORD and says in refused.value.message
 
 
 def test_what_is_no_batch_is_left_to_core() -> None:
-    """So that there is one place that says what is wrong with it."""
+    """Data that is no batch is left to core, so that one place names the fault."""
     made = batch((0, b"k"), codec="gzip")
     for data in (made + b"x", made + made):
         assert apply(rules(), data, NOW_MS, "t-0") is data

@@ -1,4 +1,4 @@
-"""A pool whose number of threads changes: what was begun is finished, and nothing is lost on the way."""
+"""A thread pool whose size changes finishes its work and loses nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybroker.replication.workers import Workers
 
 
 def test_as_many_work_at_once_as_there_are_threads() -> None:
-    """Two meet at a barrier, before the number changes and after it, and whatever comes then is done by the two."""
+    """The number of items that run at once is that of the threads, before and after a resize."""
     workers = Workers(2, "test")
     for _ in range(2):
         barrier = threading.Barrier(3)
@@ -30,7 +30,7 @@ def test_as_many_work_at_once_as_there_are_threads() -> None:
 
 
 def test_what_was_submitted_before_a_change_is_done() -> None:
-    """By the threads that there were, while the new ones do what comes after it."""
+    """Work submitted before a resize is done by the old threads, while the new ones do later work."""
     workers, gate = Workers(1, "test"), threading.Event()
     before = [workers.submit(gate.wait, 10), workers.submit(lambda: "second")]
     workers.resize(2)
@@ -43,7 +43,7 @@ def test_what_was_submitted_before_a_change_is_done() -> None:
 
 
 def test_the_same_number_changes_nothing() -> None:
-    """The threads stay the same ones."""
+    """A resize to the same number keeps the threads."""
     workers = Workers(1, "test")
     thread = workers.submit(threading.get_ident).result(10)
     workers.resize(1)
@@ -52,7 +52,7 @@ def test_the_same_number_changes_nothing() -> None:
 
 
 def test_an_end_waits_for_all_and_takes_nothing_more() -> None:
-    """Also for what the threads of before a change have to do."""
+    """A shutdown waits for all work, including that of threads from before a resize, and accepts nothing more."""
     workers, gate, done = Workers(1, "test"), threading.Event(), list[int]()
 
     def work() -> None:

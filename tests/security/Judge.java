@@ -40,10 +40,10 @@ import org.apache.zookeeper.server.ZooKeeperServer;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Kafka's own AclAuthorizer, asked by JSON lines: a command a line on stdin, an answer a line on stdout. Its ZooKeeper is
- * in the same process; the first line tells its port. Enums are their numbers on the wire, an ACL is
- * [type, name, pattern, principal, host, operation, permission] and a filter the same with nulls. Several authorizers live
- * here, each with its own root, super users and allow.everyone.if.no.acl.found.
+ * Kafka's own AclAuthorizer, driven by JSON lines: a command a line on stdin, an answer a line on stdout. Its ZooKeeper is
+ * in the same process; the first output line has its port. Enums are their numbers on the wire. An ACL is
+ * [type, name, pattern, principal, host, operation, permission], and a filter the same with nulls. The process has several
+ * authorizers, each with its own root, super users and allow.everyone.if.no.acl.found.
  */
 public class Judge {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -81,7 +81,7 @@ public class Judge {
         }
     }
 
-    /** The authorizer of these settings; the first call makes it, and it loads what is below its root. */
+    /** The authorizer with these settings; the first call creates it, and it loads the ACLs below its root. */
     private static AclAuthorizer authorizer(JsonNode command) {
         String root = command.get("root").asText();
         String supers = command.get("super_users").asText();
@@ -94,7 +94,7 @@ public class Judge {
         });
     }
 
-    /** Does it start with these settings? */
+    /** True if an authorizer starts with these settings. */
     private static boolean starts(JsonNode command) {
         try {
             authorizer(command);
@@ -104,7 +104,7 @@ public class Judge {
         }
     }
 
-    /** The answers to questions and filters under these ACLs, which come as the bytes of their nodes, and are taken back. */
+    /** The answers to questions and filters under these ACLs, given as their nodes' bytes, and removed afterwards. */
     private static JsonNode judge(JsonNode command) throws Exception {
         AclAuthorizer authorizer = authorizer(command);
         List<ResourcePattern> put = new ArrayList<>();
@@ -125,7 +125,7 @@ public class Judge {
         return answer;
     }
 
-    /** Of each question [principal, host, type, name] the operations that are allowed, as bits; no name: on any resource. */
+    /** For each question [principal, host, type, name] the allowed operations, as bits; without a name: on any resource. */
     private static JsonNode ask(AclAuthorizer authorizer, JsonNode questions) throws Exception {
         ArrayNode answers = JSON.createArrayNode();
         for (JsonNode question : questions) {
@@ -205,7 +205,7 @@ public class Judge {
         return AclEntry.supportedOperations(type).stream().mapToInt(operation -> 1 << operation.code()).sum();
     }
 
-    /** What Kafka makes of the bytes of a node; null where it throws. */
+    /** Kafka's reading of a node's bytes; null if Kafka throws. */
     private static JsonNode read(String what, byte[] data) {
         try {
             if (!what.equals("acls")) {

@@ -1,4 +1,4 @@
-"""AclAuthorizer of Apache Kafka 3.9.1 as a process that is asked: the Python end of Judge.java."""
+"""Apache Kafka 3.9.1's AclAuthorizer in a process of its own: the Python end of Judge.java."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.java import driver, peers
 VERSION = "3.9.1"
 SOURCE = Path(__file__).with_name("Judge.java")
 Question = tuple[str, str, ResourceType, str | None]
-"""Principal, host, type, name; without a name it is about any resource of the type."""
+"""(principal, host, type, name); a name of None means any resource of the type."""
 
 
 class Judge:
@@ -61,7 +61,7 @@ class Judge:
         return json.loads(self._line())
 
     def read(self, what: str, data: bytes) -> Any:
-        """What Kafka makes of a node: `acls`, of a `change` or of an `extended` one; None where it throws."""
+        """Kafka's reading of a node: of `acls`, a `change` or an `extended` change; None if Kafka throws."""
         return self.call("read", what=what, data=base64.b64encode(data).decode())
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Judge:
 
 
 class Authorizer:
-    """An AclAuthorizer with a root in ZooKeeper, which it loads at its first call, and settings of its own."""
+    """An AclAuthorizer with its own settings and its own root in ZooKeeper, which it loads at its first call."""
 
     def __init__(self, judge: Judge, root: str = "", super_users: str = "", allow_everyone: bool = False) -> None:
         self._judge = judge
@@ -89,7 +89,8 @@ class Authorizer:
     def judge(
         self, rules: Mapping[ResourcePattern, Iterable[Acl]], questions: list[Question], filters: list[AclFilter]
     ) -> tuple[list[int], list[list[AclBinding]]]:
-        """Of each question the operations that are allowed, as bits; what each filter finds; under these rules only."""
+        """For each question the allowed operations, as bits; for each filter the ACLs that it finds; under these rules
+        only."""
         nodes = [[*resource, acl_nodes.dump_acls(acls).decode()] for resource, acls in rules.items()]
         answer = self.call("judge", nodes=nodes, questions=questions, filters=filters)
         return answer["verdicts"], [[binding(acl) for acl in found] for found in answer["found"]]
@@ -101,11 +102,11 @@ class Authorizer:
         return [binding(acl) for acl in self.call("acls", filter=wanted)]
 
     def create(self, bindings: Iterable[AclBinding]) -> list[bool]:
-        """Was each refused?"""
+        """For each ACL, True if it was refused."""
         return list(self.call("create", acls=[[*resource, *acl] for resource, acl in bindings]))
 
     def delete(self, filters: list[AclFilter]) -> list[int]:
-        """How many ACLs each found first."""
+        """The number of ACLs that each filter deleted."""
         return list(self.call("delete", filters=filters))
 
 

@@ -1,6 +1,6 @@
-"""The rules of AclAuthorizer as one reads them, without any index: the slow truth beside pybroker.security.authorizer.
+"""AclAuthorizer's rules in their simplest form, without any index: the slow truth beside pybroker.security.authorizer.
 
-Random rule sets come from here too: few names, principals and hosts, so that their ACLs meet.
+Random rule sets come from here too: with few names, principals and hosts, so that ACLs overlap.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PEERS = [each for each in HOSTS if each != "*"]
 
 
 class Slow(NamedTuple):
-    """All ACLs, the super users, and whether everyone may where there are none."""
+    """All ACLs, the super users, and True if everyone is allowed on a resource without ACLs."""
 
     bindings: frozenset[AclBinding]
     super_users: frozenset[str] = frozenset()
@@ -85,7 +85,7 @@ def a_resource(rng: random.Random, kinds: list[ResourceType] = TYPES, names: lis
 
 
 def some_acls(rng: random.Random, most: int = 4) -> list[Acl]:
-    """Operations are few, so that an Allow and a Deny meet; now and then any."""
+    """Random ACLs with few operations, so that an Allow and a Deny meet; sometimes with any operation."""
     operations = rng.choice([OPERATIONS, [Operation.ALL, Operation.READ, Operation.WRITE, Operation.DESCRIBE]])
     return [
         Acl(rng.choice(PRINCIPALS), rng.choice(HOSTS), rng.choice(operations), rng.choice(PERMISSIONS))
@@ -94,7 +94,7 @@ def some_acls(rng: random.Random, most: int = 4) -> list[Acl]:
 
 
 def a_rule_set(rng: random.Random) -> dict[ResourcePattern, list[Acl]]:
-    """The ACLs of some resources of one or two types, sometimes of none; at times of few names."""
+    """Random ACLs of some resources of one or two types, sometimes of none; sometimes of few names."""
     kinds, names = rng.sample(TYPES, rng.choice([1, 1, 2])), rng.choice([NAMES, ["a", "ab", "*"], ["*", "*a"]])
     return {a_resource(rng, kinds, names): some_acls(rng) for _ in range(rng.choice([0, 1, 2, 3, 5, 8]))}
 

@@ -1,4 +1,4 @@
-"""The znodes of ACLs: what is written, what is read, and that nothing in them raises."""
+"""The znodes of ACLs: the data written and read, and that no data raises an exception."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PREFIXED = LITERAL._replace(pattern=PatternType.PREFIXED)
 
 
 def test_where_acls_are() -> None:
-    """Names stand as they are; both trees have a node for each type, parents first."""
+    """ACL nodes are named after their resources; both trees have a node for each type, parents first."""
     assert acl_nodes.path(LITERAL) == "/kafka-acl/TransactionalId/a:b ü"
     assert acl_nodes.path(PREFIXED) == "/kafka-acl-extended/prefixed/TransactionalId/a:b ü"
     made = acl_nodes.PERSISTENT
@@ -61,13 +61,13 @@ def test_what_is_written_is_read() -> None:
     ],
 )
 def test_a_node_without_acls(data: bytes) -> None:
-    """An empty node has none, as Kafka has it; keys that nobody knows are passed over."""
+    """An empty node has no ACLs, as in Kafka; unknown keys are ignored."""
     assert acl_nodes.load_acls(data) == frozenset()
 
 
 @pytest.mark.parametrize("operation", ["DescribeConfigs", "describeconfigs", "DESCRIBECONFIGS"])
 def test_capitals_do_not_matter(operation: str) -> None:
-    """As with Kafka; an ACL may have keys of its own too."""
+    """Operations and permissions are read in any case, as in Kafka; an ACL may have unknown keys."""
     acl = {**NODE["acls"][0], "operation": operation, "permissionType": "ALLOW", "comment": 1}  # type: ignore[index]
     assert acl_nodes.load_acls(json.dumps({"version": 1, "acls": [acl]}).encode()) == frozenset([ANN])
 
@@ -86,30 +86,30 @@ def broken() -> list[tuple[bytes, str]]:
         (b'{"version":1}', "it has no 'acls'"),
         (b'{"version":1,"acls":{}}', "it has no list of ACLs"),
         (b'{"version":1,"acls":[1]}', "not subscriptable"),
-        (b'{"version":2,"acls":[]}', "its version is 2, and this broker reads 1"),
+        (b'{"version":2,"acls":[]}', "its version is 2, but this broker reads only 1"),
         (b'{"version":true,"acls":[]}', "its version is True"),
         (b'{"version":"1","acls":[]}', "its version is '1'"),
         (with_acl(host=None), "it has no 'host'"),
-        (with_acl(host=7), "7 is no text"),
+        (with_acl(host=7), "7 is not a string"),
         (with_acl(principal="ann"), "'ann' is no principal"),
         (with_acl(principal="User:\ud800"), "surrogates not allowed"),
-        (with_acl(operation="DESCRIBE_CONFIGS"), "'DESCRIBE_CONFIGS' is none of All, Read"),
-        (with_acl(operation="Any"), "'Any' is none of"),
-        (with_acl(operation="x" * 1000), "is none of"),
-        (with_acl(permissionType="Perhaps"), "'Perhaps' is none of Deny, Allow"),
+        (with_acl(operation="DESCRIBE_CONFIGS"), "'DESCRIBE_CONFIGS' is not one of All, Read"),
+        (with_acl(operation="Any"), "'Any' is not one of"),
+        (with_acl(operation="x" * 1000), "is not one of"),
+        (with_acl(permissionType="Perhaps"), "'Perhaps' is not one of Deny, Allow"),
         (b'{"version":1,"acls":' + b"[" * 100_000, "recursion"),
     ]
 
 
 @with_each(("data", "why"), broken(), ids=range(len(broken())))
 def test_a_bad_node_is_unreadable(data: bytes, why: str) -> None:
-    """One ACL that nobody can read makes all of them so: the one that is missing might be a Deny."""
+    """A bad node is unreadable as a whole if one of its ACLs is: that ACL might be a Deny."""
     found = acl_nodes.load_acls(data)
     assert isinstance(found, Unreadable) and why in found.why
 
 
 def test_notifications_are_written_as_kafka_reads_them() -> None:
-    """With its enum names: it loses what it does not know, without a word."""
+    """Notifications have Kafka's enum names, as Kafka silently ignores unknown ones."""
     assert acl_nodes.dump_change(LITERAL) == Notification(
         "/kafka-acl-changes/acl_changes_", "TRANSACTIONAL_ID:a:b ü".encode()
     )
@@ -130,7 +130,8 @@ def test_notifications_that_are_written_are_read() -> None:
 
 
 def test_what_kafka_would_lose_is_read_all_the_same() -> None:
-    """To read a resource again for nothing costs little; not to read it leaves a revoked right in force."""
+    """Notifications that Kafka would ignore are read: a needless reload costs little, and a missed one leaves a revoked
+    ACL in force."""
     assert acl_nodes.load_change("TransactionalId:a:b ü".encode()) == LITERAL
     data = b'{"version":1,"resourceType":"Topic","name":"*","patternType":"literal","by":"hand"}'
     assert acl_nodes.load_extended_change(data) == ResourcePattern(ResourceType.TOPIC, "*", PatternType.LITERAL)
@@ -140,7 +141,7 @@ def test_what_kafka_would_lose_is_read_all_the_same() -> None:
     "data", [b"", b"TOPIC", b"TOPIC:", b"TOPIC:a/../b", b"TOPIC:..", b"ANY:a", b"FLY:a", b":a", b"TOPIC:\xff", b"{}"]
 )
 def test_a_bad_notification_is_none(data: bytes) -> None:
-    """So is one whose name would lead elsewhere in the tree."""
+    """A bad notification is ignored, also one with a name that leads elsewhere in the tree."""
     assert acl_nodes.load_change(data) is None
 
 

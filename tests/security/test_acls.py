@@ -1,4 +1,4 @@
-"""What an ACL may say and what a filter finds: the numbers, names and rules of Kafka 3.9."""
+"""ACLs and filters: the numbers, names and matching rules of Kafka 3.9."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def allow_read(resource: ResourcePattern) -> AclBinding:
 
 
 def test_names_are_kafkas() -> None:
-    """In CamelCase, capitals or not, and only those that an ACL can have."""
+    """Names are Kafka's CamelCase, read in any case, and only those that an ACL can have."""
     assert ResourceType.TRANSACTIONAL_ID.text == "TransactionalId" and Operation.CLUSTER_ACTION.text == "ClusterAction"
     assert Operation.of("describeconfigs") is Operation.DESCRIBE_CONFIGS and Permission.of("DENY") is Permission.DENY
     for text in ("DESCRIBE_CONFIGS", "Any", "Unknown", "", "Fly"):
-        with pytest.raises(ValueError, match="is none of All, Read, Write"):
+        with pytest.raises(ValueError, match="is not one of All, Read, Write"):
             Operation.of(text)
-    with pytest.raises(ValueError, match="is none of Literal, Prefixed"):
+    with pytest.raises(ValueError, match="is not one of Literal, Prefixed"):
         PatternType.of("MATCH")
 
 
@@ -60,20 +60,20 @@ def test_an_acl_is_created_from_a_requests_numbers() -> None:
     ("field", "value", "why"),
     [
         (1, "", "the name of a resource cannot be empty"),
-        (1, "a/b", "the name of a resource is that of a node in ZooKeeper, which 'a/b' cannot be"),
-        (1, "..", "the name of a resource is that of a node in ZooKeeper, which '..' cannot be"),
-        (1, "a\x01", "which 'a.x01' cannot be"),
-        (1, "\U0001f600", "the name of a resource is that of a node in ZooKeeper"),
+        (1, "a/b", "a resource name must be a valid ZooKeeper node name, which 'a/b' is not"),
+        (1, "..", "a resource name must be a valid ZooKeeper node name, which '..' is not"),
+        (1, "a\x01", "which 'a.x01' is not"),
+        (1, "\U0001f600", "a resource name must be a valid ZooKeeper node name"),
         (3, "ann", "'ann' is no principal: write its type and its name, like User:ann"),
         (3, "", "'' is no principal"),
-        *((field, 0, "there is no [a-z ]+ 0") for field in (0, 2, 5, 6)),
-        *((field, -1, "there is no [a-z ]+ -1") for field in (0, 2, 5, 6)),
-        *((field, 1, "an ACL cannot have the [a-z ]+ ANY: that is for filters") for field in (0, 2, 5, 6)),
-        (2, 2, "an ACL cannot have the pattern type MATCH: that is for filters"),
-        (0, 8, "there is no resource type 8"),
-        (2, 5, "there is no pattern type 5"),
-        (5, 15, "there is no operation 15"),
-        (6, 4, "there is no permission type 4"),
+        *((field, 0, "unknown [a-z ]+ 0") for field in (0, 2, 5, 6)),
+        *((field, -1, "unknown [a-z ]+ -1") for field in (0, 2, 5, 6)),
+        *((field, 1, "an ACL cannot have the [a-z ]+ ANY: it is only for filters") for field in (0, 2, 5, 6)),
+        (2, 2, "an ACL cannot have the pattern type MATCH: it is only for filters"),
+        (0, 8, "unknown resource type 8"),
+        (2, 5, "unknown pattern type 5"),
+        (5, 15, "unknown operation 15"),
+        (6, 4, "unknown permission type 4"),
     ],
 )
 def test_what_is_no_acl_is_an_invalid_request(field: int, value: object, why: str) -> None:
@@ -96,7 +96,8 @@ def test_the_cluster_has_one_name() -> None:
      (4, "no host"), (4, ""), (5, 9)],
 )  # fmt: skip
 def test_what_makes_no_sense_may_be_created(field: int, value: object) -> None:
-    """Kafka accepts it: names that no topic has, hosts that are none, operations that the type lacks."""
+    """A senseless ACL may be created, as in Kafka: names that no topic has, invalid hosts, operations that the type
+    lacks."""
     entry = [*READ_T1[:field], value, *READ_T1[field + 1 :]]
     assert new_acl(*entry)  # type: ignore[arg-type]
 
@@ -108,7 +109,7 @@ def test_a_filter_has_the_numbers_that_an_acl_cannot_have() -> None:
         for number in (0, -1, one_more):
             entry = [1, None, 1, None, None, 1, 1]
             entry[field] = number
-            with pytest.raises(KafkaError, match=f"there is no [a-z ]+ {number}") as refused:
+            with pytest.raises(KafkaError, match=f"unknown [a-z ]+ {number}") as refused:
                 acl_filter(*entry)  # type: ignore[arg-type]
             assert refused.value.code == errors.INVALID_REQUEST
 
@@ -130,7 +131,7 @@ def test_a_filter_has_the_numbers_that_an_acl_cannot_have() -> None:
     ],
 )
 def test_what_a_filter_finds_by_name(pattern: PatternType, name: str | None, found: str) -> None:
-    """ANY finds what is called so either way, MATCH what applies to the name."""
+    """A filter finds ACLs by name: ANY those with that name of either pattern type, MATCH those that apply to it."""
     wanted = ANY_FILTER._replace(pattern=pattern, name=name)
     there = [topic("t1"), topic("t2"), topic("*"), prefix("t"), prefix("t1")]
     assert [str(each) for each in there if wanted.matches(allow_read(each))] == [
@@ -139,7 +140,8 @@ def test_what_a_filter_finds_by_name(pattern: PatternType, name: str | None, fou
 
 
 def test_the_rest_of_a_filter_is_compared_as_it_stands() -> None:
-    """Read does not find All, a host not `*`, a principal not `User:*`."""
+    """The other fields of a filter are compared literally: Read does not find All, a host not `*`, a principal not
+    `User:*`."""
     everyone = AclBinding(topic("t1"), Acl("User:*", "*", Operation.ALL, Permission.ALLOW))
     others: dict[str, object] = {
         "type": ResourceType.GROUP,
@@ -156,7 +158,7 @@ def test_the_rest_of_a_filter_is_compared_as_it_stands() -> None:
 
 
 def test_a_filter_finds_what_applies() -> None:
-    """MATCH with a name finds just those ACLs that the authorizer would look at."""
+    """A filter with MATCH finds exactly the ACLs that the authorizer would check."""
     rng = random.Random("match")
     for _ in range(300):
         there = slow_acls.bindings(slow_acls.a_rule_set(rng))

@@ -1,4 +1,4 @@
-"""Who may do what: each rule of Kafka's AclAuthorizer by an example."""
+"""Each rule of Kafka's AclAuthorizer, by an example."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pybroker.security.acls import (
     ResourcePattern,
     ResourceType,
 )
-from pybroker.security.authorizer import Rules
+from pybroker.security.authorizer import AclRules
 from pybroker.security.operations import OPERATIONS
 from tests.rows import with_each
 
@@ -30,7 +30,7 @@ EVERY_ACL = AclFilter(ResourceType.ANY, None, PatternType.ANY, None, None, Opera
 
 
 def resource(name: str, kind: ResourceType = TOPIC) -> ResourcePattern:
-    """The pattern of `pay-...`, or a literal one."""
+    """A prefixed pattern if the name ends in `...`, else a literal one."""
     if name.endswith("..."):
         return ResourcePattern(kind, name[:-3], PatternType.PREFIXED)
     return ResourcePattern(kind, name, PatternType.LITERAL)
@@ -46,12 +46,12 @@ def deny(operation: Operation, who: str = ANN, host: str = "*") -> Acl:
 
 def rules(
     acls: Mapping[str, list[Acl] | Unreadable], kind: ResourceType = TOPIC, supers: str = "", everyone: bool = False
-) -> Rules:
-    empty = Rules(frozenset(supers.split()), everyone)
+) -> AclRules:
+    empty = AclRules(frozenset(supers.split()), everyone)
     return empty.replaced({resource(name, kind): each for name, each in acls.items()})
 
 
-def may(given: Rules, operation: Operation, name: str, who: str = ANN, host: str = HOST) -> bool:
+def may(given: AclRules, operation: Operation, name: str, who: str = ANN, host: str = HOST) -> bool:
     return given.authorize(who, host, operation, TOPIC, name)
 
 
@@ -59,8 +59,9 @@ def may(given: Rules, operation: Operation, name: str, who: str = ANN, host: str
 
 
 def test_without_acls_nobody_may() -> None:
-    """But if allow.everyone.if.no.acl.found says so, and then until there is one, for whomever."""
-    assert not may(Rules(), READ, "t") and may(Rules(allow_everyone=True), READ, "t")
+    """Without ACLs no principal is allowed, unless allow.everyone.if.no.acl.found is set, and then only until the
+    resource has an ACL."""
+    assert not may(AclRules(), READ, "t") and may(AclRules(allow_everyone=True), READ, "t")
     one = rules({"t": [allow(READ, BOB)], "pay-...": [deny(WRITE, BOB)]}, everyone=True)
     assert not may(one, READ, "t") and may(one, READ, "t2")
     assert not may(one, READ, "pay-1") and may(one, READ, "pay")
@@ -75,7 +76,7 @@ def test_acls_of_another_type_do_not_count() -> None:
 
 
 def test_a_super_user_may_whatever_denies_it() -> None:
-    """By type and name, as they are written."""
+    """A super user is allowed even if an ACL denies it; type and name are compared exactly."""
     given = rules({"*": [deny(ALL, "User:*")]}, supers=ANN)
     assert may(given, READ, "t") and not may(given, READ, "t", BOB) and not may(given, READ, "t", "User:Ann")
     assert given.authorize_any(ANN, HOST, WRITE, TOPIC)
@@ -83,7 +84,7 @@ def test_a_super_user_may_whatever_denies_it() -> None:
 
 
 def test_a_deny_wins_however_general() -> None:
-    """How specific an ACL is plays no part."""
+    """A Deny wins however general it is: the specificity of an ACL has no effect."""
     for denied in ("t1", "t...", "*"):
         for allowed in ("t1", "t1...", "*"):
             acls = {denied: [deny(READ)], allowed: [allow(READ), *([deny(READ)] if allowed == denied else [])]}
@@ -103,7 +104,8 @@ def test_a_literal_star_is_any_name_and_a_prefixed_one_a_star() -> None:
 
 
 def test_who_an_acl_is_for() -> None:
-    """Type and name, case and all; `User:*` is everybody of any type, and there is no other wildcard."""
+    """An ACL's principal is compared with type, name and case; `User:*` matches every principal, and there is no other
+    wildcard."""
     given = rules({"t": [allow(READ)]})
     assert [may(given, READ, "t", who) for who in (ANN, "User:Ann", "Group:ann", "User:ann2")] == [True] + 3 * [False]
     everybody = rules({"t": [allow(READ, "User:*")]})
@@ -119,7 +121,8 @@ def test_where_an_acl_is_for() -> None:
 
 @with_each("operation", [each for each in Operation if each.concrete])
 def test_what_an_allow_implies(operation: Operation) -> None:
-    """Describe and DescribeConfigs, of some; All, of all. Asked for All, only an All will do."""
+    """An Allow implies Describe or DescribeConfigs for some operations; All implies all. A request for All needs an
+    Allow All."""
     implied = {
         READ: {DESCRIBE}, WRITE: {DESCRIBE}, Operation.DELETE: {DESCRIBE}, Operation.ALTER: {DESCRIBE},
         Operation.ALTER_CONFIGS: {Operation.DESCRIBE_CONFIGS}, ALL: {each for each in Operation if each.concrete},
@@ -130,7 +133,8 @@ def test_what_an_allow_implies(operation: Operation) -> None:
 
 
 def test_a_deny_implies_nothing() -> None:
-    """Deny Read leaves the Describe of an Allow Read; Deny Describe leaves Read. Deny All denies all."""
+    """A Deny implies nothing: Deny Read leaves an Allow Read's Describe, and Deny Describe leaves Read. Deny All denies
+    all."""
     given = rules({"t": [allow(READ), deny(READ)], "u": [allow(READ), deny(DESCRIBE)], "v": [allow(READ), deny(ALL)]})
     assert [may(given, each, "t") for each in (READ, DESCRIBE)] == [False, True]
     assert [may(given, each, "u") for each in (READ, DESCRIBE)] == [True, False]
@@ -167,7 +171,8 @@ def test_a_deny_implies_nothing() -> None:
     ],
 )
 def test_may_write_to_any_topic(allowed: str, denied: str, yes: bool) -> None:
-    """Unless what allows it is taken back by the same name, a prefix of it, or the literal star."""
+    """A principal may write to any topic if an Allow is not denied by the same name, a prefix of it, or the literal
+    star."""
     acls = {each: [make(WRITE)] for each, make in ((allowed, allow), (denied, deny)) if each}
     if allowed == denied and allowed:
         acls = {allowed: [allow(WRITE), deny(WRITE)]}
@@ -177,7 +182,8 @@ def test_may_write_to_any_topic(allowed: str, denied: str, yes: bool) -> None:
 
 
 def test_any_resource_is_asked_of_this_caller_and_operation() -> None:
-    """An Allow Read is no Allow Describe here, as in Kafka's authorizeByResourceType; All is all."""
+    """A check of any resource uses this caller and operation: an Allow Read is no Describe, as in Kafka's
+    authorizeByResourceType; All is every operation."""
     given = rules({"t": [allow(READ)], "u": [allow(WRITE, BOB), allow(WRITE, host="10.0.0.1")]})
     asked = [given.authorize_any(ANN, HOST, each, TOPIC) for each in (READ, DESCRIBE, WRITE)]
     assert asked == [True, False, False]
@@ -186,11 +192,11 @@ def test_any_resource_is_asked_of_this_caller_and_operation() -> None:
     assert rules({"t": [allow(ALL, "User:*")]}).authorize_any(ANN, HOST, WRITE, TOPIC)
 
 
-# -- what clients are told ---------------------------------------------------------------------------------------------
+# -- what clients get -------------------------------------------------------------------------------------------------
 
 
 def test_full_operations_of_each_type() -> None:
-    """The figures that Kafka answers."""
+    """The authorized operations of each resource type are those that Kafka returns."""
     given = {
         "TOPIC": 3576,
         "GROUP": 328,
@@ -201,8 +207,8 @@ def test_full_operations_of_each_type() -> None:
     }
     assert {kind.name: bits for kind, bits in OPERATIONS.items()} == given
     for kind, bits in OPERATIONS.items():
-        assert Rules(allow_everyone=True).authorized_operations(ANN, HOST, kind, "x") == bits
-        assert Rules().authorized_operations(ANN, HOST, kind, "x") == 0
+        assert AclRules(allow_everyone=True).authorized_operations(ANN, HOST, kind, "x") == bits
+        assert AclRules().authorized_operations(ANN, HOST, kind, "x") == 0
 
 
 def test_operations_with_what_they_imply() -> None:
@@ -225,7 +231,8 @@ def test_who_may_not_describe_the_cluster_is_told_nothing_of_it() -> None:
     ("name", "closed", "open_"), [("t", "t", "t2"), ("t...", "t t2", "s"), ("*", "t s *", "")]
 )  # fmt: skip
 def test_what_cannot_be_read_is_denied(name: str, closed: str, open_: str) -> None:
-    """All that it is about, to all but super users, whatever allows it; and it says why."""
+    """Unreadable ACLs deny their resources to all but super users, even if another ACL allows, and the reason is
+    logged."""
     given = rules({"*": [allow(ALL)]}, supers="User:root", everyone=True)
     after = given.replaced({resource(name): Unreadable("it has no 'host'")})
     assert after.unreadable == {resource(name): "it has no 'host'"} and not given.unreadable
@@ -239,7 +246,7 @@ def test_what_cannot_be_read_is_denied(name: str, closed: str, open_: str) -> No
 
 
 def test_rules_never_change() -> None:
-    """Others are made of them; who holds the old ones is answered as before."""
+    """Rules never change: a change makes new rules, and the old ones answer as before."""
     first = rules({"t": [allow(READ)], "p...": [allow(READ)]})
     second = first.replaced({resource("t"): [], resource("p..."): [allow(WRITE)], resource("q..."): []})
     third = second.replaced({resource("p..."): []})
@@ -258,7 +265,7 @@ def test_rules_never_change() -> None:
 
 
 def steps(work: Callable[[], object]) -> int:
-    """The number of opcodes that `work` executes, which no other process changes."""
+    """The number of opcodes that `work` executes: a measure that other processes do not affect."""
     count = 0
 
     def trace(frame: FrameType, what: str, _: object) -> Any:
@@ -277,7 +284,8 @@ def steps(work: Callable[[], object]) -> int:
 
 
 def test_many_acls_cost_an_answer_nothing() -> None:
-    """With 20,000 patterns of a type, of 50 prefixes' lengths, answers and changes take no more steps than with 400."""
+    """Many ACLs do not slow an answer: with 20,000 patterns of 50 prefix lengths, answers and changes take as many
+    steps as with 400."""
 
     def cost(patterns: int) -> tuple[int, int]:
         names = [f"{'p' * (number % 50)}{number}" for number in range(patterns)]

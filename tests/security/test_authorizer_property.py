@@ -1,4 +1,4 @@
-"""Random rule sets, each asked everything: pybroker.security.authorizer answers as the slow truth beside it."""
+"""Random rule sets with every question: pybroker.security.authorizer agrees with the slow truth."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ import random
 import pytest
 
 from pybroker.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourcePattern, ResourceType
-from pybroker.security.authorizer import Rules
+from pybroker.security.authorizer import AclRules
 from pybroker.security.operations import OPERATIONS
 from tests.marks import long
 from tests.security import slow_acls
 from tests.security.slow_acls import CALLERS, NAMES, PEERS, Slow
 
 RULE_SETS = 250
-"""In each of eight tests; each is asked about a thousand questions."""
+"""The number in each of eight tests; each rule set gets about a thousand questions."""
 
 
 @pytest.mark.parametrize("seed", [*range(3), *map(long, range(3, 8))])
 def test_every_question_is_answered_as_the_slow_truth_answers_it(seed: int) -> None:
-    """Overlapping prefixes, wildcards, hosts and principals of all kinds, Allow and Deny; they come piece by piece."""
+    """Every question has the slow truth's answer, with overlapping prefixes, wildcards, hosts, principals, Allow and
+    Deny, as ACLs are added one by one."""
     rng = random.Random(f"rules {seed}")
     for _ in range(RULE_SETS):
         supers = frozenset(rng.sample(CALLERS, rng.choice([0, 0, 1])))
         everyone = rng.random() < 0.3
-        given = Rules(supers, everyone)
+        given = AclRules(supers, everyone)
         known: dict[ResourcePattern, list[Acl]] = {}
         for _ in range(rng.choice([1, 1, 3])):
             changes = slow_acls.a_rule_set(rng) | {each: [] for each in rng.sample(list(known), min(len(known), 2))}
@@ -33,7 +34,7 @@ def test_every_question_is_answered_as_the_slow_truth_answers_it(seed: int) -> N
         ask(given, Slow(slow_acls.bindings(known), supers, everyone), rng)
 
 
-def ask(fast: Rules, slow: Slow, rng: random.Random) -> None:
+def ask(fast: AclRules, slow: Slow, rng: random.Random) -> None:
     about = sorted({resource.type for resource, _ in slow.bindings}) or [ResourceType.TOPIC]
     wrong: list[tuple[object, ...]] = []
     names = rng.sample(NAMES, 7)
@@ -52,7 +53,7 @@ def ask(fast: Rules, slow: Slow, rng: random.Random) -> None:
 
 
 def test_filters_find_what_they_match() -> None:
-    """`Rules.acls` is all ACLs, filtered one by one."""
+    """Filters find what they match: `AclRules.acls` equals all ACLs, filtered one by one."""
     rng = random.Random("filters")
     for _ in range(1_000):
         known = slow_acls.a_rule_set(rng)
@@ -65,6 +66,6 @@ def test_filters_find_what_they_match() -> None:
             rng.choice([Operation.ANY, Operation.ANY, *slow_acls.OPERATIONS]),
             rng.choice([Permission.ANY, *slow_acls.PERMISSIONS]),
         )
-        found = list(Rules().replaced(known).acls(wanted))
+        found = list(AclRules().replaced(known).acls(wanted))
         assert len(found) == len(set(found))
         assert set(found) == {each for each in slow_acls.bindings(known) if wanted.matches(each)}

@@ -1,4 +1,4 @@
-"""DIGEST-MD5 as RFC 2831 has it, and what a server may not say. A real ZooKeeper's is tests/coordination."""
+"""DIGEST-MD5 by RFC 2831, and invalid server messages. tests/coordination has a real ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's own AclAuthorizer as the judge of ours: the same verdicts, from the same bytes, in one ZooKeeper with it."""
+"""Our authorizer against Kafka's own AclAuthorizer: the same verdicts, from the same bytes, in one ZooKeeper."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pybroker.security.acls import (
     ResourceType,
     is_node_name,
 )
-from pybroker.security.authorizer import Rules
+from pybroker.security.authorizer import AclRules
 from pybroker.security.operations import OPERATIONS
 from pybroker.security.principals import host_text
 from tests.harness import HOST, until
@@ -35,7 +35,7 @@ from tests.security.test_authorizer import EVERY_ACL
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("judge of acls")]
 
 RULE_SETS = 300
-"""Of each of four settings; a rule set is asked a hundred questions for thirteen operations each."""
+"""The number for each of four settings; a rule set gets a hundred questions, each for thirteen operations."""
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def questions(kinds: list[ResourceType]) -> list[Question]:
     return [(who, host, kind, name) for who, host, kind, name in every]
 
 
-def answers(rules: Rules, asked: list[Question]) -> list[int]:
-    """As the judge gives them."""
+def answers(rules: AclRules, asked: list[Question]) -> list[int]:
+    """Our answers in the judge's form."""
     found = []
     for who, host, kind, name in asked:
         bits = 0
@@ -86,12 +86,13 @@ def some_filters(rng: random.Random) -> list[AclFilter]:
 @pytest.mark.parametrize("supers", ["", " User:ann;Group:ann;"])
 @pytest.mark.parametrize("everyone", [False, True])
 def test_kafka_gives_the_same_verdicts(judge: Judge, supers: str, everyone: bool) -> None:
-    """To every caller, for every operation on every name and on any; and its filters find the same."""
+    """Kafka gives the same verdicts to every caller, for every operation on every name and on any resource; its filters
+    find the same."""
     kafka = Authorizer(judge, "", supers, everyone)
     rng = random.Random(f"{supers} {everyone}")
     for _ in range(RULE_SETS):
         known = slow_acls.a_rule_set(rng)
-        ours = Rules(super_users(supers), everyone).replaced(known)
+        ours = AclRules(super_users(supers), everyone).replaced(known)
         kinds = sorted({resource.type for resource in known}) or [ResourceType.TOPIC]
         asked, filters = rng.sample(questions(kinds), 100), some_filters(rng)
         verdicts, found = kafka.judge(known, asked, filters)
@@ -147,7 +148,7 @@ def test_kafka_starts_with_the_same_super_users(judge: Judge, text: str) -> None
 
 
 def mangled(rng: random.Random, data: bytes) -> bytes:
-    """With a word in place of another, or a byte more, less or changed."""
+    """Data with a word replaced, or a byte added, removed or changed."""
     words = (
         b'User:ann User: Allow DENY Read Any Unknown TOPIC literal * principal host version name x 1 2 null true {} "1"'
     )
@@ -160,7 +161,8 @@ def mangled(rng: random.Random, data: bytes) -> bytes:
 
 
 def test_we_read_no_node_otherwise_than_kafka(judge: Judge) -> None:
-    """Of mangled nodes some are unreadable to us only; what we read, Kafka reads the same."""
+    """We read no node differently from Kafka: some mangled nodes are unreadable to us only; each that we read, Kafka
+    reads the same."""
     rng = random.Random("mangled")
     both = 0
     for _ in range(3_000):
@@ -173,7 +175,7 @@ def test_we_read_no_node_otherwise_than_kafka(judge: Judge) -> None:
 
 
 def test_we_read_no_notification_otherwise_than_kafka(judge: Judge) -> None:
-    """Where it reads one that we do not, we take it that anything may have changed: none is lost."""
+    """We read no notification differently from Kafka: one that only Kafka reads makes us reload everything."""
     rng = random.Random("notifications")
     both = 0
     for _ in range(3_000):
@@ -203,7 +205,7 @@ def zookeeper(judge: Judge) -> Iterator[KazooClient]:
 
 
 def put(client: KazooClient, resource: ResourcePattern, acls: list[Acl]) -> None:
-    """As a broker of ours does it: the node, or none without ACLs; then the notification."""
+    """Write as our broker does: the node, or delete it if there are no ACLs; then the notification."""
     path, data = acl_nodes.path(resource), acl_nodes.dump_acls(acls)
     if not acls:
         client.delete(path)
@@ -215,7 +217,7 @@ def put(client: KazooClient, resource: ResourcePattern, acls: list[Acl]) -> None
 
 
 def tree(client: KazooClient) -> dict[ResourcePattern, frozenset[Acl] | acl_nodes.Unreadable]:
-    """All ACLs, as a broker of ours loads them."""
+    """All ACLs, as our broker loads them."""
     found = {}
     for pattern, root in acl_nodes.ROOTS.items():
         for name in client.get_children(root):
@@ -228,7 +230,7 @@ def tree(client: KazooClient) -> dict[ResourcePattern, frozenset[Acl] | acl_node
 
 
 def told(client: KazooClient) -> set[ResourcePattern | None]:
-    """What notifications are about; they are removed."""
+    """The resources of the notifications, which are deleted."""
     found = set()
     for root, load in ((acl_nodes.CHANGES, acl_nodes.load_change),
                        (acl_nodes.EXTENDED_CHANGES, acl_nodes.load_extended_change)):  # fmt: skip
@@ -239,7 +241,8 @@ def told(client: KazooClient) -> set[ResourcePattern | None]:
 
 
 def test_brokers_of_both_kinds_share_a_zookeeper(judge: Judge, zookeeper: KazooClient) -> None:
-    """Kafka loads what we wrote, takes up what we change when we tell of it, and changes what we can read."""
+    """Brokers of both kinds share a ZooKeeper: Kafka loads our ACLs, follows our notifications, and makes changes that
+    we can read."""
     rng = random.Random("shared")
     for path in acl_nodes.PERSISTENT:
         zookeeper.create(path)
@@ -252,7 +255,7 @@ def test_brokers_of_both_kinds_share_a_zookeeper(judge: Judge, zookeeper: KazooC
     kafka = Authorizer(judge, "/shared")
     asked = rng.sample(questions(TYPES), 1000)
     assert set(kafka.acls(EVERY_ACL)) == slow_acls.bindings(known)
-    assert kafka.ask(asked) == answers(Rules().replaced(known), asked)
+    assert kafka.ask(asked) == answers(AclRules().replaced(known), asked)
 
     for resource in rng.sample(sorted(known), 10):
         known[resource] = []
@@ -261,7 +264,7 @@ def test_brokers_of_both_kinds_share_a_zookeeper(judge: Judge, zookeeper: KazooC
         for resource, acls in slow_acls.a_rule_set(rng).items():
             known[resource] = acls
             put(zookeeper, resource, acls)
-    ours = Rules().replaced(known)
+    ours = AclRules().replaced(known)
     until("Kafka has taken up what we wrote", lambda: set(kafka.acls(EVERY_ACL)) == slow_acls.bindings(known))
     assert kafka.ask(asked) == answers(ours, asked)
 
@@ -272,7 +275,7 @@ def test_brokers_of_both_kinds_share_a_zookeeper(judge: Judge, zookeeper: KazooC
     filters = [EVERY_ACL._replace(type=ResourceType.GROUP), EVERY_ACL._replace(name="a", pattern=PatternType.MATCH)]
     assert all(kafka.delete(filters))
     loaded = tree(zookeeper)
-    after = Rules().replaced(loaded)
+    after = AclRules().replaced(loaded)
     left = {each for each in before | new if not any(wanted.matches(each) for wanted in filters)}
     assert set(after.acls(EVERY_ACL)) == left == set(kafka.acls(EVERY_ACL)) and not after.unreadable
     assert kafka.ask(asked) == answers(after, asked)

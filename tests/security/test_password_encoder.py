@@ -1,4 +1,4 @@
-"""Passwords as Kafka keeps them: what its EncryptingPasswordEncoder wrote is read, what is damaged is told as such."""
+"""Passwords in Kafka's format: those of its EncryptingPasswordEncoder are read, and damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ BY_KAFKA = (
 
 @pytest.mark.parametrize("text", BY_KAFKA, ids=["default", "sha1", "gcm"])
 def test_what_kafka_has_written(text: str) -> None:
-    """It is read by whoever has the secret, whatever they write themselves, and with the parts in any order."""
+    """A password that Kafka wrote is read with its secret, by an encoder with any settings, and with its parts in any
+    order."""
     assert PasswordEncoder(SECRET, cipher=CIPHERS[1], key_bits=256, iterations=1024).decode(text) == PASSWORD
     assert PasswordEncoder(SECRET).decode(" , ".join(reversed(text.split(",")))) == PASSWORD
     with pytest.raises(Undecodable, match=NOT_DECRYPTED):
@@ -46,7 +47,7 @@ def test_what_kafka_has_written(text: str) -> None:
 @with_each("cipher", CIPHERS)
 @with_each("key_factory", KEY_FACTORIES)
 def test_what_is_written_is_read(cipher: str, key_factory: str) -> None:
-    """In Kafka's form, and differently each time."""
+    """An encoded password can be decoded, has Kafka's format, and differs each time."""
     for bits, password in ((128, PASSWORD), (192, ""), (256, "x" * 16)):
         encoder = PasswordEncoder(SECRET, cipher=cipher, key_factory=key_factory, key_bits=bits, iterations=1024)
         texts = {encoder.encode(password), encoder.encode(password)}
@@ -84,8 +85,8 @@ def test_settings_that_are_refused(setting: str) -> None:
         ("keyLength:", "key:", NO_PASSWORD),
         ("iterations:4096", "iterations:many", NO_PASSWORD),
         ("iterations:4096", "iterations:0", "its iterations are 0"),
-        ("iterations:4096", f"iterations:{ITERATIONS_MAX + 1}", f"and may be {ITERATIONS_MAX} at most"),
-        ("keyLength:128", "keyLength:64", "its keyLength is '64', and may be 128, 192, 256"),
+        ("iterations:4096", f"iterations:{ITERATIONS_MAX + 1}", f"allowed are 1 to {ITERATIONS_MAX}"),
+        ("keyLength:128", "keyLength:64", "its keyLength is '64'; allowed are 128, 192, 256"),
         ("AES/CBC", "DES/CBC", "its cipherAlgorithm is 'DES/CBC/PKCS5Padding'"),
         ("SHA512", "MD5", "its keyFactoryAlgorithm is 'PBKDF2WithHmacMD5'"),
         ("passwordLength:18", "passwordLength:17", NOT_DECRYPTED),

@@ -1,4 +1,4 @@
-"""The texts of principals and hosts that ACLs have."""
+"""The texts of principals and hosts in ACLs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.rows import with_each
     ],
 )
 def test_super_users(text: str, found: set[str]) -> None:
-    """Semicolons between them, each trimmed, a type and a name with a colon between; empty ones at the end are none."""
+    """Super users are type:name pairs between semicolons, each trimmed; empty ones at the end are ignored."""
     assert super_users(text) == found
 
 
@@ -31,9 +31,9 @@ def test_super_users(text: str, found: set[str]) -> None:
     "User:ann, User:bob;User:carl",
 ])  # fmt: skip
 def test_what_is_no_principal_is_refused(text: str) -> None:
-    """A broker that started without a super user would be locked for who runs it."""
+    """An invalid super user is refused: a broker without super users could lock its operator out."""
     with pytest.raises(
-        ValueError, match=r"super.users='.*' is not allowed: '.*' is no principal; write a type and a name"
+        ValueError, match=r"super.users='.*' is not allowed: '.*' is not a principal; write types and names"
     ):
         super_users(text)
 

@@ -1,4 +1,4 @@
-"""Quotas: which level holds for a client, who shares a bucket, what is asked for, and which values there are."""
+"""Quotas: the level that applies to a client, shared buckets, and the validation of requests and values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LEVELS: list[tuple[Entity, tuple[str, str]]] = [
     (C, ("", "c")),
     (((CLIENT_ID, None),), ("", "c")),
 ]
-"""As Kafka has them, the one that wins first."""
+"""Kafka's levels, in order of precedence."""
 
 
 @with_each("level", range(8))
@@ -89,7 +89,7 @@ def test_the_number_is_0_while_no_client_has_a_quota() -> None:
     quotas.take(U, {PRODUCER: "6"})
     quotas.take(U, {})
     assert told[0] == 0 and told[-1] == 0
-    assert len(told) == 4 and len(set(told)) == 3, "what changes nothing is not told"
+    assert len(told) == 4 and len(set(told)) == 3, "a change without effect calls no callback"
     assert quotas.connection_rates() == {"10.0.0.1": 5}
     quotas.take(((IP, None),), {CONNECTION: "9"})
     quotas.take(((IP, "a host"),), {CONNECTION: "1"})
@@ -135,7 +135,7 @@ def test_entities() -> None:
         assert refused.value.code == errors.INVALID_REQUEST
 
 
-# -- what is asked for, against Kafka's rules read aloud ---------------------------------------------------------------
+# -- requests, against a literal reading of Kafka's rules --------------------------------------------------------------
 
 NAMES = (None, "a", "b")
 HELD: dict[Entity, dict[str, float]] = {

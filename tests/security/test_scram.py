@@ -1,4 +1,4 @@
-"""SCRAM: the vectors of the RFCs, both sides against each other, and whatever a client can say that is not right."""
+"""SCRAM: the RFCs' vectors, both of our sides against each other, and invalid client messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def server(mechanism: str = SHA_256, users: tuple[str, ...] = ("user",), nonce: 
 
 
 def talk(client: ScramClient, to: ScramServer) -> None:
-    """The whole exchange. Raises BadCredentials."""
+    """Run the whole exchange. Raises BadCredentials."""
     token: bytes | None = client.start()
     while token is not None:
         token = client.step(to.step(token))
@@ -62,7 +62,8 @@ def test_both_sides_understand_each_other(mechanism: str, user: str) -> None:
 
 @pytest.mark.parametrize("mechanism", HASHES)
 def test_a_wrong_password_and_an_unknown_user_are_told_alike(mechanism: str) -> None:
-    """Both fail at the second message, in the same words; the salt of nobody is the same whenever it is asked for."""
+    """A wrong password and an unknown user fail alike: at the second message, with the same words; an unknown user's
+    salt is stable."""
     told, salts = [], []
     for user, password in (("user", "pen"), ("nobody", "pencil"), ("nobody", "pencil")):
         there, client = server(mechanism), ScramClient(mechanism, user, password)
@@ -113,7 +114,7 @@ def test_what_may_be_in_a_first_message_besides_is_taken(first: bytes) -> None:
 
 
 def final_of(to: ScramServer) -> bytes:
-    """The right second message of a client to a server."""
+    """A client's correct second message to a server."""
     client = ScramClient(to.mechanism, "user", "pencil")
     final = client.step(to.step(client.start()))
     assert final is not None
@@ -134,7 +135,8 @@ def test_the_binding_is_that_of_the_first_message(channel: bytes) -> None:
 
 
 def test_a_client_s_nonce_may_be_said_twice() -> None:
-    """As older releases of librdkafka do, kcat of Debian 12 among them; the proof is made over it."""
+    """A client may send its nonce twice, as older librdkafka does, kcat of Debian 12 included; the proof is computed
+    over it."""
     there = server()
     client = ScramClient(SHA_256, "user", "pencil", "mine")
     first = there.step(client.start())
@@ -146,7 +148,8 @@ def test_a_client_s_nonce_may_be_said_twice() -> None:
 
 @with_each("how", ["prefix", "suffix", "empty", "the client's", "another's", "longer", "thrice"])
 def test_the_nonce_is_compared_whole(how: str) -> None:
-    """Kafka takes one that merely ends with the right one (CVE-2024-56128 was that it looked at none)."""
+    """The nonce is compared whole; Kafka accepts one that ends with the right one (CVE-2024-56128: it once compared
+    none)."""
     there = server()
     final = final_of(there)
     nonce = dict(part.split(b"=", 1) for part in final.split(b","))[b"r"]
@@ -232,7 +235,7 @@ def test_a_server_that_does_not_know_the_credential_is_not_believed() -> None:
         client.step(b"v=" + base64.b64encode(bytes(32)))
 
 
-# -- what is kept ------------------------------------------------------------------------------------------------------
+# -- stored credentials ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mechanism", HASHES)
@@ -260,8 +263,8 @@ def test_a_credential_is_read_as_it_was_written(mechanism: str) -> None:
 def test_a_credential_that_is_none_is_refused_and_not_told(change: object) -> None:
     assert callable(change)
     held = CREDENTIALS[SHA_256].text()
-    with pytest.raises(ValueError, match="no ") as refused:
+    with pytest.raises(ValueError, match="it is not a ") as refused:
         Credential.parse(SHA_256, change(held))
     assert held.split(",")[1][11:] not in str(refused.value)
-    with pytest.raises(ValueError, match=f"no credential of {SHA_512}"):
+    with pytest.raises(ValueError, match=f"not a credential of {SHA_512}"):
         Credential.parse(SHA_512, held)

@@ -1,4 +1,4 @@
-"""Principals of certificates: subjects as Java writes them, and the rules that make names of them."""
+"""Principals of certificates: subjects in Java's form, and the rules that map them to names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ JAVA = [
     ("3000",
      ''),
 ]  # fmt: skip
-"""Names (DER) and what X500Principal.getName(RFC2253) of Java 17 printed of them: escapes, blanks, several values of
+"""Names (DER) and the output of Java 17's X500Principal.getName(RFC2253) for them: escapes, blanks, several values of
 one part, types that Java has no keyword for, and each kind of string."""
 
 
@@ -51,7 +51,7 @@ def test_subjects_are_written_as_java_writes_them(der: str, text: str) -> None:
 
 @given(st.binary(max_size=60))
 def test_what_is_no_name_is_refused(data: bytes) -> None:
-    """Whatever the bytes, and whatever stands in a name that begins well."""
+    """An invalid subject is refused for any bytes, also if it begins with a valid name."""
     for der in (data, b"\x30" + bytes([len(data)]) + data, b"\x30\x84\xff\xff\xff\xff" + data):
         with contextlib.suppress(ValueError):
             assert isinstance(distinguished_name(der), str)
@@ -59,7 +59,7 @@ def test_what_is_no_name_is_refused(data: bytes) -> None:
 
 @given(st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable()))
 def test_a_value_cannot_pass_for_another_part(value: str) -> None:
-    """CN=a,OU=x within one value is no two parts."""
+    """A value cannot pass for another part: CN=a,OU=x within one value is one part."""
     made = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, value)]).public_bytes()
     text = distinguished_name(made)
     bare = text.removeprefix("CN=").replace("\\\\", "")
@@ -86,7 +86,8 @@ def test_a_value_cannot_pass_for_another_part(value: str) -> None:
     ],
 )
 def test_the_first_rule_that_matches_all_of_it_makes_the_name(rules: str, subject: str, name: str) -> None:
-    """As Kafka 3.9.1 makes it, odd as the last one is: it replaces what is found, and .* is found again at the end."""
+    """The first rule that matches the whole subject makes the name as Kafka 3.9.1 does. The last row is odd: .* also
+    matches at the end, and is replaced twice."""
     check_rules(rules)
     assert principal_name(parse_rules(rules), subject) == name
 
@@ -113,6 +114,7 @@ def test_a_pattern_that_python_would_read_in_another_way_is_refused(pattern: str
 
 @pytest.mark.parametrize("rule", ["CN=.*/$1/", "CN=(.*)/$1 $2/", "CN=.*/a$/", "CN=(.*)/$x/"])
 def test_a_replacement_by_a_group_that_is_none_is_refused(rule: str) -> None:
-    """Kafka would turn away whomever it matches; taken for text, all of them would be one user."""
+    """A replacement with a group that does not exist is refused: Kafka would reject every client that matches; read as
+    text, all of them would be one user."""
     with pytest.raises(ValueError, match="in the replacement"):
         parse_rules(f"RULE:{rule}")

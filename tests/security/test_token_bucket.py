@@ -1,4 +1,4 @@
-"""The bucket of KIP-599: bursts, debts, and the rate in the long run."""
+"""The token bucket of KIP-599: bursts, debts, and the long-term rate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pybroker.security.token_bucket import TokenBucket
 
 
 def test_as_kafka_counts() -> None:
-    """Of a Kafka 3.9.1 with one a second that was asked for four topics of five partitions: three were made."""
+    """The bucket counts as Kafka 3.9.1, which at a rate of one a second created three of four requested topics of five
+    partitions."""
     bucket, made = TokenBucket(1, 1000), 0
     for _ in range(4):
         if not bucket.is_exceeded(1000):

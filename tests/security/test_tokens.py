@@ -1,4 +1,4 @@
-"""Which tokens open the door, and which do not: good ones of each algorithm, and what somebody may try."""
+"""Validation of OAuth tokens: good ones of each algorithm, and attacks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from pybroker.config.oauth_settings import OAuth
-from pybroker.security import jwks as keys
-from pybroker.security.jwks import Jwks
 from pybroker.security.mechanism import BadCredentials, NotYet
-from pybroker.security.oauthbearer import INVALID, OAuthBearerServer
-from pybroker.security.tokens import BadToken, SignedTokens, UnsecuredTokens
+from pybroker.security.oauth import jwks as keys
+from pybroker.security.oauth.jwks import Jwks
+from pybroker.security.oauth.oauthbearer import INVALID, OAuthBearerServer
+from pybroker.security.oauth.tokens import BadToken, SignedTokens, UnsecuredTokens
 from tests.rows import with_each
 from tests.tokens import AUDIENCE, ISSUER, Signer, by_hand, claims, jwks
 
@@ -31,7 +31,7 @@ SETTINGS = OAuth("https://keys.example", (AUDIENCE, "more"), ISSUER, "sub", "sco
 
 
 def now(more_s: float) -> Callable[[], float]:
-    """The date so many seconds from when the test runs."""
+    """A clock that is ahead by these seconds."""
     return lambda: int(time.time()) + more_s
 
 
@@ -72,38 +72,38 @@ def test_what_a_good_token_may_have(but: dict[str, Any]) -> None:
 
 BAD = [
     ({"exp": now(-31)}, "it has expired"),
-    ({"exp": None}, "it lacks a claim that is needed"),
-    ({"iat": None}, "it lacks a claim that is needed"),
-    ({"exp": "4102444800"}, "a date of it is none"),
+    ({"exp": None}, "it lacks a required claim"),
+    ({"iat": None}, "it lacks a required claim"),
+    ({"exp": "4102444800"}, "one of its dates is invalid"),
     ({"exp": True}, "it has expired"),
-    ({"exp": 10**30}, "a date of it is none"),
-    ({"exp": 1e300}, "a date of it is none"),
-    ({"exp": float("inf")}, "it is no JSON Web Token"),
-    ({"exp": float("nan")}, "it is no JSON Web Token"),
-    ({"exp": [1]}, "it is no JSON Web Token"),
+    ({"exp": 10**30}, "one of its dates is invalid"),
+    ({"exp": 1e300}, "one of its dates is invalid"),
+    ({"exp": float("inf")}, "it is not a JSON Web Token"),
+    ({"exp": float("nan")}, "it is not a JSON Web Token"),
+    ({"exp": [1]}, "it is not a JSON Web Token"),
     ({"nbf": now(3600)}, "it is not valid yet"),
-    ({"nbf": "soon"}, "it is no JSON Web Token"),
-    ({"iat": "then"}, "its date of issue is none"),
+    ({"nbf": "soon"}, "it is not a JSON Web Token"),
+    ({"iat": "then"}, "its issue date is invalid"),
     ({"aud": "brokers2"}, "it is for another audience"),
     ({"aud": "broker"}, "it is for another audience"),
     ({"aud": ["x", ["brokers"]]}, "it is for another audience"),
     ({"aud": [["brokers"]]}, "it is for another audience"),
     ({"aud": {"brokers": 1}}, "it is for another audience"),
-    ({"aud": None}, "it lacks a claim that is needed"),
-    ({"aud": []}, "it lacks a claim that is needed"),
-    ({"iss": ISSUER + "/"}, "it is of another issuer"),
-    ({"iss": [ISSUER]}, "it is of another issuer"),
-    ({"iss": "https"}, "it is of another issuer"),
-    ({"iss": None}, "it lacks a claim that is needed"),
+    ({"aud": None}, "it lacks a required claim"),
+    ({"aud": []}, "it lacks a required claim"),
+    ({"iss": ISSUER + "/"}, "it is from another issuer"),
+    ({"iss": [ISSUER]}, "it is from another issuer"),
+    ({"iss": "https"}, "it is from another issuer"),
+    ({"iss": None}, "it lacks a required claim"),
     ({"sub": None}, "it names no user"),
     ({"sub": ""}, "it names no user"),
     ({"sub": "  "}, "it names no user"),
     ({"sub": 7}, "it names no user"),
     ({"sub": ["alice"]}, "it names no user"),
-    ({"sub": "a\0b"}, "its user is no name"),
-    ({"sub": "a\nb"}, "its user is no name"),
-    ({"scope": 7}, "its scope is neither a text nor a list of texts"),
-    ({"scope": [7]}, "its scope is neither a text nor a list of texts"),
+    ({"sub": "a\0b"}, "its user name is not allowed"),
+    ({"sub": "a\nb"}, "its user name is not allowed"),
+    ({"scope": 7}, "its scope is neither a string nor a list of strings"),
+    ({"scope": [7]}, "its scope is neither a string nor a list of strings"),
 ]
 
 
@@ -115,7 +115,7 @@ def test_what_a_token_says_that_opens_no_door(but: dict[str, Any], words: str) -
 
 
 def _hs256_with_the_public_key() -> str:
-    """The classic: the public key as a shared secret."""
+    """A token of the classic attack: signed with the public key as a shared secret."""
     pem = SIGNER.private.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
@@ -125,7 +125,7 @@ def _hs256_with_the_public_key() -> str:
 
 
 def _with_header(**header: Any) -> str:
-    """A token of SIGNER's with another header, and his signature of the first."""
+    """A token of SIGNER with another header, and the signature over the first header."""
     _, body, signature = SIGNER.token().split(".")
     return ".".join([by_hand({"alg": "RS256", "kid": "k1", **header}, "").split(".")[0], body, signature])
 
@@ -170,7 +170,7 @@ HOSTILE = {
 
 @with_each("name", HOSTILE)
 def test_a_token_that_is_made_up(name: str) -> None:
-    """It is refused at once, and no word of the refusal is of the token."""
+    """A forged token is refused at once, and the error contains no part of it."""
     with pytest.raises((BadToken, NotYet)) as refused:
         validator().judge(HOSTILE[name])
     words = str(refused.value)
@@ -180,7 +180,7 @@ def test_a_token_that_is_made_up(name: str) -> None:
 def test_deep_claims_under_a_good_signature_are_refused() -> None:
     body = b'{"exp":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
     token = jwt.PyJWS().encode(body, SIGNER.private, algorithm="RS256", headers={"kid": "k1"})
-    with pytest.raises(BadToken, match="no JSON Web Token"):
+    with pytest.raises(BadToken, match="not a JSON Web Token"):
         validator().judge(token)
 
 
@@ -196,7 +196,7 @@ def test_audience_and_issuer_may_be_whoever() -> None:
 
 
 def test_a_token_without_a_name_of_a_key() -> None:
-    """It is taken where there is one key only, which has no name or any."""
+    """A token without a key id is accepted if there is only one key, with or without an id."""
     assert validator(SETTINGS, SIGNER).judge(NAMELESS.token()).user == "alice"
 
 
@@ -206,12 +206,12 @@ def test_a_token_without_a_name_of_a_key() -> None:
 @with_each(
     ("document", "words"),
     [
-        (b"", "no JSON"),
-        (b"<html>", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
-        (b"[]", "no JSON Web Key Set"),
-        (b'{"keys": {}}', "no JSON Web Key Set"),
-        (b'{"keys": [1]}', "no JSON Web Key Set"),
+        (b"", "not JSON"),
+        (b"<html>", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "not a JSON Web Key Set"),
+        (b'{"keys": {}}', "not a JSON Web Key Set"),
+        (b'{"keys": [1]}', "not a JSON Web Key Set"),
         (b'{"keys": []}', "no public key"),
         (json.dumps({"keys": [{"kty": "RSA"}] * 101}).encode(), "101 keys"),
         (b'{"keys": [{"kty": "oct", "k": "AAAA", "kid": "k1"}]}', "no public key"),
@@ -242,7 +242,7 @@ def test_a_set_that_gives_a_private_key_away_is_read_as_public() -> None:
     assert not hasattr(key.key, "private_numbers")
 
 
-# -- what is said around a token ---------------------------------------------------------------------------------------
+# -- messages around a token -------------------------------------------------------------------------------------------
 
 
 def exchange() -> OAuthBearerServer:
@@ -286,10 +286,10 @@ def test_a_message_with_a_good_token(gs2: str, more: str) -> None:
     ids=lambda said: f"{len(said)} bytes",
 )
 def test_a_message_that_is_none(said: bytes) -> None:
-    began_s = time.monotonic()
+    began_s = time.process_time()
     with pytest.raises(BadCredentials, match="invalid credentials with SASL mechanism OAUTHBEARER"):
         exchange().step(said)
-    assert time.monotonic() - began_s < 2
+    assert time.process_time() - began_s < 2
 
 
 def test_a_bad_token_is_told_and_acknowledged() -> None:
@@ -316,7 +316,7 @@ def test_nobody_acts_as_another() -> None:
     assert made.user is None
 
 
-# -- tokens that nobody signed -----------------------------------------------------------------------------------------
+# -- unsigned tokens ---------------------------------------------------------------------------------------------------
 
 
 def test_unsecured_tokens() -> None:

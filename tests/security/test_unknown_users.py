@@ -1,4 +1,4 @@
-"""SCRAM for users that do not exist: the same work as for others, and a first message that does not show it."""
+"""SCRAM for unknown users: the same work as for known ones, and a first message that does not reveal them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def credential(mechanism: str, iterations: int = 4096, salt: bytes = b"s" * 24) 
 
 
 def known(*iterations: int, salt: bytes = b"\x00" * 24) -> Credentials:
-    """Credentials of the users u0, u1, ..., of both mechanisms."""
+    """Credentials of the users u0, u1, ..., for both mechanisms."""
     found = Credentials()
     found.tokens = DelegationTokens("the key of all tokens")
     found.tokens.take(TOKEN.id, TOKEN)
@@ -34,7 +34,7 @@ def known(*iterations: int, salt: bytes = b"\x00" * 24) -> Credentials:
 
 
 def begin(credentials: Credentials, mechanism: str, counts: Counter[str]) -> ScramServer:
-    """A broker's side that counts what it looks up."""
+    """A broker's side that counts its look-ups."""
 
     def counted(name: str, call: Any) -> Any:
         def ask(*given: Any) -> Any:
@@ -52,9 +52,9 @@ def begin(credentials: Credentials, mechanism: str, counts: Counter[str]) -> Scr
 def test_a_broker_works_as_much_for_nobody(
     monkeypatch: pytest.MonkeyPatch, mechanism: str, by_token: bool
 ) -> None:
-    """Count look-ups and hashes: as many for a user that exists as for one that does not, and so for a token."""
+    """An unknown user, or token, costs a broker as many look-ups and hashes as a known one."""
     credentials, counts = known(8192, 8192), Counter[str]()
-    credentials.look_up_token(mechanism, TOKEN.id)  # it is made at its first use
+    credentials.look_up_token(mechanism, TOKEN.id)  # created at its first use
 
     def digest(*given: Any) -> bytes:
         counts[f"hmac {given[2]}"] += 1
@@ -95,7 +95,7 @@ def test_every_broker_that_has_the_secret_shows_the_same() -> None:
 
 @pytest.mark.parametrize("mechanism", HASHES)
 def test_a_token_has_one_salt_at_every_broker(mechanism: str) -> None:
-    """Show the salt of a token that does not exist: two salts for one id would show that it does."""
+    """A token that does not exist has one salt at every broker: two salts for one id would reveal it."""
     one, other = known(8192), known(8192)
     other.secret = one.secret
     found = [each.look_up_token(mechanism, TOKEN.id) for each in (one, other)]
@@ -119,7 +119,8 @@ def test_nobody_has_the_iterations_of_most_users() -> None:
 
 @pytest.mark.parametrize("salt", [b"\x01" * 16, b"\xff" * 64, b"0a9z1b8y2c7x3d6w4e5v6u7t8"])
 def test_nobody_has_a_salt_of_the_form_of_most_users(salt: bytes) -> None:
-    """Our own salts have 24 bytes, those of librdkafka 64; Kafka's tools write 130 bits with digits and letters."""
+    """An unknown user's salt has the form of most users' salts: ours have 24 bytes, librdkafka's 64; Kafka's tools
+    write 130 bits as digits and letters."""
     made = [known(4096, 4096, salt=salt).made_up("SCRAM-SHA-256", f"nobody{n}", False).salt for n in range(50)]
     assert len(set(made)) == 50
     if salt.isalnum():
@@ -129,7 +130,8 @@ def test_nobody_has_a_salt_of_the_form_of_most_users(salt: bytes) -> None:
 
 
 def test_forms_are_counted() -> None:
-    """Of two forms with as many users, each broker chooses the same, in any order of reading users."""
+    """Forms are counted: of two with as many users each, every broker chooses the same, in any order of reading
+    users."""
     orders = []
     for order in (1, -1):
         forms = Forms()

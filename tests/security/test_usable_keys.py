@@ -1,4 +1,4 @@
-"""Key stores that no client can use: refused for every listener, in one sentence; but an old one starts a broker."""
+"""Key stores that no client can use are refused for every listener, in one sentence; an expired one starts a broker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def store(
     path: Path, *extensions: x509.ExtensionType, signer: Identity = AUTHORITY, shown: Sequence[Identity] = (AUTHORITY,),
     days: tuple[int, int] = (-1, 30),
 ) -> Path:  # fmt: skip
-    """A file with a key, its certificate, and those of others."""
+    """A file with a key, its certificate, and those of authorities."""
     own = Identity("broker", AUTHORITY, hosts=["localhost"])
     now = datetime.now(UTC)
     made = x509.CertificateBuilder(
@@ -70,11 +70,11 @@ def settings(path: Path, *more: str) -> Ssl:
 def test_what_no_client_can_use(
     tmp_path: Path, extensions: list[x509.ExtensionType], how: dict[str, Sequence[Identity]], why: str, dated: bool
 ) -> None:
-    """The listener need not be one by which brokers connect; what is wrong is wrong at a start, too."""
+    """A key store that no client can use is refused, at a start too, also for a listener that brokers do not use."""
     path = store(tmp_path / "broker.pem", *extensions, **how)  # type: ignore[arg-type]
     with pytest.raises(ConfigError) as refused:
         server_context(settings(path), "CLIENTS", dated=dated)
-    words = f"no client would connect to the listener CLIENTS by the certificates of {path}: "
+    words = f"no client could connect to the listener CLIENTS with the certificates of {path}: "
     assert refused.value.message.startswith(words) and why in refused.value.message
 
 
@@ -87,7 +87,8 @@ def test_what_no_client_can_use(
 def test_what_clients_can_use(
     tmp_path: Path, extensions: list[x509.ExtensionType], shown: list[Identity], version: str
 ) -> None:
-    """Be the authority's certificate in the store or not, and whether clients must show one of their own."""
+    """A usable key store may have the authority's certificate or not, and clients may have to show a certificate or
+    not."""
     path = store(tmp_path / "broker.pem", *extensions, shown=shown)
     more = (f"ssl.enabled.protocols={version}", "ssl.client.auth=required")
     assert server_context(settings(path, *more), "CLIENTS").verify_mode == ssl.CERT_REQUIRED
@@ -97,7 +98,8 @@ def test_what_clients_can_use(
     ("days", "why"), [((-9, -1), "has a certificate that expired on"), ((1, 9), "has a certificate that is not valid")]
 )
 def test_an_old_certificate_starts_a_broker(tmp_path: Path, days: tuple[int, int], why: str) -> None:
-    """An alteration is refused with it; a fleet that restarts with it is not down for good."""
+    """An expired certificate starts a broker, so that a restarted fleet comes back; a config change with it is
+    refused."""
     held = settings(store(tmp_path / "broker.pem", days=days))
     with pytest.raises(ConfigError, match=re.escape(why)):
         server_context(held, "CLIENTS")
@@ -105,7 +107,7 @@ def test_an_old_certificate_starts_a_broker(tmp_path: Path, days: tuple[int, int
 
 
 def test_an_old_authority_starts_a_broker(tmp_path: Path) -> None:
-    """Both that by which the broker shows itself, and that by which clients do."""
+    """An expired authority starts a broker: both the authority of its own certificate, and that of clients."""
     old = Identity("ca", days=NEVER)
     own = Identity("broker", old, hosts=["localhost"])
     trust = old.trust_pem(tmp_path / "trust.pem")

@@ -1,4 +1,4 @@
-"""One request to a web server: the authorities that it trusts."""
+"""One request to a web server: the authorities that the client trusts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.security import web
+from pybroker.security.oauth import web
 from tests.certificates import Identity
 
 
@@ -22,12 +22,12 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"keys")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Callable[[Identity], str]]:
-    """The URL of a server whose certificate this authority has signed."""
+    """The URL of a server with a certificate of this authority."""
     running = []
 
     def start(authority: Identity) -> str:
@@ -50,7 +50,7 @@ def served(tmp_path: Path) -> Iterator[Callable[[Identity], str]]:
 def test_an_authority_that_names_no_key_usage_is_trusted(
     served: Callable[[Identity], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Java trusts it, and the defaults of Python 3.13 do not."""
+    """An authority without a key usage is trusted, as by Java and unlike Python 3.13's defaults."""
     default = ssl.create_default_context
 
     def strict(made: Callable[..., ssl.SSLContext], **named: str) -> ssl.SSLContext:

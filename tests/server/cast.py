@@ -1,4 +1,4 @@
-"""A broker with ACLs, root who may do everything, and ann who may do what she is given."""
+"""A broker with ACLs and three users: root may do everything, ann and bob only what they are granted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOPIC_DENIED, GROUP_DENIED, CLUSTER_DENIED = 29, 30, 31
 
 
 class Cast:
-    """A broker with ACLs: root may do everything, ann what she is given."""
+    """A broker with ACLs: root may do everything, ann what she is granted."""
 
     def __init__(self, live: Live) -> None:
         self.live = live
@@ -48,12 +48,12 @@ class Cast:
             assert (await self.root.produce("t", batch(b"secret"), partition=index)).error_code == 0
 
     async def give(self, *acls: tuple[ResourceType, str, Operation], **how: Any) -> None:
-        """Allow ann to do these."""
+        """Add these ALLOW ACLs for ann."""
         answer = await self.root.call("CreateAcls", 3, creations=[creation(*acl, **how) for acl in acls])
         assert [result.error_code for result in answer.results] == [0] * len(acls)
 
     async def take(self, kind: ResourceType = ResourceType.ANY, name: str | None = None) -> int:
-        """Delete ACLs; how many."""
+        """Delete the ACLs that match; return their number."""
         answer = await self.root.call("DeleteAcls", 3, filters=[acl_filter(kind, name)])
         assert answer.filter_results[0].error_code == 0
         return len(answer.filter_results[0].matching_acls)

@@ -1,11 +1,11 @@
-"""Prints what each API costs, for a client with rights and one without: `python -m tests.server.costs [-n N] [API]`.
+"""Print the cost of each API, for a client with rights and one without: `python -m tests.server.costs [-n N] [API]`.
 
-For each array of the newest version of each API one request, as large as its bound allows, or of N elements:
+Each array of each API's newest version gets one request, of N elements or as large as its bound allows:
 
-    CPU us an element   on the thread of the event loop, all in all
-    held ms             the longest CPU time for which the event loop did one thing
+    CPU us an element   on the event loop's thread, in total
+    held ms             the longest CPU time of one callback of the event loop
 
-The broker is the table of its handlers and their guards, in this process, without sockets.
+The broker is its table of handlers and guards, in this process, without sockets.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pybroker.cluster.caller import Caller, Disconnect
 from pybroker.config import BrokerConfig
+from pybroker.decisions.caller import Caller, Disconnect
 from pybroker.protocol import codec
 from pybroker.protocol.apis import SERVED, Api
 from pybroker.protocol.bounds import bound_of
 from pybroker.protocol.wire import ELEMENTS_MAX
-from pybroker.server.authorization import Authorization
-from pybroker.server.connection import Waiting
-from pybroker.server.dispatch import Dispatcher
+from pybroker.server.api.authorization import Authorization
+from pybroker.server.api.dispatch import Dispatcher
+from pybroker.server.api.responder import Waiting
 from tests.server.handlers.desk import Desk
 from tests.wide import Path as Names
 from tests.wide import arrays, wide
@@ -40,7 +40,7 @@ PATIENCE_S = 60.0
 
 
 class Cost(NamedTuple):
-    """The cost of a request. `answer` is its outcome in a word."""
+    """The cost of a request; `answer` is its result in one word."""
 
     elements: int
     request_bytes: int
@@ -57,7 +57,7 @@ class Cost(NamedTuple):
 
 
 class Stretches:
-    """While it is entered, measures for how long each callback of the event loop, and each collection, runs."""
+    """A context in which the run time of each event loop callback, and of each garbage collection, is measured."""
 
     def __init__(self) -> None:
         self.longest_s = self.all_s = 0.0
@@ -84,7 +84,7 @@ class Stretches:
 
 
 def requests(most: int | None, only: list[str]) -> Iterator[tuple[Api, Names, int]]:
-    """Each array of each API, and how many elements the innermost one of a request gets."""
+    """Yield each array of each API, and the number of elements that the innermost array of a request gets."""
     for api in SERVED.values():
         if api.name in BEFORE_LOGIN or (only and api.name not in only):
             continue

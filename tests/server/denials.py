@@ -1,4 +1,4 @@
-"""What each API answers somebody without any ACL: the code, and at which level of the answer it stands."""
+"""The answer of each API to a user without any ACL: the error code, and its place in the answer."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ TABLE: list[tuple[str, tuple[int, int], dict[str, Any], Any]] = [
      lambda a: a.topics[0].partitions[0].error_code == TOPIC_DENIED),
     ("AllocateProducerIds", (0, 0), {"broker_id": 1001}, lambda a: a.error_code == CLUSTER_DENIED),
 ]  # fmt: skip
-"""(API, its first and last version of this form, the fields of a request for a topic t that is there, whether an answer
-is the denial.) tests/java asks Kafka 3.9.1 the same."""
+"""(API, first and last version of this form, fields of a request for the existing topic t, True if an answer is a
+denial.) tests/java sends Kafka 3.9.1 the same requests."""

@@ -1,4 +1,4 @@
-"""A whole broker in this process, and a client that speaks to it message by message."""
+"""A whole broker in this process, and a client that sends it single messages."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from pybroker.protocol import messages as m
 from pybroker.protocol.apis import KNOWN
 from pybroker.server.broker import Broker
 from tests.harness import eventually
+from tests.oracle.broker import slow_broker
 
 KEYS = {api.name: api.key for api in KNOWN.values()}
 BASE_MS = 1_700_000_000_000
 ANSWER_SECONDS_MAX = 10
 _numbers = itertools.count()
-"""Of topics that tests leave unnamed."""
+"""Numbers for the names of topics that tests do not name."""
 
 
 def batch(*values: bytes, key: bytes | None = b"k", timestamp_ms: int = BASE_MS, **how: Any) -> bytes:
-    """A batch of these values, a millisecond apart."""
+    """Build a batch of these values, with timestamps 1 ms apart."""
     return core.build_batch([(timestamp_ms + n, key, value, ()) for n, value in enumerate(values)], **how)
 
 
 class Wire:
-    """One connection: requests by name and version, answers as messages."""
+    """One connection: sends requests by name and version, and returns answers as messages."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self._ids = itertools.count(1)
 
     def send(self, name: str, version: int, **fields: Any) -> int:
-        """Send a request; its correlation id."""
+        """Send a request; return its correlation id."""
         number = next(self._ids)
         request = m.message(f"{name}Request")(**fields)
         frame = codec.encode_request(KEYS[name], version, number, "test", request)
@@ -49,7 +50,7 @@ class Wire:
         self.writer.write(struct.pack(">i", len(frame)) + frame)
 
     async def receive(self, name: str, version: int) -> tuple[int, Any]:
-        """(correlation id, response) of the next answer."""
+        """Receive the next answer: (correlation id, response)."""
         frame = await self.frame()
         return codec.decode_response(KEYS[name], version, frame)
 
@@ -65,36 +66,36 @@ class Wire:
         return response
 
     async def closed(self) -> bool:
-        """Whether the broker closes, with nothing more said."""
+        """True if the broker closes the connection without sending anything more."""
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             try:
                 return await self.reader.read() == b""
             except ConnectionResetError:
                 return True
 
-    # -- what most tests ask ---------------------------------------------------------------------------------------
+    # -- common requests -------------------------------------------------------------------------------------------
 
     async def create(self, name: str, partitions: int = 1, **config: str) -> Any:
-        """Create a topic; its part of the answer. Names of configs are given with `_` for `.`."""
+        """Create a topic; return its part of the answer. Config names have `_` for `.`."""
         kind = m.CreateTopicsRequest.Topics
         configs = [kind.Configs(name=key.replace("_", "."), value=value) for key, value in config.items()]
         topic = kind(name=name, num_partitions=partitions, replication_factor=1, configs=configs)
         return (await self.call("CreateTopics", 7, topics=[topic], timeout_ms=5000)).topics[0]
 
     async def topic(self, partitions: int = 1, **config: str) -> str:
-        """Create a topic whose name none has; the name."""
+        """Create a topic with a name that is not in use; return the name."""
         name = f"t{next(_numbers)}"
         assert (await self.create(name, partitions, **config)).error_code == 0
         return name
 
     async def produce(self, topic: str, records: bytes, *, partition: int = 0, acks: int = -1, version: int = 9) -> Any:
-        """Produce to one partition; its part of the answer."""
+        """Produce to one partition; return its part of the answer."""
         self.send("Produce", version, acks=acks, timeout_ms=1000, topic_data=produce_data(topic, {partition: records}))
         _, response = await self.receive("Produce", version)
         return response.responses[0].partition_responses[0]
 
     async def fetch(self, topic: str, offset: int, *, version: int = 12, **how: Any) -> Any:
-        """Fetch from one partition; its part of the answer."""
+        """Fetch from one partition; return its part of the answer."""
         response = await self.call("Fetch", version, **fetch_fields(topic, offset, **how))
         return response.responses[0].partitions[0]
 
@@ -113,7 +114,7 @@ def fetch_fields(
     partition_max_bytes: int = 1 << 20,
     **more: Any,
 ) -> dict[str, Any]:
-    """The fields of a Fetch of the partitions 0, 1, ... of a topic (by name, or by id) from these offsets."""
+    """The fields of a Fetch for partitions 0, 1, ... of a topic (by name or id), from these offsets."""
     kind = m.FetchRequest.Topics
     named = {"topic_id": topic} if isinstance(topic, bytes) else {"topic": topic}
     of_partition = {k: more.pop(k) for k in ("current_leader_epoch", "last_fetched_epoch") if k in more}
@@ -131,7 +132,7 @@ def fetch_fields(
 
 
 def values(records: Any) -> list[bytes | None]:
-    """The values of uncompressed batches as a Fetch brings them."""
+    """The values of the uncompressed batches of a Fetch."""
     data = bytes(records)
     return [
         record[3]
@@ -140,8 +141,18 @@ def values(records: Any) -> list[bytes | None]:
     ]
 
 
+def broker_on(data_dir: Path, *sets: str, slow: bool = False, **how: Any) -> Broker:
+    """A broker in this process, not started, on its data directory and a free port unless the settings name others.
+    With `slow` it uses Python's plane. `how` is passed to Broker."""
+    dirs = [] if any(s.startswith("log.dirs=") for s in sets) else [f"log.dirs={data_dir}"]
+    config = BrokerConfig.load(None, [*dirs, "listeners=PLAINTEXT://127.0.0.1:0", *sets])
+    if slow:
+        return slow_broker(config, **how)
+    return Broker(config, **how)
+
+
 class Live:
-    """A broker in this process, to stop and start again on the same data."""
+    """A broker in this process that can be stopped and started again on the same data."""
 
     def __init__(self, data_dir: Path, sets: Sequence[str] = (), *, native_plane: bool = True) -> None:
         self.data_dir = data_dir
@@ -152,16 +163,13 @@ class Live:
 
     async def start(self, *sets: str, give_up: Sequence[str] = ()) -> Broker:
         assert self.broker is None
-        dirs = [] if any(s.startswith("log.dirs=") for s in [*self.sets, *sets]) else [f"log.dirs={self.data_dir}"]
-        listeners = "listeners=PLAINTEXT://127.0.0.1:0"
-        config = BrokerConfig.load(None, [*dirs, listeners, *self.sets, *sets])
-        broker = Broker(config, native_plane=self.native_plane, give_up=give_up)
+        broker = broker_on(self.data_dir, *self.sets, *sets, slow=not self.native_plane, give_up=give_up)
         await broker.start()
         self.broker = broker
         return broker
 
     async def one_waits(self, at_least: int = 1) -> None:
-        """Return once so many fetches are parked."""
+        """Wait until at least this many fetches are parked."""
         assert self.broker is not None and self.broker.replicas is not None
         replicas = self.broker.replicas
 
@@ -172,7 +180,7 @@ class Live:
         await eventually("a fetch is parked", parked)
 
     def hang_up(self) -> None:
-        """Close all connections from here."""
+        """Close all connections at the client's end."""
         for wire in self._wires:
             wire.writer.close()
         self._wires.clear()
@@ -190,7 +198,7 @@ class Live:
     async def connect(
         self, listener: str | None = None, tls: ssl.SSLContext | None = None, limit: int = 1 << 27
     ) -> Wire:
-        """A connection to the first listener, or to the one of a name; it reads about `limit` bytes ahead."""
+        """Connect to the first listener, or to a named one; the connection reads about `limit` bytes ahead."""
         assert self.broker is not None
         port = self.broker.port if listener is None else self.broker.addresses[listener].port
         wire = Wire(*await asyncio.open_connection("127.0.0.1", port, limit=limit, ssl=tls))

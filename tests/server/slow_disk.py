@@ -1,8 +1,8 @@
 """A broker at work on a disk that can be slowed, and clients of other partitions whose requests are timed meanwhile.
 
-`Work` does, over and over, everything that comes to a file call: appends that roll, flushes, retention, compaction,
-topics that come and go, records that are deleted, look-ups by time, reads, indexes that are repaired. Its files have
-"slow" in their paths, or are checkpoints: a failpoint slows those alone. `Meter` asks what must not wait for them.
+`Work` repeats everything that makes a file call: appends that roll, flushes, retention, compaction, topics created and
+deleted, DeleteRecords, look-ups by time, reads, indexes that are rebuilt. Its files have "slow" in their paths, or are
+checkpoints: a failpoint slows only those. `Meter` sends the requests that must not wait for them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any
 from pybroker import core, errors
 from pybroker.protocol import messages as m
 from pybroker.protocol.compression import compress, decompress
-from pybroker.replication.disk_space import RESERVE
+from pybroker.replication.disks.disk_space import RESERVE
 from tests.groups.members import Member
 from tests.server.live import BASE_MS, Live, Wire, batch, fetch_fields
 
 DELAY_MS = 1000
 PAUSE_S = 0.003
-"""Between two requests that are timed."""
+"""Seconds between two timed requests."""
 ROUND_S = 0.02
-"""Between two rounds of work of one kind."""
+"""Seconds between two rounds of one kind of work."""
 SESSION_MS = 300_000
 LARGE = 1_200_000
 SETS = [
@@ -40,28 +40,28 @@ SETS = [
     "log.retention.check.interval.ms=3600000",
 ]
 NEVER = {"metadata.sync": "partition.metadata is not made durable: an open after a power cut makes it again"}
-"""Failpoints that no call passes, and why."""
+"""Failpoints that no call reaches, with the reason."""
 CACHED = {"segment.send": "a thread of the log dir has read what is sent: sendfile copies from the page cache"}
-"""Failpoints at which no disk is waited for, and why: test_cold holds that."""
+"""Failpoints at which no call waits for a disk, with the reason; test_cold checks that."""
 OWN = ("append.before", "append.after", "segment.reserve", "segment.write")
-"""What an append to a partition passes itself, where it does not roll."""
+"""The failpoints that an append itself passes when it does not roll."""
 KINDS = ("Produce", "Fetch", "Metadata", "Heartbeat")
 SAME = "Produce to the same partition"
 SAMPLES = 250
-"""Of each kind, on two reactors: each of them stands still once for a log before it knows that its disk is slow. So one
-log alone is appended to, and read, by reactors where that is slowed."""
+"""Requests to time of each kind, on two reactors. Each reactor waits once per log before it knows that the disk is
+slow, so reactors append to and read only one log where that is slowed."""
 PATIENCE_S = 30
 
 
 def under(point: str) -> str:
-    """What the paths have in them that this failpoint slows."""
+    """The part of a path that selects the files this failpoint slows."""
     if point == "disk.reserve":
         return RESERVE
     return "-offset-checkpoint" if point.startswith("checkpoint.") else "slow"
 
 
 class Work:
-    """Rounds of everything, each kind in a task of its own: one that stands at a file call holds up no other."""
+    """Repeats every kind of file work, each kind in its own task, so that one stuck in a file call delays no other."""
 
     def __init__(self, live: Live) -> None:
         self.live = live
@@ -98,8 +98,8 @@ class Work:
             self.tasks.append(asyncio.create_task(self._repeat(work, wire, lambda: self._stopping)))
 
     async def renew(self) -> None:
-        """Begin anew with requests that come to the disk themselves, of logs that were never slow; on each reactor. A
-        log of its own is flushed and retained while appends to it are timed."""
+        """Start new requests that make file calls themselves, on logs that were never slow, on each reactor. One log is
+        flushed and retained while appends to it are timed."""
         rolled, self.steady = (f"slow-{kind}-{next(self._numbers)}" for kind in ("rolled", "steady"))
         wires = [await self.live.connect() for _ in range(7)]
         await wires[0].create(rolled, segment_bytes="2000")
@@ -125,7 +125,7 @@ class Work:
         ]
 
     async def rest(self) -> None:
-        """What renew() began ends; its connections as well."""
+        """End the requests that renew() started, and close their connections."""
         self._fresh_over.set()
         await asyncio.gather(*self._fresh)
 
@@ -143,14 +143,14 @@ class Work:
         except BaseException as problem:
             self.failures.append(problem)
 
-    # -- the rounds ----------------------------------------------------------------------------------------------------
+    # -- kinds of work -------------------------------------------------------------------------------------------------
 
     async def lack(self, wire: Wire) -> None:
-        """A call of a chore found no space: the broker sets room aside anew, and sees that there is some."""
+        """Run the chore that found no space: the broker reserves disk space again and finds some."""
         assert await asyncio.to_thread(self.replicas.log_dirs[0].space.lacks)
 
     async def keep_up(self, wire: Wire) -> None:
-        """All that the chores do to the log that is appended to meanwhile."""
+        """Do all work of the chores on the log that is appended to meanwhile."""
         log = self.log(self.steady)
 
         def work() -> None:
@@ -163,7 +163,7 @@ class Work:
         await asyncio.to_thread(work)
 
     async def flush(self, wire: Wire) -> None:
-        """A new leader epoch, a producer, a roll that leaves a snapshot, a flush."""
+        """Start a leader epoch, append as a producer, roll so that a snapshot is written, and flush."""
         log = self.log("slow-flushed")
 
         def work() -> None:
@@ -179,7 +179,7 @@ class Work:
         await asyncio.to_thread(work)
 
     async def age(self, wire: Wire) -> None:
-        """All records are too old: retention makes a new segment and removes the others."""
+        """Run retention when all records are too old: it makes a new segment and removes the others."""
         log = self.log("slow-aged")
 
         def work() -> None:
@@ -200,7 +200,7 @@ class Work:
         await asyncio.to_thread(work)
 
     async def large(self, wire: Wire) -> None:
-        """A large segment is deleted while somebody reads it."""
+        """Delete a large segment while a reader reads it."""
         log = self.log("slow-large")
 
         def work() -> None:
@@ -232,7 +232,7 @@ class Work:
         await asyncio.to_thread(work)
 
     async def repair(self, wire: Wire) -> None:
-        """The index of a sealed segment is gone when somebody needs it: the flusher writes it anew."""
+        """Read through a sealed segment whose index is gone, so that the flusher rebuilds it."""
         log = self.log("slow-damaged")
 
         def work() -> None:
@@ -263,7 +263,7 @@ class Work:
 
 
 class Meter:
-    """How long requests took that have nothing to do with the slow files, in ms by kind."""
+    """Measures requests that have nothing to do with the slow files, in ms by kind."""
 
     def __init__(self, work: Work, others: list[Wire], members: list[Member]) -> None:
         self.work, self.others, self.members = work, others, members
@@ -272,7 +272,7 @@ class Meter:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, kinds: Iterable[str]) -> None:
-        """Ask each of these kinds on each reactor."""
+        """Send requests of these kinds on each reactor."""
         self.took = defaultdict(list)
         self._over.clear()
         for turn in range(2):
@@ -309,7 +309,7 @@ class Meter:
         return int((await wire.call("Metadata", 12, topics=[kind(name="quick")])).topics[0].error_code)
 
     def fewest(self, kinds: Iterable[str]) -> int:
-        """So many of each kind were timed at least."""
+        """The number of timed requests of the kind that has fewest."""
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -317,25 +317,25 @@ class Meter:
 
 
 class Trial:
-    """The rule, put to one failpoint after the other."""
+    """A trial of one failpoint after the other: file calls slow at it must not delay other requests."""
 
     def __init__(self, work: Work, meter: Meter) -> None:
         self.work, self.meter = work, meter
         self.core = work.replicas._core
 
     async def put_to(self, point: str, patience_s: float = PATIENCE_S) -> dict[str, list[float]]:
-        """How long each kind of request took while everything at this failpoint was slow; AssertionError if nothing
-        comes to it, or if too few requests come about at all."""
+        """Slow everything at this failpoint; return the times of each kind of request. Raise AssertionError if nothing
+        reaches the failpoint, or if too few requests are served."""
         kinds = KINDS if point in OWN else (*KINDS, SAME)
         await self.work.renew()
         self.core.arm(point, "sleep", DELAY_MS, times=1_000_000, under=under(point))
         try:
-            assert await self.comes_by(patience_s), f"nothing comes to {point}"
+            assert await self.comes_by(patience_s), f"nothing reaches {point}"
             self.meter.start(kinds)
             began = time.monotonic()
             while time.monotonic() - began < 1.1 * DELAY_MS / 1000 or self.meter.fewest(kinds) < SAMPLES:
                 counts = {kind: len(self.meter.took[kind]) for kind in kinds}
-                assert time.monotonic() - began < patience_s, f"{point}: so few are served: {counts}"
+                assert time.monotonic() - began < patience_s, f"{point}: too few are served: {counts}"
                 await asyncio.sleep(0.02)
         finally:
             self.core.disarm()
@@ -344,7 +344,7 @@ class Trial:
         return {kind: self.meter.took[kind] for kind in kinds}
 
     async def comes_by(self, patience_s: float) -> bool:
-        """Wait until something sleeps in the failpoint that is armed; False if nothing does in that time."""
+        """Wait until a thread sleeps in the armed failpoint; False if none does in that time."""
         until = time.monotonic() + patience_s
         while not self.core.sleeping and time.monotonic() < until:
             if self.work.failures:
@@ -355,7 +355,7 @@ class Trial:
 
 @contextlib.asynccontextmanager
 async def trial(home: Path) -> AsyncIterator[Trial]:
-    """The broker has an event loop of its own: who waits for that is timed, too."""
+    """A broker on its own event loop, so that requests waiting for that loop are timed too."""
     live = Live(home, SETS)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="broker")
@@ -384,7 +384,7 @@ async def trial(home: Path) -> AsyncIterator[Trial]:
 
 
 async def member(wire: Wire, group: str) -> Member:
-    """The only member of a group."""
+    """Join a group as its only member."""
     await wire.call("FindCoordinator", 3, key=group, key_type=0)
     made = Member(wire, group, session_ms=SESSION_MS)
     while (error := await made.join()) == errors.COORDINATOR_LOAD_IN_PROGRESS:

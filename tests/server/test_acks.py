@@ -1,4 +1,4 @@
-"""acks=all: an answer waits for the in-sync replicas, in the native plane and in Python alike."""
+"""acks=all: an answer waits for the in-sync replicas, in the native plane and in Python."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Scene(NamedTuple):
     epoch: int
 
     def produce(self, timeout_ms: int, **records: bytes) -> None:
-        """acks=all, to partitions by number: `_0=...`."""
+        """Send Produce with acks=all to partitions given by number: `_0=...`."""
         data = produce_data("t", {int(name[1:]): value for name, value in records.items()})
         self.wire.send("Produce", 9, acks=-1, timeout_ms=timeout_ms, topic_data=data)
 
     async def told(self) -> dict[int, tuple[int, int]]:
-        """partition -> (error, base offset), of the next answer."""
+        """Receive the next answer: {partition: (error, base offset)}."""
         _, response = await self.wire.receive("Produce", 9)
         parts = response.responses[0].partition_responses
         return {part.index: (part.error_code, part.base_offset) for part in parts}
@@ -40,7 +40,7 @@ class Scene(NamedTuple):
 
 @pytest.fixture(params=["native", "python"])
 async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
-    """Two partitions, the first led with a follower in the ISR."""
+    """Two partitions; the first has a follower in the ISR."""
     live = Live(tmp_path, native_plane=request.param == "native")
     broker = await live.start()
     wire = await live.connect()
@@ -54,7 +54,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def test_the_isr_is_waited_for(scene: Scene) -> None:
-    """One request to both partitions: both are appended at once, the answer comes when the follower has its part."""
+    """A request to both partitions appends to both at once, and is answered when the follower has fetched its part."""
     scene.produce(60_000, _0=batch(b"a"), _1=batch(b"b"))
     await scene.appended(1)
     scene.replica.note_fetch(FOLLOWER, 1, scene.epoch, NOW_MS)
@@ -78,8 +78,8 @@ async def test_another_leader_ends_the_wait(scene: Scene) -> None:
 
 
 async def test_a_leader_that_leads_on_waits_on(scene: Scene) -> None:
-    """In another epoch, as after the death of a follower: a client that is refused sends its records again, and who has
-    no sequence numbers writes them twice."""
+    """A leader that stays leader in a new epoch, as after a follower's death, keeps requests waiting. If it refused
+    them, a producer without sequence numbers would write its records twice."""
     scene.produce(60_000, _0=batch(b"a"))
     await scene.appended(1)
     await scene.replica.lead(scene.epoch + 1, 2, followers=[FOLLOWER])
@@ -91,7 +91,7 @@ async def test_a_leader_that_leads_on_waits_on(scene: Scene) -> None:
 
 
 async def test_a_leader_that_was_cut_meanwhile_waits_no_more(scene: Scene) -> None:
-    """It leads again, and has other records where those were that the request waits for."""
+    """A request is refused if the leader was truncated and leads again, as other records may be at its offsets."""
     scene.produce(60_000, _0=batch(b"a"))
     await scene.appended(1)
     await scene.replica.follow(FOLLOWER, scene.epoch + 1, 2)
@@ -101,7 +101,7 @@ async def test_a_leader_that_was_cut_meanwhile_waits_no_more(scene: Scene) -> No
 
 
 async def test_too_few_replicas_at_the_end_of_the_wait(scene: Scene) -> None:
-    """The records are in the log; that they are not committed is the fault of replicas that went away."""
+    """The records are appended, but too few replicas are left to commit them: NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
     scene.log.min_isr = 2
     scene.produce(300, _0=batch(b"a"))
     await scene.appended(1)

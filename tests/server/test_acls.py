@@ -1,4 +1,4 @@
-"""ACLs in force: what each API answers who may not, beside what it answers who may; and that changes act at once."""
+"""ACLs in force: the answer of each API with and without rights, and changes that take effect at once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.controller import acls
 from pybroker.coordination.store import StoreError
+from pybroker.metadata import acls
 from pybroker.protocol import messages as m
 from pybroker.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from pybroker.security.operations import NOT_ASKED
-from pybroker.server import authorization, closings
+from pybroker.server.api import authorization
+from pybroker.server.network import closed_connections
 from tests.harness import eventually
 from tests.server.cast import (
     CLUSTER,
@@ -36,7 +37,7 @@ from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, val
 
 
 async def coordinator(wire: Wire) -> None:
-    """Wait until groups are answered for."""
+    """Wait until the group coordinator has loaded."""
 
     async def found() -> bool:
         return (await wire.call("FindCoordinator", 4, coordinator_keys=["g"])).coordinators[0].error_code == 0
@@ -60,7 +61,7 @@ async def test_an_acl_opens_what_it_says_and_nothing_else(cast: Cast) -> None:
     bob = await cast.login("bob")
     assert (await bob.fetch("t", 0)).error_code == DENIED
     metadata = await cast.ann.call("Metadata", 12, topics=None)
-    assert [topic.name for topic in metadata.topics] == ["t"], "who may read may describe"
+    assert [topic.name for topic in metadata.topics] == ["t"], "READ implies DESCRIBE"
     assert (await bob.call("Metadata", 12, topics=None)).topics == []
 
 
@@ -86,7 +87,7 @@ async def test_what_a_fetch_waits_for_is_not_read_once_it_is_denied(cast: Cast) 
 
 
 async def test_a_fetch_that_is_partly_denied_waits_for_the_rest(cast: Cast) -> None:
-    """As Kafka's does, so that nobody asks in a circle. Each is looked at anew: who is judged has no session."""
+    """A Fetch denied in part waits for its other partitions, as in Kafka, and has no session: rights may change."""
     await cast.root.create("u")
     await cast.give((TOPIC, "u", READ))
     kind = m.FetchRequest.Topics
@@ -104,7 +105,7 @@ async def test_a_fetch_that_is_partly_denied_waits_for_the_rest(cast: Cast) -> N
 
 
 async def test_a_client_that_says_it_is_a_replica_is_a_client(cast: Cast) -> None:
-    """CVE-2018-1288: it reads nothing, and moves no watermark."""
+    """A client with a replica id is refused as a client: no read, no moved high watermark (CVE-2018-1288)."""
     await cast.give((TOPIC, "t", READ))
     fields = fetch_fields("t", 0)
     answer = await cast.ann.call("Fetch", 12, replica_id=1, **fields)
@@ -127,11 +128,11 @@ async def test_metadata_shows_neither_that_a_topic_is_there_nor_that_it_is_not(c
         answer = await cast.ann.call("Metadata", 12, topics=[kind(name="nowhere")], allow_auto_topic_creation=allow)
         assert [topic.error_code for topic in answer.topics] == [code]
     answer = await cast.ann.call("Metadata", 0, topics=[kind(name="t")])
-    assert [(t.name, t.error_code) for t in answer.topics] == [("t", DENIED)], "an old client is not shown all"
+    assert [(t.name, t.error_code) for t in answer.topics] == [("t", DENIED)], "an old client gets no list of all"
 
 
 async def test_who_may_do_what_is_told(cast: Cast) -> None:
-    """The bits of authorized operations, and only where they are asked for."""
+    """The answer has the bits of authorized operations, only if the client asks for them."""
     kind = m.MetadataRequest.Topics
     await cast.give((TOPIC, "t", READ), (GROUP, "g", READ))
     answer = await cast.ann.call("Metadata", 9, topics=[kind(name="t")], include_topic_authorized_operations=True,
@@ -237,7 +238,7 @@ async def test_acls_are_described_and_deleted_by_filters(cast: Cast) -> None:
     [
         (creation(CLUSTER, "other", READ), "the cluster's name is kafka-cluster"),
         (creation(TOPIC, "", READ), "cannot be empty"),
-        (creation(TOPIC, "a/b", READ), "cannot be"),
+        (creation(TOPIC, "a/b", READ), "valid ZooKeeper node name"),
         (creation(TOPIC, "t", Operation.ANY), "cannot have the operation ANY"),
         (creation(ResourceType.ANY, "t", READ), "cannot have the resource type ANY"),
         (creation(TOPIC, "t", READ, principal="ann"), "is no principal"),
@@ -256,8 +257,8 @@ async def test_acls_survive_a_restart_and_a_bad_node_denies_its_resource(
 ) -> None:
     await cast.root.create("u")
     await cast.give((TOPIC, "t", READ), (TOPIC, "u", READ))
-    assert cast.live.broker is not None and cast.live.broker._session is not None
-    await cast.live.broker._session.set("/kafka-acl/Topic/u", b'{"version":1,"acls":[{')
+    assert cast.live.broker is not None and cast.live.broker.session is not None
+    await cast.live.broker.session.set("/kafka-acl/Topic/u", b'{"version":1,"acls":[{')
     await cast.live.restart()
     ann, root = await cast.login("ann"), await cast.login("root")
     assert (await ann.fetch("t", 0)).error_code == 0
@@ -272,7 +273,7 @@ async def test_denials_are_told_and_do_not_fill_the_log(cast: Cast, caplog: pyte
     for _ in range(50):
         await cast.ann.fetch("t", 0)
     told = [r.getMessage() for r in caplog.records if "request denied" in r.getMessage()]
-    assert len(told) == 1 and "User:ann may not Read Topic 't'" in told[0]
+    assert len(told) == 1 and "User:ann is not authorized to Read Topic 't'" in told[0]
 
 
 @pytest.mark.parametrize("everyone", [True, False])
@@ -286,7 +287,7 @@ async def test_everyone_may_where_no_acl_is_if_that_is_allowed(tmp_path: Path, e
 
 
 async def test_acls_that_are_there_already_change_nothing(cast: Cast) -> None:
-    """Their creation has nobody be asked for rights again: the rules are the same."""
+    """Creating existing ACLs does not invalidate cached authorizations, as the rules are the same."""
     assert cast.live.broker is not None and cast.live.broker._authorization is not None
     access = cast.live.broker._authorization.access
     await cast.give((TOPIC, "t", READ), (GROUP, "g", READ))
@@ -299,7 +300,7 @@ async def test_acls_that_are_there_already_change_nothing(cast: Cast) -> None:
 
 
 async def test_a_deletion_that_fails_midway_tells_what_is_gone(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Kafka has it: each ACL by itself. What could not be deleted is there still."""
+    """Each ACL of a DeleteAcls has its own result, as in Kafka; the one that failed is still there."""
     await cast.give((TOPIC, "a", READ), (TOPIC, "b", READ), (TOPIC, "c", READ))
     real = acls.commit
 
@@ -324,8 +325,8 @@ async def test_a_deletion_that_fails_midway_tells_what_is_gone(cast: Cast, monke
 async def test_the_number_of_denials_is_told_when_their_minute_is_over(
     cast: Cast, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where nobody is denied anything later; what is left at the stop is told then."""
-    for module in (closings, authorization):
+    """The count of denials is logged when its minute is over, without a later denial, or at the stop."""
+    for module in (closed_connections, authorization):
         monkeypatch.setattr(module, "SILENT_SECONDS", 0.2)
 
     def said() -> list[str]:
@@ -334,7 +335,8 @@ async def test_the_number_of_denials_is_told_when_their_minute_is_over(
     for _ in range(3):
         await cast.ann.fetch("t", 0)
     await eventually("their number is told", lambda: len(said()) == 2)
-    why = "\"User:ann may not Read Topic 't'\""
+    command = "pybroker acls add --allow User:ann --operation read --topic t"
+    why = f"\"User:ann is not authorized to Read Topic 't'; to allow it: {command}\""
     assert said() == [
         f"request denied client=127.0.0.1 reason={why}", f"requests denied client=127.0.0.1 count=2 reason={why}"
     ]  # fmt: skip

@@ -1,20 +1,21 @@
-"""Settings that change while the broker runs: what is refused, what takes effect at once, what a restart keeps."""
+"""Settings altered while the broker runs: what is refused, what takes effect at once, and what survives a restart."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.config_changes import Change, Operation, altered
+from pybroker.clock import wall_ms
 from pybroker.config import Source
-from pybroker.controller import nodes
+from pybroker.decisions.config_changes import AlterOperation, ConfigChange, altered
 from pybroker.errors import KafkaError
+from pybroker.metadata import nodes
 from pybroker.protocol import messages as m
 from pybroker.replication.workers import Workers
+from tests.harness import eventually
 from tests.rows import with_each
 from tests.server.live import Live, Wire, batch
 
@@ -23,7 +24,7 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
 async def alter(wire: Wire, kind: int, name: str, *changes: tuple[str, int, str | None], **more: Any) -> Any:
-    """The answer for one resource."""
+    """Send IncrementalAlterConfigs for one resource; return its part of the answer."""
     made = m.IncrementalAlterConfigsRequest.Resources
     configs = [made.Configs(name=n, config_operation=op, value=v) for n, op, v in changes]
     resources = [made(resource_type=kind, resource_name=name, configs=configs)]
@@ -33,7 +34,7 @@ async def alter(wire: Wire, kind: int, name: str, *changes: tuple[str, int, str 
 
 
 async def replace(wire: Wire, kind: int, name: str, version: int = 2, **configs: str | None) -> Any:
-    """AlterConfigs: all that the resource is to have."""
+    """Send AlterConfigs with all settings of the resource."""
     made = m.AlterConfigsRequest.Resources
     given = [made.Configs(name=n.replace("_", "."), value=v) for n, v in configs.items()]
     resources = [made(resource_type=kind, resource_name=name, configs=given)]
@@ -41,14 +42,14 @@ async def replace(wire: Wire, kind: int, name: str, version: int = 2, **configs:
 
 
 async def described(wire: Wire, kind: int, name: str) -> dict[str, tuple[str | None, int]]:
-    """{setting: (value, source)}"""
+    """Return {setting: (value, source)}."""
     resources = [m.DescribeConfigsRequest.Resources(resource_type=kind, resource_name=name, configuration_keys=None)]
     [result] = (await wire.call("DescribeConfigs", 4, resources=resources)).results
     assert result.error_code == 0
     return {c.name: (c.value, c.config_source) for c in result.configs}
 
 
-# -- what is decided --------------------------------------------------------------------------------------------------
+# -- decisions --------------------------------------------------------------------------------------------------------
 
 
 @with_each(
@@ -65,7 +66,7 @@ async def described(wire: Wire, kind: int, name: str) -> dict[str, tuple[str | N
     ],
 )
 def test_operations(own: dict[str, str], change: tuple[str, int, str | None], after: dict[str, str]) -> None:
-    assert altered(own, [Change(*change)], {"l"}, lambda _: "d") == after
+    assert altered(own, [ConfigChange(*change)], {"l"}, lambda _: "d") == after
 
 
 @with_each(
@@ -76,17 +77,17 @@ def test_operations(own: dict[str, str], change: tuple[str, int, str | None], af
         ([("a", SET, "1"), ("a", DELETE, None)], errors.INVALID_REQUEST),
         ([("a", APPEND, "1")], errors.INVALID_CONFIG),
         ([("a", SUBTRACT, "1")], errors.INVALID_CONFIG),
-        ([("l", APPEND, "x" * 32_766)], errors.INVALID_CONFIG),  # more than an answer can tell
+        ([("l", APPEND, "x" * 32_766)], errors.INVALID_CONFIG),  # longer than an answer can carry
     ],
 )
 def test_operations_that_are_none(changes: list[tuple[str, int, str | None]], code: int) -> None:
     with pytest.raises(KafkaError) as refused:
-        altered({}, [Change(*change) for change in changes], {"l"}, lambda _: "d")
+        altered({}, [ConfigChange(*change) for change in changes], {"l"}, lambda _: "d")
     assert refused.value.code == code
 
 
 def test_operations_are_numbered_as_in_the_protocol() -> None:
-    assert list(Operation) == [SET, DELETE, APPEND, SUBTRACT]
+    assert list(AlterOperation) == [SET, DELETE, APPEND, SUBTRACT]
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ async def test_the_old_call_replaces_everything(wire: Wire, version: int) -> Non
     [
         (("retention.ms", SET, "soon"), errors.INVALID_CONFIG, "retention.ms = 'soon'"),
         (("retention.sm", SET, "1"), errors.INVALID_CONFIG, "did you mean retention.ms?"),
-        (("retention.ms", APPEND, "1"), errors.INVALID_CONFIG, "no list"),
+        (("retention.ms", APPEND, "1"), errors.INVALID_CONFIG, "not a list"),
         (("cleanup.policy", APPEND, "burn"), errors.INVALID_CONFIG, "compact, delete"),
         (("retention.ms", SET, None), errors.INVALID_REQUEST, "no value"),
     ],
@@ -154,7 +155,7 @@ async def test_resources_that_are_none(live: Live, wire: Wire) -> None:
 
 
 async def test_each_resource_has_its_answer(wire: Wire) -> None:
-    """One is altered, one is unknown, one is named twice."""
+    """One request alters one topic and refuses an unknown one and one that is named twice."""
     for name in ("good", "twice"):
         await wire.create(name)
     made = m.IncrementalAlterConfigsRequest.Resources
@@ -179,7 +180,7 @@ async def test_to_validate_is_not_to_alter(wire: Wire) -> None:
 
 @pytest.mark.both_planes
 async def test_a_topic_goes_by_its_new_settings_at_once(live: Live, wire: Wire) -> None:
-    """Message size, timestamps and the need of keys hold for the next batch; retention for the next turn."""
+    """Message size, timestamp type and the need of keys apply to the next batch; retention to the next round."""
     await wire.create("t", segment_bytes="1048576")
     big = batch(b"x" * 2000)
     assert (await wire.produce("t", big)).error_code == 0
@@ -192,7 +193,8 @@ async def test_a_topic_goes_by_its_new_settings_at_once(live: Live, wire: Wire) 
     await alter(
         wire, TOPIC, "t", ("cleanup.policy", SET, "delete"), ("segment.ms", SET, "1"), ("retention.ms", SET, "1")
     )
-    await asyncio.sleep(0.01)
+    altered_ms = wall_ms()
+    await eventually("time has passed", lambda: wall_ms() > altered_ms + 1)
     assert (await wire.produce("t", batch(b"v", key=None))).error_code == 0
     assert live.broker is not None and live.broker.replicas is not None
     replica = live.broker.replicas.get("t", 0)
@@ -206,7 +208,7 @@ async def test_a_topic_goes_by_its_new_settings_at_once(live: Live, wire: Wire) 
 
 @pytest.mark.both_planes
 async def test_a_broker_default_reaches_the_topics_that_say_nothing(live: Live, wire: Wire) -> None:
-    """What is said of this broker goes before what is said of all, and both before what it was started with."""
+    """A broker's own setting comes before the one of all brokers, and both before the one it was started with."""
     assert live.broker is not None
     me = str(live.broker.broker_id)
     await wire.create("own", max_message_bytes="5000")
@@ -227,7 +229,7 @@ async def test_a_broker_default_reaches_the_topics_that_say_nothing(live: Live, 
 
 @with_each("name", ["num.partitions", "broker.id", "log.dirs", "metrics.listener", "process.roles"])
 async def test_what_a_running_broker_cannot_change_is_refused(wire: Wire, name: str) -> None:
-    """By Kafka's code, be it that the setting would change nothing."""
+    """The setting is refused with Kafka's error code, even if its value would not change."""
     answer = await alter(wire, BROKER, "", (name, SET, "1"))
     assert answer.error_code == errors.INVALID_REQUEST and name in answer.error_message
 
@@ -248,13 +250,12 @@ async def test_a_broker_default_that_a_topic_cannot_go_with_is_refused(wire: Wir
     assert await described(wire, BROKER, "") == {}
 
 
-@pytest.mark.both_planes
 async def test_a_start_with_other_settings_serves_what_is_stored(
     live: Live, wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A topic's own settings that the broker's file does not go with any more: one line, and the file's hold.
+    """Stored topic settings that conflict with the broker's new file are ignored with one line, and the file's apply.
 
-    The broker can still be altered, and so can the topic, which then has its say again."""
+    The broker can still be altered, and so can the topic, whose settings then apply again."""
     await wire.create("t", min_compaction_lag_ms="500")
     await live.restart("log.cleaner.max.compaction.lag.ms=100")
     lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("settings ignored")]
@@ -270,9 +271,8 @@ async def test_a_start_with_other_settings_serves_what_is_stored(
     assert (await described(wire, TOPIC, "t"))["min.compaction.lag.ms"][0] == "50"
 
 
-@pytest.mark.both_planes
 async def test_connections_are_limited_at_once(live: Live, wire: Wire) -> None:
-    """At the limit a new connection waits, beyond what one address may have it is closed."""
+    """At max.connections a new connection waits; over max.connections.per.ip it is closed."""
     assert (await alter(wire, BROKER, "", ("max.connections.per.ip", SET, "2"))).error_code == 0
     assert (await (await live.connect()).call("DescribeCluster", 0)).error_code == 0
     assert await (await live.connect()).closed()
@@ -280,11 +280,11 @@ async def test_connections_are_limited_at_once(live: Live, wire: Wire) -> None:
     assert (await (await live.connect()).call("DescribeCluster", 0)).error_code == 0
 
 
-# -- what is kept -----------------------------------------------------------------------------------------------------
+# -- stored settings --------------------------------------------------------------------------------------------------
 
 
 async def shown_at(wire: Wire) -> set[tuple[str, int]]:
-    """Where clients are told to go, by all who tell them."""
+    """The broker addresses in the answers to Metadata, DescribeCluster and FindCoordinator."""
     told: list[Any] = [*(await wire.call("Metadata", 12, topics=[])).brokers]
     told += (await wire.call("DescribeCluster", 1)).brokers
     told += (await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])).coordinators
@@ -292,7 +292,7 @@ async def shown_at(wire: Wire) -> set[tuple[str, int]]:
 
 
 async def test_clients_are_told_another_address_at_once(live: Live, wire: Wire) -> None:
-    """advertised.listeners is each broker's own; it is stored, and where it is taken back the old address holds."""
+    """A broker's own advertised.listeners is stored and returned at once; its removal restores the old address."""
     assert live.broker is not None
     name, before = str(live.broker.broker_id), await shown_at(wire)
     elsewhere = ("advertised.listeners", SET, "PLAINTEXT://elsewhere:7777")
@@ -307,10 +307,9 @@ async def test_clients_are_told_another_address_at_once(live: Live, wire: Wire) 
     assert await shown_at(wire) == {(live.broker.host, live.broker.port)}
 
 
-@pytest.mark.both_planes
 @pytest.mark.parametrize("name", ["num.io.threads", "background.threads", "num.recovery.threads.per.data.dir"])
 async def test_threads_change_while_the_broker_works(live: Live, wire: Wire, name: str) -> None:
-    """Topics are made and read whatever their number, and it is shown."""
+    """Topics are created and read with any number of threads, and the number is shown."""
     for count in ("1", "40", "2"):
         assert (await alter(wire, BROKER, "", (name, SET, count))).error_code == 0
         assert (await described(wire, BROKER, ""))[name] == (count, int(Source.DYNAMIC_DEFAULT_BROKER))
@@ -321,10 +320,10 @@ async def test_threads_change_while_the_broker_works(live: Live, wire: Wire, nam
 
 
 def test_a_pool_works_with_as_many_threads_as_it_is_told() -> None:
-    """More meet at once than before; what was begun is finished by the threads that there were."""
+    """After a resize more tasks run at once, and the first threads finish what they began."""
     workers = Workers(1, "test")
     held = threading.Event()
-    first = [workers.submit(held.wait, 30) for _ in range(2)]  # the second waits behind the first
+    first = [workers.submit(held.wait, 30) for _ in range(2)]  # the second waits for the first
     workers.resize(3)
     together = threading.Barrier(3)
     assert sorted(f.result(30) for f in [workers.submit(together.wait, 30) for _ in range(3)]) == [0, 1, 2]
@@ -335,7 +334,6 @@ def test_a_pool_works_with_as_many_threads_as_it_is_told() -> None:
         workers.submit(print)
 
 
-@pytest.mark.both_planes
 async def test_settings_survive_a_restart(live: Live, wire: Wire) -> None:
     assert live.broker is not None
     me = str(live.broker.broker_id)
@@ -354,13 +352,13 @@ async def test_settings_survive_a_restart(live: Live, wire: Wire) -> None:
 
 
 async def test_the_store_has_kafkas_nodes(live: Live, wire: Wire) -> None:
-    """/config/topics, /config/brokers and a notice of each change."""
+    """Altered settings are stored in /config/topics and /config/brokers, with a notification for each change."""
     assert live.broker is not None
     await wire.create("t")
     await alter(wire, TOPIC, "t", ("retention.ms", SET, "7"))
     await alter(wire, BROKER, "", ("message.max.bytes", SET, "1000"))
     await alter(wire, BROKER, "", ("message.max.bytes", SET, "2000"))
-    session = live.broker._session
+    session = live.broker.session
     assert session is not None
     kept = {
         "/config/topics/t": b'{"version":1,"config":{"retention.ms":"7"}}',

@@ -1,4 +1,4 @@
-"""The bridge between the plane and Python: each letter stands alone."""
+"""The bridge between the plane and Python: a message that fails does not affect the others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from pybroker import core
-from pybroker.cluster.caller import Caller
-from pybroker.server.bridge import Adopted, Bridge
-from pybroker.server.closings import Closings
-from pybroker.server.connection import Answer, Waiting
+from pybroker.decisions.caller import Caller
+from pybroker.server.api.responder import Answer, Waiting
+from pybroker.server.network.bridge import Adopted, Bridge
+from pybroker.server.network.closed_connections import Closings
+from tests.harness import eventually
 
 CALLER = Caller("somewhere", 7, "PLAINTEXT")
 BAD_LETTERS: dict[str, tuple[str, int, int, Any]] = {
@@ -28,7 +29,7 @@ BAD_LETTERS: dict[str, tuple[str, int, int, Any]] = {
 
 
 class Plane(core.Plane):
-    """A plane whose letters come in one go, with a bad one before each."""
+    """A plane that delivers all its messages at once, with a bad one before each."""
 
     bad: tuple[str, int, int, Any] | None = None
 
@@ -37,8 +38,8 @@ class Plane(core.Plane):
 
 
 class Script:
-    """Does as the first word of a frame says: `fail` fails, the answer of `odd` cannot be sent, `later` does as the
-    rest says a turn later; the answer to any other frame is the frame."""
+    """Act on the first word of a frame: `fail` raises, `odd` gets an answer that cannot be sent, `later` acts on the
+    rest one turn later; any other frame is echoed."""
 
     def respond(self, frame: bytes | memoryview, caller: Caller) -> Answer | Waiting:
         verb, _, rest = bytes(frame).partition(b":")
@@ -56,7 +57,7 @@ class Script:
 
 class Stage:
     def __init__(self) -> None:
-        self.broker = core.Broker()
+        self.broker = core.LogManager()
         self.plane = Plane(self.broker)
         self.bridge = Bridge(self.plane, self.grown)
         self.forgotten: list[int] = []
@@ -75,7 +76,7 @@ class Stage:
         def forget(_: Adopted) -> None:
             self.forgotten.append(number)
             if forget_fails:
-                raise RuntimeError("nobody can forget it")
+                raise RuntimeError("this connection cannot be forgotten")
 
         self.bridge.adopt(theirs, CALLER, forget)
         self.clients.append(ours)
@@ -85,7 +86,7 @@ class Stage:
         await asyncio.get_running_loop().sock_sendall(client, struct.pack(">i", len(text)) + text)
 
     async def answer(self, client: socket.socket) -> bytes:
-        """What comes, without its size; empty at the end."""
+        """Receive the next answer without its size; empty when the connection is closed."""
         async with asyncio.timeout(10):
             data = await asyncio.get_running_loop().sock_recv(client, 1000)
         return data[4:]
@@ -103,7 +104,7 @@ async def stage() -> AsyncIterator[Stage]:
 
 @pytest.mark.parametrize("what", BAD_LETTERS)
 async def test_a_bad_letter_is_nobody_elses_loss(stage: Stage, what: str) -> None:
-    """The requests that are taken with it are answered."""
+    """Requests that are taken together with a bad message are answered."""
     stage.plane.bad = BAD_LETTERS[what]
     clients = [stage.client() for _ in range(5)]
     for client in clients:
@@ -114,7 +115,7 @@ async def test_a_bad_letter_is_nobody_elses_loss(stage: Stage, what: str) -> Non
 
 @pytest.mark.parametrize("bad", [b"fail:now", b"odd:now.", b"later:odd", b"later:fail"])
 async def test_a_request_that_fails_costs_its_connection_alone(stage: Stage, bad: bytes) -> None:
-    """Whether it cannot be executed or its answer cannot be sent, now or later: its client sees the end."""
+    """A request that raises, or whose answer cannot be sent, at once or later, ends only its own connection."""
     before, hit, after = (stage.client() for _ in range(3))
     await stage.ask(before, b"later:1..")
     await stage.ask(hit, bad)
@@ -124,18 +125,16 @@ async def test_a_request_that_fails_costs_its_connection_alone(stage: Stage, bad
 
 
 async def test_an_end_that_cannot_be_told_is_nobody_elses_loss(stage: Stage) -> None:
-    """The listener fails to forget one connection, and forgets those that ended with it."""
+    """A listener that fails to forget one connection still forgets those that ended with it."""
     clients = [stage.client(forget_fails=number == 1) for number in range(4)]
     for client in clients:
         client.close()
-    async with asyncio.timeout(10):
-        while len(stage.forgotten) < 4:
-            await asyncio.sleep(0.01)
+    await eventually("all are forgotten", lambda: len(stage.forgotten) >= 4)
     assert sorted(stage.forgotten) == [0, 1, 2, 3]
 
 
 async def test_what_the_plane_does_not_take_is_still_the_callers(stage: Stage, monkeypatch: Any) -> None:
-    """A socket that could not be adopted is not lost: whoever handed it over can close it."""
+    """A socket that the plane could not adopt is still the caller's, so the caller can close it."""
 
     class Full:
         def adopt(self, fd: int, **_: Any) -> int:

@@ -1,5 +1,4 @@
-"""The loggers of a broker (KIP-412): shown with the level that they go by, altered while it runs, forgotten when it
-stops."""
+"""The loggers of a broker (KIP-412): described with their effective level, altered at run time, reset at the stop."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ from tests.server.test_alter_configs import APPEND, DELETE, SET, SUBTRACT, alter
 from tests.server.test_describe import configs
 
 LOGGERS = 8
-PART, MODULE = "pybroker.controller", "pybroker.controller.configs"
+PART, MODULE = "pybroker.metadata", "pybroker.metadata.configs"
 
 
 @pytest.fixture(autouse=True)
 def levels() -> Iterator[None]:
-    """They are of the process: those of the next test are those of before this one."""
+    """Restore the process's log levels after each test."""
     names = ("pybroker", PART, MODULE)
     before = {name: logging.getLogger(name).level for name in names}
     logging.getLogger("pybroker").setLevel(logging.INFO)
@@ -38,8 +37,8 @@ def me(live: Live) -> str:
 
 
 async def test_each_logger_is_shown_with_the_level_that_it_goes_by(live: Live, wire: Wire) -> None:
-    """The level is its own, or that of one above it; the one above all is called root as in Kafka. Others of the
-    program are not shown."""
+    """A logger is shown with its own level or that of its parent; the top one is called root, as in Kafka. Loggers of
+    other packages are not shown."""
     logging.getLogger("elsewhere")
     shown = await described(wire, LOGGERS, me(live))
     assert {shown[name] for name in ("root", "pybroker", PART, MODULE)} == {("INFO", Source.DYNAMIC_BROKER_LOGGER)}
@@ -82,13 +81,13 @@ async def test_the_levels_are_kafkas(live: Live, wire: Wire, level: str) -> None
         (("pybroker", DELETE, None), errors.INVALID_REQUEST, "root logger"),
         ((MODULE, APPEND, "INFO"), errors.INVALID_REQUEST, "APPEND operation is not allowed"),
         ((MODULE, SUBTRACT, "INFO"), errors.INVALID_REQUEST, "SUBTRACT operation is not allowed"),
-        ((MODULE, 9, "INFO"), errors.INVALID_REQUEST, "no operation 9"),
+        ((MODULE, 9, "INFO"), errors.INVALID_REQUEST, "unknown operation 9"),
     ],
 )
 async def test_what_is_refused_changes_no_level(
     live: Live, wire: Wire, change: tuple[str, int, str | None], code: int, said: str
 ) -> None:
-    """Nor do those that stand before it in the request."""
+    """A refused change leaves all levels as they were, also those of changes before it in the request."""
     before = await described(wire, LOGGERS, me(live))
     refused = await alter(wire, LOGGERS, me(live), (PART, SET, "TRACE"), change)
     assert (refused.error_code, said in refused.error_message) == (code, True), refused.error_message
@@ -102,7 +101,7 @@ async def test_to_validate_is_not_to_alter_and_the_old_call_has_no_loggers(live:
     assert old.error_code == errors.INVALID_REQUEST and "IncrementalAlterConfigs" in old.error_message
     after = await described(wire, LOGGERS, me(live))
     assert [after[name][0] for name in ("root", "pybroker", MODULE)] == ["INFO"] * 3
-    assert after == {**after, **before}  # others come as modules are imported
+    assert after == {**after, **before}  # more loggers appear as modules are imported
 
 
 @pytest.mark.parametrize("name", ["", "7", "x"])
@@ -112,7 +111,7 @@ async def test_they_are_of_one_broker(wire: Wire, name: str) -> None:
 
 
 async def test_who_may_not_alter_the_cluster_may_not_alter_levels(cast: Cast) -> None:
-    """DESCRIBE_CONFIGS and ALTER_CONFIGS on the cluster, as for settings of a broker."""
+    """Levels need DESCRIBE_CONFIGS and ALTER_CONFIGS on the cluster, like settings of a broker."""
     name = me(cast.live)
 
     async def codes(wire: Wire) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas of a whole broker: what is kept, and what is refused with which code."""
+"""DescribeClientQuotas and AlterClientQuotas of a whole broker: what is stored, and what is refused with which code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.controller import nodes
+from pybroker.metadata import nodes
 from pybroker.protocol import messages as m
 from pybroker.security.quotas import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
 from tests.rows import with_each
@@ -21,7 +21,7 @@ EXACT, DEFAULT, ANY = range(3)
 
 
 def entry(of: Components, **values: float | None) -> Any:
-    """Set these of an entity, or with None remove them."""
+    """Build an entry that sets these quotas of an entity; None removes one."""
     return A(
         entity=[A.Entity(entity_type=kind.replace("_", "-"), entity_name=name) for kind, name in of.items()],
         ops=[A.Ops(key=key, value=value or 0.0, remove=value is None) for key, value in values.items()],
@@ -51,8 +51,8 @@ async def described(
 
 
 async def node(live: Live, path: str) -> Any:
-    assert live.broker is not None and live.broker._session is not None
-    data, _ = await live.broker._session.get(path)
+    assert live.broker is not None and live.broker.session is not None
+    data, _ = await live.broker.session.get(path)
     return json.loads(data) if data else None
 
 
@@ -76,13 +76,13 @@ async def test_quotas_are_kept_as_kafka_keeps_them(live: Live, version: int) -> 
     assert await node(live, "/config/users/alice") == {
         "version": 1, "config": {PRODUCER: "1000000000", REQUEST: "12.5"},
     }  # fmt: skip
-    assert await node(live, "/config/users/bob") is None, "it only stands above others"
+    assert await node(live, "/config/users/bob") is None, "bob has quotas with a client id only"
     assert await node(live, "/config/users/bob/clients/c1") == {"version": 1, "config": {CONSUMER: "5"}}
     assert await node(live, "/config/users/<default>/clients/<default>") == {"version": 1, "config": {CONSUMER: "6"}}
     assert await node(live, "/config/clients/c%201") == {"version": 1, "config": {MUTATION: "2.0"}}
     assert await node(live, "/config/ips/1.2.3.4") == {"version": 1, "config": {CONNECTION: "10"}}
-    assert live.broker is not None and live.broker._session is not None
-    notices, _ = await live.broker._session.children("/config/changes")
+    assert live.broker is not None and live.broker.session is not None
+    notices, _ = await live.broker.session.children("/config/changes")
     told = [await node(live, f"/config/changes/{name}") for name in sorted(notices)]
     assert told == [
         {"version": 2, "entity_path": path}
@@ -93,7 +93,7 @@ async def test_quotas_are_kept_as_kafka_keeps_them(live: Live, version: int) -> 
     assert everything[("user", "alice"),] == {PRODUCER: 1e9, REQUEST: 12.5}
     await live.restart()
     wire = await live.connect()
-    assert await described(wire, version=version) == everything, "a restart keeps them"
+    assert await described(wire, version=version) == everything, "quotas survive a restart"
     assert await alter(wire, entry({"user": "alice"}, **{PRODUCER: None, REQUEST: None}), version=version) == [0]
     assert await node(live, "/config/users/alice") == {"version": 1, "config": {}}
     del everything[("user", "alice"),]
@@ -142,11 +142,11 @@ async def test_what_is_refused_changes_nothing_and_the_others_are_done(live: Liv
     assert await alter(wire, entry({"user": "u"}, **{PRODUCER: 1.0}), validate_only=True) == [0]
     assert await alter(wire, REFUSED["a fraction"], validate_only=True) == [42]
     assert len(await described(wire)) == 2
-    assert await alter(wire, entry({"user": "nobody"}, **{PRODUCER: None})) == [0], "what is not there is removed"
+    assert await alter(wire, entry({"user": "nobody"}, **{PRODUCER: None})) == [0], "no error without a quota"
     twice = entry({"user": "u"}, **{PRODUCER: 1.0})
     twice.ops.append(A.Ops(key=PRODUCER, value=0.0))
     assert await alter(wire, twice) == [0]
-    assert await described(wire, ("user", EXACT, "u")) == {(("user", "u"),): {PRODUCER: 0.0}}, "the last counts"
+    assert await described(wire, ("user", EXACT, "u")) == {(("user", "u"),): {PRODUCER: 0.0}}, "the last value counts"
 
 
 @with_each(
@@ -173,7 +173,7 @@ async def test_passwords_and_quotas_share_a_node(live: Live) -> None:
     await live.restart()
     wire = await live.connect()
     held = await node(live, "/config/users/a%7Eb")
-    assert set(held["config"]) == {"SCRAM-SHA-256", PRODUCER}, "and its name is as Kafka writes it"
+    assert set(held["config"]) == {"SCRAM-SHA-256", PRODUCER}, "password and quota share the node"
     users = await wire.call("DescribeUserScramCredentials", 0, users=None)
     assert [user.user for user in users.results] == ["a~b"]
     assert await described(wire) == {(("user", "a~b"),): {PRODUCER: 7.0}}
@@ -187,22 +187,22 @@ async def test_a_node_that_cannot_be_read_stops_no_start(live: Live, caplog: pyt
     wire = await live.connect()
     entries = [entry({"user": "u"}, **{PRODUCER: 7.0}), entry({"client_id": "c"}, **{PRODUCER: 8.0})]
     assert await alter(wire, *entries) == [0, 0]
-    assert live.broker is not None and live.broker._session is not None
-    session = live.broker._session
+    assert live.broker is not None and live.broker.session is not None
+    session = live.broker.session
     await session.set("/config/users/u", b"{")
     await session.set("/config/clients/c", nodes.dump_config({PRODUCER: "much", CONSUMER: "5"}))
     await live.restart()
     wire = await live.connect()
     assert await described(wire) == {(("client-id", "c"),): {CONSUMER: 5.0}}
-    assert "settings of an entity ignored" in caplog.text and "quota ignored" in caplog.text
+    assert "entity settings ignored" in caplog.text and "quota ignored" in caplog.text
 
 
 async def test_a_name_that_is_no_address_stops_no_start(live: Live) -> None:
-    """Kafka takes names of hosts for addresses, and whoever writes to ZooKeeper may write anything."""
-    assert live.broker is not None and live.broker._session is not None
+    """Host names, which Kafka accepts as `ip` entities, and malformed names in ZooKeeper do not stop a start."""
+    assert live.broker is not None and live.broker.session is not None
     for name in ("localhost", "a%3Ab"):
-        await live.broker._session.create(f"/config/ips/{name}", nodes.dump_config({CONNECTION: "1"}))
+        await live.broker.session.create(f"/config/ips/{name}", nodes.dump_config({CONNECTION: "1"}))
     await live.restart()
     wire = await live.connect()
     assert set(await described(wire)) == {(("ip", "localhost"),), (("ip", "a:b"),)}
-    assert await alter(wire, entry({"ip": "::1"}, **{CONNECTION: 5.0})) == [0], "nor keeps it others from being heard"
+    assert await alter(wire, entry({"ip": "::1"}, **{CONNECTION: 5.0})) == [0], "later changes are still applied"

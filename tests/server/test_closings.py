@@ -1,20 +1,19 @@
-"""Connections that had to be closed: one line a client and minute, however often it comes back."""
+"""Closed connections are logged once a minute per client, however often the client comes back."""
 
 from __future__ import annotations
 
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.caller import Caller
+from pybroker.decisions.caller import Caller
 from pybroker.protocol.bounds import OTHERS
-from pybroker.server.closings import CLIENTS_MAX, REASONS_MAX, SILENT_SECONDS, Closings
+from pybroker.server.network import closed_connections
+from pybroker.server.network.closed_connections import CLIENTS_MAX, REASONS_MAX, SILENT_SECONDS, Closings
 from tests.server.live import Live
-
-pytestmark = pytest.mark.both_planes
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    lines = [record.getMessage() for record in caplog.records if record.name == "pybroker.server.closings"]
+    lines = [record.getMessage() for record in caplog.records if record.name == closed_connections.__name__]
     caplog.clear()
     return lines
 
@@ -24,7 +23,7 @@ def close(closings: Closings, host: str, now: float, reason: str = "bad", user: 
 
 
 def test_the_first_is_told_at_once_and_the_others_as_a_number(caplog: pytest.LogCaptureFixture) -> None:
-    """Each client has its own minute; one that goes on is told of once in each."""
+    """Each client has its own minute; a client that goes on is logged once in each."""
     closings = Closings()
     close(closings, "a", 0)
     close(closings, "b", 1)
@@ -59,7 +58,7 @@ def test_clients_beyond_the_limit_share_a_line(caplog: pytest.LogCaptureFixture)
 
 
 def test_reasons_and_users_of_a_client_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
-    """Up to a number of them: those beyond share a line, which shows the last."""
+    """Reasons and users have a line each up to a limit; the rest share a line that shows the last."""
     closings = Closings()
     for _ in range(2):
         close(closings, "a", 0)
@@ -87,7 +86,7 @@ def test_reasons_and_users_of_a_client_are_told_apart(caplog: pytest.LogCaptureF
 
 
 async def test_a_client_that_comes_back_again_and_again(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """On both planes; the count is told at the stop, if not before."""
+    """A client's repeated closings are counted, and the count is logged at the stop at the latest."""
     for _ in range(20):
         wire = await live.connect()
         wire.send_frame(b"\x7f\x7f\0\0" + bytes(8))
@@ -99,7 +98,7 @@ async def test_a_client_that_comes_back_again_and_again(live: Live, caplog: pyte
 
 
 async def test_a_request_that_is_too_large_is_logged_too(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """It is answered, and its connection goes on: at once, and at the stop with a number."""
+    """A refused request keeps its connection; it is logged at once, and repeats with a count at the stop."""
     wire = await live.connect()
     for _ in range(4):
         answer = await wire.call("ListGroups", 4, states_filter=["x"] * (OTHERS.most + 1))

@@ -1,4 +1,4 @@
-"""Settings that change while a cluster runs, through the doors that clients have."""
+"""Settings that clients change while a cluster runs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def alter(cluster: ClusterHandle, kind: Any, name: str, setting: str, value: str
 
 
 def shown(cluster: ClusterHandle, number: int, kind: Any, name: str, setting: str) -> str:
-    """A setting as one broker says."""
+    """The value of a setting as one broker describes it."""
     asked = ConfigResource(kind, name)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers.split(",")[number - 1]})
     return str(admin.describe_configs([asked], broker=number)[asked].result(10)[setting].value)
 
 
 def test_a_broker_s_setting_and_then_a_topic_s(cluster: ClusterHandle) -> None:
-    """Every broker goes by both: what a change of a broker's settings brings about does not end the watch."""
+    """Every broker applies both: applying a change of a broker's settings does not end the watch."""
     topic = cluster.create_topic("t")
     for number in cluster.brokers:
         alter(cluster, ResourceType.BROKER, str(number), "log.cleaner.threads", "2")

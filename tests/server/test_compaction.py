@@ -1,4 +1,4 @@
-"""Compaction as a broker does it: which logs, when, and what is recorded of it."""
+"""Compaction in a broker: which logs, when, and the recorded progress."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ import threading
 import pytest
 
 from pybroker import core
-from pybroker.cluster.compaction import Dirt, dirt, first_dirty, is_due
 from pybroker.core import build_batch
+from pybroker.decisions.compaction import Dirt, dirt, first_dirty, is_due
 from pybroker.protocol import messages as m
-from pybroker.replication.checkpoints import CLEANED
 from pybroker.replication.compaction import Compactor
+from pybroker.replication.disks.checkpoints import CLEANED
 from pybroker.replication.replicas import Replicas
 from tests.core.slow_clean import latest, stored
 from tests.harness import eventually
 from tests.server.live import BASE_MS, Live
-
-pytestmark = pytest.mark.both_planes
 
 SEGMENTS = [(0, 100, 10), (10, 100, 20), (20, 100, 30), (30, 50, 40)]
 
@@ -36,7 +34,7 @@ def pair(key: bytes, value: bytes | None) -> bytes:
 
 
 def test_how_dirty_a_log_is() -> None:
-    """Whole segments below the bound, but for the last one and those that are too young, and what follows on them."""
+    """The dirty part is the whole segments below the bound, except the last one and from the first too young one on."""
     assert dirt(SEGMENTS, 0, 100, now_ms=50, min_lag_ms=0) == Dirt(0, 30, 0, 300)
     assert dirt(SEGMENTS, 10, 100, now_ms=50, min_lag_ms=0) == Dirt(10, 30, 100, 200)
     assert dirt(SEGMENTS, 15, 100, now_ms=50, min_lag_ms=0) == Dirt(15, 30, 100, 200)
@@ -47,7 +45,7 @@ def test_how_dirty_a_log_is() -> None:
 
 
 def test_when_a_log_is_compacted() -> None:
-    """From min.cleanable.dirty.ratio on, or once it has waited for max.compaction.lag.ms; never without dirt."""
+    """A dirty log is compacted above min.cleanable.dirty.ratio or after max.compaction.lag.ms; a clean one never."""
     half = Dirt(10, 20, 100, 100)
     assert not is_due(half, min_ratio=0.5, overdue=False)
     assert is_due(half, min_ratio=0.49, overdue=False)
@@ -56,7 +54,7 @@ def test_when_a_log_is_compacted() -> None:
 
 
 def test_a_record_that_does_not_fit_the_log_is_no_record() -> None:
-    """The log was truncated, or began anew, since."""
+    """A recorded offset outside the log is ignored: the log was truncated or recreated since."""
     assert [first_dirty(recorded, 5, 9) for recorded in (None, 4, 5, 9, 10)] == [5, 5, 5, 9, 5]
 
 
@@ -64,7 +62,7 @@ def test_a_record_that_does_not_fit_the_log_is_no_record() -> None:
 
 
 async def test_a_compacted_topic_is_compacted_and_others_are_not(live: Live) -> None:
-    """Of each key the last record stays; cleaner-offset-checkpoint says how far; a restart goes on from there."""
+    """The last record of each key stays, cleaner-offset-checkpoint has the end, and a restart continues there."""
     await live.restart("log.cleaner.backoff.ms=20")
     wire = await live.connect()
     await wire.create("compacted", cleanup_policy="compact", segment_bytes="1000", min_cleanable_dirty_ratio="0")
@@ -100,7 +98,7 @@ def offset_after(data: bytes) -> int:
 
 
 async def test_what_is_recorded_goes_with_its_topic(live: Live) -> None:
-    """A topic of the same name begins anew."""
+    """A topic created again with the same name starts without recorded progress."""
     await live.restart("log.cleaner.backoff.ms=20")
     wire = await live.connect()
     for _ in range(2):
@@ -115,20 +113,21 @@ async def test_what_is_recorded_goes_with_its_topic(live: Live) -> None:
 
 
 async def test_no_log_is_compacted_where_the_cleaner_is_off(live: Live) -> None:
+    before = set(threading.enumerate())  # another broker of this process may have a cleaner
     await live.restart("log.cleaner.backoff.ms=1", "log.cleaner.enable=false")
     wire = await live.connect()
     await wire.create("t", cleanup_policy="compact", segment_bytes="300")
     for i in range(20):
         await wire.produce("t", pair(b"k", b"%d" % i))
     replicas(live).leader("t", 0).partition().flush()
-    assert "log-cleaner" not in {thread.name for thread in threading.enumerate()}
+    assert "log-cleaner" not in {thread.name for thread in set(threading.enumerate()) - before}
     assert not replicas(live).log_dirs[0].recorded[CLEANED]
     await live.restart("log.cleaner.backoff.ms=1")
     await eventually("it is compacted where it is on", lambda: replicas(live).log_dirs[0].recorded[CLEANED])
 
 
 async def test_as_many_logs_are_compacted_at_once_as_are_set(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """log.cleaner.threads changes while the broker runs; the threads share the memory of them all."""
+    """log.cleaner.threads changes while the broker runs; the threads share the one dedupe buffer."""
     await live.restart("log.cleaner.enable=false", f"log.cleaner.dedupe.buffer.size={1 << 20}")
     wire = await live.connect()
     for name in ("a", "b"):
@@ -146,7 +145,7 @@ async def test_as_many_logs_are_compacted_at_once_as_are_set(live: Live, monkeyp
         together, shares = threading.Barrier(count), []
 
         def clean(*_: object, map_bytes: int, **__: object) -> None:
-            shares.append(map_bytes)  # noqa: B023  # it is called before the next round
+            shares.append(map_bytes)  # noqa: B023  # called before the next iteration
             together.wait(30)  # noqa: B023
 
         monkeypatch.setattr(core, "clean", clean)

@@ -1,4 +1,4 @@
-"""max.connections, connections that are not logged in, and how fast connections may come (KIP-402, KIP-612)."""
+"""Limits of connections, of those not logged in, and of the rate of new ones (KIP-402, KIP-612)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
-from pybroker.server import connection_quotas, connection_rates
-from pybroker.server.connection_quotas import PendingLogins, Quotas
-from pybroker.server.connection_rates import SAMPLES, AddressRates, Rate
+from pybroker.server.network import connection_quotas, connection_rates
+from pybroker.server.network.connection_quotas import PendingLogins, Quotas
+from pybroker.server.network.connection_rates import AddressRates, connection_rate
 from pybroker.testing.certificates import Authority
 from tests.harness import eventually, looked
+from tests.oracle.bench import Bench
 from tests.server.cast import MODULE, SETS
-from tests.server.conftest import Bench
 from tests.server.live import Live, Wire
 from tests.server.test_alter_configs import BROKER, DELETE, SET, alter, described
 from tests.server.test_sasl import log_in
@@ -31,20 +31,20 @@ PAIR = [
     "inter.broker.listener.name=OPEN",
     "num.network.threads=1",
 ]
-"""Two listeners without a login; who is silent for longest is one connection, with one network thread."""
+"""Two listeners without a login; one network thread, so that one connection is the longest silent."""
 ANN = Account("PLAIN", "ann", "a")
 
 
 Make = Callable[..., Awaitable[Live]]
 
 
-@pytest.fixture(params=["native", "python"])
-async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Make]:
-    """Makes a broker by lists of settings; it is stopped at the end."""
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    """A function that starts a broker with lists of settings; the broker is stopped at the end."""
     made: list[Live] = []
 
     async def one(base: list[str], *sets: str) -> Live:
-        made.append(Live(tmp_path / "data", [*base, *sets], native_plane=request.param == "native"))
+        made.append(Live(tmp_path / "data", [*base, *sets]))
         await made[-1].start()
         return made[-1]
 
@@ -59,20 +59,22 @@ async def served(wire: Wire) -> bool:
 
 
 async def waits(live: Live, listener: str) -> Wire:
-    """A client whom the kernel has accepted, and the broker does not."""
+    """Connect a client that the kernel has accepted and the broker has not."""
+    assert live.broker is not None and live.broker._sockets is not None
+    taken = len(live.broker._sockets)
     wire = await live.connect(listener)
     wire.send("ApiVersions", 0)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(wire.reader.read(1), 0.3)
+    await looked()
+    assert len(live.broker._sockets) == taken and not wire.reader._buffer  # type: ignore[attr-defined]
     return wire
 
 
-# -- how many ----------------------------------------------------------------------------------------------------------
+# -- number of connections ---------------------------------------------------------------------------------------------
 
 
 async def test_brokers_come_in_when_clients_fill_max_connections(make: Make) -> None:
-    """The listener of brokers accepts beyond the limit, and the client that was silent for longest is closed for each
-    of its connections. Clients still wait, until one of them goes."""
+    """The brokers' listener accepts beyond the limit and closes the longest silent client for each connection. Clients
+    wait until one of them leaves."""
     live = await make(PAIR, "max.connections=3")
     silent, busy, last = [await live.connect("CLIENTS") for _ in range(3)]
     for wire in (silent, last, busy):
@@ -88,8 +90,8 @@ async def test_brokers_come_in_when_clients_fill_max_connections(make: Make) -> 
 
 
 async def test_strangers_who_do_not_log_in_leave_room(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silent strangers fill half of max.connections at most, and who is there for longest makes room for the next:
-    users log in, brokers come in."""
+    """Connections without a login fill at most half of max.connections, and the oldest is closed for the next one:
+    users log in and brokers connect."""
     monkeypatch.setattr(connection_quotas, "LOGIN_GRACE_SECONDS", 0.1)
     live = await make(SETS, "max.connections=20", "sasl.enabled.mechanisms=PLAIN")
     strangers = [await live.connect("CLIENTS") for _ in range(40)]
@@ -106,7 +108,7 @@ async def test_strangers_who_do_not_log_in_leave_room(make: Make, monkeypatch: p
 async def test_strangers_who_begin_no_tls_leave_room(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor do those hold more than half who begin no handshake, where nobody logs in after it."""
+    """Clients that begin no TLS handshake hold at most half of max.connections too, on a listener without logins."""
     monkeypatch.setattr(connection_quotas, "LOGIN_GRACE_SECONDS", 0.1)
     authority, key_store = Authority(), tmp_path / "broker.pem"
     own = authority.sign("broker")
@@ -130,8 +132,8 @@ async def test_strangers_who_begin_no_tls_leave_room(
 
 @pytest.mark.parametrize("listeners", [PAIR[0], "listeners=OPEN://127.0.0.1:0"], ids=["both", "one is added"])
 async def test_for_strangers_at_the_listener_of_brokers_nobody_is_closed(make: Make, listeners: str) -> None:
-    """It has a login, too: only who comes in by it makes others go. So if the listener of clients came at run time, and
-    not any more when that is gone: strangers count then as everybody does."""
+    """No client is closed for a connection to the brokers' listener until it has logged in. That holds from the moment
+    a separate client listener is added; when it is removed, both are counted alike."""
     jaas = f'{MODULE} required user_ann="a";'
     live = await make(
         PAIR, "listener.security.protocol.map=OPEN:SASL_PLAINTEXT,CLIENTS:PLAINTEXT", "sasl.enabled.mechanisms=PLAIN",
@@ -167,7 +169,7 @@ async def test_for_strangers_at_the_listener_of_brokers_nobody_is_closed(make: M
 
 
 async def test_a_listener_has_a_limit_of_its_own(make: Make) -> None:
-    """listener.name.<l>.max.connections, also while the broker runs; the other listener is not held up."""
+    """listener.name.<l>.max.connections limits one listener, also when changed at run time; the other still accepts."""
     live = await make(PAIR, "listener.name.clients.max.connections=1")
     one = await live.connect("CLIENTS")
     assert await served(one)
@@ -198,7 +200,7 @@ async def test_a_lower_limit_closes_who_was_silent_for_longest(make: Make) -> No
 
 
 def test_the_longest_login_of_the_busiest_host_makes_room() -> None:
-    """One who is there for a moment only does not: then the next has to wait."""
+    """A login that has only just begun is not closed: the next connection has to wait."""
 
     class One:
         def __init__(self, host: str, last_active: float) -> None:
@@ -229,7 +231,7 @@ def test_half_of_a_small_limit_is_one() -> None:
 
 
 async def test_an_address_has_a_limit_of_its_own(make: Make) -> None:
-    """max.connections.per.ip.overrides, however the address is written, and while the broker runs."""
+    """max.connections.per.ip.overrides applies to any spelling of an address, also when changed at run time."""
     live = await make(PAIR, "max.connections.per.ip=1", "max.connections.per.ip.overrides=127.0.0.1:2, 10.0.0.1:7")
     one, two = await live.connect("OPEN"), await live.connect("OPEN")
     assert await served(one) and await served(two)
@@ -242,29 +244,28 @@ async def test_an_address_has_a_limit_of_its_own(make: Make) -> None:
         assert (await alter(one, BROKER, "", (name, SET, wrong))).error_code == 40
 
 
-# -- how fast ----------------------------------------------------------------------------------------------------------
+# -- rate of connections -----------------------------------------------------------------------------------------------
 
 
 def test_a_rate_lets_ten_seconds_worth_pass_at_once() -> None:
-    """As Kafka's Rate: with a limit of 1 ten pass, the next is told to wait a second, and after ten more all is new."""
-    rate = Rate()
-    assert [rate.record(5.0, 1) for _ in range(10)] == [0.0] * 10
-    assert rate.record(5.0, 1) == pytest.approx(1.0)
-    rate.take_back()
-    assert rate.record(15.5, 1) == pytest.approx((11 / 10.5 - 1) * 10.5)
-    assert rate.record(5.0 + 2 * SAMPLES, 1) == 0.0
-    assert Rate().record(0, 0) > 0
+    """A limit of 1 lets ten pass and the next wait a second, as Kafka's Rate; after two windows all is forgotten."""
+    rate = connection_rate(1)
+    assert [rate.take(1, 5000) for _ in range(10)] == [(0, False)] * 10
+    assert rate.take(1, 5000) == (1000, True)
+    assert rate.record(1, 15_500) == pytest.approx((11 / 10.5 - 1) * 10.5 * 1000)
+    assert rate.record(1, 5000 + 2 * 11_000) == 0
+    assert connection_rate(0).record(1, 0) > 0
 
 
 async def test_an_address_that_connects_too_fast_is_closed_after_a_while(bench: Bench) -> None:
-    """connection_creation_rate: held unread and then closed, counting for nothing; others are not held up."""
+    """connection_creation_rate: a connection over the rate is held unread, then closed; others are not delayed."""
     listener = bench.start()
     rates = listener._quotas.addresses
     rates.set_rate(None, 1)
+    began = asyncio.get_running_loop().time()
     clients = [await bench.client() for _ in range(12)]
     for client in clients:
         client.send("echo:here")
-    began = asyncio.get_running_loop().time()
     for client in clients[:10]:
         assert await client.answer() == "here"
     assert await clients[10].closed() and await clients[11].closed()
@@ -277,7 +278,7 @@ async def test_an_address_that_connects_too_fast_is_closed_after_a_while(bench: 
 
 
 async def test_rates_of_addresses_are_client_quotas(make: Make) -> None:
-    """AlterClientQuotas of an address holds at once, and after a restart, until it is removed."""
+    """AlterClientQuotas of an address applies at once and after a restart, until it is removed."""
     live = await make(PAIR)
     kind = m.AlterClientQuotasRequest.Entries
 
@@ -299,7 +300,7 @@ async def test_rates_of_addresses_are_client_quotas(make: Make) -> None:
 
 
 async def test_a_listener_that_accepts_too_fast_rests(bench: Bench) -> None:
-    """max.connection.creation.rate: those that come meanwhile wait in the backlog, and none is refused."""
+    """max.connection.creation.rate: connections over the rate wait in the backlog, and none is refused."""
     bench.start(creation_rate_max=20)
     began = asyncio.get_running_loop().time()
     clients = [await bench.client() for _ in range(205)]
@@ -307,11 +308,11 @@ async def test_a_listener_that_accepts_too_fast_rests(bench: Bench) -> None:
         client.send("echo:in")
     for client in clients:
         assert await client.answer() == "in"
-    assert 0.15 < asyncio.get_running_loop().time() - began < 5
+    assert asyncio.get_running_loop().time() - began > 0.15
 
 
 async def test_the_rate_changes_while_the_broker_runs(make: Make) -> None:
-    """The broker's rate does not hold up the listener of brokers."""
+    """The broker's rate does not limit the brokers' listener."""
     live = await make(PAIR)
     admin = await live.connect("OPEN")
     assert (await alter(admin, BROKER, "", ("max.connection.creation.rate", SET, "1"))).error_code == 0
@@ -327,7 +328,7 @@ async def test_the_rate_changes_while_the_broker_runs(make: Make) -> None:
 
 
 def test_addresses_are_told_apart_however_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a limit of addresses the one that was quiet for longest is forgotten."""
+    """Each spelling of an address counts as the same one; over ADDRESSES_MAX the longest silent one is forgotten."""
     monkeypatch.setattr(connection_rates, "ADDRESSES_MAX", 2)
     rates = AddressRates()
     assert [rates.over("::1", 0) for _ in range(50)] == [0.0] * 50
@@ -351,14 +352,18 @@ def test_addresses_are_told_apart_however_they_are_written(monkeypatch: pytest.M
 async def test_the_oldest_of_those_that_are_held_goes_for_the_next(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is held takes a descriptor: at HELD_MAX there is none left for others of them."""
+    """Each held connection takes a file descriptor, so at HELD_MAX the oldest is closed for the next."""
     monkeypatch.setattr(connection_rates, "HELD_MAX", 2)
     listener = bench.start()
     listener._quotas.addresses.set_rate(None, 0)
-    clients = [await bench.client() for _ in range(3)]
-    await eventually("they are looked at", lambda: len(listener._held) == 2)
-    assert await asyncio.wait_for(clients[0].closed(), 0.5)
-    await looked()
-    assert len(listener._held) == 2
-    clients[1].writer.write(struct.pack(">i", 5))
-    assert await clients[1].closed() and await clients[2].closed()
+    with monkeypatch.context() as patient:
+        patient.setattr(connection_rates, "WAIT_MS_MAX", 86_400_000)  # no held connection times out
+        clients = [await bench.client() for _ in range(3)]
+        await eventually("they are looked at", lambda: len(listener._held) == 2)
+        assert await clients[0].closed()
+        await looked()
+        assert len(listener._held) == 2
+    clients += [await bench.client() for _ in range(2)]
+    clients[3].writer.write(struct.pack(">i", 5))
+    for client in clients[1:]:
+        assert await client.closed()

@@ -1,4 +1,4 @@
-"""The connections of a real broker, which the native plane owns: how many there may be, and what an idle one costs."""
+"""The connections of a real broker, owned by the native plane: their limits, and the cost of an idle one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_ten_thousand_idle_connections(start_broker: Callable[..., BrokerProcess
         before = resident_bytes(pid)
         for _ in range(count):
             sockets.append(socket.create_connection((HOST, broker.port), 10))
-        # Files that it opens and closes meanwhile make the number of its own uncertain, by less than that of these.
+        # The broker also opens and closes files of its own meanwhile, far fewer than these connections.
         until("all are accepted", lambda: len(os.listdir(f"/proc/{pid}/fd")) >= count)
         each = (resident_bytes(pid) - before) / count
         with Wire(broker.port) as wire:
@@ -52,7 +52,7 @@ def test_ten_thousand_idle_connections(start_broker: Callable[..., BrokerProcess
 
 
 def test_connections_of_one_address(start_broker: Callable[..., BrokerProcess]) -> None:
-    """max.connections.per.ip: at the limit all are served, the next is closed, and has room when one goes."""
+    """max.connections.per.ip: at the limit the next connection is closed, and has room when another ends."""
     broker = start_broker(sets={"max.connections.per.ip": 2})
     with Wire(broker.port) as first:
         with Wire(broker.port) as second:
@@ -71,7 +71,7 @@ def test_connections_of_one_address(start_broker: Callable[..., BrokerProcess]) 
 
 
 def test_connections_of_a_broker(start_broker: Callable[..., BrokerProcess]) -> None:
-    """max.connections: at the limit the next waits unaccepted, and is served when one goes."""
+    """max.connections: at the limit the next connection waits unaccepted, and is served when another ends."""
     broker = start_broker(sets={"max.connections": 2})
     with Wire(broker.port) as first, Wire(broker.port) as third:
         with Wire(broker.port) as second:

@@ -1,4 +1,4 @@
-"""A node that is damaged, or another's, costs what it holds: a broker of a cluster starts, and its topics are led."""
+"""A damaged node in the store costs only its own data: the broker starts, and its topics have leaders."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.config import BrokerConfig
-from pybroker.controller import nodes
-from pybroker.controller.loading import prepare
 from pybroker.coordination.store import Create, NodeExists, Session
 from pybroker.logs import Logfmt
-from pybroker.server.cluster_broker import ClusterBroker
-from pybroker.testing.together import View
+from pybroker.metadata import nodes
+from pybroker.metadata.lone_broker.loading import prepare
+from pybroker.server.broker import Broker
+from pybroker.testing.cluster_inprocess import BrokerStoreView
 from tests.controller.forbidding import ForbiddingStore
 from tests.harness import eventually
 from tests.rows import Failures
+from tests.server.live import broker_on
 
 LINES_MAX = 8
-"""How many warnings a damage may cost in a start and an election."""
+"""The most warnings that one damage may cause in a start and an election."""
 NODES = [
     "/config/brokers/<default>", "/config/brokers/1", "/config/topics", "/config/topics/t", "/config/users",
     "/config/users/u", "/config/clients", "/config/clients/c", "/config/ips",
@@ -39,7 +39,7 @@ DAMAGES = {
 
 
 async def put(session: Session, path: str, data: bytes) -> None:
-    """Write a node, with the nodes above it that are missing."""
+    """Write a node, and create its missing parents."""
     names = path.split("/")
     for depth in range(2, len(names) + 1):
         try:
@@ -49,16 +49,16 @@ async def put(session: Session, path: str, data: bytes) -> None:
     await session.set(path, data)
 
 
-def broker(home: Path, store: ForbiddingStore) -> ClusterBroker:
+def broker(home: Path, store: ForbiddingStore) -> Broker:
     sets = [
-        f"log.dirs={home}", "broker.id=1", "listeners=PLAINTEXT://127.0.0.1:0", "super.users=User:ANONYMOUS",
+        "broker.id=1", "super.users=User:ANONYMOUS",
         "authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "delegation.token.secret.key=in winter",
     ]  # fmt: skip
-    return ClusterBroker(BrokerConfig.load(None, sets), store=View(store), give_up=["broker-1"])
+    return broker_on(home, *sets, store=BrokerStoreView(store), give_up=["broker-1"])
 
 
 async def damaged(node: str, damage: str) -> ForbiddingStore:
-    """A store of two topics, in which one node is not what it should be."""
+    """A store of two topics in which one node has damaged content."""
     store = ForbiddingStore()
     await store.open()
     admin = await store.session(60_000)
@@ -74,12 +74,12 @@ async def damaged(node: str, damage: str) -> ForbiddingStore:
     return store
 
 
-async def ended(one: ClusterBroker, store: ForbiddingStore) -> None:
+async def ended(one: Broker, store: ForbiddingStore) -> None:
     await one.stop()
     await store.close()
 
 
-async def leads_the_other(one: ClusterBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def leads_the_other(one: Broker, caplog: pytest.LogCaptureFixture) -> None:
     await one.start()
 
     def leads() -> bool:
@@ -95,8 +95,8 @@ async def leads_the_other(one: ClusterBroker, caplog: pytest.LogCaptureFixture) 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_a_broker_starts_and_leads(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
-    """The broker leads its other topic, and logs a few lines, for any content of one node. Each has a broker of its
-    own; a stop is mostly a wait, and all wait at once."""
+    """The broker leads its other topic and logs a few lines, for any content of one node. Each node has its own broker;
+    a stop is mostly waiting, so all stop at once."""
     caplog.set_level(logging.WARNING)
     stops = {}
     with Failures() as failures:

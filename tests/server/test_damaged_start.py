@@ -1,4 +1,4 @@
-"""Files of a broker that are gone or damaged at a start: who it is, and what it knew, come from what is left."""
+"""Files missing or damaged at a start: the broker's id and its topics are restored from the files that are left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
-from pybroker.server.directories import STORE_FILE
+from pybroker.server.cluster.directories import STORE_FILE
 from tests.server.live import Live, Wire, batch, values
 
 META = "meta.properties"
@@ -23,7 +23,7 @@ COUNT = 3
 
 @pytest.fixture
 async def live(tmp_path: Path) -> AsyncIterator[Live]:
-    """A broker that was stopped, with one topic."""
+    """A stopped broker that has one topic."""
     made = Live(tmp_path / "data")
     await made.start()
     await filled(await made.connect(), "t")
@@ -58,7 +58,7 @@ def numbers(count: int = COUNT) -> list[bytes]:
 async def test_without_meta_properties_the_store_says_who_the_broker_is(
     live: Live, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    """A new broker id would leave every partition without its leader. One line says that the file was missing."""
+    """The broker keeps its id, as its partitions need their leader; one line reports the missing file."""
     meta = live.data_dir / META
     before = meta.read_text().splitlines()
     if how == "gone":
@@ -81,12 +81,12 @@ async def test_without_meta_properties_the_store_says_who_the_broker_is(
 
 async def test_another_broker_id_than_the_stores_is_refused(live: Live) -> None:
     (live.data_dir / META).unlink()
-    with pytest.raises(KafkaError, match=r"broker\.id is 7, but the data is of broker 1001"):
+    with pytest.raises(KafkaError, match=r"broker\.id is 7, but the log directories belong to broker 1001"):
         await live.start("broker.id=7")
 
 
 async def test_without_meta_properties_the_other_log_dirs_say_who_the_broker_is(live: Live, tmp_path: Path) -> None:
-    """And where nothing says it, a person has to: a number that is drawn would be another broker's."""
+    """If no log dir has the broker id, the start is refused until broker.id is set: a generated id could be in use."""
     dirs = f"log.dirs={live.data_dir},{tmp_path / 'two'}"
     await live.start(dirs)
     await filled(await live.connect(), "u", 2)
@@ -100,7 +100,7 @@ async def test_without_meta_properties_the_other_log_dirs_say_who_the_broker_is(
     (live.data_dir / STORE_FILE).unlink()
     for path in (live.data_dir, tmp_path / "two"):
         (path / META).unlink()
-    with pytest.raises(KafkaError, match=r"hold partitions, and neither .* set broker\.id"):
+    with pytest.raises(KafkaError, match=r"hold partitions, but neither .* set broker\.id"):
         await live.start(dirs)
     broker = await live.start(dirs, "broker.id=1001")
     assert (broker.broker_id, await read(live)) == (1001, numbers())
@@ -110,7 +110,7 @@ async def test_without_meta_properties_the_other_log_dirs_say_who_the_broker_is(
 
 
 async def described(live: Live, names: list[str]) -> dict[str, tuple[bytes, int]]:
-    """Topic id and number of partitions, of those of `names` that are there."""
+    """{name: (topic id, number of partitions)} of the existing topics among `names`."""
     answer = await (await live.connect()).call("Metadata", 12, topics=None)
     return {t.name: (t.topic_id, len(t.partitions)) for t in answer.topics if t.name in names}
 
@@ -137,8 +137,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("kind", DAMAGES)
 async def test_a_damaged_store_is_not_zero_topics(live: Live, caplog: pytest.LogCaptureFixture, kind: str) -> None:
-    """It is set aside, and what lies in the log dirs is taken over. What it said of topics is lost, so that retention
-    is off: nothing is deleted by defaults."""
+    """A damaged store is set aside and the topics in the log dirs are adopted. Their settings are lost, so retention is
+    off: defaults delete nothing."""
     names = ["t", "wide"]
     await live.start()
     await filled(await live.connect(), "wide", 5, retention_ms="9")
@@ -153,7 +153,7 @@ async def test_a_damaged_store_is_not_zero_topics(live: Live, caplog: pytest.Log
     assert await described(live, names) == before
     assert await read(live, "t") == await read(live, "wide") == numbers()
     assert [await setting(live, name, "retention.ms") for name in names] == ["-1", "-1"]
-    [line] = [line for line in warnings(caplog) if "are taken over" in line]
+    [line] = [line for line in warnings(caplog) if "adopted from log dirs" in line]
     assert "count=2 topics=t,wide" in line
     aside = list(live.data_dir.glob(f"{STORE_FILE}.*.damaged"))
     assert [path.stat().st_size for path in aside] == [len(damaged)]
@@ -165,22 +165,22 @@ async def test_a_damaged_store_is_not_zero_topics(live: Live, caplog: pytest.Log
 async def test_a_store_that_is_gone_is_not_a_first_start(
     live: Live, caplog: pytest.LogCaptureFixture, how: Callable[[Path], object]
 ) -> None:
-    """Nothing is deleted by the defaults of settings that were in it."""
+    """Topics are adopted with retention off, so that default settings delete nothing."""
     await live.start()
     before = await described(live, ["t"])
     await live.stop()
     how(live.data_dir / STORE_FILE)
     await live.start()
     assert (await described(live, ["t"]), await setting(live, "t", "retention.ms")) == (before, "-1")
-    assert [line for line in warnings(caplog) if "their settings are lost, retention is off count=1 topics=t" in line]
+    assert [line for line in warnings(caplog) if "settings lost, retention off count=1 topics=t" in line]
 
 
 async def test_a_store_that_lost_its_latest_writes(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged journal leaves an older state: topics and partitions that it does not know come back from the log dirs,
-    and what was written under later leader epochs is not taken for bad."""
+    """A damaged journal leaves an older state: topics and partitions missing there are adopted from the log dirs, and
+    records of later leader epochs are kept."""
     path = live.data_dir / STORE_FILE
     older = path.read_bytes()
-    for _ in range(3):  # leader epochs, too, are older in it
+    for _ in range(3):  # each start adds leader epochs, which the older state lacks
         await live.start()
         await live.stop()
     await live.start()
@@ -199,13 +199,13 @@ async def test_a_store_that_lost_its_latest_writes(live: Live, caplog: pytest.Lo
     await live.start()
     assert await described(live, ["t", "later"]) == before
     assert (await read(live, "t"), await read(live, "later")) == (numbers(4), numbers())
-    assert [line for line in warnings(caplog) if "are taken over" in line and "topics=later,t" in line]
+    assert [line for line in warnings(caplog) if "adopted from log dirs" in line and "topics=later,t" in line]
     await live.restart()
     assert await described(live, ["t", "later"]) == before
 
 
 async def test_what_was_deleted_while_its_log_dir_was_away_does_not_come_back(live: Live, tmp_path: Path) -> None:
-    """A directory of a deleted topic ignored; the store remembers its id while there is one."""
+    """A deleted topic's directory is ignored: the store keeps the topic's id while such a directory may exist."""
     two, away = tmp_path / "two", tmp_path / "away"
     dirs = f"log.dirs={live.data_dir},{two}"
     await live.start(dirs)

@@ -1,4 +1,4 @@
-"""The log of denials: each is counted, and a request that is denied a thousand things costs no thousand lines."""
+"""Each denial is counted, and a request with a thousand denials logs only a few lines."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from pybroker.config import BrokerConfig
 from pybroker.security.acls import Operation, ResourceType
-from pybroker.server import authorization
-from pybroker.server.authorization import Authorization
+from pybroker.server.api import authorization
+from pybroker.server.api.authorization import Authorization
 
 
 async def test_every_denial_is_in_a_number(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,10 +27,10 @@ async def test_every_denial_is_in_a_number(caplog: pytest.LogCaptureFixture, mon
     with caplog.at_level(logging.WARNING):
         for number in range(1000):
             assert not made.access.may("User:ann", "10.0.0.1", Operation.READ, ResourceType.TOPIC, f"t{number}")
-        assert count == authorization.TOLD_MAX, "no words are made for a line that is not written"
+        assert count == authorization.TOLD_MAX, "no text is built for a line that is not logged"
         assert not made.access.may("User:bob", "10.0.0.1", Operation.READ, ResourceType.TOPIC, "t")
         made.close()
     lines = caplog.text.splitlines()
     numbers = [int(found[1]) for line in lines if (found := re.search(r"count=(\d+)", line))]
     assert sum(numbers) + sum("request denied" in line for line in lines) == 1001
-    assert "may not Read Topic 't999'" in caplog.text and len(lines) <= 15
+    assert "is not authorized to Read Topic 't999'" in caplog.text and len(lines) <= 15

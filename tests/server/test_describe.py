@@ -1,4 +1,4 @@
-"""What the broker tells of itself: versions, cluster, configs."""
+"""The broker's description of itself: API versions, cluster and configs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def test_the_versions_that_are_served(wire: Wire, version: int) -> None:
 
 
 async def test_a_client_from_the_future_is_answered_in_the_oldest_words(wire: Wire) -> None:
-    """An ApiVersions of an unknown version gets error 35 and the range of ApiVersions, and goes on (KIP-511)."""
+    """An unknown version gets UNSUPPORTED_VERSION with the range of ApiVersions; the connection goes on (KIP-511)."""
     wire.send_frame(struct.pack(">hhih", API_VERSIONS, 99, 7, -1) + b"\0whatever")
     number, response = codec.decode_response(API_VERSIONS, 99, await wire.frame())
     assert (number, response.error_code) == (7, errors.UNSUPPORTED_VERSION)
@@ -44,7 +44,7 @@ async def test_the_cluster(live: Live, wire: Wire) -> None:
         assert response.cluster_id == live.broker.cluster_id
         assert response.controller_id == live.broker.broker_id == 1001
         assert [(b.broker_id, b.host, b.port) for b in response.brokers] == [(1001, "127.0.0.1", live.broker.port)]
-        assert response.cluster_authorized_operations == 8096  # what Kafka answers without an authorizer
+        assert response.cluster_authorized_operations == 8096  # Kafka's answer without an authorizer
     for kind, code in ((2, errors.MISMATCHED_ENDPOINT_TYPE), (9, errors.UNSUPPORTED_ENDPOINT_TYPE)):
         assert (await wire.call("DescribeCluster", 1, endpoint_type=kind)).error_code == code
 
@@ -63,7 +63,7 @@ async def configs(wire: Wire, kind: int, name: str, **fields: Any) -> Any:
 
 
 async def test_the_configs_of_a_topic(live: Live) -> None:
-    """Its own value wins over the broker's, whose value wins over the default; each says where it is from."""
+    """A topic's own value comes before the broker's, and the broker's before the default; each has its source."""
     await live.restart("log.retention.hours=2")
     wire = await live.connect()
     await wire.create("own", retention_ms="5000")

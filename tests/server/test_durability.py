@@ -1,4 +1,4 @@
-"""flush.messages of a topic: honoured natively, changed while the broker runs, and told when the disk fails."""
+"""flush.messages of a topic: applied natively, changed while the broker runs, and the error when the disk fails."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.both_planes
 
 
 def native(live: Live) -> int:
-    """Produce requests that were executed without Python."""
+    """The number of Produce requests that were executed without Python."""
     assert live.broker is not None and live.broker.replicas is not None
     return sum(int(stats["Produce"]["requests"]) for stats in live.broker.replicas.plane_stats())
 
 
 async def test_a_topic_that_is_flushed_is_served_natively(live: Live, wire: Wire) -> None:
-    """Each acknowledged record is on disk, which a failing sync shows: without one there is no acknowledgement."""
+    """Each acknowledged record is on disk: a batch whose sync fails is not acknowledged."""
     await wire.create("t", 2, flush_messages="1")
     before = native(live)
     assert (await wire.produce("t", batch(b"a"))).base_offset == 0
@@ -32,7 +32,7 @@ async def test_a_topic_that_is_flushed_is_served_natively(live: Live, wire: Wire
 
 
 async def test_the_class_of_a_topic_changes_while_it_is_used(live: Live, wire: Wire) -> None:
-    """Without the setting a failing sync concerns no producer, with it the next produce meets it."""
+    """Without the setting a failing sync affects no producer; with it the next Produce fails."""
     await wire.create("t")
     assert live.broker is not None and live.broker.replicas is not None
     assert (await wire.produce("t", batch(b"a"))).error_code == 0

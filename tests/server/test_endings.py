@@ -1,4 +1,4 @@
-"""Certificates that end: the log tells of them in time."""
+"""Certificates that are about to expire: the log warns in time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pybroker.clock import wall_ms
-from pybroker.server import listener as listeners
-from pybroker.server.endings import DAY_MS, DAYS_BEFORE
+from pybroker.server.network import listener as listeners
+from pybroker.server.network.certificate_expiry import DAY_MS, DAYS_BEFORE
 from pybroker.testing.certificates import Authority
 from tests.harness import eventually
 from tests.server.live import Live
@@ -20,8 +20,8 @@ AUTHORITY = Authority()
 async def test_a_certificate_that_ends_is_told_every_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From 30 days before, with the listener, the subject, the day and the file; and of one that takes its place at
-    once. Those who are trusted are told of, too."""
+    """A daily warning starts 30 days before, with listener, subject, day and file; a replacement that expires soon, and
+    trusted certificates, get one too."""
     for name, days in (("soon", DAYS_BEFORE), ("late", DAYS_BEFORE + 1), ("next", 20), ("trusted", 3)):
         signed = AUTHORITY.sign(name, days=days)
         (tmp_path / f"{name}.pem").write_bytes(signed.key + signed.chain)
@@ -41,7 +41,7 @@ async def test_a_certificate_that_ends_is_told_every_day(
         "listener.name.soon.ssl.client.auth=required",
         f"listener.name.late.ssl.keystore.location={tmp_path / 'late.pem'}", "ssl.truststore.type=PEM",
         f"ssl.truststore.location={tmp_path / 'trusted.pem'}",
-        "connections.max.idle.ms=1000",  # listeners look after what is idle, and after the day, four times as often
+        "connections.max.idle.ms=1000",  # the daily check runs with the idle check, four times in this period
     ])  # fmt: skip
     await live.start()
     try:

@@ -1,4 +1,4 @@
-"""Who besides the broker's own user can get at the data: by the files' modes, and by the address listened at."""
+"""Access to the data by other users: through file modes, and through the address of a listener."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tests.server.live import Live, batch
 
 @pytest.fixture
 def any_mode() -> Iterator[None]:
-    """A umask that lets every mode through."""
+    """Set a umask that permits every mode."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
 def modes(directory: Path) -> dict[str, str]:
-    """{path: mode} of a directory and all that is in it."""
+    """{path: mode} of a directory and everything in it."""
     found = {}
     for path in (directory, *directory.rglob("*")):
-        with suppress(FileNotFoundError):  # a checkpoint is written under a name for a moment
+        with suppress(FileNotFoundError):  # a checkpoint has a temporary name for a moment
             found[str(path)] = oct(stat.S_IMODE(path.stat().st_mode))
     return found
 
@@ -41,7 +41,7 @@ def assert_owners_alone(directory: Path) -> None:
 
 @pytest.mark.usefixtures("any_mode")
 async def test_data_is_its_owners_alone(tmp_path: Path) -> None:
-    """Directories 0700 and files 0600 at every moment of a life, though the umask would let everybody in."""
+    """Directories are 0700 and files 0600 at every moment of a broker's life, even with umask 0."""
     log_dirs = [tmp_path / "made" / "one", tmp_path / "two"]
     live = Live(tmp_path, [f"log.dirs={','.join(map(str, log_dirs))}", "log.cleaner.backoff.ms=10"])
     await live.start()
@@ -65,7 +65,7 @@ async def test_data_is_its_owners_alone(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("any_mode")
 def test_the_store_and_its_journal_too(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    """`pybroker serve` in a process of its own, killed, so that SQLite's journal stays to be seen."""
+    """`pybroker serve` in its own process, killed, so that SQLite's journal is left to be checked."""
     broker = start_broker(data_dir=tmp_path / "data")
     broker.kill()
     assert (tmp_path / "data" / "coordination.sqlite-wal").exists()
@@ -73,7 +73,7 @@ def test_the_store_and_its_journal_too(start_broker: Callable[..., BrokerProcess
 
 
 async def test_an_older_directory_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Records that other users can read get one WARNING at each start, which says how to change that."""
+    """A log dir whose records other users can read gets one WARNING at each start, with the command that fixes it."""
     data = tmp_path / "data"
     data.mkdir()
     data.chmod(0o755)
@@ -81,7 +81,7 @@ async def test_an_older_directory_is_told(tmp_path: Path, caplog: pytest.LogCapt
     await live.start()
     assert (await (await live.connect()).create("t")).error_code == 0
     await live.stop()
-    assert "other users" not in caplog.text  # they see the directory; what is in it is closed to them
+    assert "other users" not in caplog.text  # others can list the directory, and read nothing in it
 
     (data / "t-0").chmod(0o755)
     await live.start()
@@ -101,8 +101,8 @@ async def test_an_older_directory_is_told(tmp_path: Path, caplog: pytest.LogCapt
 async def test_a_listener_that_others_reach_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str, told: str | None
 ) -> None:
-    """One WARNING at the start says who may connect and that nobody is asked for a password; loopback needs none.
-    Clients are told the machine's name where every interface is listened at."""
+    """A listener that other machines can reach without a password gets one WARNING at the start; loopback gets none. A
+    listener on every interface is advertised with the machine's host name."""
     live = Live(tmp_path, [f"listeners=PLAINTEXT://{host}:0"])
     assert (await live.start()).host == (socket.gethostname() if told else host)
     await live.stop()

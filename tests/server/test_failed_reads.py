@@ -1,4 +1,4 @@
-"""A disk that fails a read, or the sending of what is read: that read fails alone, and it is told."""
+"""A disk error in a read, or while data is sent: only that read fails, and the error is logged."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ import pytest
 
 from pybroker import core
 from pybroker.errors import KAFKA_STORAGE_ERROR
-from pybroker.replication.logdirs import LogDir
+from pybroker.replication.disks.logdirs import LogDir
+from tests.harness import eventually
 from tests.server.live import Live, batch, values
 from tests.server.system.test_failed_disks import codes, replicas
 from tests.server.test_metrics import of, scrape
 
 LARGE = 4 << 20
-"""Bytes of a batch, more than a socket takes at once."""
+"""The size of a batch that a socket does not take at once."""
 SENT = b"0" * (40 << 10)
-"""A record that an answer has as a range of a file; a shorter one may be copied into it."""
+"""A record large enough to be sent as a range of a file; a shorter one may be copied into the answer."""
 
 
 def log_dir_of(live: Live, topic: str) -> LogDir:
@@ -37,16 +38,14 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def until_told(caplog: pytest.LogCaptureFixture) -> str:
-    async with asyncio.timeout(20):
-        while not (lines := told(caplog)):
-            await asyncio.sleep(0.01)
-    [line] = lines
+    await eventually("it is logged", lambda: told(caplog))
+    [line] = told(caplog)
     return line
 
 
 @pytest.fixture(params=[True, False], ids=["native", "python"])
 async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Live]:
-    """A broker whose fetches the plane executes, or Python."""
+    """A broker whose fetches are executed by the native plane, or by Python."""
     made = Live(tmp_path, ["metrics.listener=127.0.0.1:0"], native_plane=request.param)
     await made.start()
     yield made
@@ -54,8 +53,8 @@ async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def test_a_range_that_cannot_be_sent(either: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """Its answer has begun, so its connection ends. It is told, and counted; the log dir goes on, and so does who asks
-    again: what can be read is sent."""
+    """The connection ends, as its answer has begun. The error is logged and counted; the log dir stays online, and the
+    next fetch is served."""
     wire = await either.connect()
     await wire.create("t")
     await wire.produce("t", batch(SENT))
@@ -73,7 +72,7 @@ async def test_a_range_that_cannot_be_sent(either: Live, caplog: pytest.LogCaptu
 
 
 async def test_a_short_range_that_cannot_be_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is sent as a range instead, which the disk can read again; the failed read is told, and counted."""
+    """The range is sent with sendfile instead, which the disk can read; the failed read is logged and counted."""
     live = Live(tmp_path, [])
     await live.start()
     wire = await live.connect()
@@ -87,15 +86,15 @@ async def test_a_short_range_that_cannot_be_copied(tmp_path: Path, caplog: pytes
 
 
 async def test_a_client_that_goes_is_no_failed_disk(either: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """Its socket's errors, in the middle of an answer or before it, are not the log dir's."""
+    """Errors of a client's socket, before or in an answer, do not take the log dir offline."""
     wire = await either.connect()
     await wire.create("t", max_message_bytes=str(2 * LARGE))
     assert (await wire.produce("t", batch(os.urandom(LARGE)))).error_code == 0
     for how in ("reset", "close"):
         gone = await either.connect()
         fetched = asyncio.ensure_future(gone.fetch("t", 0, partition_max_bytes=2 * LARGE))
-        while not fetched.done() and not gone.reader._buffer:  # type: ignore[attr-defined]
-            await asyncio.sleep(0.001)
+        buffer = gone.reader._buffer  # type: ignore[attr-defined]
+        await eventually("it begins", lambda task=fetched, buffer=buffer: task.done() or buffer, every_s=0)
         fetched.cancel()
         sock = gone.writer.get_extra_info("socket")
         if how == "reset":
@@ -114,8 +113,8 @@ async def test_a_client_that_goes_is_no_failed_disk(either: Live, caplog: pytest
 
 
 async def test_a_bad_place_is_an_error_and_no_lost_connection(either: Live) -> None:
-    """Once a read failed, what is answered is read before: the partition has its error, and its records when the disk
-    reads them again."""
+    """After a failed read, data is read before the answer begins: the partition gets its error, and its records once
+    the disk reads them."""
     wire = await either.connect()
     await wire.create("t")
     await wire.produce("t", batch(SENT))
@@ -131,7 +130,7 @@ async def test_a_bad_place_is_an_error_and_no_lost_connection(either: Live) -> N
 
 
 async def test_a_log_that_is_shorter_than_it_was(either: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """A range that the file has no more is told as well, and is an error of the partition from then on."""
+    """A range beyond the end of a truncated file is logged too, and is an error of the partition from then on."""
     wire = await either.connect()
     await wire.create("t")
     await wire.produce("t", batch(b"x" * 1000))
@@ -147,8 +146,8 @@ async def test_a_log_that_is_shorter_than_it_was(either: Live, caplog: pytest.Lo
 
 
 def test_a_slice_tells_what_cannot_be_read(tmp_path: Path) -> None:
-    """Sent, copied or read ahead; each is counted, and the partition named once."""
-    broker = core.Broker()
+    """A slice counts each error of a send, copy or read-ahead, and reports its partition once."""
+    broker = core.LogManager()
     partition = broker.open(str(tmp_path), "t", 0, topic_id=bytes(16), config={})
     partition.become_leader(0, 0)
     partition.append(batch(b"0"), now_ms=0)

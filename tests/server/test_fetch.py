@@ -1,4 +1,4 @@
-"""Fetch: which bytes come, when they come, and what a session leaves out."""
+"""Fetch: which bytes are returned, when the answer is sent, and what a session leaves out."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import pytest
 from pybroker import core, errors
 from pybroker.protocol import messages as m
 from tests.harness import eventually
-from tests.rows import with_each
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, values
 
+HOUR_MS = 3_600_000
+TRIES = 50
 pytestmark = pytest.mark.both_planes
 
 
 async def test_from_any_offset_the_batch_that_holds_it_comes(wire: Wire) -> None:
-    """Whole batches: the client skips what lies before its offset."""
+    """A Fetch returns whole batches: the client skips records before its offset."""
     await wire.create("t")
     for n in range(3):
         await wire.produce("t", batch(b"%d" % n, b"%d'" % n))
@@ -39,20 +40,8 @@ async def test_an_offset_outside_the_log(wire: Wire, offset: int) -> None:
     assert (answer.error_code, bytes(answer.records)) == (errors.OFFSET_OUT_OF_RANGE, b"")
 
 
-@with_each("version", range(4, 18))
-async def test_every_version(live: Live, version: int) -> None:
-    """By name up to v12, by id from v13 on."""
-    wire, name = await live.connect(), f"v{version}"
-    created = await wire.create(name)
-    await wire.produce(name, batch(b"v"))
-    topic = created.topic_id if version >= 13 else name
-    response = await wire.call("Fetch", version, **fetch_fields(topic, 0))
-    [answer] = response.responses[0].partitions
-    assert (answer.error_code, values(answer.records), answer.high_watermark) == (0, [b"v"], 1)
-
-
 async def test_the_first_batch_comes_whole_whatever_the_limits(wire: Wire) -> None:
-    """Then limits are hard, for each partition and for the whole answer, and batches are never cut."""
+    """After the first batch the limits of each partition and of the answer are strict, and batches are never cut."""
     await wire.create("t", 3)
     size = len(batch(b"x" * 1000))
     for partition in range(3):
@@ -83,43 +72,48 @@ async def test_the_brokers_own_limit(live: Live) -> None:
 
 
 async def test_a_fetch_that_waits_is_woken_by_the_append(live: Live, wire: Wire) -> None:
-    """Not at some interval: of 100 ms half of them would be later."""
+    """The append wakes the waiting fetch: its answers take less time than a poll at some interval would."""
     await wire.create("t")
     reader = await live.connect()
-    delays = []
+    answered = []
     for n in range(20):
-        reader.send("Fetch", 12, **fetch_fields("t", n, max_wait_ms=10_000))
+        reader.send("Fetch", 12, **fetch_fields("t", n, max_wait_ms=HOUR_MS))
         await live.one_waits()
         await wire.produce("t", batch(b"%d" % n))
-        appended = time.monotonic()
-        _, response = await reader.receive("Fetch", 12)
-        delays.append(time.monotonic() - appended)
+        receiving, count = asyncio.create_task(reader.receive("Fetch", 12)), 0
+        while not receiving.done():
+            await wire.fetch("t", 0)
+            count += 1
+        _, response = await receiving
+        answered.append(count)
         assert values(response.responses[0].partitions[0].records) == [b"%d" % n]
-    assert sorted(delays)[10] < 0.05, delays
+    assert sorted(answered)[10] < 10, answered
 
 
 async def test_the_wait_is_exact(wire: Wire) -> None:
-    """librdkafka's other requests on the connection wait behind it. (On a busy machine one of three may be late.)"""
+    """An empty fetch waits max_wait_ms, as librdkafka's next requests wait behind it; never less, rarely more."""
     await wire.create("t")
     for wait_ms in (0, 50, 300):
-        waited_ms = []
-        for _ in range(3):
+        for _ in range(TRIES):
             started = time.monotonic()
             answer = await wire.fetch("t", 0, max_wait_ms=wait_ms)
-            waited_ms.append((time.monotonic() - started) * 1000)
-            assert (answer.error_code, bytes(answer.records)) == (0, b"")
-        assert wait_ms <= min(waited_ms) < wait_ms + 60
+            waited_ms = (time.monotonic() - started) * 1000
+            assert (answer.error_code, bytes(answer.records)) == (0, b"") and waited_ms >= wait_ms
+            if waited_ms < wait_ms + 60:
+                break
+        else:
+            raise AssertionError(f"each of {TRIES} waits of {wait_ms} ms was late")
 
 
 def unread(wire: Wire) -> int:
-    """Bytes that came for a client and that it did not read."""
+    """The number of bytes received and not read by a client."""
     found = fcntl.ioctl(wire.writer.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))
     return int.from_bytes(found, sys.byteorder)
 
 
 async def told_of(live: Live, wire: Wire, *ends: int) -> None:
-    """Append a batch of 1,000 bytes to the last of the partitions, whose ends are these; return once another fetch has
-    it, which began to wait after the one that is there."""
+    """Append a batch of 1,000 bytes to the last of the partitions, which have these end offsets. Return when a second
+    fetch, parked after the first, has returned it."""
     witness = await live.connect()
     witness.send("Fetch", 12, **fetch_fields("t", *ends, max_wait_ms=60_000))
     await live.one_waits(at_least=2)
@@ -129,7 +123,7 @@ async def told_of(live: Live, wire: Wire, *ends: int) -> None:
 
 
 async def test_min_bytes_over_several_partitions_and_appends(live: Live, wire: Wire) -> None:
-    """The fetch waits until all of its partitions together have enough."""
+    """The fetch waits until all its partitions together have min_bytes."""
     await wire.create("t", 2)
     reader = await live.connect()
     size = len(batch(b"x" * 1000))
@@ -145,7 +139,7 @@ async def test_min_bytes_over_several_partitions_and_appends(live: Live, wire: W
 
 
 async def test_a_partition_counts_no_more_than_it_may_bring(live: Live, wire: Wire) -> None:
-    """Bytes beyond partition_max_bytes cannot be in the answer, so they do not end the wait."""
+    """Bytes beyond partition_max_bytes cannot be in the answer, so they do not count for min_bytes."""
     await wire.create("t", 2)
     size = len(batch(b"x" * 1000))
     reader = await live.connect()
@@ -163,23 +157,19 @@ async def test_a_partition_counts_no_more_than_it_may_bring(live: Live, wire: Wi
 
 async def test_an_error_ends_the_wait_of_the_others(wire: Wire) -> None:
     await wire.create("t")
-    started = time.monotonic()
-    response = await wire.call("Fetch", 12, **fetch_fields("t", 0, 0, max_wait_ms=10_000))
+    response = await wire.call("Fetch", 12, **fetch_fields("t", 0, 0, max_wait_ms=HOUR_MS))
     assert [p.error_code for p in response.responses[0].partitions] == [0, errors.UNKNOWN_TOPIC_OR_PARTITION]
-    assert time.monotonic() - started < 5
 
 
 async def test_a_stop_answers_parked_fetches(live: Live, wire: Wire) -> None:
-    """A clean stop does not wait for their time to pass."""
+    """A clean stop answers parked fetches at once."""
     await wire.create("t")
     reader = await live.connect()
-    reader.send("Fetch", 12, **fetch_fields("t", 0, max_wait_ms=60_000))
+    reader.send("Fetch", 12, **fetch_fields("t", 0, max_wait_ms=HOUR_MS))
     await live.one_waits()
     broker, live.broker = live.broker, None
     assert broker is not None
-    started = time.monotonic()
     await broker.stop()
-    assert time.monotonic() - started < 20
     _, response = await reader.receive("Fetch", 12)
     assert response.responses[0].partitions[0].error_code == 0
     assert await reader.closed()
@@ -187,21 +177,18 @@ async def test_a_stop_answers_parked_fetches(live: Live, wire: Wire) -> None:
 
 @pytest.mark.parametrize("live", ["python"], indirect=True)
 async def test_a_reader_that_goes_leaves_nothing_behind(live: Live, wire: Wire) -> None:
-    """A parked fetch of a closed connection no longer waits on its partition."""
+    """A parked fetch of a closed connection no longer waits for its partition."""
     await wire.create("t")
     assert live.broker is not None and live.broker.replicas is not None
     replica = live.broker.replicas.leader("t", 0)
     reader = await live.connect()
     reader.send("Fetch", 12, **fetch_fields("t", 0, max_wait_ms=60_000))
-    async with asyncio.timeout(5):
-        while not replica.waited_for:
-            await asyncio.sleep(0.01)
-        reader.writer.close()
-        while replica.waited_for:
-            await asyncio.sleep(0.01)
+    await eventually("it waits", lambda: replica.waited_for)
+    reader.writer.close()
+    await eventually("it waits no longer", lambda: not replica.waited_for)
 
 
-# -- who asks ----------------------------------------------------------------------------------------------------------
+# -- replicas and leader epochs ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -213,7 +200,7 @@ async def test_a_reader_that_goes_leaves_nothing_behind(live: Live, wire: Wire) 
     ],
 )
 async def test_a_client_may_not_claim_to_be_a_broker(wire: Wire, version: int, claim: dict[str, Any]) -> None:
-    """It is told, as by Kafka, that it is none of the replicas, and it counts as none: acks=all waits for nobody."""
+    """A client with a replica id is answered as in Kafka that it is no replica, and acks=all does not wait for it."""
     created = await wire.create("t")
     await wire.produce("t", batch(b"v"))
     epoch = (await wire.call("Metadata", 12, topics=None)).topics[0].partitions[0].leader_epoch
@@ -228,7 +215,7 @@ async def test_a_client_may_not_claim_to_be_a_broker(wire: Wire, version: int, c
 
 
 async def test_leader_epochs_fence(live: Live, wire: Wire) -> None:
-    """An older epoch is FENCED_LEADER_EPOCH, a newer one UNKNOWN_LEADER_EPOCH, the right one is served."""
+    """An older epoch gets FENCED_LEADER_EPOCH, a newer one UNKNOWN_LEADER_EPOCH, and the current one is served."""
     await wire.create("t")
     await live.restart()
     wire = await live.connect()
@@ -241,7 +228,7 @@ async def test_leader_epochs_fence(live: Live, wire: Wire) -> None:
 
 
 async def test_a_log_that_diverges_is_told_where(live: Live, wire: Wire) -> None:
-    """last_fetched_epoch of a reader whose log goes further than that epoch did here (KIP-595)."""
+    """A client whose last_fetched_epoch ended earlier in this log gets that epoch's end offset (KIP-595)."""
     await wire.create("t")
     await wire.produce("t", batch(b"a"))
     first = (await wire.call("Metadata", 12, topics=None)).topics[0].partitions[0].leader_epoch
@@ -262,7 +249,7 @@ def fetched(response: Any) -> dict[int, list[bytes | None]]:
 
 
 async def test_a_session_tells_only_news(wire: Wire) -> None:
-    """Full, then nothing, then one partition's news, then a partition more, then one less, then closed."""
+    """A session is full, then empty, then has one changed partition, one more, one less, and is closed."""
     await wire.create("t", 4)
     kind = m.FetchRequest
     full = await wire.call("Fetch", 12, **fetch_fields("t", 0, 0, 0), session_id=0, session_epoch=0)
@@ -317,11 +304,11 @@ async def test_names_and_ids_do_not_mix_in_a_session(wire: Wire) -> None:
 
 @pytest.mark.parametrize("live", ["native"], indirect=True)
 async def test_a_partition_that_is_unknown_ends_and_delays_a_native_session(live: Live, wire: Wire) -> None:
-    """Its error is told each time, without a session; once it exists the next full fetch begins one."""
+    """Each answer has the error and no session; once the partition exists, the next full fetch starts a session."""
     await wire.create("t", 1)
     full = await wire.call("Fetch", 12, **fetch_fields("t", 0), session_epoch=0)
     asked = {"session_id": full.session_id, "session_epoch": 1}
-    for _ in range(2):  # both are named, as a client does that lost its session, and as one does that adds to it
+    for _ in range(2):  # first as a client that adds a partition to its session, then as one that lost it
         answer = await wire.call("Fetch", 12, **fetch_fields("t", 0, 0), **asked)
         codes = {p.partition_index: p.error_code for topic in answer.responses for p in topic.partitions}
         assert (answer.session_id, codes) == (0, {0: 0, 1: errors.UNKNOWN_TOPIC_OR_PARTITION})
@@ -332,9 +319,9 @@ async def test_a_partition_that_is_unknown_ends_and_delays_a_native_session(live
     assert (await wire.call("Fetch", 12, **fetch_fields("t", 0, 0), **asked)).session_id > 0
 
 
-@pytest.mark.parametrize("live", ["python"], indirect=True)  # natively no session lives over an unknown partition
+@pytest.mark.parametrize("live", ["python"], indirect=True)  # natively a session ends at an unknown partition
 async def test_an_error_is_told_until_it_is_over_and_then_once_more(wire: Wire) -> None:
-    """A partition that does not exist yet keeps telling so; when it exists the session says that it is fine."""
+    """A session repeats the error of an unknown partition, and reports once that the partition exists."""
     await wire.create("t", 1)
     full = await wire.call("Fetch", 12, **fetch_fields("t", 0, 0), session_epoch=0)
     again = {"topics": [], "max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_id": full.session_id}
@@ -352,7 +339,7 @@ async def test_an_error_is_told_until_it_is_over_and_then_once_more(wire: Wire) 
 
 
 async def test_a_large_answer_to_a_slow_reader_does_not_hold_up_others(live: Live, wire: Wire) -> None:
-    """50 MB are on their way to a client that does not read; produce and fetch elsewhere go on."""
+    """While a client does not read an answer of 50 MB, produce and fetch of other clients go on."""
     await wire.create("t", max_message_bytes="2000000")
     chunk = batch(b"x" * 1_000_000)
     for _ in range(50):
@@ -363,10 +350,8 @@ async def test_a_large_answer_to_a_slow_reader_does_not_hold_up_others(live: Liv
     slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
     slow.send("Fetch", 12, **fetch_fields("t", 0, partition_max_bytes=1 << 26))
     await eventually("its socket is full", lambda: unread(slow) > 1_000)
-    started = time.monotonic()
     for _ in range(20):
         await wire.produce("t", batch(b"v"))
-    assert time.monotonic() - started < 5
     slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
     _, response = await slow.receive("Fetch", 12)
     assert len(values(response.responses[0].partitions[0].records)) == 50

@@ -1,4 +1,4 @@
-"""What guards ask by is what handlers go by: an id that becomes known between the two gives nobody anything."""
+"""Guards and handlers decide on the same view: a topic that becomes known between the two gives a client no access."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.caller import Call, Caller
-from pybroker.cluster.image import LiveBroker
-from pybroker.cluster.metadata_cache import MetadataCache, UpdateMetadata
+from pybroker.decisions.caller import Call, Caller
+from pybroker.decisions.image import LiveBroker
+from pybroker.decisions.metadata_cache import MetadataCache, UpdateMetadata
 from pybroker.model import PLAINTEXT, HostPort
 from pybroker.protocol import messages as m
 from pybroker.security.access import Access
 from pybroker.security.acls import Operation
-from pybroker.server.dispatch import Handler
-from pybroker.server.guards import data, topics
-from pybroker.server.guards.auth_helper import AuthHelper
-from pybroker.server.handlers.metadata import Metadata, failed
+from pybroker.server.api.dispatch import Handler
+from pybroker.server.api.guards import data, topics
+from pybroker.server.api.guards.auth_helper import AuthHelper
+from pybroker.server.api.handlers.metadata import Metadata, failed
 
 ID = bytes(range(16))
 CALL = Call(13, "c", Caller("127.0.0.1", 1, "CLIENTS", "User:ann"))
@@ -26,7 +26,7 @@ UNKNOWN = errors.UNKNOWN_TOPIC_ID
 
 
 class Told:
-    """What a controller tells: nothing yet, or that one topic is there."""
+    """A metadata cache: complete and with one topic once that is known, empty before."""
 
     def __init__(self) -> None:
         self.image = self
@@ -43,7 +43,7 @@ class Told:
 
 
 def late(told: Told, answer: Any) -> Handler:
-    """A handler that answers once the topic is known."""
+    """A handler that makes the topic known, then answers."""
 
     async def by(request: Any, _: Call) -> Any:
         told.hidden = SimpleNamespace(name="hidden", id=ID)
@@ -82,7 +82,7 @@ async def test_who_may_not_see_a_topic_is_not_told_its_name_by_an_id_that_become
 
 
 async def test_nothing_is_missing_before_a_controller_has_told_what_is_there() -> None:
-    """A consumer that may read a topic, and create none, is not refused by a broker that has just come."""
+    """A consumer with READ and without CREATE is not refused by a broker that has no topics from a controller yet."""
     told, asked = Told(), []
     handler = late(told, lambda request: asked.append(request) or m.MetadataResponse(topics=[]))
     access = Access(frozenset(), False, lambda *_: None)
@@ -94,7 +94,7 @@ async def test_nothing_is_missing_before_a_controller_has_told_what_is_there() -
 
 
 async def test_a_topic_that_goes_before_the_handler_looks_is_not_made_again_by_who_may_only_describe() -> None:
-    """It is there when the guard asks, and gone when the handler does, which asks whether this client may make it."""
+    """A topic deleted between guard and handler is created again only if the client has CREATE."""
     for may_make in (False, True):
         told, made = Told(), list[str]()
         told.hidden = SimpleNamespace(name="hidden", id=ID)

@@ -1,4 +1,4 @@
-"""Requests that are wrong in every way: an answer or a closed connection, and the broker serves on."""
+"""Requests that are wrong in every way get an answer or a closed connection, and the broker goes on serving."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.image import Image
-from pybroker.cluster.topics import PARTITIONS_MAX
+from pybroker.decisions.image import Image
+from pybroker.decisions.topics import PARTITIONS_MAX
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import API_VERSIONS, KNOWN, SERVED, Api
 from pybroker.protocol.schema import Field, Struct
 from pybroker.protocol.wire import STRING_MAX
 from pybroker.replication.replica import Replica
-from pybroker.server import closings
-from pybroker.server.handlers.topics import TOPICS_MAX
+from pybroker.server.api.handlers.topics import TOPICS_MAX
+from pybroker.server.network import closed_connections
+from tests.harness import eventually
 from tests.protocol.values import sample
 from tests.rows import with_each
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data
-
-pytestmark = pytest.mark.both_planes
 
 NAMES = sorted(api.name for api in SERVED.values())
 HOSTILE_NAMES = ["..", ".", "../up", "../../etc/x", "a/b", "/", "a" * 250, "nul\0nul", "a\nb", "\x1b[2J", "back\\slash"]
@@ -41,19 +40,19 @@ async def target(live: Live) -> Live:
 
 @pytest.fixture
 async def creating(live: Live) -> Live:
-    """It creates the topics that it is asked about."""
+    """A broker that creates topics named in Metadata requests."""
     await live.restart("auto.create.topics.enable=true")
     return live
 
 
 @pytest.fixture(autouse=True)
 def every_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log says of each closed connection why, not of one a minute."""
-    monkeypatch.setattr(closings, "SILENT_SECONDS", 0)
+    """Log the reason of each closed connection, not of one a minute."""
+    monkeypatch.setattr(closed_connections, "SILENT_SECONDS", 0)
 
 
 async def outcome(live: Live, frame: bytes) -> bytes | None:
-    """The answer to a frame, None if the connection was closed instead. A frame without answer makes the test fail."""
+    """The answer to a frame; None if the connection was closed instead. A frame that gets neither fails the test."""
     wire = await live.connect()
     wire.send_frame(frame)
     try:
@@ -65,14 +64,14 @@ async def outcome(live: Live, frame: bytes) -> bytes | None:
 
 
 async def serves(live: Live) -> None:
-    """The broker is well: another client is answered."""
+    """Check that another client is answered."""
     wire = await live.connect()
     assert (await wire.call("ApiVersions", 2)).error_code == 0
     wire.writer.close()
 
 
 def request(api: Api, version: int, rng: random.Random) -> bytes:
-    """A request with values at random, but one that does not ask for a wait."""
+    """A request with random values that asks for no wait."""
     return codec.encode_request(api.key, version, 5, "test", without_wait(sample(api.request, version, rng), rng))
 
 
@@ -90,7 +89,7 @@ def versions(name: str) -> list[tuple[Api, int]]:
 
 @with_each("name", NAMES)
 async def test_values_at_random_are_answered(target: Live, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever a well-formed request says, its answer is well-formed, at every version; nothing unexpected happens."""
+    """Random values in a well-formed request get a well-formed answer, at every version, and no unexpected error."""
     rng = random.Random(name)
     caplog.clear()
     for api, version in versions(name):
@@ -107,7 +106,7 @@ async def test_values_at_random_are_answered(target: Live, name: str, caplog: py
 async def test_frames_that_are_cut_close_the_connection(
     target: Live, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The frame's length is right and its message ends early: one line in the log says who and what."""
+    """A frame of the right length whose message ends early gets one log line with client and reason."""
     rng = random.Random(name)
     for api, version in versions(name):
         frame = request(api, version, rng)
@@ -123,7 +122,7 @@ async def test_frames_that_are_cut_close_the_connection(
 
 @with_each("name", NAMES)
 async def test_mutated_frames_do_no_harm(target: Live, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Random bytes anywhere, lengths and counts among them: an answer or a closed connection, never an exception."""
+    """Random bytes anywhere, also in lengths and counts, get an answer or a closed connection, and no exception."""
     rng = random.Random(name)
     caplog.clear()
     for api, version in versions(name):
@@ -132,7 +131,7 @@ async def test_mutated_frames_do_no_harm(target: Live, name: str, caplog: pytest
             for _ in range(rng.randint(1, 4)):
                 at = rng.randrange(8, len(frame))
                 frame[at : at + 4] = rng.choice([b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", rng.randbytes(4)])
-            if api.name in ("Produce", "Fetch"):  # acks=0 has no answer, and a wait is one that was asked for
+            if api.name in ("Produce", "Fetch"):  # Produce with acks=0 has no answer, and Fetch may ask to wait
                 continue
             await outcome(target, bytes(frame))
     assert not [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
@@ -140,7 +139,7 @@ async def test_mutated_frames_do_no_harm(target: Live, name: str, caplog: pytest
 
 
 def named(message: Any, names: Sequence[str], rng: random.Random) -> Any:
-    """The message with a hostile name wherever it has a string."""
+    """The message with a hostile name in place of each string."""
     for field in type(message).STRUCT.fields:
         value = getattr(message, field.name)
         if field.struct:
@@ -158,7 +157,7 @@ def directories(live: Live) -> set[str]:
 
 @with_each("name", NAMES)
 async def test_names_are_no_paths(creating: Live, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Topics, groups, settings called `..`, `a/b`, 250 characters, NUL: an answer, and no file of that name."""
+    """Topics, groups and settings named `..`, `a/b`, 250 characters or NUL are answered, and no such file is made."""
     rng = random.Random(name)
     caplog.clear()
     root, before = creating.data_dir.parent, directories(creating)
@@ -176,8 +175,8 @@ async def test_names_are_no_paths(creating: Live, name: str, caplog: pytest.LogC
 
 
 async def test_keys_and_versions_that_are_not_served(target: Live) -> None:
-    """Only ApiVersions, and old versions whose answers are known, are answered at a version that is not served; every
-    other connection is closed."""
+    """ApiVersions, and old versions with a known answer, are answered at a version that is not served; other
+    connections are closed."""
     cases = [(key, version) for key in (*KNOWN, 93, 999, -1) for version in (-1, 0, 2, 99)]
     for key, version in cases:
         api = SERVED.get(key)
@@ -189,7 +188,7 @@ async def test_keys_and_versions_that_are_not_served(target: Live) -> None:
 
 
 async def test_counts_that_would_fill_the_memory(target: Live) -> None:
-    """An array of 2^31-1 topics in a short frame is refused before it is believed."""
+    """An array count of 2^31-1 in a short frame is refused before memory is allocated."""
     before = resident_bytes()
     for api, version in [pair for name in NAMES for pair in versions(name)]:
         flexible = version >= api.flexible_from
@@ -206,7 +205,7 @@ def resident_bytes() -> int:
 
 
 async def test_tags_without_end(target: Live) -> None:
-    """A tag section that claims four billion tags, and one with a tag that is longer than the frame."""
+    """A section with four billion tags, and a tag longer than the frame, close the connection."""
     header = struct.pack(">hhih", 3, 12, 5, -1)
     for tags in (b"\xff\xff\xff\xff\x0f", b"\x01\x00\xff\xff\xff\xff\x0f", b"\x80" * 30):
         assert await outcome(target, header + tags) is None
@@ -217,7 +216,7 @@ async def test_tags_without_end(target: Live) -> None:
 async def test_what_nobody_foresaw_is_answered_and_logged(
     live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A bug in a handler costs its request UNKNOWN_SERVER_ERROR and a line with a traceback; the connection goes on."""
+    """A bug in a handler is answered UNKNOWN_SERVER_ERROR and logged with a traceback; the connection goes on."""
     wire = await live.connect()
     await wire.create("t")
 
@@ -244,7 +243,7 @@ async def test_what_nobody_foresaw_is_answered_and_logged(
 
 
 def longest(kind: Any, struct: Struct, text: str) -> Any:
-    """A message with this text in every string, one element in every array, and numbers that nobody minds."""
+    """A message with this text in every string, one element in every array, and valid numbers."""
     fitting = {"resource_type": 2, "session_timeout_ms": 9000, "num_partitions": 1, "replication_factor": 1, "acks": 1}
 
     def one(field: Field) -> Any:
@@ -258,7 +257,7 @@ def longest(kind: Any, struct: Struct, text: str) -> Any:
 
 @with_each("text", ["n" * STRING_MAX, "\0" * STRING_MAX, "é" * (STRING_MAX // 2)], ids=["n", "nul", "é"])
 async def test_names_as_long_as_strings_can_be(target: Live, text: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What an answer says of a name still fits into it, at every version: nothing unexpected happens."""
+    """An answer that repeats the longest names can still be encoded, at every version."""
     caplog.clear()
     for api in SERVED.values():
         for version in range(api.min_version, api.max_version + 1):
@@ -271,7 +270,7 @@ async def test_names_as_long_as_strings_can_be(target: Live, text: str, caplog: 
 
 
 async def test_a_member_whose_client_s_name_and_reason_are_long(target: Live) -> None:
-    """Its id begins with as much of the name as leaves it a string; who describes the group is told why it came."""
+    """The member id has as much of the client's name as a string can hold; a description of the group is answered."""
     wire = await target.connect()
     await coordinator(wire)
     name = "n" * STRING_MAX
@@ -287,13 +286,14 @@ async def test_a_member_whose_client_s_name_and_reason_are_long(target: Live) ->
 
 
 async def coordinator(wire: Wire) -> None:
-    async with asyncio.timeout(10):
-        while (await wire.call("FindCoordinator", 0, key="g", key_type=0)).error_code:
-            await asyncio.sleep(0.01)
+    async def found() -> bool:
+        return not (await wire.call("FindCoordinator", 0, key="g", key_type=0)).error_code
+
+    await eventually("it is found", found)
 
 
 async def test_an_offset_may_be_kept_until_the_end_of_time(target: Live) -> None:
-    """A retention that ends behind what 64 bits tell is the longest that there is."""
+    """An OffsetCommit whose retention_time_ms overflows 64 bits keeps its offset for the longest possible time."""
     wire = await target.connect()
     await wire.create("t")
     await coordinator(wire)
@@ -310,7 +310,7 @@ TIMES = 20_000
 
 
 async def test_what_is_named_again_and_again_is_not_told_again(target: Live) -> None:
-    """A short request cannot ask for the same long answer any number of times."""
+    """A short request that repeats a name does not get its long answer repeatedly."""
     wire = await target.connect()
     await wire.create("t", 50)
     await coordinator(wire)
@@ -342,7 +342,7 @@ async def test_what_is_named_again_and_again_is_not_told_again(target: Live) -> 
 
 
 async def test_a_request_plans_no_more_than_can_be_planned_at_one_go(target: Live) -> None:
-    """Topics and partitions are counted over the whole request: at the limit it is planned, above it nothing is."""
+    """Topics and partitions are counted over the whole request: at the limit it is validated, above it is refused."""
     wire = await target.connect()
     kind = m.CreateTopicsRequest.Topics
 
@@ -364,7 +364,7 @@ async def test_a_request_plans_no_more_than_can_be_planned_at_one_go(target: Liv
 async def test_a_frame_that_cannot_be_executed_takes_no_other_with_it(
     live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever fails before a handler is asked costs one connection; letters behind it are still read."""
+    """A failure before the handler closes one connection; the plane's next messages are still read."""
     wires = [await live.connect() for _ in range(3)]
     decode = codec.decode
 

@@ -1,4 +1,4 @@
-"""What brokers say to each other, said wrongly: a Kafka error code or a closed connection, and nothing of it done."""
+"""Invalid requests between brokers get a Kafka error code or a closed connection, and change nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pybroker import errors
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import SERVED
-from pybroker.server import closings
-from pybroker.server.cluster_broker import ClusterBroker
+from pybroker.server.broker import Broker
+from pybroker.server.network import closed_connections
 from pybroker.testing import ClusterHandle
 from tests.asking import ask
 from tests.harness import HOST
@@ -31,7 +31,7 @@ ROUNDS = 60
 
 @pytest.fixture
 def one(monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterHandle]:
-    monkeypatch.setattr(closings, "SILENT_SECONDS", 0)
+    monkeypatch.setattr(closed_connections, "SILENT_SECONDS", 0)
     with pybroker.testing.cluster(1) as cluster:
         yield cluster
 
@@ -40,20 +40,20 @@ def port(cluster: ClusterHandle) -> int:
     return int(cluster.bootstrap_servers.rpartition(":")[2])
 
 
-def broker(cluster: ClusterHandle) -> ClusterBroker:
-    """The broker itself, which is in this process."""
+def broker(cluster: ClusterHandle) -> Broker:
+    """The broker object, which is in this process."""
     found: Any = cluster._members.lives[1]
-    assert isinstance(found._injector.broker, ClusterBroker)
+    assert isinstance(found._injector.broker, Broker)
     return found._injector.broker
 
 
 def epoch(cluster: ClusterHandle) -> int:
-    """Of the controller."""
+    """The controller epoch that the broker has."""
     return broker(cluster).metadata.image.controller_epoch
 
 
 def state(index: int = 0, **fields: Any) -> Any:
-    """Of a partition that broker 1 is to follow, as LeaderAndIsr has it."""
+    """The LeaderAndIsr state of a partition that broker 1 should follow."""
     told = {
         "controller_epoch": 1, "leader": 99, "leader_epoch": 0, "isr": [99, 1], "partition_epoch": 0,
         "replicas": [99, 1], "adding_replicas": [], "removing_replicas": [], "is_new": True, "leader_recovery_state": 0,
@@ -62,7 +62,7 @@ def state(index: int = 0, **fields: Any) -> Any:
 
 
 def lead_and_follow(cluster: ClusterHandle, name: str, *states: Any, topic_id: bytes = TOPIC_ID) -> list[int]:
-    """The codes of a LeaderAndIsr of one topic: of all of it, and of its partitions."""
+    """Send LeaderAndIsr for one topic; return its error code, and those of the partitions."""
     topic = m.LeaderAndIsrRequest.TopicStates(topic_name=name, topic_id=topic_id, partition_states=list(states))
     answer = ask(
         port(cluster), "LeaderAndIsr", 7, controller_id=1, controller_epoch=epoch(cluster), broker_epoch=-1, type=0,
@@ -76,7 +76,7 @@ def directories(cluster: ClusterHandle) -> list[str]:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Lines of the log that have a traceback."""
+    """The log messages that have a traceback."""
     return [r.getMessage() for r in caplog.records if r.exc_info]
 
 
@@ -97,7 +97,7 @@ def test_a_topic_is_no_path(one: ClusterHandle, name: str, caplog: pytest.LogCap
 def test_nothing_is_deleted_elsewhere(
     one: ClusterHandle, name: str, index: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A directory that is none of a partition has the name that is asked for, beside the log dirs or anywhere."""
+    """StopReplica deletes no directory outside the log dirs for any topic name, and no other directory in them."""
     outside = Path(broker(one).config.log_dirs[0]).parent
     for victim in (tmp_path / f"backup-{index}", outside / f"up-{index}"):
         victim.mkdir()
@@ -142,7 +142,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_role_that_cannot_be(one: ClusterHandle, what: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Refused, and no log is made for it."""
+    """An invalid role is refused, and no log is created for it."""
     fields = dict(WRONG[what])
     before = directories(one)
     code = lead_and_follow(one, "t", state(fields.pop("index", 0), **fields))[1]
@@ -152,7 +152,7 @@ def test_a_role_that_cannot_be(one: ClusterHandle, what: str, caplog: pytest.Log
 
 
 def test_a_partition_that_is_told_twice(one: ClusterHandle, caplog: pytest.LogCaptureFixture) -> None:
-    """One of the two is done, and the other is of no later epoch; the log is opened once."""
+    """One of two states for a partition is applied, the other has a stale epoch, and the log is opened once."""
     assert lead_and_follow(one, "t", state(), state())[0] == 0
     replica = broker(one).replicas.get("t", 0)
     assert replica is not None and not replica.offline
@@ -162,8 +162,8 @@ def test_a_partition_that_is_told_twice(one: ClusterHandle, caplog: pytest.LogCa
 
 
 def test_an_update_with_a_mistake_changes_nothing(one: ClusterHandle, caplog: pytest.LogCaptureFixture) -> None:
-    """A protocol that nobody knows, a port that there is not, a name that is too long: INVALID_REQUEST, and the brokers
-    are those of before."""
+    """An unknown protocol, an invalid port or a host name that is too long gets INVALID_REQUEST, and the known brokers
+    stay."""
     kind = m.UpdateMetadataRequest
     for fields in ({"security_protocol": -1}, {"security_protocol": 99}, {"port": 1 << 16}, {"host": "h" * 256}):
         sound = {"port": 1, "host": HOST, "listener": "PLAINTEXT", "security_protocol": 0}
@@ -179,8 +179,8 @@ def test_an_update_with_a_mistake_changes_nothing(one: ClusterHandle, caplog: py
 
 @pytest.mark.parametrize("name", [*CONTROL, "AllocateProducerIds"])
 def test_values_at_random(one: ClusterHandle, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is said, as if by the present controller: it is answered or the connection closed, nothing unexpected
-    happens, and the broker serves on."""
+    """Random values sent as the current controller get an answer or a closed connection and no unexpected error, and
+    the broker goes on serving."""
     api = next(api for api in SERVED.values() if api.name == name)
     rng = random.Random(name)
     for _ in range(ROUNDS):
@@ -200,7 +200,7 @@ def test_values_at_random(one: ClusterHandle, name: str, caplog: pytest.LogCaptu
 
 
 def likely(message: Any, rng: random.Random) -> None:
-    """Have it speak of this broker, and of a topic that may be here."""
+    """Set fields of the message to this broker, and to a topic that may exist."""
     for topic in getattr(message, "topic_states", None) or ():
         topic.topic_name = rng.choice(["t", "u", topic.topic_name])
         for p in topic.partition_states:
@@ -211,7 +211,7 @@ def likely(message: Any, rng: random.Random) -> None:
 
 
 def exchange(port: int, frame: bytes) -> bytes | None:
-    """The answer to a frame, None if the connection was closed instead."""
+    """The answer to a frame; None if the connection was closed instead."""
     with socket.create_connection((HOST, port), 20) as there:
         there.sendall(struct.pack(">i", len(frame)) + frame)
         try:

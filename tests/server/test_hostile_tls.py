@@ -1,4 +1,4 @@
-"""Peers that speak hostile TLS: cut anywhere, flooding, lying. The broker serves on, and holds nothing of them."""
+"""Hostile TLS clients, with truncated, excessive or invalid records: the broker serves others and keeps nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pybroker import core
 from tests.harness import eventually
 from tests.server.live import Live, batch
 from tests.server.test_tls import HOST, context, settings
@@ -19,9 +20,12 @@ from tests.server.test_tls import HOST, context, settings
 READ_BYTES = 1 << 16
 
 
-@pytest.fixture(params=["native", "python"])
-async def live(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Live]:
-    made = Live(tmp_path / "data", settings(tmp_path), native_plane=request.param == "native")
+@pytest.fixture(params=["core", "ssl module"])
+async def live(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Live]:
+    """A broker with core's TLS, and one where core cannot use this Python's OpenSSL."""
+    if request.param == "ssl module":
+        monkeypatch.setattr(core, "tls_available", lambda: False)
+    made = Live(tmp_path / "data", settings(tmp_path))
     await made.start()
     yield made
     await made.stop()
@@ -33,7 +37,7 @@ def connections(live: Live) -> int:
 
 
 class Raw:
-    """A client of TLS whose records pass through a test's hands."""
+    """A TLS client whose records a test can change."""
 
     def __init__(self, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> None:
         made = context()
@@ -47,7 +51,7 @@ class Raw:
         self.reader, self.writer = await asyncio.open_connection(HOST, at.port)
 
     def step(self) -> bytes:
-        """What the handshake has to send next."""
+        """The next bytes that the handshake sends."""
         with contextlib.suppress(ssl.SSLWantReadError):
             self.tls.do_handshake()
         return self.goes.read()
@@ -73,8 +77,8 @@ class Raw:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
 async def test_handshakes_that_are_cut_at_every_byte(live: Live, version: ssl.TLSVersion) -> None:
-    """In the first flight and in the second, and then the peer is gone."""
-    first, second = len(Raw(version).step()), 80  # of the second so many bytes, whatever its length
+    """A client that disconnects at any byte of the first or second flight leaves no connection behind."""
+    first, second = len(Raw(version).step()), 80  # of the second flight the first 80 bytes
     cuts = [(at, 0) for at in range(first)] + [(first, at) for at in range(0, second, 3)]
     for begin in range(0, len(cuts), 40):
         await asyncio.gather(*(_cut(live, version, *cut) for cut in cuts[begin : begin + 40]))
@@ -94,7 +98,7 @@ async def _cut(live: Live, version: ssl.TLSVersion, first: int, second: int) -> 
 
 
 async def test_records_that_are_cut_or_changed_at_every_byte(live: Live) -> None:
-    """Of a request: no part of it is executed, and the connection ends."""
+    """A request whose TLS records are truncated or changed is not executed, and its connection ends."""
     wire = await live.connect("TLS", context())
     assert (await wire.create("t")).error_code == 0
     chance = random.Random(7)
@@ -112,7 +116,7 @@ async def test_records_that_are_cut_or_changed_at_every_byte(live: Live) -> None
         raw.writer.write(data)
         if number % 2:
             with contextlib.suppress(ConnectionError):
-                while await raw.reader.read(READ_BYTES):  # tickets, an alert, and the end
+                while await raw.reader.read(READ_BYTES):  # session tickets, an alert, and the end
                     pass
         await raw.hang_up()
     await eventually("nothing is held of them", lambda: connections(live) == 1)
@@ -120,7 +124,7 @@ async def test_records_that_are_cut_or_changed_at_every_byte(live: Live) -> None
 
 
 async def test_a_thousand_half_handshakes_hold_nobody_up(live: Live) -> None:
-    """Some are silent, some have begun; clients come in meanwhile."""
+    """Clients connect while a thousand others are silent or have only begun a handshake."""
     assert live.broker is not None
     at = live.broker.addresses["TLS"]
     hello = Raw().step()
@@ -142,13 +146,13 @@ async def test_a_thousand_half_handshakes_hold_nobody_up(live: Live) -> None:
 
 
 async def test_what_is_told_beside_records_is_bounded(live: Live) -> None:
-    """Empty records and warnings without end close a connection, and keep no thread busy."""
+    """Endless empty records or warnings close the connection, and keep no thread busy."""
     raw = Raw(ssl.TLSVersion.TLSv1_2)
     await raw.open(live)
     await raw.handshake()
     with contextlib.suppress(ConnectionError):
         for _ in range(2000):
-            raw.writer.write(b"\x15\x03\x03\x00\x02\x01\x00" * 10)  # in the open, where all has to be encrypted
+            raw.writer.write(b"\x15\x03\x03\x00\x02\x01\x00" * 10)  # in plaintext, where records must be encrypted
             await raw.writer.drain()
     await raw.hang_up()
     await eventually("it is closed", lambda: connections(live) == 0)
@@ -157,7 +161,7 @@ async def test_what_is_told_beside_records_is_bounded(live: Live) -> None:
 
 
 async def test_a_peer_that_ends_its_half(live: Live) -> None:
-    """close_notify, or a half-closed socket without it: what was asked before is answered."""
+    """After close_notify, or a half-closed socket without it, a request sent before is answered."""
     for says_so in (True, False):
         raw = Raw()
         await raw.open(live)

@@ -1,5 +1,4 @@
-"""Settings of Kafka's that have no meaning here: taken, checked, shown with a text that says so, and kept as Kafka
-keeps them."""
+"""Kafka's settings that have no effect here: accepted, checked, described as without effect, and stored as in Kafka."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import pytest
 from pybroker import errors
 from pybroker.config import BROKER, BrokerConfig, Source, Type
 from pybroker.config.no_effect import NO_EFFECT
-from pybroker.controller.configs import PER_BROKER
+from pybroker.metadata.configs import PER_BROKER
 from pybroker.protocol import messages as m
 from tests.server.live import Live, Wire
 from tests.server.test_alter_configs import BROKER as BROKER_KIND
@@ -27,15 +26,15 @@ def test_every_text_says_that_nothing_comes_of_it() -> None:
 
 
 def test_no_table_has_what_another_has() -> None:
-    """A setting that comes to mean something leaves the table of those without effect."""
+    """A setting that gets an effect is removed from the table of settings without effect."""
     from pybroker.config.broker import CHAPTERS
 
     assert sum(map(len, CHAPTERS.values())) == len(BROKER)
 
 
 async def test_each_is_taken_shown_and_kept(live: Live, wire: Wire) -> None:
-    """All that Kafka alters while it runs, with the value that it has: for the broker, and for all brokers where Kafka
-    has it for all."""
+    """Every such setting that Kafka alters at run time can be altered, for one broker, and for all brokers where Kafka
+    allows it."""
     assert live.broker is not None
     me = str(live.broker.broker_id)
     told = {name: BROKER[name].default or "" for name in RUNNING if BROKER[name].type is not Type.PASSWORD}
@@ -61,10 +60,10 @@ async def test_it_is_shown_with_kafkas_type_its_default_and_a_text_that_says_so(
         await configs(wire, BROKER_KIND, me, keys=[RELOGIN], include_synonyms=True, include_documentation=True)
     ).configs
     assert (shown.value, shown.config_source, shown.read_only, shown.is_sensitive) == ("58000", 2, False, False)
-    assert (shown.config_type, shown.documentation) == (Type.LONG, "Without effect: there are no logins by Kerberos.")
+    assert (shown.config_type, shown.documentation) == (Type.LONG, "Without effect: Kerberos is not supported.")
     assert [(s.name, s.value, s.source) for s in shown.synonyms] == [(RELOGIN, "58000", 2), (RELOGIN, "60000", 5)]
-    assert live.broker._session is not None
-    node, _ = await live.broker._session.get(f"/config/brokers/{me}")
+    assert live.broker.session is not None
+    node, _ = await live.broker.session.get(f"/config/brokers/{me}")
     assert node == b'{"version":1,"config":{"sasl.kerberos.min.time.before.relogin":"58000"}}'
     assert (await alter(wire, BROKER_KIND, me, (RELOGIN, DELETE, None))).error_code == 0
     assert (await described(wire, BROKER_KIND, me))[RELOGIN] == ("60000", Source.DEFAULT)
@@ -80,11 +79,11 @@ async def test_it_is_shown_with_kafkas_type_its_default_and_a_text_that_says_so(
         ("remote.log.reader.threads", "4", errors.INVALID_REQUEST),
         ("ssl.keystore.location", "/file", errors.INVALID_REQUEST),
         ("listener.name.plaintext.process.roles", "broker", errors.INVALID_CONFIG),
-        ("sasl.jaas.config", "module required;", errors.INVALID_CONFIG),  # nothing encrypts it
+        ("sasl.jaas.config", "module required;", errors.INVALID_CONFIG),  # no listener encrypts it
     ],
 )
 async def test_it_is_checked_all_the_same(live: Live, wire: Wire, name: str, text: str, code: int) -> None:
-    """By its type and Kafka's bounds; what Kafka does not alter while it runs is refused by Kafka's code."""
+    """Values are checked by type and Kafka's bounds; a setting that Kafka keeps read-only gets Kafka's error code."""
     assert live.broker is not None
     refused = await alter(wire, BROKER_KIND, str(live.broker.broker_id), (name, SET, text))
     assert refused.error_code == code and name in refused.error_message, refused.error_message
@@ -97,7 +96,7 @@ async def test_it_is_each_brokers_own_where_it_is_in_kafka(wire: Wire, name: str
 
 
 async def test_a_listener_has_those_that_kafkas_listeners_have(live: Live, wire: Wire) -> None:
-    """While it is there, and after a restart."""
+    """A listener's own settings without effect can be set while it exists, and survive a restart."""
     assert live.broker is not None
     me, own = str(live.broker.broker_id), "listener.name.plaintext."
     given = {f"{own}sasl.kerberos.kinit.cmd": "/x", f"{own}ssl.provider": "p", f"{own}num.network.threads": "2",
@@ -110,7 +109,7 @@ async def test_a_listener_has_those_that_kafkas_listeners_have(live: Live, wire:
 
 
 async def test_librdkafkas_own_test_of_alter_configs(live: Live, wire: Wire) -> None:
-    """The requests of its test 0081: a topic, a broker, and a topic that is not there, each with its answer."""
+    """The requests of librdkafka's test 0081 (a topic, a broker, an unknown topic) get the expected answers."""
     assert live.broker is not None
     me = str(live.broker.broker_id)
     await wire.create("t")
@@ -138,7 +137,7 @@ async def test_librdkafkas_own_test_of_alter_configs(live: Live, wire: Wire) -> 
 
 
 def test_a_file_for_kafka_is_taken_and_names_what_has_no_effect(tmp_path: Path) -> None:
-    """With its lines. Another name of a setting stands for it: node.id is no setting without effect."""
+    """The file's settings without effect are listed with their lines; node.id has an effect, as alias of broker.id."""
     file = tmp_path / "server.properties"
     file.write_text("process.roles=broker,controller\nnode.id=7\nnum.partitions=3\nlog.preallocate=true\n")
     config = BrokerConfig.load(str(file), ["listener.name.plaintext.ssl.provider=p"])

@@ -1,4 +1,4 @@
-"""Several listeners: each is a socket of its own, and who comes by it is told the addresses that are meant for it."""
+"""Several listeners: each has its own socket, and its clients get the addresses advertised for it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ import pytest
 import pybroker.testing
 from pybroker import errors
 from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, ResourceType
-from pybroker.controller import nodes
+from pybroker.metadata import nodes
 from pybroker.model import HostPort
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account, Login
-from pybroker.server import bridge
-from pybroker.server.listener import Listener
+from pybroker.server.network import bridge
+from pybroker.server.network.listener import Listener
+from pybroker.server.network.relay import Relay
 from tests.harness import free_port, until
 from tests.server.live import Live, Wire, batch, fetch_fields, values
 from tests.server.test_alter_configs import BROKER, DELETE, SET, alter
@@ -36,10 +37,10 @@ SETS = [
 ]
 
 
-@pytest.fixture(params=["native", "python"])
+@pytest.fixture
 async def several(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Live]:
-    """A broker with two listeners that are advertised, and one that is not."""
-    made = Live(tmp_path / "data", SETS, native_plane=request.param == "native")
+    """A broker with two advertised listeners, and one that is not advertised."""
+    made = Live(tmp_path / "data", SETS, native_plane=getattr(request, "param", "native") == "native")
     await made.start()
     yield made
     await made.stop()
@@ -53,7 +54,7 @@ def told(live: Live, listener: str) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("listener", ["INSIDE", "OUTSIDE", "HIDDEN"])
 async def test_an_answer_names_addresses_of_its_listener(several: Live, listener: str) -> None:
-    """Metadata, DescribeCluster and FindCoordinator; by one that is not advertised no leader can be reached."""
+    """Metadata, DescribeCluster and FindCoordinator return the listener's addresses, or no leader if it has none."""
     wire = await several.connect(listener)
     assert (await wire.create("t")).error_code == 0
     expected = told(several, listener)
@@ -80,11 +81,12 @@ async def test_records_go_in_by_one_listener_and_out_by_all(several: Live) -> No
         assert values((await wire.fetch("t", 0)).records) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.parametrize("several", ["native", "python"], indirect=True)
 @pytest.mark.parametrize("listener", ["INSIDE", "OUTSIDE", "HIDDEN"])
 async def test_a_fetch_that_comes_late_is_shown_the_leader_of_its_listener(several: Live, listener: str) -> None:
-    """It knows an epoch that is over, and is told who leads now, and where (KIP-951)."""
+    """A client with an old leader epoch gets the current leader and its address at this listener (KIP-951)."""
     created = await (await several.connect(listener)).create("t")
-    await several.restart()  # another epoch begins
+    await several.restart()  # starts another leader epoch
     wire = await several.connect(listener)
     fields = fetch_fields(created.topic_id, 0, current_leader_epoch=0)
     answer = await wire.call("Fetch", 16, **fields)
@@ -94,10 +96,10 @@ async def test_a_fetch_that_comes_late_is_shown_the_leader_of_its_listener(sever
 
 
 async def test_the_registration_has_every_endpoint_that_is_advertised(several: Live) -> None:
-    """In Kafka's words, in the order of advertised.listeners; host and port are those of the first."""
+    """The registration is in Kafka's format, in the order of advertised.listeners; host and port are the first's."""
     broker = several.broker
-    assert broker is not None and broker._session is not None
-    data, _ = await broker._session.get(nodes.broker(broker.broker_id))
+    assert broker is not None and broker.session is not None
+    data, _ = await broker.session.get(nodes.broker(broker.broker_id))
     found = json.loads(data)
     port = broker.addresses["INSIDE"].port
     assert found["endpoints"] == ["OUTSIDE://outside.example:7777", f"INSIDE://inside.example:{port}"]
@@ -107,7 +109,7 @@ async def test_the_registration_has_every_endpoint_that_is_advertised(several: L
 
 
 async def test_a_listener_that_is_not_advertised_asks_for_logins_all_the_same(tmp_path: Path) -> None:
-    """Its protocol is what the map says, whether others are told of it or not; so with TLS."""
+    """A listener's security protocol comes from the map, even if it is not advertised; the same holds for TLS."""
     broker = AUTHORITY.sign("localhost")
     (tmp_path / "broker.pem").write_bytes(broker.key + broker.chain)
     secured = SETS[1].replace("HIDDEN:PLAINTEXT", "HIDDEN:SASL_SSL")
@@ -128,7 +130,7 @@ async def test_a_listener_that_is_not_advertised_asks_for_logins_all_the_same(tm
 
 
 async def test_an_address_changes_for_its_listener_alone(several: Live) -> None:
-    """advertised.listeners is altered while the broker runs; the next answer and the registration have it."""
+    """advertised.listeners is altered at run time; the next answer and the registration have the new address."""
     outside, inside = await several.connect("OUTSIDE"), await several.connect("INSIDE")
     assert several.broker is not None
     kind = m.IncrementalAlterConfigsRequest.Resources
@@ -149,7 +151,7 @@ ME = "1001"
 
 
 async def altered(wire: Wire, *, validate_only: bool = False, **settings: str | None) -> Any:
-    """The answer to an alteration of this broker; a setting without a value is taken back."""
+    """Alter settings of this broker, None deletes one; return the answer."""
     changes = [(n.replace("_", "."), DELETE if v is None else SET, v) for n, v in settings.items()]
     return await alter(wire, BROKER, ME, *changes, validate_only=validate_only)
 
@@ -161,14 +163,14 @@ def at(live: Live, listener: str, host: str = "127.0.0.1") -> str:
 
 async def registered(live: Live) -> dict[str, Any]:
     broker = live.broker
-    assert broker is not None and broker._session is not None
-    found: dict[str, Any] = json.loads((await broker._session.get(nodes.broker(broker.broker_id)))[0])
+    assert broker is not None and broker.session is not None
+    found: dict[str, Any] = json.loads((await broker.session.get(nodes.broker(broker.broker_id)))[0])
     return found
 
 
 async def test_a_listener_comes_and_goes_while_others_serve(several: Live, tmp_path: Path) -> None:
-    """With a login and TLS of its own, in one alteration. Clients of the others keep their connections; those of one
-    that is removed end, and its port is free. A restart has what was altered last."""
+    """One alteration adds a listener with login and TLS. Other listeners' clients stay connected; a removed listener's
+    connections end and its port is free. A restart has the last state."""
     inside = await several.connect("INSIDE")
     assert (await inside.create("t")).error_code == 0
     broker = AUTHORITY.sign("localhost")
@@ -211,8 +213,8 @@ async def test_a_listener_comes_and_goes_while_others_serve(several: Live, tmp_p
 
 
 async def test_who_logs_in_while_a_listener_goes_is_closed(several: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last word of the login is read right after the removal. And where the next listener of that name is prepared
-    while the first one still says goodbye, clients can log in by the next."""
+    """A login that ends just after the removal is closed. If the next listener of that name is prepared while the first
+    one still closes, clients can log in to the next."""
     assert several.broker is not None and several.broker._sockets is not None and several.broker.replicas is not None
     inside, sockets, replicas = await several.connect("INSIDE"), several.broker._sockets, several.broker.replicas
     await give(inside, "ann", "secret")
@@ -227,7 +229,7 @@ async def test_who_logs_in_while_a_listener_goes_is_closed(several: Live, monkey
     follow, close, configure, farewell = sockets.follow, Listener.close, replicas.configure, asyncio.Event()
 
     def follow_next() -> None:
-        """In the next turn of the event loop, in which the login goes on as well, but later."""
+        """Send the login's last step, then apply the change in the next turn of the event loop, before it is read."""
         ann.send("SaslAuthenticate", 2, auth_bytes=last.auth_bytes)
         asyncio.get_running_loop().call_soon(follow)
 
@@ -236,7 +238,7 @@ async def test_who_logs_in_while_a_listener_goes_is_closed(several: Live, monkey
         await close(self, *how)
 
     async def configure_later(topics: Any) -> None:
-        """The next one is prepared, and is to be opened."""
+        """Let the old listener finish closing between the preparation and the opening of the next one."""
         farewell.set()
         await asyncio.gather(*sockets._leaving)
         await configure(topics)
@@ -256,7 +258,7 @@ async def test_who_logs_in_while_a_listener_goes_is_closed(several: Live, monkey
 
 
 async def test_a_listener_takes_the_port_of_one_that_goes(several: Live) -> None:
-    """Also where the alteration comes by the one that goes: it is answered."""
+    """A new listener can take the port of a removed one, and an alteration sent through the removed one is answered."""
     assert several.broker is not None
     hidden = await several.connect("HIDDEN")
     first, second, _ = THREE.split(",")
@@ -281,12 +283,11 @@ async def test_a_listener_takes_the_port_of_one_that_goes(several: Live) -> None
         assert (await (await several.connect(name)).call("ApiVersions", 0)).error_code == 0
 
 
-@pytest.mark.parametrize("several", ["native"], indirect=True)
 async def test_names_of_hosts_are_looked_up_beside_the_event_loop(
     several: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients are served while a server of names takes its time: for an alteration, and for a start. What it does not
-    know is refused."""
+    """Clients are served while a slow name lookup runs, for an alteration and for a start. An unknown host is
+    refused."""
     found, asked, answer = socket.getaddrinfo, threading.Event(), threading.Event()
 
     def look_up(host: Any, *args: Any, **how: Any) -> Any:
@@ -319,12 +320,11 @@ async def test_names_of_hosts_are_looked_up_beside_the_event_loop(
     assert "NEW" in (await start).addresses
 
 
-@pytest.mark.parametrize("several", ["native"], indirect=True)
 async def test_more_listeners_than_the_plane_tells_apart(
     several: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The event loop serves the connections of those that come after, which the log says."""
-    assert several.broker is not None
+    """The event loop serves the listeners beyond the plane's limit, and the log says so."""
+    assert several.broker is not None and several.broker._sockets is not None
     monkeypatch.setattr(bridge, "LISTENERS_MAX", 4)
     inside = await several.connect("INSIDE")
     assert (await inside.create("t")).error_code == 0
@@ -334,16 +334,17 @@ async def test_more_listeners_than_the_plane_tells_apart(
         wire = await several.connect("NEW")
         assert (await wire.produce("t", batch(b"x"))).base_offset == number
         [plane] = several.broker.replicas.plane_stats()[:1]  # type: ignore[union-attr]
-        assert plane["connections"] == (2 if number == 0 else 1)
+        assert plane["connections"] == 2
+        peers = [peer for each in several.broker._sockets._listeners for peer in each._connections]
+        assert sum(isinstance(peer, Relay) for peer in peers) == (number > 0)
         assert ("listener is slow listener=NEW" in caplog.text) == (number > 0)
         assert (await altered(inside, listeners=None)).error_code == 0
         assert await wire.closed()
 
 
-@pytest.mark.parametrize("several", ["native"], indirect=True)
 async def test_what_cannot_become_of_listeners(several: Live) -> None:
-    """In one sentence, as Kafka's DynamicListenerConfig judges; nothing changes, nothing is bound. Who only asks
-    whether it would be taken hears the same."""
+    """Each invalid change is refused with one sentence, by the rules of Kafka's DynamicListenerConfig; nothing changes
+    and nothing is bound. With validate_only the answer is the same."""
     wire = await several.connect("INSIDE")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -356,7 +357,7 @@ async def test_what_cannot_become_of_listeners(several: Live) -> None:
             ({"advertised_listeners": "OUTSIDE://outside.example:1"}, "must be a listener name defined in advertised"),
             ({"listeners": f"{THREE},NEW://127.0.0.1:0"}, "No security protocol defined for listener NEW"),
             ({"listeners": THREE.replace("HIDDEN://127.0.0.1:0", "HIDDEN://127.0.0.1:1")},
-             "give the one at HIDDEN://127.0.0.1:1 another name"),
+             "give the listener at HIDDEN://127.0.0.1:1 another name"),
             ({"listener_security_protocol_map": MAP.replace("HIDDEN:PLAINTEXT", "HIDDEN:SSL")},
              "Security protocol cannot be updated for existing listener HIDDEN"),
             ({"listeners": f"{THREE},NEW://127.0.0.1:0,SECURE://127.0.0.1:0", **mapped},
@@ -384,7 +385,7 @@ async def test_what_cannot_become_of_listeners(several: Live) -> None:
 
 
 def test_brokers_of_a_cluster_show_each_others_listeners() -> None:
-    """Those that come and those that go; followers follow on meanwhile."""
+    """Brokers show listeners that others add and remove, while followers go on fetching."""
     with pybroker.testing.cluster(2) as cluster, Admin(cluster.bootstrap_servers) as admin:
         topic = cluster.create_topic("t")
         late = {node.id: free_port() for node in admin.describe_cluster().nodes}
@@ -408,7 +409,7 @@ def test_brokers_of_a_cluster_show_each_others_listeners() -> None:
 
 
 async def test_connections_of_all_listeners_count_together(several: Live) -> None:
-    """max.connections.per.ip is the broker's: who is over it by one listener is refused by the others as well."""
+    """max.connections.per.ip counts over all listeners: an address at its limit is refused by each of them."""
     await several.restart("max.connections.per.ip=2")
     first, second = await several.connect("INSIDE"), await several.connect("OUTSIDE")
     for wire in (first, second):
@@ -417,7 +418,7 @@ async def test_connections_of_all_listeners_count_together(several: Live) -> Non
     first.writer.close()
     await first.writer.wait_closed()
     async with asyncio.timeout(5):
-        while True:  # until the broker has seen the end
+        while True:  # until the broker has seen the closed connection
             again = await several.connect("HIDDEN")
             again.send("ApiVersions", 0)
             if await again.reader.read(4):
@@ -425,7 +426,7 @@ async def test_connections_of_all_listeners_count_together(several: Live) -> Non
 
 
 async def test_a_listener_that_cannot_be_bound_ends_the_start(several: Live, tmp_path: Path) -> None:
-    """The others are given back: the next start has them."""
+    """The sockets already bound are closed, and the next start can bind them."""
     assert several.broker is not None
     taken = several.broker.addresses["OUTSIDE"]
     assert taken == HostPort("127.0.0.1", taken.port)
@@ -440,9 +441,9 @@ async def test_a_listener_that_cannot_be_bound_ends_the_start(several: Live, tmp
 async def test_a_listener_of_an_earlier_life_that_cannot_be_had_is_left_out(
     several: Live, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its port is taken, or the file of its certificate is gone: whoever is to take it back needs a broker that runs.
-    Other settings change all the same, and the next change opens what can be had by then; such a listener may have
-    another address. The listener of brokers is where the broker was started with."""
+    """A stored listener whose port is taken or whose certificate file is gone is left out, as an operator needs a
+    running broker to remove it. Other settings can change, and the next change opens it if possible, also at another
+    address. The brokers' listener stays at its address of the start."""
     inside_port, new_port, moved_port = free_port(), free_port(), free_port()
     inside = f"INSIDE://127.0.0.1:{inside_port}"
     await several.restart(f"listeners={inside}", "advertised.listeners=INSIDE://i.example:0")

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: where partitions lie, how large they are, and how much room there is."""
+"""DescribeLogDirs: where partitions are, their sizes, and the free space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ def found(answer: Any) -> dict[tuple[str, int], int]:
     }
 
 
-@pytest.mark.both_planes
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 async def test_sizes_are_those_of_the_files(live: Live, wire: Wire, version: int) -> None:
     await wire.create("t", 2)
@@ -41,7 +40,7 @@ async def test_sizes_are_those_of_the_files(live: Live, wire: Wire, version: int
 
 
 async def test_only_what_is_asked_for_and_known(wire: Wire) -> None:
-    """Unknown topics and partitions are left out; the log dir itself is always told of."""
+    """Unknown topics and partitions are left out; each log dir is always in the answer."""
     await wire.create("t", 2)
     await wire.create("u")
     kind = m.DescribeLogDirsRequest.Topics
@@ -53,7 +52,7 @@ async def test_only_what_is_asked_for_and_known(wire: Wire) -> None:
 
 
 async def test_a_log_dir_that_cannot_be_used_is_shown_as_such(tmp_path: Path) -> None:
-    """A file stands where the second directory should be: it has an error, the first is described."""
+    """A file in place of the second log dir gets an error, and the first log dir is described."""
     good, bad = tmp_path / "good", tmp_path / "bad"
     bad.write_text("")
     live = Live(tmp_path, [f"log.dirs={good},{bad}"])

@@ -1,4 +1,4 @@
-"""Places for logins: a host that takes most of them keeps no other host out."""
+"""Slots for logins: a host that takes most of them does not keep other hosts out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.server import connection_quotas
-from pybroker.server.connection_quotas import PendingLogins
+from pybroker.server.network import connection_quotas
+from pybroker.server.network.connection_quotas import PendingLogins
+from pybroker.server.network.listener import Listener
+from tests.harness import eventually
 from tests.server.cast import SETS
 from tests.server.live import Live
 from tests.server.test_connection_limits import ANN, served
@@ -19,7 +21,7 @@ from tests.server.test_sasl import log_in
 
 @pytest.fixture
 async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Live]:
-    """A broker with ten places for logins, where no login ever times out."""
+    """A broker with ten slots for logins, where no login times out."""
     monkeypatch.setattr(connection_quotas, "LOGIN_GRACE_SECONDS", 86_400.0)
     made = Live(tmp_path, [*SETS, "max.connections=20", "sasl.enabled.mechanisms=PLAIN"])
     await made.start()
@@ -41,7 +43,7 @@ def flood(live: Live, count: int) -> list[socket.socket]:
 
 
 async def test_a_flood_of_one_host_keeps_no_other_out(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """The flood's oldest connections make room for newcomers, and not every pause in accepting is logged."""
+    """The flood's oldest connections are closed for newcomers, and not every pause in accepting is logged."""
     assert live.broker is not None and live.broker._sockets is not None
     user = await live.connect("CLIENTS")
     await log_in(user, ANN)
@@ -57,16 +59,22 @@ async def test_a_flood_of_one_host_keeps_no_other_out(live: Live, caplog: pytest
 
 
 async def test_a_host_that_is_alone_waits_and_is_told_of_once_a_minute(
-    live: Live, caplog: pytest.LogCaptureFixture
+    live: Live, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many clients of one address that come at once are not reset: those too many wait to be accepted."""
+    """Many clients of one address that connect at once are not reset: those over the limit wait to be accepted."""
+    pauses, pause = [0], Listener._pause
+
+    def counted(listener: Listener) -> None:
+        pauses[0] += 1
+        pause(listener)
+
+    monkeypatch.setattr(Listener, "_pause", counted)
     held = flood(live, 15)
     for _ in range(3):
-        async with asyncio.timeout(30):
-            while not any("accepting paused" in each for each in caplog.messages):
-                await asyncio.sleep(0.01)
-        held.pop(0).close()  # its place is taken by one that waits, and accepting is paused again
-        await asyncio.sleep(0.05)
+        await eventually("it pauses", lambda: any("accepting paused" in each for each in caplog.messages))
+        before = pauses[0]
+        held.pop(0).close()  # a waiting connection takes its slot, and accepting pauses again
+        await eventually("accepting is paused twice more", lambda before=before: pauses[0] > before + 1)
     assert sum("accepting paused" in each for each in caplog.messages) == 1
     assert not any("took too long" in each for each in caplog.messages)
     for sock in held:
@@ -87,9 +95,9 @@ def test_the_host_of_most_logins_has_no_grace_where_others_are() -> None:
     logins = [One(host) for host in ("a", "b", "b", "b", "c")]
     for each in logins:
         pending.add(each.host, each)
-    assert pending.make_room(0.5, 1) == 0.5  # the caller says that b is the only host
+    assert pending.make_room(0.5, 1) == 0.5  # with b as the only host
     assert pending.make_room(0.5, 3) == 0 and [each.closed for each in logins] == [False, True, False, False, False]
-    assert pending.make_room(0.5, 3) == 0.5  # b has a half, and not more
+    assert pending.make_room(0.5, 3) == 0.5  # b has half of the slots, and not more
     pending.discard("b", logins[2])
     pending.discard("b", logins[3])
     assert pending.make_room(1, 3) == 0 and logins[0].closed and not logins[4].closed

@@ -1,4 +1,4 @@
-"""All brokers of a cluster, in each of their lives, show one salt for a user that does not exist."""
+"""All brokers of a cluster, in each of their lives, answer an unknown user with the same salt."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.config import BrokerConfig
-from pybroker.controller import login_secret, nodes
-from pybroker.controller.loading import prepare
 from pybroker.coordination.store import Session
 from pybroker.logs import Logfmt
+from pybroker.metadata import login_secret, nodes
+from pybroker.metadata.lone_broker.loading import prepare
 from pybroker.security.credentials import Credentials
 from pybroker.security.scram import HASHES, ScramClient
-from pybroker.server.cluster_broker import ClusterBroker
-from pybroker.testing.together import View
+from pybroker.testing.cluster_inprocess import BrokerStoreView
 from tests.controller.forbidding import ForbiddingStore
-from tests.server.live import Live
+from tests.server.live import Live, broker_on
 
 LINE = "secret of unknown users not shared"
 SETS = [
@@ -35,7 +33,7 @@ def shown(credentials: Credentials) -> bytes:
 
 
 async def opened(store: ForbiddingStore) -> Session:
-    """A session of a store that is as the first broker makes it."""
+    """Open a session of a store that the first broker has set up."""
     await store.open()
     session = await store.session(60_000)
     await prepare(session, nodes.OF_A_CLUSTER)
@@ -43,7 +41,7 @@ async def opened(store: ForbiddingStore) -> Session:
 
 
 async def test_brokers_that_start_at_once_agree() -> None:
-    """The first broker makes the secret, and it stays, where the credentials of users are hidden."""
+    """The first broker creates the secret, which stays in the node that holds users' credentials."""
     store = ForbiddingStore()
     session = await opened(store)
     brokers = [Credentials() for _ in range(5)]
@@ -54,7 +52,7 @@ async def test_brokers_that_start_at_once_agree() -> None:
     assert shown(late) == shown(brokers[0])
     data, stat = await session.get("/config/users")
     assert json.loads(data)["version"] == 1 and stat.version == 1
-    assert (await session.children("/config/users"))[0] == [], "Kafka's users are the nodes below"
+    assert (await session.children("/config/users"))[0] == [], "no child is added, as Kafka's users are children"
     await store.close()
 
 
@@ -62,7 +60,7 @@ async def test_brokers_that_start_at_once_agree() -> None:
     "data", [b"{", b"{}", b"[1]", b'{"unknown_users_secret":"AAAA"}', b'{"unknown_users_secret":5}', b"[" * 99_000]
 )
 async def test_a_damaged_secret_costs_a_warning(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Leave it as it is, and go by a secret of the broker's own."""
+    """A damaged secret is left as it is, and the broker uses its own."""
     store, credentials = ForbiddingStore(), Credentials()
     session = await opened(store)
     await session.set("/config/users", data)
@@ -92,8 +90,7 @@ async def test_two_brokers_of_a_cluster_show_the_same(tmp_path: Path) -> None:
     await store.open()
     brokers = []
     for number in (1, 2):
-        sets = [f"log.dirs={tmp_path / str(number)}", f"broker.id={number}", "listeners=PLAINTEXT://127.0.0.1:0"]
-        brokers.append(ClusterBroker(BrokerConfig.load(None, sets), store=View(store)))
+        brokers.append(broker_on(tmp_path / str(number), f"broker.id={number}", store=BrokerStoreView(store)))
         await brokers[-1].start()
     one, other = (shown(broker.entities.credentials) for broker in brokers)
     for broker in brokers:
@@ -104,7 +101,7 @@ async def test_two_brokers_of_a_cluster_show_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mechanism", HASHES)
 async def test_a_restart_changes_no_salt(tmp_path: Path, mechanism: str) -> None:
-    """Ask a lone broker with its embedded store, as a client does."""
+    """A lone broker with its embedded store shows a client the same salt after a restart."""
     told = []
     for _ in range(2):
         live = Live(tmp_path / "data", SETS)

@@ -1,4 +1,4 @@
-"""Topics that clients mention and that cannot be made: the answer has the reason, not LEADER_NOT_AVAILABLE for ever."""
+"""Topics that clients name and that cannot be created: the answer has the reason, not LEADER_NOT_AVAILABLE forever."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from pybroker import Producer, errors
-from pybroker.cluster.image import OFFSETS_TOPIC
+from pybroker.decisions.image import OFFSETS_TOPIC
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
+from tests.harness import eventually
 from tests.server.live import Live, Wire
 
 
@@ -35,7 +36,7 @@ async def test_a_name_that_cannot_be(live: Live, wire: Wire, name: str, code: in
 
 
 async def test_two_names_of_one_request_that_collide(wire: Wire) -> None:
-    """The first is made, the second is not; however often the client asks."""
+    """The first of two colliding names is created, the second is refused, however often the client asks."""
     assert await mention(wire, "x.y", "x_y") == [errors.LEADER_NOT_AVAILABLE, errors.INVALID_TOPIC_EXCEPTION]
     async with asyncio.timeout(60):
         while (codes := await mention(wire, "x.y", "x_y")) != [errors.NONE, errors.INVALID_TOPIC_EXCEPTION]:
@@ -43,7 +44,7 @@ async def test_two_names_of_one_request_that_collide(wire: Wire) -> None:
 
 
 async def test_more_replicas_than_brokers(live: Live, wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
-    """Refuse each time, and log it once, though clients ask again and again."""
+    """Each request is refused, and the reason is logged once."""
     await live.restart("default.replication.factor=3")
     wire = await live.connect()
     for _ in range(3):
@@ -52,13 +53,15 @@ async def test_more_replicas_than_brokers(live: Live, wire: Wire, caplog: pytest
 
 
 async def test_the_offsets_topic_is_made_as_for_groups(live: Live, wire: Wire) -> None:
-    """Compacted and with its number of partitions, though a client only mentions it."""
+    """The offsets topic is compacted and has its number of partitions, even if a client only names it."""
     await live.restart("offsets.topic.num.partitions=7")
     wire = await live.connect()
     assert await mention(wire, OFFSETS_TOPIC) == [errors.LEADER_NOT_AVAILABLE]
-    async with asyncio.timeout(60):
-        while (await mention(wire, OFFSETS_TOPIC))[0]:
-            await asyncio.sleep(0.01)
+
+    async def made() -> bool:
+        return await mention(wire, OFFSETS_TOPIC) == [errors.NONE]
+
+    await eventually("it is made", made)
     answer = await wire.call("Metadata", 12, topics=[m.MetadataRequest.Topics(name=OFFSETS_TOPIC)])
     assert len(answer.topics[0].partitions) == 7
     asked = m.DescribeConfigsRequest.Resources(resource_type=2, resource_name=OFFSETS_TOPIC, configuration_keys=None)
@@ -67,7 +70,7 @@ async def test_the_offsets_topic_is_made_as_for_groups(live: Live, wire: Wire) -
 
 
 async def test_a_producer_is_told_the_reason(live: Live, wire: Wire) -> None:
-    """Instead of that its topic was not found within max_block_ms."""
+    """The producer's error is the reason, not that the topic was not found within max_block_ms."""
     await wire.create("a.b")
     assert live.broker is not None
     address = f"127.0.0.1:{live.broker.port}"

@@ -1,18 +1,16 @@
-"""Answers from the metadata cache: each is of one image, and names brokers as the clients of its listener see them."""
+"""Answers from the metadata cache: each is built from one image, with the addresses of the client's listener."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.caller import Call, Caller, Disconnect
-from pybroker.cluster.image import NO_LEADER, Image, LiveBroker, PartitionState
-from pybroker.cluster.metadata_cache import (
-    PATIENCE_S,
+from pybroker.decisions.caller import Call, Caller, Disconnect
+from pybroker.decisions.image import NO_LEADER, Image, LiveBroker, PartitionState
+from pybroker.decisions.metadata_cache import (
     SUSPECTED_S,
     MetadataCache,
     Suspects,
@@ -21,8 +19,9 @@ from pybroker.cluster.metadata_cache import (
 )
 from pybroker.model import PLAINTEXT, HostPort
 from pybroker.protocol import messages as m
-from pybroker.server.handlers.cluster import DescribeCluster
-from pybroker.server.handlers.metadata import Metadata
+from pybroker.server.api.handlers.cluster import DescribeCluster
+from pybroker.server.api.handlers.metadata import Metadata
+from tests import virtual
 
 ID = b"i" * 16
 ASKED = m.MetadataRequest(topics=None)
@@ -39,7 +38,7 @@ def state(leader: int, *replicas: int) -> PartitionState:
 
 @pytest.fixture
 def cache() -> MetadataCache:
-    """Broker 1 is inside and outside, broker 2 inside only; each leads one; broker 3, dead, and nobody the others."""
+    """Brokers 1 (INSIDE, OUTSIDE) and 2 (INSIDE) and dead broker 3 lead a partition each; the last has no leader."""
     made = MetadataCache("c")
     partitions = dict(enumerate([state(1, 1, 2), state(2, 2, 1), state(3, 3, 1), state(NO_LEADER, 2)]))
     brokers = [broker(1, "INSIDE", "OUTSIDE"), broker(2, "INSIDE")]
@@ -80,7 +79,7 @@ def test_metadata_is_of_the_listener_that_was_asked(
     brokers: list[tuple[int, str, int]],
     leaders: list[tuple[int, int]],
 ) -> None:
-    """A broker without it is not named; where it leads, the code says so, as far as the version knows the code."""
+    """A broker without this listener is left out, and its partitions get an error code that the version knows."""
     answer = asked(cache, listener, version)
     assert [(b.node_id, b.host, b.port) for b in answer.brokers] == brokers
     [topic] = answer.topics
@@ -99,7 +98,7 @@ def test_a_cluster_is_described_to_the_listener_that_asked(
 
 
 class Restless(MetadataCache):
-    """Another image each time that somebody looks."""
+    """A cache that returns another image at each access."""
 
     def __init__(self, images: list[Image]) -> None:
         self._images = [Image(), *images]
@@ -115,7 +114,7 @@ class Restless(MetadataCache):
 
 
 def test_an_answer_is_of_one_image(cache: MetadataCache) -> None:
-    """Whatever is told while it is made: brokers, topics and leaders are those of one moment."""
+    """An answer has the brokers, topics and leaders of one moment, even if an update arrives meanwhile."""
     before = cache.image
     cache.update(UpdateMetadata(1, 2, [broker(2, "INSIDE")], (), ["t"]))
     restless = Restless([before, cache.image])
@@ -128,7 +127,7 @@ def leaders(answer: Any) -> list[tuple[int, int]]:
 
 
 def hang_up(cache: MetadataCache, broker_id: int) -> None:
-    """The next who asks sees that the broker's connection ended."""
+    """Make the next request find that the broker's connection ended."""
 
     def once() -> None:
         cache.look = lambda: None
@@ -138,7 +137,7 @@ def hang_up(cache: MetadataCache, broker_id: int) -> None:
 
 
 def test_who_asks_for_a_leader_that_hung_up_waits_for_the_next(cache: MetadataCache) -> None:
-    """The controller's word ends the wait, unless it is about something else."""
+    """A Metadata request waits until the controller sends the topic's new leader; other updates do not end the wait."""
 
     async def ask() -> Any:
         hang_up(cache, 1)
@@ -146,22 +145,23 @@ def test_who_asks_for_a_leader_that_hung_up_waits_for_the_next(cache: MetadataCa
         alive = list(cache.image.brokers.values())
         await asyncio.sleep(0)
         cache.update(UpdateMetadata(1, 2, alive))
-        await asyncio.sleep(0.01)
+        for _ in range(2):  # longer than its grace period
+            await virtual.settle()
         assert not asking.done()
         known = cache.image.topic("t")
         assert known is not None
         elected = known.partitions[0]._replace(leader=2, leader_epoch=known.partitions[0].leader_epoch + 1)
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         cache.update(UpdateMetadata(1, 2, alive, [TopicStates("t", known.id, {0: elected})]))
         answer = await asking
-        assert time.monotonic() - began < PATIENCE_S / 2
+        assert asyncio.get_running_loop().time() == pytest.approx(began, abs=1e-6)
         return answer
 
-    assert leaders(asyncio.run(ask())) == [(2, 0), (2, 0)]
+    assert leaders(virtual.run(ask())) == [(2, 0), (2, 0)]
 
 
 def test_a_leader_that_hung_up_is_none(cache: MetadataCache) -> None:
-    """Without a word of the controller its partitions have no leader; when it was reached again, it leads."""
+    """The broker's partitions have no leader until the controller sends one, or until the broker is reached again."""
 
     async def ask() -> Any:
         hang_up(cache, 1)
@@ -174,8 +174,8 @@ def test_a_leader_that_hung_up_is_none(cache: MetadataCache) -> None:
 
 
 def test_a_broker_that_no_controller_reaches_sends_its_clients_to_others(cache: MetadataCache) -> None:
-    """Its registration ended: it does not know who leads what it has led. librdkafka asks where it is connected, so an
-    answer without a leader would be asked for again and again."""
+    """A broker whose registration ended does not know the new leaders. Its connections are closed: librdkafka would
+    repeat a request that is answered without a leader."""
     cache.grace_s = 0.001
     cache.suspects.doubt(1, True)
 
@@ -192,7 +192,7 @@ def test_a_broker_that_no_controller_reaches_sends_its_clients_to_others(cache: 
 def test_who_asks_for_no_topic_asks_for_no_leader(
     cache: MetadataCache, topics: list[Any] | None, version: int, names_it: bool
 ) -> None:
-    """No topics are none from v1 on. aiokafka asks for the brokers and the controller so."""
+    """Metadata without topics (v1 and later) is answered at once; aiokafka asks for brokers and controller this way."""
     cache.grace_s = 0.001
     cache.suspects.doubt(1, True)
 
@@ -209,7 +209,7 @@ def test_who_asks_for_no_topic_asks_for_no_leader(
 
 
 def test_a_suspicion_ends(cache: MetadataCache) -> None:
-    """A leader that this broker alone cannot reach is named to clients again."""
+    """A leader that only this broker cannot reach is returned to clients again after SUSPECTED_S."""
     clock = [0.0]
     cache.suspects = Suspects(lambda: clock[0])
     cache.suspects.add(1)
@@ -224,34 +224,34 @@ class MetadataCacheOf(MetadataCache):
 
 
 def test_nobody_hears_that_there_is_no_topic_before_topics_were_told() -> None:
-    """A new controller tells who is alive first. Whoever asks a broker that has just started is to ask again, and makes
-    no topic of a name that may be there."""
+    """A new controller sends live brokers before topics. Until then a client is asked to retry, and no topic is
+    created."""
     cache = MetadataCache("c")
-    cache.expects_topics = True
+    cache.expect_topics(True)
     named = m.MetadataRequest(topics=[m.MetadataRequest.Topics(name="t")], allow_auto_topic_creation=True)
 
     def code() -> int:
         answer = Metadata(cache, Nobody(), auto_create=cache.expects_topics)(named, call("INSIDE"))
         return int(answer.topics[0].error_code)
 
-    with pytest.raises(Disconnect, match="which brokers there are"):
+    with pytest.raises(Disconnect, match="has not received the live brokers"):
         code()
     cache.update(UpdateMetadata(1, 1, [broker(1, "INSIDE")]))
     assert not cache.complete and code() == errors.LEADER_NOT_AVAILABLE
-    with pytest.raises(Disconnect, match="which topics there are"):
+    with pytest.raises(Disconnect, match="has not received the list of topics"):
         Metadata(cache, Nobody(), auto_create=True)(m.MetadataRequest(topics=None), call("INSIDE"))
     by_id = m.MetadataRequest(topics=[m.MetadataRequest.Topics(name=None, topic_id=ID)])
-    with pytest.raises(Disconnect, match="which topics there are"):
+    with pytest.raises(Disconnect, match="has not received the list of topics"):
         Metadata(cache, Nobody(), auto_create=True)(by_id, call("INSIDE"))
     cache.update(UpdateMetadata(1, 1, [broker(1, "INSIDE")], [TopicStates("t", ID, {0: state(1, 1)})]))
     assert cache.complete and code() == errors.NONE
     cache.update(UpdateMetadata(1, 1, [broker(1, "INSIDE")], deleted=["t"]))
-    cache.expects_topics = False
+    cache.expect_topics(False)
     assert cache.complete and code() == errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_broker_that_others_may_have_replaced_stays_suspect() -> None:
-    """Until it has heard from the controller, and without being asked about for longer than another one is."""
+    """The broker stays suspected until the controller reaches it, and waiting requests get no extra time."""
     clock = [0.0]
     suspects = Suspects(lambda: clock[0])
     suspects.doubt(1, True)
@@ -263,4 +263,4 @@ def test_a_broker_that_others_may_have_replaced_stays_suspect() -> None:
     assert 1 not in suspects and not suspects and not suspects.is_doubted(1)
     suspects.add(1)
     suspects.doubt(1, False)
-    assert 1 in suspects, "one whose connection ended is suspected as before"
+    assert 1 in suspects, "another broker with a closed connection is suspected as before"

@@ -1,4 +1,4 @@
-"""What Prometheus reads, what a supervisor asks, and what it costs a broker that shows nothing."""
+"""Prometheus metrics, health checks, and a broker without metrics."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from pybroker import __version__
-from pybroker.metrics import BUCKETS_SECONDS, Times
+from pybroker.errors import StartError
 from pybroker.model import TopicPartition
-from pybroker.replication.checkpoints import Spot
-from pybroker.replication.logdirs import StartError
+from pybroker.replication.disks.checkpoints import Spot
+from pybroker.server.metrics.request_times import BUCKETS_SECONDS, Times
 from pybroker.testing.certificates import Authority
 from tests.groups.members import Member, commit, stable
 from tests.harness import ROOT, BrokerProcess
@@ -29,7 +29,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 @pytest.fixture
 async def live(tmp_path: Path) -> AsyncIterator[Live]:
-    """A broker that shows its metrics, with a listener of each kind."""
+    """A broker with a metrics listener, and a listener of each kind."""
     signed, store = Authority().sign("broker", days=DAYS), tmp_path / "broker.pem"
     store.write_bytes(signed.key + signed.chain)
     made = Live(tmp_path / "data", [
@@ -43,7 +43,7 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
 
 
 async def ask(port: int, line: str) -> tuple[int, str, str]:
-    """(status, head, body) of the answer to a request line."""
+    """Send a request line; return (status, head, body) of the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"{line}\r\nHost: x\r\n\r\n".encode())
     async with asyncio.timeout(10):
@@ -60,7 +60,7 @@ async def get(live: Live, path: str) -> tuple[int, str]:
 
 
 async def scrape(live: Live) -> Samples:
-    """Every sample, by name and labels."""
+    """Scrape every sample: {(name, labels): value}."""
     status, body = await get(live, "/metrics")
     assert status == 200
     return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in parse(body) for s in family.samples}
@@ -71,7 +71,7 @@ def of(samples: Samples, name: str, **labels: str) -> float:
 
 
 async def test_traffic_sizes_and_lag(live: Live, wire: Wire) -> None:
-    """What was written, what lies there, how far a group is behind, who served it."""
+    """Metrics show the records written, log sizes, the lag of a group, and the plane that served a request."""
     await wire.create("t", 2)
     sent = batch(b"a", b"b", b"c")
     for _ in range(2):
@@ -104,12 +104,12 @@ async def test_traffic_sizes_and_lag(live: Live, wire: Wire) -> None:
 
 
 async def test_what_the_native_plane_counts(live: Live, wire: Wire) -> None:
-    """Its requests, bytes and times, by API; what it left to Python; how busy each reactor is; what the disk took."""
+    """Metrics have requests, bytes and times by API, requests left to Python, reactor load, and disk time."""
     await wire.create("t")
     for _ in range(3):
         assert (await wire.produce("t", batch(b"a"))).error_code == 0
     assert len((await wire.fetch("t", 0)).records or b"") > 0
-    await wire.call("ApiVersions", 2)  # what comes before it on the connection is counted by now
+    await wire.call("ApiVersions", 2)  # the requests before it on the connection are counted by now
     seen = await scrape(live)
     native = of(seen, "pybroker_requests_total", api="Produce", plane="native")
     assert native == of(seen, "pybroker_plane_request_seconds_count", api="Produce")
@@ -139,7 +139,7 @@ async def test_rebalances_are_counted_by_their_kind_of_cause(live: Live, wire: W
 
 
 async def test_every_metric_is_in_the_docs(live: Live, wire: Wire) -> None:
-    """docs/metrics.md lists each with its kind and its meaning, as /metrics tells them, and nothing else."""
+    """docs/metrics.md lists every metric of /metrics with its type and help text, and no other."""
     await wire.create("t")
     await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
     assert await commit(wire, "g", {"t0": 0}) == [0]
@@ -156,11 +156,11 @@ async def test_every_metric_is_in_the_docs(live: Live, wire: Wire) -> None:
     rows = [line for line in (ROOT / "docs/metrics.md").read_text().splitlines() if line.startswith("| `p")]
     of_a_cluster = ("follower_lag", "pybroker_zookeeper")  # tests/brokers/system/test_seen.py
     written = [row for row in rows if not any(name in row for name in of_a_cluster)]
-    assert written == sorted(told), "\n".join(["docs/metrics.md is to say:", *sorted(told)])
+    assert written == sorted(told), "\n".join(["docs/metrics.md must say:", *sorted(told)])
 
 
 async def test_what_waits_is_timed_to_its_answer(live: Live, wire: Wire) -> None:
-    """CreateTopics is answered later; a request that is not known has no label of its own making."""
+    """CreateTopics is timed until its later answer; an unknown API does not add a label."""
     await wire.create("t")
     seen = await scrape(live)
     apis = {labels[0][1] for name, labels in seen if name == "pybroker_request_seconds_count"}
@@ -168,7 +168,7 @@ async def test_what_waits_is_timed_to_its_answer(live: Live, wire: Wire) -> None
 
 
 async def test_who_supervises_is_answered(live: Live) -> None:
-    """Alive and ready; everything else has its HTTP status."""
+    """/healthz and /readyz answer 200; other requests get the right HTTP status."""
     assert await get(live, "/healthz") == (200, "ok\n")
     assert await get(live, "/readyz") == (200, "ok\n")
     assert (await get(live, "/nothing"))[0] == 404
@@ -181,7 +181,7 @@ async def test_who_supervises_is_answered(live: Live) -> None:
 
 
 async def test_a_request_that_never_ends_is_given_up(live: Live) -> None:
-    """More than the limit without an end closes the connection."""
+    """A request longer than the limit is closed."""
     assert live.broker is not None
     reader, writer = await asyncio.open_connection("127.0.0.1", live.broker.metrics_port)
     writer.write(b"GET /" + b"x" * 20_000)
@@ -193,7 +193,7 @@ async def test_a_request_that_never_ends_is_given_up(live: Live) -> None:
 
 
 async def test_a_broker_that_starts_or_stops_is_not_ready(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While groups are loaded, and once it stops: metrics are then only the process's own."""
+    """/readyz is 503 while groups load and while the broker stops; a stopping broker has only process metrics."""
     assert live.broker is not None and live.broker.groups is not None and live.broker._exporter is not None
     monkeypatch.setattr(live.broker.groups, "loading", lambda: True)
     assert await get(live, "/readyz") == (503, "groups are being loaded\n")
@@ -212,7 +212,7 @@ async def test_a_port_that_is_taken_stops_the_start(live: Live, tmp_path: Path) 
 
 
 def test_durations_fall_into_their_buckets() -> None:
-    """A bound is included; what is longer than all of them is counted beyond."""
+    """A bucket includes its bound; longer durations are counted in +Inf."""
     times = Times()
     for seconds in (0.0, BUCKETS_SECONDS[0], BUCKETS_SECONDS[0] + 1e-9, BUCKETS_SECONDS[-1], 11.0):
         times.add(seconds)
@@ -222,7 +222,7 @@ def test_durations_fall_into_their_buckets() -> None:
 
 
 def test_without_metrics_nothing_of_them_is_imported() -> None:
-    """A broker that shows none does not pay for them at its start."""
+    """A broker without metrics does not import the modules for them at its start."""
     probe = (
         "import sys, pybroker.server.broker; print([m for m in sys.modules if 'prometheus' in m or 'metrics_' in m])"
     )
@@ -231,7 +231,7 @@ def test_without_metrics_nothing_of_them_is_imported() -> None:
 
 
 def test_the_command_line_shows_them(start_broker: Callable[..., BrokerProcess]) -> None:
-    """--metrics-port is metrics.listener at the host that the broker listens at."""
+    """--metrics-port sets metrics.listener on the host of the broker's listener."""
     help_text = subprocess.run(
         [sys.executable, "-m", "pybroker", "serve", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout

@@ -1,4 +1,4 @@
-"""The HTTP side of metrics beside clients that say nothing, or do not read."""
+"""The HTTP server of metrics with clients that send nothing or do not read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pybroker.server import metrics_http
-from pybroker.server.metrics_http import ANSWERED_MAX, SILENT_MAX, MetricsServer
+from pybroker.server.metrics import http
+from pybroker.server.metrics.http import ANSWERED_MAX, SILENT_MAX, MetricsServer
+from tests.harness import eventually
 
 LARGE = b"x" * (8 << 20)
 
@@ -41,7 +42,7 @@ async def silent(port: int, said: bytes = b"") -> socket.socket:
 
 
 async def ended(sock: socket.socket) -> bool:
-    """Wait until the server hangs up on it."""
+    """Wait until the server closes the connection."""
     async with asyncio.timeout(30):
         try:
             while await asyncio.get_running_loop().sock_recv(sock, 1 << 20):
@@ -52,8 +53,8 @@ async def ended(sock: socket.socket) -> bool:
 
 
 async def test_health_is_answered_beside_silent_connections(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest of them goes, and none because of its time: that is made endless."""
-    monkeypatch.setattr(metrics_http, "REQUEST_SECONDS_MAX", None)
+    """The oldest silent connection is closed for the next; the timeout is off."""
+    monkeypatch.setattr(http, "REQUEST_SECONDS_MAX", None)
     held = [await silent(port, b"GET /he" if n % 2 else b"") for n in range(SILENT_MAX)]
     assert b" 200 OK\r\n" in await get(port, "/healthz")
     assert await ended(held[0])
@@ -66,7 +67,7 @@ async def test_health_is_answered_beside_silent_connections(port: int, monkeypat
 
 
 async def test_metrics_are_answered_beside_clients_that_do_not_read(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_http, "REQUEST_SECONDS_MAX", None)
+    monkeypatch.setattr(http, "REQUEST_SECONDS_MAX", None)
     held = [await silent(port, b"GET /metrics HTTP/1.1\r\n\r\n") for _ in range(ANSWERED_MAX)]
     for sock in held:  # each is being answered
         assert await asyncio.get_running_loop().sock_recv(sock, 12) == b"HTTP/1.1 200"
@@ -79,16 +80,13 @@ async def test_metrics_are_answered_beside_clients_that_do_not_read(port: int, m
 
 
 async def test_an_answer_that_is_not_read_ends_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the rest of one that has left the server's own buffer but for a little."""
-    monkeypatch.setattr(metrics_http, "REQUEST_SECONDS_MAX", 0.2)
+    """An unread answer times out, even when only a small rest is left in the socket's buffer."""
+    monkeypatch.setattr(http, "REQUEST_SECONDS_MAX", 0.2)
     server = MetricsServer(lambda: LARGE, lambda: "", lambda: "", lambda: "", lambda _: b"", lambda: b"")
     port = await server.start("127.0.0.1", 0)
     monkeypatch.setattr(asyncio.StreamWriter, "drain", lambda self: asyncio.sleep(0))
     sock = await silent(port, b"GET /metrics HTTP/1.1\r\n\r\n")
-    async with asyncio.timeout(30):
-        while not server._open:
-            await asyncio.sleep(0.01)
-        while server._open:
-            await asyncio.sleep(0.01)
+    await eventually("it is being answered", lambda: server._open)
+    await eventually("its connection is closed", lambda: not server._open)
     sock.close()
     await server.close()

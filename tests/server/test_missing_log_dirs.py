@@ -1,4 +1,4 @@
-"""A log dir or a partition's directory that is not where it was: offline until it is back, or given up by name."""
+"""A missing log dir or partition directory is offline until it is back or is named with --give-up."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from typing import Any
 
 import pytest
 
-from pybroker.controller import nodes
 from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.store import Session
-from pybroker.errors import KAFKA_STORAGE_ERROR
+from pybroker.errors import KAFKA_STORAGE_ERROR, StartError
+from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
-from pybroker.replication.logdirs import LogDir, StartError
-from pybroker.server.directories import STORE_FILE
+from pybroker.protocol import messages as m
+from pybroker.replication.disks.logdirs import LogDir
+from pybroker.server.cluster.directories import STORE_FILE
 from tests.server.live import Live, Wire, batch
 
 COUNT = 3
-"""Records of each topic before anything happens."""
+"""The number of records that each topic starts with."""
 
 
 class Home:
-    """A broker on the log dirs one, with the store, and two; the topics t0 to t3, of which each holds two."""
+    """A broker with log dirs `one`, which has the store, and `two`, and topics t0 to t3, two in each."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,7 +51,7 @@ class Home:
         return {path.name[:-2] for path in (self.path / name).glob("t?-0")}
 
     async def ends(self) -> dict[str, int]:
-        """Append one record to each topic: its offset, or minus the error."""
+        """Append one record to each topic; return its offset, or the negated error code."""
         wire = await self.live.connect()
         answers = {f"t{n}": await wire.produce(f"t{n}", batch(b"more")) for n in range(4)}
         return {name: -a.error_code if a.error_code else a.base_offset for name, a in answers.items()}
@@ -82,8 +83,8 @@ async def described(wire: Wire) -> dict[str, int]:
 
 @pytest.mark.parametrize("how", ["empty", "absent", "no directory", "not in log.dirs"])
 async def test_a_log_dir_that_is_not_there(home: Home, caplog: pytest.LogCaptureFixture, how: str) -> None:
-    """One line names it and the ways out; its partitions answer KAFKA_STORAGE_ERROR, nothing is made in their place,
-    what is new goes elsewhere; when it is back, all is as it was."""
+    """One line names the log dir and the ways out; its partitions get KAFKA_STORAGE_ERROR and are not created
+    elsewhere. New topics go to the other log dir; when it is back, all is as before."""
     two, away, lost = home.path / "two", home.path / "away", home.topics()
     assert len(lost) == 2
     name = home.id("two")
@@ -92,7 +93,7 @@ async def test_a_log_dir_that_is_not_there(home: Home, caplog: pytest.LogCapture
         two.mkdir()
     elif how == "no directory":
         two.write_text("")
-    for life in range(2):  # it is missed in every life
+    for life in range(2):  # each start finds it missing
         caplog.clear()
         await home.live.start(home.dirs("one") if how == "not in log.dirs" else home.dirs())
         [line] = errors_in(caplog)
@@ -114,8 +115,21 @@ async def test_a_log_dir_that_is_not_there(home: Home, caplog: pytest.LogCapture
     assert not errors_in(caplog)
 
 
+async def test_a_topic_of_which_a_part_is_away_grows(home: Home) -> None:
+    """CreatePartitions waits for the new partitions, not for those in the missing log dir."""
+    name = min(home.topics())
+    (home.path / "two").rename(home.path / "away")
+    await home.live.start(home.dirs())
+    wire = await home.live.connect()
+    topic = m.CreatePartitionsRequest.Topics(name=name, count=2, assignments=None)
+    [grown] = (await wire.call("CreatePartitions", 3, topics=[topic], timeout_ms=5000)).results
+    assert grown.error_code == 0
+    assert (await wire.produce(name, batch(b"v"), partition=1)).base_offset == 0
+    assert (await wire.produce(name, batch(b"v"))).error_code == KAFKA_STORAGE_ERROR
+
+
 async def test_a_log_dir_is_known_by_its_id(home: Home) -> None:
-    """Mounted elsewhere, or named in another order, it is the same; a copy of one that is there is refused."""
+    """A log dir at another path, or listed in another order, is the same; a copy of a present one is refused."""
     (home.path / "two").rename(home.path / "three")
     await home.live.start(home.dirs("three", "one"))
     assert await home.ends() == home.expected(set())
@@ -129,7 +143,7 @@ async def test_a_log_dir_is_known_by_its_id(home: Home) -> None:
 
 @pytest.mark.parametrize("by", ["id", "path"])
 async def test_a_log_dir_is_given_up_by_name(home: Home, caplog: pytest.LogCaptureFixture, by: str) -> None:
-    """Its partitions begin anew elsewhere, and it is missed no more; an empty one in its place is a new one."""
+    """The partitions start empty elsewhere, and the log dir is no longer missing; an empty one in its place is new."""
     lost, two = home.topics(), home.path / "two"
     name = home.id("two") if by == "id" else str(two)
     two.rename(home.path / "away")
@@ -142,7 +156,7 @@ async def test_a_log_dir_is_given_up_by_name(home: Home, caplog: pytest.LogCaptu
 
 
 async def test_a_name_given_up_that_is_none(home: Home, caplog: pytest.LogCaptureFixture) -> None:
-    """A mistyped name is told; that of a log dir or a partition that is there is not."""
+    """A mistyped name is logged; the name of a present log dir or partition is not."""
     there = f"{min(home.topics())}-0"
     await home.live.start(home.dirs(), give_up=["orders-3", str(home.path / "tow"), home.id("two"), there])
     told = [r.getMessage() for r in caplog.records if r.getMessage().startswith("nothing to give up")]
@@ -150,12 +164,12 @@ async def test_a_name_given_up_that_is_none(home: Home, caplog: pytest.LogCaptur
 
 
 async def test_the_log_dir_with_the_store_is_not_there(home: Home) -> None:
-    """Without it nobody knows the topics: no start, until it is back or given up; the other is adopted then."""
+    """Without the store the broker does not start, until that log dir is back, or given up and the other adopted."""
     one, left = home.path / "one", home.topics()
     name = home.id("one")
     one.rename(home.path / "away")
     one.mkdir()
-    with pytest.raises(StartError, match=f"coordination store is in .*{name}.*--give-up {name}"):
+    with pytest.raises(StartError, match=f"coordination store in .*{name} is missing.*--give-up {name}"):
         await home.live.start(home.dirs())
     shutil.rmtree(one)
     (home.path / "away").rename(one)
@@ -178,7 +192,7 @@ async def test_two_stores_are_refused(home: Home) -> None:
 
 @pytest.mark.parametrize("end", ["stop", "abort"])
 async def test_a_partitions_directory_is_not_there(home: Home, caplog: pytest.LogCaptureFixture, end: str) -> None:
-    """It alone is offline, with a line; back it is as before; given up it begins anew."""
+    """Only that partition is offline, with one log line. Returned it is as before; given up it starts empty."""
     if end == "abort":
         broker = await home.live.start(home.dirs())
         await broker.abort()
@@ -192,7 +206,7 @@ async def test_a_partitions_directory_is_not_there(home: Home, caplog: pytest.Lo
     assert await home.ends() == home.expected({topic})
     await home.live.stop()
     assert not directory.exists()
-    away.rename(home.path / "one" / directory.name)  # Kafka, too, finds it in another log dir
+    away.rename(home.path / "one" / directory.name)  # Kafka also finds it in another log dir
     await home.live.start(home.dirs())
     assert await home.ends() == {**home.expected(set(), COUNT + 1), topic: COUNT}
     await home.live.stop()
@@ -202,7 +216,7 @@ async def test_a_partitions_directory_is_not_there(home: Home, caplog: pytest.Lo
 
 
 async def test_a_topic_deleted_while_its_log_dir_was_away(home: Home, caplog: pytest.LogCaptureFixture) -> None:
-    """Its directory is left alone when it comes back, whatever has its name now."""
+    """A deleted topic's directory is left alone when it comes back, even if a new topic has its name."""
     lost, two = min(home.topics()), home.path / "two"
     two.rename(home.path / "away")
     await home.live.start(home.dirs())
@@ -219,7 +233,7 @@ async def test_a_topic_deleted_while_its_log_dir_was_away(home: Home, caplog: py
     assert f"directory of a deleted topic ignored directory={two}/{lost}-0" in caplog.text
 
 
-# -- what earlier versions and a crash left ---------------------------------------------------------------------------
+# -- left by earlier versions and by a crash --------------------------------------------------------------------------
 
 
 async def edit_store(home: Home, edit: Any) -> None:
@@ -232,7 +246,7 @@ async def edit_store(home: Home, edit: Any) -> None:
 
 
 async def test_log_dirs_of_a_version_without_ids(home: Home, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither store nor meta.properties knows any: all is served, and recorded, so that it is missed from then on."""
+    """Log dirs without recorded ids are all served and get ids, so that a missing one is found from then on."""
 
     async def forget(session: Session) -> None:
         for n in range(4):
@@ -256,7 +270,7 @@ async def test_log_dirs_of_a_version_without_ids(home: Home, caplog: pytest.LogC
 
 
 async def test_a_meta_properties_that_is_gone(home: Home, caplog: pytest.LogCaptureFixture) -> None:
-    """A log dir with partitions in it that is where it was is the one that it was."""
+    """A log dir without meta.properties that has partitions and its old path keeps its id."""
     before = home.id("two")
     (home.path / "two" / "meta.properties").unlink()
     await home.live.start(home.dirs())
@@ -265,7 +279,7 @@ async def test_a_meta_properties_that_is_gone(home: Home, caplog: pytest.LogCapt
 
 
 async def test_kafkas_meta_properties_keeps_what_it_says(home: Home) -> None:
-    """KRaft's version and keys stay, its directory.id is the log dir's."""
+    """KRaft's version and keys stay, and its directory.id is the log dir's id."""
     path = home.path / "two" / "meta.properties"
     cluster = next(line for line in path.read_text().splitlines() if line.startswith("cluster.id"))
     path.write_text(f"version=1\n{cluster}\nnode.id=1001\ndirectory.id={home.id('two')}\nother=kept\n")
@@ -277,7 +291,7 @@ async def test_kafkas_meta_properties_keeps_what_it_says(home: Home) -> None:
 
 
 async def test_a_creation_that_was_cut_short_is_finished(home: Home, caplog: pytest.LogCaptureFixture) -> None:
-    """The store knows the topic, and not yet where it lies: its log was not made, or nobody wrote to it."""
+    """A topic without a recorded directory is created again: its log was never made, or never written to."""
 
     async def forget(session: Session) -> None:
         data = json.loads((await session.get(nodes.topic("t0")))[0])
@@ -295,7 +309,7 @@ async def test_a_creation_that_was_cut_short_is_finished(home: Home, caplog: pyt
 
 
 async def test_a_partition_can_be_deleted_while_it_is_missing(home: Home) -> None:
-    """Nobody needs its files for that."""
+    """The deletion succeeds without the partition's files."""
     lost = min(home.topics())
     shutil.rmtree(home.path / "two" / f"{lost}-0")
     await home.live.start(home.dirs())
@@ -312,7 +326,7 @@ async def test_a_partition_can_be_deleted_while_it_is_missing(home: Home) -> Non
 
 
 async def fill_segments(home: Home, end: str) -> tuple[str, Path]:
-    """(a topic whose log has three segments, its directory), after a clean stop or as `kill -9` leaves it."""
+    """Fill three segments, then stop cleanly or as `kill -9` would; return (topic, its directory)."""
     topic = min(home.topics())
     broker = await home.live.start(home.dirs())
     wire = await home.live.connect()
@@ -337,7 +351,7 @@ async def fill_segments(home: Home, end: str) -> tuple[str, Path]:
 async def test_segments_that_are_not_there(
     home: Home, caplog: pytest.LogCaptureFixture, which: str, end: str
 ) -> None:
-    """The partition is offline, with one line; back it is as before; given up, what is there is served."""
+    """The partition is offline with one log line. Returned it is as before; given up, the segments left are served."""
     topic, directory = await fill_segments(home, end)
     logs = sorted(directory.glob("*.log"))
     assert len(logs) == 3
@@ -382,8 +396,7 @@ async def test_segments_that_are_not_there(
 
 
 async def test_a_log_start_beyond_the_log(home: Home, caplog: pytest.LogCaptureFixture) -> None:
-    """A checkpoint says that records were deleted up to where the log never came, or does not come any more: nothing of
-    the log is removed for it."""
+    """If the recorded log start is beyond the log's end, the partition is offline and nothing of the log is removed."""
     topic, directory = await fill_segments(home, "stop")
     checkpoint = home.path / "two" / "log-start-offset-checkpoint"
     checkpoint.write_text(f"0\n1\n{topic} 0 500\n")
@@ -399,7 +412,7 @@ async def test_a_log_start_beyond_the_log(home: Home, caplog: pytest.LogCaptureF
 
 
 async def killed(home: Home, *, recorded: bool = False) -> None:
-    """Its life ends, after its high watermarks were recorded or before."""
+    """Abort the broker, after its high watermarks were recorded or before."""
     assert home.live.broker is not None and home.live.broker.replicas is not None
     if recorded:
         home.live.broker.replicas.recorder.record_high_watermarks()
@@ -411,8 +424,8 @@ async def killed(home: Home, *, recorded: bool = False) -> None:
 async def test_what_a_loss_of_power_took_is_no_missing_file(
     home: Home, caplog: pytest.LogCaptureFixture, recorded: bool
 ) -> None:
-    """Records and names of files that were not on disk yet: the log goes on where it ends, and says so. That start may
-    fail or be killed at any moment: the next one knows as well."""
+    """Records and file names that were not on disk yet are lost: the log continues at its end, and a line has the lost
+    offsets. If that start is killed, the next one still does not report them missing."""
     topic = min(home.topics())
     log = home.path / "two" / f"{topic}-0" / f"{0:020}.log"
     on_disk = log.stat().st_size
@@ -439,7 +452,7 @@ async def test_what_a_loss_of_power_took_is_no_missing_file(
 async def test_what_a_start_cut_is_missed_by_no_later_one(
     home: Home, caplog: pytest.LogCaptureFixture, recorded: bool
 ) -> None:
-    """The end of a log is torn in the same boot, after its high watermark was recorded: it is told once."""
+    """A log end torn in the same boot, below the recorded high watermark, is logged as recovered by one start only."""
     topic = min(home.topics())
     log = home.path / "two" / f"{topic}-0" / f"{0:020}.log"
     await home.live.start(home.dirs())
@@ -457,7 +470,7 @@ async def test_what_a_start_cut_is_missed_by_no_later_one(
 
 
 async def test_retention_leaves_no_missing_segment(home: Home, caplog: pytest.LogCaptureFixture) -> None:
-    """Whenever the broker ends, however: before the files go it is on disk where the log begins."""
+    """The log start is on disk before segments are deleted, so a stop at any point leaves no segment missing."""
     topic, _ = await fill_segments(home, "stop")
     for point in ("segment.rename", "segment.unlink", "epoch.write", "directory.sync"):
         broker = await home.live.start(home.dirs())

@@ -1,4 +1,4 @@
-"""num.network.threads and num.replica.fetchers while the broker runs."""
+"""num.network.threads and num.replica.fetchers, changed while the broker runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ THREADS, FETCHERS = "num.network.threads", "num.replica.fetchers"
 
 
 def connections(live: Live) -> list[int]:
-    """The connections of each network thread."""
+    """The number of connections of each network thread."""
     assert live.broker is not None and live.broker.replicas is not None
     return [reactor["connections"] for reactor in live.broker.replicas.plane_stats()]
 
 
 async def test_new_connections_go_to_threads_that_came(live: Live) -> None:
-    """With fewer threads they go to the first ones alone; no connection is closed for it, and none fails."""
+    """Added threads get the new connections; with fewer, the first ones do. No connection is closed or fails."""
     await live.restart(f"{THREADS}=1")
     wire = await live.connect()
     await wire.create("t")
@@ -43,7 +43,7 @@ async def test_a_restart_begins_with_as_many(live: Live, wire: Wire) -> None:
     assert (await alter(wire, BROKER, "", (THREADS, SET, "2"), (FETCHERS, SET, "4"))).error_code == 0
     await live.restart()
     wire = await live.connect()
-    assert len(connections(live)) == 2  # a broker by itself copies nothing
+    assert len(connections(live)) == 2  # a lone broker has no fetcher threads
     assert (await described(wire, BROKER, ""))[FETCHERS] == ("4", Source.DYNAMIC_DEFAULT_BROKER)
 
 
@@ -59,7 +59,7 @@ async def test_numbers_that_are_refused(live: Live, wire: Wire, name: str, count
 async def test_threads_that_cannot_start_are_told_and_those_there_are_serve(
     live: Live, wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The next change of a setting of the broker tries again."""
+    """The failure is logged, the existing threads serve, and the next change of a broker setting tries again."""
     before = len(connections(live))
     start = threading.Thread.start
 

@@ -1,4 +1,4 @@
-"""OAUTHBEARER at a broker's listener: who comes in, where the keys come from, and what a web server may do to it."""
+"""OAUTHBEARER at a broker's listener: which tokens are accepted, how keys are read, and web servers that misbehave."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import pytest
 
 from pybroker import errors
 from pybroker.config import BrokerConfig, ConfigError
+from pybroker.errors import StartError
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
-from pybroker.replication.logdirs import StartError
-from pybroker.security import web
-from pybroker.server import login
+from pybroker.security.oauth import web
+from pybroker.server.network import login
 from tests.harness import eventually
 from tests.rows import with_each
 from tests.server.live import KEYS, Live, Wire, batch, values
@@ -48,7 +48,7 @@ INVALID = b'{"status":"invalid_token"}'
 
 
 def of(url: str) -> list[str]:
-    """The settings by which keys are read there."""
+    """The settings for keys at this URL."""
     return [*LISTENERS, *EXPECTED, f"{OWN}sasl.oauthbearer.jwks.endpoint.url={url}",
             f"org.apache.kafka.sasl.oauthbearer.allowed.urls={url}"]  # fmt: skip
 
@@ -65,11 +65,11 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts a broker with these settings."""
+    """A function that starts a broker with these settings."""
     made: list[Live] = []
 
-    async def begin(*sets: str, native_plane: bool = True) -> Live:
-        live = Live(tmp_path / "data", sets, native_plane=native_plane)
+    async def begin(*sets: str) -> Live:
+        live = Live(tmp_path / "data", sets)
         made.append(live)
         await live.start()
         return live
@@ -85,7 +85,7 @@ def message(token: str) -> bytes:
 
 
 async def log_in(live: Live, token: str) -> Wire:
-    """The connection of somebody whose token is good."""
+    """Log in with a valid token; return the connection."""
     wire = await live.connect("CLIENTS")
     assert (await wire.call("SaslHandshake", 1, mechanism="OAUTHBEARER")).error_code == 0
     answer = await wire.call("SaslAuthenticate", 2, auth_bytes=message(token))
@@ -95,7 +95,7 @@ async def log_in(live: Live, token: str) -> Wire:
 
 
 async def refused(live: Live, token: str) -> None:
-    """It is told so in the words of RFC 7628, then of Kafka, and the connection ends."""
+    """A bad token is answered as in RFC 7628, then with Kafka's error, and the connection ends."""
     wire = await live.connect("CLIENTS")
     await wire.call("SaslHandshake", 1, mechanism="OAUTHBEARER")
     answer = await wire.call("SaslAuthenticate", 2, auth_bytes=message(token))
@@ -107,12 +107,11 @@ async def refused(live: Live, token: str) -> None:
     assert await wire.closed()
 
 
-# -- who comes in ------------------------------------------------------------------------------------------------------
+# -- accepted and refused tokens ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("native_plane", [True, False])
-async def test_who_has_a_token_is_served_as_everybody(start: Start, file: Path, native_plane: bool) -> None:
-    live = await start(*of(file.as_uri()), native_plane=native_plane)
+async def test_who_has_a_token_is_served_as_everybody(start: Start, file: Path) -> None:
+    live = await start(*of(file.as_uri()))
     wire = await log_in(live, SIGNER.token())
     assert (await wire.create("t")).error_code == 0
     assert (await wire.produce("t", batch(b"x"))).error_code == 0
@@ -120,7 +119,7 @@ async def test_who_has_a_token_is_served_as_everybody(start: Start, file: Path, 
 
 
 async def test_who_has_a_bad_one_is_not(start: Start, file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log says why, with the address, and has nothing of the token."""
+    """The log has the reason and the client's address, and no part of the token."""
     live = await start(*of(file.as_uri()))
     expired = SIGNER.token(lives_s=-100)
     for token in (expired, STRANGER.token(), by_hand({"alg": "none"}, claims())):
@@ -167,8 +166,8 @@ HTTPS = "https://keys.example/jwks"
     ("sets", "words"),
     [
         ([*LISTENERS, *EXPECTED], "sasl.oauthbearer.jwks.endpoint.url is not set"),
-        (of(HTTPS)[:-1], "org.apache.kafka.sasl.oauthbearer.allowed.urls does not have it"),
-        ([*of(HTTPS)[:-1], f"org.apache.kafka.sasl.oauthbearer.allowed.urls={HTTPS}/"], "does not have it"),
+        (of(HTTPS)[:-1], "add it to org.apache.kafka.sasl.oauthbearer.allowed.urls"),
+        ([*of(HTTPS)[:-1], f"org.apache.kafka.sasl.oauthbearer.allowed.urls={HTTPS}/"], "is not allowed: add it to"),
         (of("ftp://keys.example/"), "it takes file:///path, https://host/path or http://"),
         (of("file://host/etc/passwd"), "it takes file:"),
         (of("https://user:secret@keys.example/"), "it takes file:"),
@@ -178,7 +177,7 @@ HTTPS = "https://keys.example/jwks"
         ([s for s in of(HTTPS) if "issuer" not in s], "sasl.oauthbearer.expected.issuer is not set"),
         ([*of(HTTPS), f"{OWN}sasl.server.callback.handler.class=com.evil.Handler"], "handler.class of the listener"),
         ([*of(HTTPS), f"{OWN}sasl.oauthbearer.clock.skew.seconds=-1"], "oauthbearer.clock.skew.seconds = '-1'"),
-        ([*of(HTTPS), f"{OWN}sasl.jaas.config=com.sun.security.JndiLoginModule required;"], "of login modules"),
+        ([*of(HTTPS), f"{OWN}sasl.jaas.config=com.sun.security.JndiLoginModule required;"], "login module must be one"),
     ],
     ids=lambda given: "" if isinstance(given, list) else given[:30],
 )
@@ -199,7 +198,7 @@ def test_audience_and_issuer_may_be_left_out_on_purpose() -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "No such file"), (b"", "no JSON"), (b'{"keys": []}', "no public key"), (b"x" * (2 << 20), "more than")],
+    [(None, "No such file"), (b"", "not JSON"), (b'{"keys": []}', "no public key"), (b"x" * (2 << 20), "more than")],
 )
 async def test_a_file_of_no_use_stops_the_start(
     start: Start, tmp_path: Path, content: bytes | None, words: str
@@ -215,7 +214,7 @@ async def test_a_file_of_no_use_stops_the_start(
 
 
 async def test_keys_of_a_web_server_and_their_rotation(start: Start) -> None:
-    """A token of a new key has the keys read again, while its login waits; the old one is refused from then on."""
+    """A token with a new key makes the broker read the keys again before it answers; then the old key is refused."""
     with Web(jwks(SIGNER)) as server:
         live = await start(*of(server.url))
         await log_in(live, SIGNER.token())
@@ -225,14 +224,13 @@ async def test_keys_of_a_web_server_and_their_rotation(start: Start) -> None:
         assert 2 <= server.asked <= 4
 
 
-@pytest.mark.parametrize("native_plane", [True, False])
-async def test_a_login_by_tls_that_waits_for_keys(start: Start, tmp_path: Path, native_plane: bool) -> None:
-    """What the client has sent behind it, in one piece with it, waits too, and is answered."""
+async def test_a_login_by_tls_that_waits_for_keys(start: Start, tmp_path: Path) -> None:
+    """Requests sent with the login, in one TLS record, wait for the login too, and are answered."""
     with Web(jwks(SIGNER)) as server:
         pem = store(tmp_path, "broker", AUTHORITY.sign("localhost"))
         live = await start(
             *[s.replace("SASL_PLAINTEXT", "SASL_SSL") for s in of(server.url)], "ssl.keystore.type=PEM",
-            f"ssl.keystore.location={pem}", native_plane=native_plane,
+            f"ssl.keystore.location={pem}",
         )  # fmt: skip
         wire = await live.connect("CLIENTS", context())
         server.answer = jwks(NEXT)
@@ -248,7 +246,7 @@ async def test_a_login_by_tls_that_waits_for_keys(start: Start, tmp_path: Path, 
 
 
 async def test_strangers_who_hold_the_memory_for_logins_keep_no_token_out(start: Start, file: Path) -> None:
-    """Of 12 KB, as an issuer's is who names many groups."""
+    """A token of 12 KB, as an issuer with many groups makes, is accepted while strangers hold the memory for logins."""
     live = await start(*of(file.as_uri()))
     held, wires = login.HELD_BYTES_MAX, []
     while held > 0:
@@ -267,7 +265,7 @@ async def test_strangers_who_hold_the_memory_for_logins_keep_no_token_out(start:
 
 
 async def test_keys_of_a_listener_that_goes_are_not_read_any_more(start: Start) -> None:
-    """A listener that does not come does not ask for its keys at all, whether it is refused or only tried."""
+    """Keys of a removed listener are no longer read; a refused or only validated listener never reads its keys."""
 
     def readers() -> int:
         return sum(thread.name == "pybroker-jwks" for thread in threading.enumerate())
@@ -307,18 +305,18 @@ async def test_keys_of_a_file_and_their_rotation(start: Start, file: Path) -> No
 
 
 async def test_keys_are_read_again_from_time_to_time(start: Start) -> None:
-    """A key that is withdrawn opens nothing soon after, though nobody asked for another."""
+    """A withdrawn key is refused after the next refresh, even if no token has an unknown key."""
     with Web(jwks(SIGNER)) as server:
         live = await start(*of(server.url), "sasl.oauthbearer.jwks.endpoint.refresh.ms=1000")
         await log_in(live, SIGNER.token())
         server.answer = jwks(NEXT)
         before = server.asked
-        await eventually("they were read again", lambda: server.asked > before + 1)  # which begins when that is over
+        await eventually("they were read again", lambda: server.asked > before + 1)  # the second one follows the first
         await refused(live, SIGNER.token())
 
 
 async def test_strangers_do_not_have_keys_read_at_their_pace(start: Start) -> None:
-    """Forty tokens of keys that are not there: the pause between two readings doubles."""
+    """Forty tokens with unknown keys cause few readings, as the pause between two readings doubles."""
     with Web(jwks(SIGNER)) as server:
         live = await start(*of(server.url), "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms=400")
         await log_in(live, SIGNER.token())
@@ -333,7 +331,7 @@ async def test_strangers_do_not_have_keys_read_at_their_pace(start: Start) -> No
 
 
 def drip(handler: BaseHTTPRequestHandler) -> None:
-    """A byte of a header at a time, for ever."""
+    """Send a header one byte at a time, without end."""
     handler.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
     while True:
         handler.wfile.write(b"x")
@@ -341,8 +339,13 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
         time.sleep(0.05)
 
 
+def hang(handler: BaseHTTPRequestHandler) -> None:
+    """Send nothing until the client has left."""
+    handler.connection.recv(1)
+
+
 def flood(handler: BaseHTTPRequestHandler) -> None:
-    """100 MB."""
+    """Send 100 MB."""
     handler.send_response(200)
     handler.end_headers()
     for _ in range(100):
@@ -354,16 +357,16 @@ def redirect(handler: BaseHTTPRequestHandler) -> None:
 
 
 MISBEHAVED: dict[str, tuple[Any, str]] = {
-    "hangs": (lambda handler: time.sleep(4), "no answer within 1 s"),
+    "hangs": (hang, "no answer within 1 s"),
     "drips": (drip, "no answer within 1 s"),
     "floods": (flood, "more than 1048576 bytes"),
-    "says it floods": (lambda h: say(h, b"", Content_Length=str(1 << 40)), "it is no JSON"),
+    "says it floods": (lambda h: say(h, b"", Content_Length=str(1 << 40)), "it is not JSON"),
     "redirects": (redirect, "status 302; redirects are not followed"),
     "fails": (lambda handler: say(handler, b"secret of the server", 500), "status 500"),
-    "says nonsense": (b"<html>secret of the server</html>", "it is no JSON"),
+    "says nonsense": (b"<html>secret of the server</html>", "it is not JSON"),
     "has no keys": (b'{"keys": []}', "no public key"),
-    "speaks no HTTP": (lambda handler: handler.wfile.write(b"\x00" * 100 + b"\r\n"), "does not speak HTTP"),
-    "hangs up": (lambda handler: handler.connection.close(), "it broke the connection off"),
+    "speaks no HTTP": (lambda handler: handler.wfile.write(b"\x00" * 100 + b"\r\n"), "its response is not valid HTTP"),
+    "hangs up": (lambda handler: handler.connection.close(), "it closed the connection"),
 }
 
 
@@ -371,8 +374,8 @@ MISBEHAVED: dict[str, tuple[Any, str]] = {
 async def test_a_web_server_that_misbehaves(
     start: Start, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The broker starts and serves, its event loop is not held up, nobody logs in by a token and nobody is told that
-    theirs is bad; when it behaves, they log in."""
+    """While the web server misbehaves the broker starts and serves and its event loop does not block; logins by token
+    end without an answer. Once the server works, they succeed."""
     monkeypatch.setattr(web, "SECONDS_MAX", 1.0)
     answer, words = MISBEHAVED[name]
     with Web(answer) as server:
@@ -381,11 +384,10 @@ async def test_a_web_server_that_misbehaves(
         await wire.call("SaslHandshake", 1, mechanism="OAUTHBEARER")
         wire.send("SaslAuthenticate", 2, auth_bytes=message(SIGNER.token()))
         other = await live.connect("OPEN")
-        asked_s = time.monotonic()
         assert (await other.create("t")).error_code == 0
-        assert time.monotonic() - asked_s < 0.9
-        assert await wire.closed(), "without an answer: it may be no fault of the client's"
-        assert "keys of tokens not read" in caplog.text and words in caplog.text
+        assert name not in ("hangs", "drips") or not wire.reader.at_eof(), "the client still waits"
+        assert await wire.closed(), "without an answer, as the token may be valid"
+        assert "token keys not read" in caplog.text and words in caplog.text
         assert "secret of the server" not in caplog.text
         server.answer = jwks(SIGNER)
 
@@ -396,9 +398,7 @@ async def test_a_web_server_that_misbehaves(
                 return False
             return True
 
-        async with asyncio.timeout(20):
-            while not await comes_in():
-                await asyncio.sleep(0.05)
+        await eventually("it comes in", comes_in, every_s=0.05)
 
 
 async def test_keys_stay_while_the_server_is_down(start: Start) -> None:
@@ -433,5 +433,5 @@ async def test_what_is_not_protected_is_told(start: Start, caplog: pytest.LogCap
     with Web(json.dumps({"keys": []}).encode()) as server:
         await start(*[s for s in of(server.url) if "expected" not in s],
                     "sasl.oauthbearer.accept.any.audience=true", "sasl.oauthbearer.accept.any.issuer=true")  # fmt: skip
-    for words in ("is no https", "accept.any.audience", "accept.any.issuer"):
+    for words in ("use an https URL", "accept.any.audience", "accept.any.issuer"):
         assert words in caplog.text

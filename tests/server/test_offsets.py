@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where records are, and where they begin."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: positions of records, and the log start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def delete_records(wire: Wire, topic: str, offset: int) -> Any:
 
 @pytest.fixture(params=range(5), ids=["none", "gzip", "snappy", "lz4", "zstd"])
 async def filled(request: pytest.FixtureRequest, wire: Wire) -> str:
-    """Three batches of ten records, a second between two of them, in each codec."""
+    """A topic with three batches of ten records, one second between two records, in each codec."""
     codec = request.param
     how: Any = {"attributes": codec, "compress": lambda data: compress(codec, data)} if codec else {}
     await wire.create("t", retention_ms="-1")
@@ -41,9 +41,8 @@ async def filled(request: pytest.FixtureRequest, wire: Wire) -> str:
     return "t"
 
 
-@pytest.mark.both_planes
 async def test_a_time_finds_the_exact_record(wire: Wire, filled: str) -> None:
-    """The first record with that timestamp or a later one, inside of compressed batches too."""
+    """The answer is the first record with that timestamp or a later one, even inside a compressed batch."""
     for wanted_ms, offset in ((0, 0), (BASE_MS, 0), (BASE_MS + 1, 1), (BASE_MS + 14_500, 15), (BASE_MS + 29_000, 29)):
         answer = await list_offset(wire, filled, wanted_ms)
         assert (answer.offset, answer.timestamp) == (offset, BASE_MS + 1000 * offset)
@@ -51,7 +50,6 @@ async def test_a_time_finds_the_exact_record(wire: Wire, filled: str) -> None:
     assert (answer.error_code, answer.offset, answer.timestamp) == (0, -1, -1)
 
 
-@pytest.mark.both_planes
 async def test_the_ends_and_the_largest_timestamp(wire: Wire, filled: str) -> None:
     answers = {t: await list_offset(wire, filled, t) for t in (LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL)}
     assert {t: a.offset for t, a in answers.items()} == {LATEST: 30, EARLIEST: 0, MAX_TIMESTAMP: 29, EARLIEST_LOCAL: 0}
@@ -60,9 +58,8 @@ async def test_the_ends_and_the_largest_timestamp(wire: Wire, filled: str) -> No
     assert (await list_offset(wire, filled, LATEST, isolation_level=1)).offset == 30
 
 
-@pytest.mark.both_planes
 async def test_deleted_records_are_not_found(live: Live, wire: Wire, filled: str) -> None:
-    """A raised start is where everything begins, in the middle of a batch and after a restart too."""
+    """After DeleteRecords no request finds an earlier offset, even in the middle of a batch, and after a restart."""
     assert (await delete_records(wire, filled, 15)).low_watermark == 15
     for _ in range(2):
         assert (await list_offset(wire, filled, EARLIEST)).offset == 15
@@ -98,10 +95,9 @@ async def test_what_cannot_be_answered(wire: Wire) -> None:
     assert [p.error_code for p in response.topics[0].partitions] == [errors.INVALID_REQUEST] * 2
 
 
-@pytest.mark.both_planes
 @pytest.mark.parametrize("replica_id", [-2, 0, 1, 1001])
 async def test_a_replica_id_is_answered_like_a_consumer(wire: Wire, replica_id: int) -> None:
-    """As by Kafka: kafka-python sends 0 in ListOffsets."""
+    """A replica id in ListOffsets is answered as in Kafka: kafka-python sends 0."""
     await wire.create("t")
     await wire.produce("t", batch(b"a", b"b"))
     for version in range(1, 10):
@@ -117,9 +113,8 @@ async def test_a_replica_id_is_answered_like_a_consumer(wire: Wire, replica_id: 
         assert answers[0] == answers[1] and answers[1].error_code == 0
 
 
-@pytest.mark.both_planes
 async def test_where_an_epoch_ended(live: Live, wire: Wire) -> None:
-    """Each life of the broker is an epoch; a client that asks for one hears where the next began (KIP-320)."""
+    """Each life of the broker is an epoch; OffsetForLeaderEpoch returns the start of the next one (KIP-320)."""
     await wire.create("t")
     ends = {}
     for n in range(3):
@@ -142,7 +137,6 @@ async def test_where_an_epoch_ended(live: Live, wire: Wire) -> None:
     assert (await end(0, current_leader_epoch=0)).error_code == errors.FENCED_LEADER_EPOCH
 
 
-@pytest.mark.both_planes
 async def test_delete_records_up_to_the_end_and_beyond(wire: Wire) -> None:
     await wire.create("t")
     await wire.produce("t", batch(b"a", b"b"))
@@ -162,9 +156,8 @@ async def test_records_that_may_not_be_deleted(wire: Wire) -> None:
     assert codes == [errors.POLICY_VIOLATION, errors.INVALID_TOPIC_EXCEPTION, errors.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-@pytest.mark.both_planes
 async def test_a_log_start_that_cannot_be_recorded_is_no_success(live: Live, wire: Wire) -> None:
-    """A crash would undo it: the client is told, and may ask again once the disk is better."""
+    """The client gets KAFKA_STORAGE_ERROR, as a crash would undo the deletion, and can retry once the disk works."""
     await wire.create("t")
     for _ in range(2):
         await wire.produce("t", batch(b"v"))
@@ -172,14 +165,13 @@ async def test_a_log_start_that_cannot_be_recorded_is_no_success(live: Live, wir
     live.broker.replicas.arm("checkpoint.write", errno.ENOSPC, 2)
     refused = await delete_records(wire, "t", 1)
     assert (refused.error_code, refused.low_watermark) == (errors.KAFKA_STORAGE_ERROR, -1)
-    assert live.broker.replicas.leader("t", 0).partition().log_start_offset == 0  # nobody saw what a crash would undo
+    assert live.broker.replicas.leader("t", 0).partition().log_start_offset == 0  # it was never visible
     assert (await delete_records(wire, "t", 1)).low_watermark == 1
     assert (live.data_dir / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
 
 
-@pytest.mark.both_planes
 async def test_a_log_start_is_on_record_while_older_files_are_there(live: Live, wire: Wire) -> None:
-    """It is told by the first file once retention has removed those before it; one that it cannot remove stays."""
+    """The checkpoint keeps the log start until older files are gone; a file that cannot be removed keeps it."""
     await wire.create("t", segment_bytes="200", file_delete_delay_ms="0")
     for _ in range(4):
         await wire.produce("t", batch(b"v" * 100))
@@ -199,9 +191,8 @@ async def test_a_log_start_is_on_record_while_older_files_are_there(live: Live, 
     assert replicas.recorder.record_log_starts({}) == [] and starts.read_text() == "0\n0\n"
 
 
-@pytest.mark.both_planes
 async def test_what_is_recorded_of_a_log_outlives_its_disk(live: Live, wire: Wire) -> None:
-    """A sync fails and takes the log dir offline: no start is raised there any more, and the one on record stays."""
+    """After a failed sync the log dir is offline: its log starts are not raised, and the recorded one stays."""
     await wire.create("t", flush_messages="1")
     for _ in range(3):
         await wire.produce("t", batch(b"v"))

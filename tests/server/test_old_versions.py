@@ -38,7 +38,7 @@ def codes(answer: Any) -> set[int]:
 async def test_an_old_version_is_refused_in_words(
     live: Live, wire: Wire, name: str, version: int, fields: dict[str, Any]
 ) -> None:
-    """Nothing is done, and ApiVersions does not list it."""
+    """The request has no effect, and ApiVersions does not list its version."""
     await wire.create("there")
     answer = await wire.call(name, version, **fields)
     assert codes(answer) == {errors.UNSUPPORTED_VERSION}

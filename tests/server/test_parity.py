@@ -1,7 +1,7 @@
-"""The native plane and Python's slow truth say the same: a random script of requests, two brokers, each byte compared.
+"""The native plane and the Python reference give the same bytes: random requests to two brokers, every answer compared.
 
-Each seed makes a script of Produce and Fetch requests, good and hostile, in a few versions of each; both brokers get it
-frame by frame. What they answer, whether they close the connection, and the files that they wrote are the same bytes.
+Each seed makes a script of valid and hostile Produce and Fetch requests in a few versions; both brokers get it frame by
+frame. Their answers, closed connections and files must be identical.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ STEPS = 60
 PRODUCE_VERSIONS = range(3, 14)
 FETCH_VERSIONS = range(4, 19)
 SHOWN = ["advertised.listeners=PLAINTEXT://twin:9092"]
-"""What answers say of both brokers."""
+"""The address that both brokers advertise."""
 CLOSED, OPEN = b"closed", b"open"
 UNREADABLE, COMPRESSED = list(POISONS.values()), list(SOUND.values())
 
 
 class Step(NamedTuple):
     frame: bytes
-    answered: bool  # acks=0 is not
+    answered: bool  # False for acks=0
 
 
 def mangled(rng: random.Random, data: bytes) -> bytes:
-    """Bytes as somebody else would send them."""
+    """Bytes damaged at random: a flipped bit, a truncation or an appended tail."""
     out = bytearray(data)
     kind = rng.randrange(4)
     if kind == 0 and out:
@@ -53,7 +53,7 @@ def mangled(rng: random.Random, data: bytes) -> bytes:
 
 
 class Script:
-    """Requests of one client; it knows the ids that topics have in a broker, and nothing else of it."""
+    """Requests of one client, which knows nothing of a broker but its topic ids."""
 
     def __init__(self, seed: int, ids: dict[str, bytes]) -> None:
         self._rng = random.Random(seed)
@@ -87,7 +87,7 @@ class Script:
         sizes = [rng.choice((0, 1, 30, 300)) for _ in range(count)]
         records = [(BASE_MS + n, key, rng.randbytes(size), ()) for n, size in enumerate(sizes)]
         data = core.build_batch(records, **how)
-        if how and rng.random() < 0.7:  # else it is sent again
+        if how and rng.random() < 0.7:  # otherwise a duplicate
             self._sequences[place] = sequence + count + (rng.random() < 0.1)
         odd = rng.random()
         if odd < 0.05:
@@ -143,7 +143,7 @@ class Script:
         return Step(mangled(rng, frame) if rng.random() < 0.05 else frame, True)
 
     def _claim(self, version: int) -> dict[str, Any]:
-        """Now and then the request says that it comes from a broker."""
+        """Return fields that claim to be from a broker, for some requests."""
         if self._rng.random() < 0.85:
             return {}
         broker_id = self._rng.choice((0, 1, 1001, -2))
@@ -154,7 +154,7 @@ class Script:
 
 
 async def prepared(live: Live) -> dict[str, bytes]:
-    """Make the topics; the id of each, where one has none a made-up one."""
+    """Create the topics; return the id of each, and a made-up one for an unknown topic."""
     wire = await live.connect()
     ids = {"nowhere": bytes([7]) * 16}
     for name, config in (
@@ -168,19 +168,19 @@ async def prepared(live: Live) -> dict[str, bytes]:
 
 
 class Side:
-    """One of the brokers, with a connection that is opened again where it was closed."""
+    """One of the brokers, with a connection that is reopened after the broker closed it."""
 
     def __init__(self, live: Live) -> None:
         self.live = live
         self.wire: Wire | None = None
 
     async def say(self, step: Step) -> bytes:
-        """The answer to a frame, or that the connection was closed; nothing for acks=0, whose next answer tells."""
+        """Send a frame; return its answer, or CLOSED. With acks=0 it returns OPEN or CLOSED."""
         if self.wire is None:
             self.wire = await self.live.connect()
         self.wire.send_frame(step.frame)
         if not step.answered:
-            # What is not answered is either executed or ends the connection: what is asked behind it tells which.
+            # A request without an answer either runs or closes the connection: a request behind it shows which.
             number = 1 << 30
             self.wire.send_frame(codec.encode_request(KEYS["ApiVersions"], 0, number, "p", m.ApiVersionsRequest()))
         try:
@@ -192,7 +192,7 @@ class Side:
 
 
 def files(live: Live) -> dict[str, bytes]:
-    """The data of every partition."""
+    """The data files of every partition."""
     return {
         f"{path.parent.name}/{path.name}": path.read_bytes()
         for path in sorted(Path(live.data_dir).glob("*-[0-9]*/*.log"))
@@ -200,14 +200,14 @@ def files(live: Live) -> dict[str, bytes]:
 
 
 def asked(step: Step) -> str:
-    """A request for a person."""
+    """A readable form of a request."""
     header = codec.decode_request_header(step.frame)
     request, _ = codec.decode(SERVED[header.api_key].request, header.api_version, step.frame, header.body_offset)
     return f"v{header.api_version} {request}"
 
 
 def shown(step: Step, answer: bytes) -> str:
-    """An answer for a person."""
+    """A readable form of an answer."""
     if answer in (CLOSED, OPEN):
         return answer.decode()
     return repr(codec.decode_response(*struct.unpack_from(">hh", step.frame), answer))
@@ -226,7 +226,7 @@ async def twins(home: Path) -> tuple[Live, Live, dict[str, bytes]]:
 
 
 async def follow_some(live: Live) -> None:
-    """Have a broker lead no more what it led: one follows itself, one nobody who is known, one is let be."""
+    """Make a broker stop leading some partitions: one then follows itself, one an unknown broker; others stay."""
     assert live.broker is not None and live.broker.replicas is not None
     replicas, epoch = live.broker.replicas, 50
     await replicas.held("plain", 0).follow(live.broker.broker_id, epoch, 100)
@@ -238,7 +238,7 @@ async def follow_some(live: Live) -> None:
 
 @pytest.mark.parametrize("seed", range(100, 108))
 async def test_both_planes_say_who_leads_elsewhere(tmp_path: Path, seed: int) -> None:
-    """Likewise where some partitions are led by others, beside those that are led here."""
+    """Both planes answer alike when other brokers lead some of the partitions."""
     native, python, ids = await twins(tmp_path)
     try:
         for live in (native, python):
@@ -255,7 +255,7 @@ async def test_both_planes_say_who_leads_elsewhere(tmp_path: Path, seed: int) ->
 
 @pytest.mark.parametrize("seed", range(24))
 async def test_both_planes_say_the_same(tmp_path: Path, seed: int) -> None:
-    """Frame by frame the same answers, and the same files after it."""
+    """Both planes give the same answers, frame by frame, and write the same files."""
     native, python, ids = await twins(tmp_path)
     try:
         one, other = Side(native), Side(python)

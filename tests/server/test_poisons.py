@@ -1,4 +1,4 @@
-"""What is stored is what a consumer can read: batches with a right CRC and wrong records, on both planes."""
+"""Batches with a valid CRC and invalid records are refused on both planes, so consumers can read all that is stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def started(home: Path, plane: str, *sets: str) -> AsyncIterator[Live]:
 
 
 async def told(home: Path, plane: str) -> dict[str, tuple[int, str | None]]:
-    """What a broker says of each poison, sent one behind the other; nothing of them is stored."""
+    """Send each poison in turn; return its error code and message. None is stored."""
     async with started(home, plane) as live:
         wire = await live.connect()
         await wire.create("t", compression_type="producer")
@@ -48,7 +48,7 @@ async def told(home: Path, plane: str) -> dict[str, tuple[int, str | None]]:
 
 
 async def test_what_nobody_can_read_is_refused_and_both_planes_say_it_alike(tmp_path: Path) -> None:
-    """Every poison is refused for good, with the same sentence, and the sound batches behind them are stored."""
+    """Every poison is refused for good, with the same sentence on both planes; valid batches after it are stored."""
     native, python = [await told(tmp_path / plane, plane) for plane in PLANES]
     other = {name: code for name, (code, _) in native.items() if code != INVALID_RECORD}
     assert other == {"snappy: raw, a size of 4 GiB": MESSAGE_TOO_LARGE}
@@ -58,7 +58,7 @@ async def test_what_nobody_can_read_is_refused_and_both_planes_say_it_alike(tmp_
 
 @pytest.mark.parametrize("plane", PLANES)
 async def test_an_envelope_is_all_that_is_looked_at_where_the_topic_says_so(tmp_path: Path, plane: str) -> None:
-    """record.validation=envelope gives up the inside of compressed batches alone; topics override the broker."""
+    """record.validation=envelope skips only the inside of compressed batches; a topic's setting comes first."""
     async with started(tmp_path, plane, "record.validation=envelope") as live:
         wire = await live.connect()
         await wire.create("envelope")
@@ -72,7 +72,7 @@ async def test_an_envelope_is_all_that_is_looked_at_where_the_topic_says_so(tmp_
 
 @pytest.mark.parametrize("plane", PLANES)
 async def test_a_topic_changes_how_it_is_looked_at(tmp_path: Path, plane: str) -> None:
-    """From the answer on, the next batch goes by the new setting."""
+    """After the answer to the change, the next batch is validated by the new setting."""
     async with started(tmp_path, plane) as live:
         wire = await live.connect()
         await wire.create("t")
@@ -84,7 +84,7 @@ async def test_a_topic_changes_how_it_is_looked_at(tmp_path: Path, plane: str) -
 
 @pytest.mark.parametrize("plane", PLANES)
 async def test_every_bad_record_is_named(tmp_path: Path, plane: str) -> None:
-    """Ten of a hundred without a key on a compacted topic are ten entries, in Kafka's words."""
+    """Ten of a hundred records without a key in a compacted topic give ten entries, in Kafka's words."""
     records = [(1_700_000_000_000, None if n % 10 == 3 else b"k", b"v", ()) for n in range(100)]
     async with started(tmp_path, plane) as live:
         wire = await live.connect()
@@ -99,7 +99,7 @@ async def test_every_bad_record_is_named(tmp_path: Path, plane: str) -> None:
 
 
 async def test_requests_behind_one_that_takes_long_keep_their_order_and_others_do_not_wait(tmp_path: Path) -> None:
-    """A thread reads a large compressed batch: its connection's next batches come behind it, others do not wait."""
+    """While a thread validates a large batch, the next ones of its connection wait, and other connections do not."""
     large = core.build_batch(
         [(1_700_000_000_000, None, b"x" * 1000, ())] * 20_000, attributes=1, compress=lambda data: compress(1, data)
     )

@@ -1,4 +1,4 @@
-"""Produce: what is stored, what is refused with which code, and what no answer means."""
+"""Produce: what is stored, what is refused with which code, and requests without an answer."""
 
 from __future__ import annotations
 
@@ -34,15 +34,8 @@ async def test_records_come_back_at_the_offsets_that_were_acknowledged(wire: Wir
     assert (found.high_watermark, found.last_stable_offset, found.log_start_offset) == (6, 6, 0)
 
 
-@with_each("version", range(3, 13))
-async def test_every_version_by_name(live: Live, version: int) -> None:
-    wire = await live.connect()
-    answer = await wire.produce(await wire.topic(), batch(b"v"), version=version)
-    assert (answer.error_code, answer.base_offset) == (0, 0)
-
-
 async def test_by_topic_id(wire: Wire) -> None:
-    """Since v13 a topic is named by its id only; one that no topic has is UNKNOWN_TOPIC_ID."""
+    """From v13 on a topic is named only by its id; an id that no topic has gets UNKNOWN_TOPIC_ID."""
     created = await wire.create("t")
     kind = m.ProduceRequest.TopicData
     data = [
@@ -65,7 +58,7 @@ async def test_each_partition_of_a_request_has_its_own_outcome(wire: Wire) -> No
 
 
 async def test_acks_0_is_not_answered(wire: Wire) -> None:
-    """The answer that comes next is the next request's, and the records are there."""
+    """The next answer is the next request's, and the records are there."""
     await wire.create("t")
     for n in range(10):
         wire.send("Produce", 9, acks=0, timeout_ms=1000, topic_data=produce_data("t", {0: batch(b"%d" % n)}))
@@ -76,7 +69,7 @@ async def test_acks_0_is_not_answered(wire: Wire) -> None:
     "fields", [{"topic": "unknown"}, {"records": b"garbage that is no batch"}, {"acks": 0, "records": None}]
 )
 async def test_an_error_with_acks_0_closes_the_connection(wire: Wire, fields: dict[str, Any]) -> None:
-    """There is no other way to tell the producer."""
+    """The connection is closed, as a request without an answer has no other way to report an error."""
     await wire.create("t")
     data = produce_data(fields.get("topic", "t"), {0: fields.get("records", batch(b"v"))})
     wire.send("Produce", 9, acks=0, timeout_ms=1000, topic_data=data)
@@ -91,7 +84,7 @@ async def test_acks_that_are_none(wire: Wire, acks: int) -> None:
 
 
 def sealed(data: bytes | bytearray) -> bytes:
-    """The batch with its checksum made right, so that what is wrong is only what the test made wrong."""
+    """The batch with its checksum corrected, so that only the test's change is wrong."""
     return bytes(data[:CRC]) + struct.pack(">I", core.crc32c(bytes(data[ATTRIBUTES:]))) + bytes(data[ATTRIBUTES:])
 
 
@@ -129,7 +122,7 @@ BAD = [
 async def test_bad_batches_are_refused_and_nothing_is_appended(
     live: Live, spoil: Callable[[bytes], bytes], code: int
 ) -> None:
-    """Each kind of damage has an error of its own kind, never UNKNOWN_SERVER_ERROR; the connection serves on."""
+    """Each kind of damage has its own error code, never UNKNOWN_SERVER_ERROR; the connection goes on."""
     wire = await live.connect()
     topic = await wire.topic()
     answer = await wire.produce(topic, spoil(batch(b"value")))
@@ -152,7 +145,7 @@ async def test_the_size_limit_and_one_byte_more(wire: Wire) -> None:
 
 @pytest.mark.parametrize("codec", [0, 1, 4], ids=["plain", "gzip", "zstd"])
 async def test_a_size_limit_of_zero_closes_a_topic(live: Live, wire: Wire, codec: int) -> None:
-    """No batch is taken, and what was there is read; a limit of the broker's holds, too."""
+    """No batch is accepted and existing records can be read; a broker's limit of 0 works the same way."""
     how: dict[str, Any] = {"attributes": codec, "compress": lambda data: compress(codec, data)} if codec else {}
     records = batch(b"v" * 100, **how)
     await wire.create("t")
@@ -174,7 +167,7 @@ async def test_zstd_needs_a_version_that_knows_it(wire: Wire) -> None:
 
 
 async def test_duplicates_of_the_last_five_batches_get_their_offsets(live: Live, wire: Wire) -> None:
-    """After a restart too; an older one and a gap are OUT_OF_ORDER_SEQUENCE_NUMBER."""
+    """Duplicates get their offsets after a restart too; an older batch or a gap gets OUT_OF_ORDER_SEQUENCE_NUMBER."""
     await wire.create("t")
     response = await wire.call("InitProducerId", 4, transactional_id=None, transaction_timeout_ms=1)
     who = {"producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
@@ -194,7 +187,7 @@ async def test_duplicates_of_the_last_five_batches_get_their_offsets(live: Live,
 
 
 async def test_producer_ids_are_never_given_twice(live: Live, wire: Wire) -> None:
-    """Not to clients at the same time, and not after a restart."""
+    """No two clients get the same producer id, at the same time or after a restart."""
     await wire.create("t")
     seen: set[int] = set()
     for _ in range(2):
@@ -212,7 +205,7 @@ async def test_producer_ids_are_never_given_twice(live: Live, wire: Wire) -> Non
 
 
 async def test_a_compacted_topic_wants_keys(wire: Wire) -> None:
-    """Compressed or not, the first record without one is named, and nothing is appended."""
+    """The first record without a key is reported, compressed or not, and nothing is appended."""
     await wire.create("t", cleanup_policy="compact")
     for how in ({}, {"attributes": 1, "compress": gzip.compress}):
         records = core.build_batch([(BASE_MS, b"k", b"v", ()), (BASE_MS, None, b"v", ())], **how)  # type: ignore[arg-type]
@@ -245,7 +238,7 @@ async def test_log_append_time(wire: Wire) -> None:
 @with_each("stored", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
 @with_each("sent", range(5))
 async def test_a_topics_codec_wins(live: Live, stored: str, sent: int) -> None:
-    """Batches are stored in the topic's codec, whatever they came in; the records are the same."""
+    """Batches in any codec are stored in the topic's codec, with the same records."""
     wire = await live.connect()
     topic = await wire.topic(compression_type=stored)
     squeeze = {"attributes": sent, "compress": lambda data: compress(sent, data)} if sent else {}
@@ -261,10 +254,10 @@ async def test_a_topics_codec_wins(live: Live, stored: str, sent: int) -> None:
 
 @pytest.mark.parametrize("codec", [long(1), 2, long(3), 4])
 async def test_a_decompression_bomb_is_refused_while_others_are_served(live: Live, wire: Wire, codec: int) -> None:
-    """What would become 300 MB is refused; the event loop answers another client meanwhile."""
+    """A batch that decompresses to 300 MB is refused; the event loop answers another client meanwhile."""
     await wire.create("bomb", compression_type="uncompressed", max_message_bytes="20000000")
     await wire.create("t")
-    if codec == 4:  # one that tells its size is refused at once
+    if codec == 4:  # a batch with its size in the header is refused at once
         payload = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(300_000_000))
     else:
         payload = compress(codec, bytes(300_000_000))
@@ -279,11 +272,11 @@ async def test_a_decompression_bomb_is_refused_while_others_are_served(live: Liv
     _, response = await refusal
     [answer] = response.responses[0].partition_responses
     assert answer.error_code in (errors.MESSAGE_TOO_LARGE, errors.CORRUPT_MESSAGE)
-    assert answered > 5  # a loop that decompresses itself answers one before it, and one behind it
+    assert answered > 5  # with decompression on the event loop there are two answers, one before and one after
 
 
 async def test_garbage_behind_a_codec_is_refused_for_good(wire: Wire) -> None:
-    """Data that is not what the codec writes: a client that is told CORRUPT_MESSAGE would only send it again."""
+    """Data that the codec did not write gets INVALID_RECORD: with CORRUPT_MESSAGE a client would send it again."""
     await wire.create("t", compression_type="uncompressed")
     for codec in range(1, 5):
         records = batch(b"v", attributes=codec, compress=lambda _: b"\xff\x00garbage" * 10)
@@ -292,7 +285,7 @@ async def test_garbage_behind_a_codec_is_refused_for_good(wire: Wire) -> None:
 
 
 async def test_requests_of_one_connection_are_appended_in_order(wire: Wire) -> None:
-    """Also where some have to be worked on by a thread first."""
+    """Requests of one connection are appended in order, also where a thread must recompress some of them."""
     await wire.create("plain")
     await wire.create("worked", compression_type="gzip")
     for n in range(60):
@@ -306,7 +299,7 @@ async def test_requests_of_one_connection_are_appended_in_order(wire: Wire) -> N
 
 
 async def test_flush_messages_makes_every_append_durable(live: Live, wire: Wire) -> None:
-    """With flush.messages=1 what was acknowledged is on disk."""
+    """With flush.messages=1 every acknowledged record is on disk."""
     await wire.create("t", flush_messages="1")
     await wire.produce("t", batch(b"a", b"b"))
     assert live.broker is not None and live.broker.replicas is not None

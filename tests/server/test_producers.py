@@ -1,4 +1,4 @@
-"""DescribeProducers, and the ACL calls of a broker without security: an entry for whatever is asked."""
+"""DescribeProducers, and the ACL requests of a broker without an authorizer: every requested entry gets an answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pybroker.protocol import messages as m
 from tests.server.live import Wire, batch
 
 
-@pytest.mark.both_planes
 async def test_idempotent_producers_are_told_with_their_last_sequence(wire: Wire) -> None:
     await wire.create("t", 2)
     drawn = await wire.call("InitProducerId", 4, transactional_id=None, transaction_timeout_ms=1000)

@@ -1,4 +1,4 @@
-"""A client that has used up a quota gets no more of it on another connection."""
+"""A client that has used up its quota cannot get more of it through another connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.server import debts
+from pybroker.server.api import debts
 from tests.harness import eventually
 from tests.server.live import Live, batch
 from tests.server.test_throttling import CLIENT, native, produced, quota
@@ -19,17 +19,16 @@ SOME = batch(b"x" * 12 * KB)
 MANY = batch(b"x" * 130 * KB)
 
 
-@pytest.fixture(params=["native", "python"])
-async def live(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Live]:
-    made = Live(tmp_path, native_plane=request.param == "native")
+@pytest.fixture
+async def live(tmp_path: Path) -> AsyncIterator[Live]:
+    made = Live(tmp_path)
     await made.start()
     yield made
     await made.stop()
 
 
 async def spent(live: Live) -> None:
-    """A client may write 10 kB a second, and has written 130 kB at once: it owes three seconds, on the connection that
-    it hung up."""
+    """Let a client with a quota of 10 kB/s write 130 kB and disconnect, which leaves a debt of three seconds."""
     wire = await quota(live, CLIENT, producer_byte_rate=10.0 * KB)
     await wire.create("t")
     wire = await live.connect()
@@ -39,9 +38,9 @@ async def spent(live: Live) -> None:
 
 @pytest.mark.parametrize("first", [None, "ApiVersions", "Metadata"])
 async def test_another_connection_waits_for_what_is_owed(live: Live, first: str | None) -> None:
-    """The connection's first Produce waits, even after other requests, which are answered at once."""
-    await spent(live)
+    """The new connection's first Produce waits, also after other requests, which are answered at once."""
     began = time.monotonic()
+    await spent(live)
     wire = await live.connect()
     if first is not None:
         await wire.call(first, 1, **({"topics": []} if first == "Metadata" else {}))
@@ -51,9 +50,9 @@ async def test_another_connection_waits_for_what_is_owed(live: Live, first: str 
 
 
 async def test_connections_pass_one_behind_the_other(live: Live) -> None:
-    """Each waits for those before it as well, and not only for what was owed when it came."""
-    await spent(live)
+    """Each connection waits for those before it too, and not only for the debt at its start."""
     began = time.monotonic()
+    await spent(live)
     wires = [await live.connect() for _ in range(2)]
     await asyncio.gather(*(produced(wire, SOME) for wire in wires))
     assert time.monotonic() - began > 3 + 1.5 - 1
@@ -92,7 +91,7 @@ async def test_a_quota_that_is_taken_away_holds_nobody(live: Live) -> None:
 
 
 async def test_without_debts_the_plane_produces(tmp_path: Path) -> None:
-    """Python executes the first Produce of a connection, as it brings its quotas, and no other."""
+    """Python executes the first Produce of a connection, to look up its quotas, and no other."""
     live = Live(tmp_path)
     await live.start()
     wire = await quota(live, CLIENT, producer_byte_rate=1e9)

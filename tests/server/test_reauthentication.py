@@ -1,4 +1,4 @@
-"""Logins that end, and are renewed on the live connection (KIP-368), on the data plane and on the event loop."""
+"""Logins that expire, and re-authentication on the open connection (KIP-368), in the data plane and the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from pybroker import errors
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
-from pybroker.server.connection import HEARD_MS
+from pybroker.server.api.responder import HEARD_MS
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, values
 from tests.server.test_oauthbearer import SIGNER, message, of
 from tests.server.test_sasl import ALICE, SETS, give, log_in
@@ -23,14 +23,14 @@ from tests.tokens import Web, jwks
 LIFE_MS = 1500
 
 
-@pytest.fixture(params=["native", "python"])
-async def live(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Live]:
-    """A login by PLAIN holds for LIFE_MS, by SCRAM-SHA-256 for a minute, by SCRAM-SHA-512 for good."""
+@pytest.fixture
+async def live(tmp_path: Path) -> AsyncIterator[Live]:
+    """A broker whose logins last LIFE_MS with PLAIN, a minute with SCRAM-SHA-256, forever with SCRAM-SHA-512."""
     own = "listener.name.clients."
     made = Live(tmp_path / "data", [
         *SETS, "connections.max.reauth.ms=0", f"{own}connections.max.reauth.ms=60000",
         f"{own}plain.connections.max.reauth.ms={LIFE_MS}", f"{own}scram-sha-512.connections.max.reauth.ms=0",
-    ], native_plane=request.param == "native")  # fmt: skip
+    ])  # fmt: skip
     await made.start()
     yield made
     await made.stop()
@@ -43,12 +43,12 @@ async def session(live: Live, account: Account = ALICE) -> Wire:
 
 
 async def over(began_s: float, life_ms: int = LIFE_MS) -> None:
-    """Wait until a login of that time has ended."""
+    """Wait until a login with this lifetime has expired."""
     await asyncio.sleep(max(0.0, began_s + life_ms / 1000 + 0.01 - time.monotonic()))
 
 
 async def again(wire: Wire, token: bytes = b"\0alice\0alice-secret", mechanism: str = "PLAIN") -> Any:
-    """Log in again; the last answer."""
+    """Log in again; return the last answer."""
     shaken = await wire.call("SaslHandshake", 1, mechanism=mechanism)
     if shaken.error_code:
         return shaken
@@ -56,7 +56,7 @@ async def again(wire: Wire, token: bytes = b"\0alice\0alice-secret", mechanism: 
 
 
 async def test_the_client_is_told_how_long_a_login_holds(live: Live) -> None:
-    """At the setting of the mechanism, before the listener's, before everybody's; and not in the versions before."""
+    """The lifetime is the mechanism's setting, else the listener's, else the broker's; old versions lack the field."""
     wire = await live.connect("CLIENTS")
     await wire.call("SaslHandshake", 1, mechanism="PLAIN")
     answer = await wire.call("SaslAuthenticate", 2, auth_bytes=b"\0alice\0alice-secret")
@@ -79,7 +79,7 @@ async def test_the_client_is_told_how_long_a_login_holds(live: Live) -> None:
     ("name", "version"), [("Metadata", 12), ("Produce", 9), ("Fetch", 12), ("ApiVersions", 3), ("SaslAuthenticate", 2)]
 )
 async def test_what_is_asked_after_the_end_ends_the_connection(live: Live, name: str, version: int) -> None:
-    """Natively served requests, too."""
+    """Any request after the login has expired closes the connection, also one that the native plane executes."""
     began_s = time.monotonic()
     wire, idle = await session(live), await session(live)
     assert (await wire.create("t")).error_code == 0
@@ -94,13 +94,13 @@ async def test_what_is_asked_after_the_end_ends_the_connection(live: Live, name:
     }[name]  # fmt: skip
     wire.send(name, version, **fields)
     assert await wire.closed()
-    assert (await again(idle)).error_code == 0, "who asks nothing stays, and may log in again"
+    assert (await again(idle)).error_code == 0, "a client without a request stays, and may log in again"
     assert values((await idle.fetch("t", 0)).records) == [b"x"]
     assert live.broker is not None and live.broker._sockets is not None and live.broker._sockets.logins.expired == 1
 
 
 async def test_who_logs_in_again_goes_on(live: Live) -> None:
-    """On the same connection, for as long again, with nothing lost of what is asked around it."""
+    """A new login on the same connection lasts as long again, and no request around it is lost."""
     wire = await session(live)
     began_s = time.monotonic()
     assert (await wire.create("t")).error_code == 0
@@ -125,7 +125,7 @@ async def test_who_logs_in_again_goes_on(live: Live) -> None:
 
 
 async def test_who_waits_for_news_is_not_interrupted(live: Live) -> None:
-    """A Fetch that came before the end is answered; the next one comes after it."""
+    """A Fetch that was parked before the login expired is answered; the next one closes the connection."""
     wire, other = await session(live), await live.connect("OPEN")
     assert (await other.create("t")).error_code == 0
     wire.send("Fetch", 12, **fetch_fields("t", 0, max_wait_ms=30_000))
@@ -145,7 +145,7 @@ async def test_who_waits_for_news_is_not_interrupted(live: Live) -> None:
     ],
 )
 async def test_who_fails_is_told_so_and_gone(live: Live, token: bytes, words: str) -> None:
-    """After the pause that each refusal has, with nothing executed that was sent behind it."""
+    """The refusal comes after the usual delay, and requests sent behind it are not executed."""
     wire = await session(live)
     assert (await wire.call("SaslHandshake", 1, mechanism="PLAIN")).error_code == 0
     asked_s = time.monotonic()
@@ -156,7 +156,7 @@ async def test_who_fails_is_told_so_and_gone(live: Live, token: bytes, words: st
     assert time.monotonic() - asked_s >= 0.1
     assert (answer.error_code, answer.error_message) == (errors.SASL_AUTHENTICATION_FAILED, words)
     assert await wire.closed()
-    assert time.monotonic() - asked_s >= 0.1 + HEARD_MS / 2000, "it had time to read that before the end"
+    assert time.monotonic() - asked_s >= 0.1 + HEARD_MS / 2000, "the client had time to read the answer"
     assert live.broker is not None and live.broker._sockets is not None and live.broker._sockets.logins.failed == 1
 
 
@@ -169,7 +169,7 @@ async def test_another_mechanism_ends_the_connection(live: Live) -> None:
 
 
 async def test_not_more_often_than_once_a_second(live: Live) -> None:
-    """Sooner, a client is told that it is logged in, and stays."""
+    """A client that logs in again within a second gets ILLEGAL_SASL_STATE, and stays connected."""
     wire = await session(live)
     began_s = time.monotonic()
     assert (await again(wire)).error_code == 0
@@ -180,7 +180,7 @@ async def test_not_more_often_than_once_a_second(live: Live) -> None:
 
 
 async def test_a_login_by_a_handshake_without_headers_ends_too(live: Live) -> None:
-    """It cannot be renewed."""
+    """A login by SaslHandshake v0 expires and cannot be renewed."""
     wire = await live.connect("CLIENTS")
     await wire.call("SaslHandshake", 0, mechanism="PLAIN")
     wire.send_frame(b"\0alice\0alice-secret")
@@ -214,17 +214,17 @@ async def test_a_deleted_user_is_let_in_no_more(live: Live) -> None:
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["native", "python"])
-async def by_token(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Live]:
+@pytest.fixture
+async def by_token(tmp_path: Path) -> AsyncIterator[Live]:
     with Web(jwks(SIGNER)) as server:
-        made = Live(tmp_path / "data", of(server.url), native_plane=request.param == "native")
+        made = Live(tmp_path / "data", of(server.url))
         await made.start()
         yield made
         await made.stop()
 
 
 async def test_a_token_ends_though_no_setting_says_so(by_token: Live) -> None:
-    """And is renewed by another one of the same user."""
+    """A login by token expires with its token, without a setting, and another token of the user renews it."""
     wire = await by_token.connect("CLIENTS")
     answer = await again(wire, message(SIGNER.token(lives_s=3)), "OAUTHBEARER")
     began_s = time.monotonic()

@@ -1,8 +1,7 @@
-"""Guesses at passwords are seen, in the log by user and address, and in a metric, beside any other trouble."""
+"""Failed password guesses are visible in the log, by user and address, and in a metric, beside any other errors."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -10,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.cluster.caller import Caller
-from pybroker.server.closings import CLIENTS_MAX, REASONS_MAX, USERS_MAX, Closings
+from pybroker.decisions.caller import Caller
+from pybroker.server.network.closed_connections import CLIENTS_MAX, REASONS_MAX, USERS_MAX, Closings
+from tests.harness import eventually
 from tests.server.live import Live, Wire
 
 CLIENTS = (
@@ -40,7 +40,7 @@ async def guess(wire: Wire, user: str, password: str = "guess") -> None:
 
 
 async def test_guesses_are_seen_beside_harmless_ends(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """A client that asked for many mechanisms first has used up its lines for those, and not for its guesses."""
+    """Requests for many unknown mechanisms use up a client's log lines, but not those for its guesses."""
     for n in range(REASONS_MAX + 1):
         wire = await live.connect()
         assert (await wire.call("SaslHandshake", 1, mechanism=f"X{n}")).error_code == 33
@@ -62,7 +62,7 @@ async def test_guesses_are_seen_beside_harmless_ends(live: Live, caplog: pytest.
 async def test_a_guess_is_told_though_its_client_does_not_wait(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client resets the connection before the broker answers the refusal, which takes a minute here."""
+    """The guess is logged although the client resets the connection before the refusal, which waits a minute here."""
     live = Live(tmp_path, [*CLIENTS, "connection.failed.authentication.delay.ms=60000"])
     await live.start()
     wire = await live.connect()
@@ -70,9 +70,7 @@ async def test_a_guess_is_told_though_its_client_does_not_wait(
     wire.send("SaslAuthenticate", 2, auth_bytes=b"\0admin\0guess")
     await wire.writer.drain()
     sock = wire.writer.get_extra_info("socket")
-    async with asyncio.timeout(30):
-        while not any("user=admin" in each for each in caplog.messages):
-            await asyncio.sleep(0.01)
+    await eventually("it is logged", lambda: any("user=admin" in each for each in caplog.messages))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     wire.writer.close()
     await live.stop()
@@ -80,7 +78,7 @@ async def test_a_guess_is_told_though_its_client_does_not_wait(
 
 
 def test_many_names_do_not_hide_the_one_that_is_guessed_at(caplog: pytest.LogCaptureFixture) -> None:
-    """Beyond the lines of a client its guesses share one, which names the users that come most often."""
+    """Guesses beyond a client's lines share one line, which has the most frequent user names."""
     closings = Closings()
     for n in range(REASONS_MAX):
         closings.tell("login refused", Caller("a", 7, "C"), "no", 0, f"first {n}", credentials=True)

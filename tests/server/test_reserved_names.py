@@ -10,7 +10,7 @@ import pytest
 from pybroker import errors
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
-from pybroker.security.tokens import BadToken, checked
+from pybroker.security.oauth.tokens import BadToken, checked
 from tests.security.test_tokens import SETTINGS
 from tests.server.cast import MODULE
 from tests.server.live import Live
@@ -38,7 +38,7 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
 
 async def test_a_password_opens_no_door_to_it(live: Live) -> None:
     wire = await live.connect("CLIENTS")
-    with pytest.raises(errors.KafkaError, match="no user can be called 'ANONYMOUS'"):
+    with pytest.raises(errors.KafkaError, match="the user name 'ANONYMOUS' is reserved"):
         await log_in(wire, Account("PLAIN", "ANONYMOUS", "pw"))
     await log_in(await live.connect("CLIENTS"), Account("PLAIN", "ann", "a"))
 

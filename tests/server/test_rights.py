@@ -1,4 +1,4 @@
-"""Clients who are asked for their rights, at the plane's speed: what they were found to may, until rules change."""
+"""Cached authorizations: the plane serves authorized clients itself until ACLs change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.server.live import batch, fetch_fields
 
 
 def executed(cast: Cast, api: str) -> tuple[int, int]:
-    """(requests that the plane has executed, those that it has left to Python)."""
+    """(requests that the plane executed, requests that it left to Python)."""
     assert cast.live.broker is not None and cast.live.broker.replicas is not None
     stats = [each[api] for each in cast.live.broker.replicas.plane_stats()]
     return sum(each["requests"] for each in stats), sum(each["declined"] for each in stats)
@@ -54,7 +54,7 @@ async def test_what_waits_in_the_plane_is_judged_again_before_it_is_answered(cas
     before = executed(cast, "Fetch")
     cast.ann.send("Fetch", 12, **fetch_fields("t", 1, max_wait_ms=10_000))
     await cast.live.one_waits()
-    assert executed(cast, "Fetch")[1] == before[1], "it waits in the plane"
+    assert executed(cast, "Fetch")[1] == before[1], "the fetch waits in the plane"
     await cast.take()
     assert (await cast.root.produce("t", batch(b"later"))).error_code == 0
     _, answer = await cast.ann.receive("Fetch", 12)
@@ -77,7 +77,7 @@ async def test_no_session_and_no_replica_in_the_plane(cast: Cast) -> None:
 
 
 async def test_a_topic_of_the_same_name_is_another(cast: Cast) -> None:
-    """Rights are about a topic, and go with it."""
+    """A cached authorization is for one topic, and ends with it."""
     await cast.give((TOPIC, "t", WRITE))
     for _ in range(2):
         assert (await cast.ann.produce("t", batch(b"x"))).error_code == 0

@@ -1,11 +1,10 @@
-"""The chores of a broker, and a disk that fails under it."""
+"""The chores of a broker, also on a disk that fails."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -14,10 +13,8 @@ from pybroker import errors
 from pybroker.model import TopicPartition
 from pybroker.replication.replicas import Replicas
 from pybroker.server.scheduler import Chore, Flusher, Scheduler
-from tests.harness import eventually
+from tests.harness import eventually, until
 from tests.server.live import BASE_MS, Live, batch, values
-
-pytestmark = pytest.mark.both_planes
 
 
 def replicas(live: Live) -> Replicas:
@@ -26,7 +23,7 @@ def replicas(live: Live) -> Replicas:
 
 
 async def test_old_segments_are_deleted_at_intervals(live: Live) -> None:
-    """By retention.ms; a topic that keeps for ever and one that is compacted lose nothing."""
+    """Segments are deleted by retention.ms; a topic with unlimited retention and a compacted one lose nothing."""
     await live.restart("log.retention.check.interval.ms=50")
     wire = await live.connect()
     for name, config in (
@@ -55,7 +52,7 @@ async def test_flush_ms_is_kept_at_the_schedulers_interval(live: Live) -> None:
 
 
 def test_who_is_gone_is_not_remembered() -> None:
-    """When each partition was flushed: topics come and go by the thousand."""
+    """The time of a partition's last flush is forgotten with the partition, as topics come and go by the thousand."""
     flushed: list[str] = []
 
     def held(name: str) -> SimpleNamespace:
@@ -75,7 +72,7 @@ def test_who_is_gone_is_not_remembered() -> None:
 
 
 def test_a_chore_that_fails_is_logged_and_done_again(caplog: pytest.LogCaptureFixture) -> None:
-    """Its failure does not stop it, nor the others; stop() ends them all."""
+    """A chore that fails runs again, and so do the others; stop() ends them all."""
     turns = {"good": 0, "bad": 0}
 
     def good() -> None:
@@ -88,17 +85,15 @@ def test_a_chore_that_fails_is_logged_and_done_again(caplog: pytest.LogCaptureFi
     intervals = {"good": (10, good), "bad": (10, bad), "never": ((1 << 63) - 1, bad)}
     scheduler = Scheduler([Chore(name, lambda ms=ms: ms, work) for name, (ms, work) in intervals.items()])
     scheduler.start()
-    deadline = time.monotonic() + 5
-    while min(turns.values()) < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until("each had three turns", lambda: min(turns.values()) >= 3)
     scheduler.stop()
-    assert min(turns.values()) >= 3
     assert not intervals.keys() & {thread.name for thread in threading.enumerate()}
     assert {r.levelno for r in caplog.records} == {logging.ERROR}
 
 
+@pytest.mark.both_planes
 async def test_a_full_disk_refuses_a_produce_and_is_over_when_it_is_over(live: Live) -> None:
-    """KAFKA_STORAGE_ERROR, nothing half-written; fetches go on, and so does writing once there is space."""
+    """A full disk gives KAFKA_STORAGE_ERROR without a partial write; fetches go on, and writes once there is space."""
     wire = await live.connect()
     await wire.create("t")
     await wire.produce("t", batch(b"before"))
@@ -113,7 +108,7 @@ async def test_a_full_disk_refuses_a_produce_and_is_over_when_it_is_over(live: L
 async def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A line in the log says which directory; the next one succeeds."""
+    """A log line names the directory, the old checkpoint stays, and the next one is written."""
     wire = await live.connect()
     await wire.create("t")
     await wire.produce("t", batch(b"v"))

@@ -1,4 +1,4 @@
-"""A log dir whose disk stands still delays nothing that is done to another: no flush, no checkpoint, no deletion."""
+"""A log dir whose disk blocks delays no flush, checkpoint or deletion in another one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETS = ["log.flush.scheduler.interval.ms=20", "log.cleaner.enable=false"]
 
 
 class Disks:
-    """A broker with two log dirs, and a topic in each: `slow` lies where a failpoint may stand still."""
+    """A broker with two log dirs and a topic in each: a failpoint can block the log dir of `slow`."""
 
     def __init__(self, live: Live, wire: Wire) -> None:
         self.live, self.wire = live, wire
@@ -36,7 +36,7 @@ class Disks:
         self.slow, self.quick = names
 
     async def stick(self, point: str) -> None:
-        """Make the slow topic's log dir stand still at this failpoint; there is something that comes to it."""
+        """Block the slow topic's log dir at this failpoint, and wait until a call is blocked there."""
         self.core.arm(point, "sleep", STUCK_MS, times=1000, under="/two/")
         await eventually("something sleeps", lambda: self.core.sleeping > 0)
 
@@ -57,7 +57,7 @@ async def disks(tmp_path: Path) -> AsyncIterator[Disks]:
 
 
 async def test_flushes_by_interval(disks: Disks) -> None:
-    """flush.ms of a topic holds, whatever the disk of another one does."""
+    """flush.ms of a topic holds while the disk of another topic is blocked."""
     await disks.make(flush_ms="20")
     await disks.wire.produce(disks.slow, batch(b"v"))
     await disks.stick("segment.sync")
@@ -74,7 +74,7 @@ def cut(topic: str) -> dict[str, Any]:
 
 
 async def test_records_and_topics_that_are_deleted(disks: Disks) -> None:
-    """DeleteRecords and DeleteTopics in one log dir are done while another one stands in its checkpoint."""
+    """DeleteRecords and DeleteTopics in one log dir succeed while another log dir is blocked in its checkpoint."""
     await disks.make()
     for topic in (disks.slow, disks.quick):
         await disks.wire.produce(topic, batch(b"v"))

@@ -1,4 +1,4 @@
-"""How a broker starts and stops: whose directories they are, what it finds in them, and what it leaves."""
+"""Start and stop of a broker: the owner of its directories, the files that it finds, and the files that it leaves."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.controller import nodes
 from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.tree import Tree
 from pybroker.errors import KafkaError
-from pybroker.server.directories import STORE_FILE
-from tests.harness import eventually
+from pybroker.metadata import nodes
+from pybroker.server.cluster.directories import STORE_FILE
+from tests.harness import eventually, until
 from tests.rows import with_each
 from tests.server.live import Live, Wire, batch, values
 
@@ -33,7 +33,7 @@ CLEAN = ".kafka_cleanshutdown"
 
 
 async def refusal(live: Live, *sets: str) -> str:
-    """What a start that must fail says; afterwards the directories are free again."""
+    """The message of a start that must fail; afterwards the directories are free again."""
     with pytest.raises(KafkaError) as caught:
         await live.start(*sets)
     message: str = caught.value.message
@@ -54,12 +54,11 @@ async def read(live: Live, name: str = "t", **how: Any) -> list[bytes | None]:
     return values((await (await live.connect()).fetch(name, 0, **how)).records)
 
 
-# -- whose directories they are ----------------------------------------------------------------------------------------
+# -- owners of directories ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.both_planes
 async def test_a_second_broker_on_the_same_directory_refuses(live: Live) -> None:
-    """It says which directory and why, and the first one is not disturbed."""
+    """The refusal names the directory and the reason, and the first broker goes on."""
     second = Live(live.data_dir)
     assert str(live.data_dir) in (message := await refusal(second)) and "another broker" in message
     await filled(live)
@@ -73,7 +72,7 @@ async def test_another_broker_id_refuses(live: Live) -> None:
 
 
 async def test_directories_of_another_cluster_refuse(live: Live, tmp_path: Path) -> None:
-    """A store that came from elsewhere, or a log dir that did."""
+    """A start with another cluster's store, or with another cluster's log dir, is refused."""
     await live.stop()
     other = Live(tmp_path / "other")
     await other.start()
@@ -104,16 +103,15 @@ async def test_meta_properties_of_the_future_refuses(live: Live) -> None:
     ids=["binary", "64 bits", "5000 digits", "long version"],
 )
 async def test_meta_properties_that_is_none_refuses(live: Live, content: bytes) -> None:
-    """In one sentence, of a length that somebody reads."""
+    """The refusal is one short sentence."""
     await live.stop()
     (live.data_dir / "meta.properties").write_bytes(content)
     message = await refusal(live)
     assert "meta.properties cannot be used" in message and len(message) < 500
 
 
-@pytest.mark.both_planes
 async def test_file_names_that_no_offset_has(live: Live) -> None:
-    """Names of twenty digits of another script, or above what 64 bits tell, are no segments: they are passed by."""
+    """Files named with twenty digits of another script, or above 64 bits, are ignored: they are no segments."""
     await filled(live)
     await live.stop()
     for stem in ("²" * 20, "९" * 20, "9" * 20):
@@ -126,7 +124,7 @@ async def test_file_names_that_no_offset_has(live: Live) -> None:
 async def test_a_directory_cannot_make_a_topic_of_a_billion_partitions(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At a first start topics are adopted from the names of directories: what no topic can have is told, and left."""
+    """A first start adopts topics from directory names: an impossible partition is logged and left alone."""
     home = Live(tmp_path / "data")
     for name in ("t-999999999", "u-0"):
         (home.data_dir / name).mkdir(parents=True)
@@ -144,7 +142,7 @@ async def test_ids_are_recorded_as_kafka_does(live: Live) -> None:
     pairs = dict(line.split("=") for line in text.splitlines() if "=" in line)
     assert live.broker is not None
     mine = pairs.pop("directory.id")
-    assert pairs.pop("coordination.directory.id") == mine  # of the log dir that holds the store
+    assert pairs.pop("coordination.directory.id") == mine  # the id of the log dir that holds the store
     assert pairs == {"version": "0", "broker.id": "1001", "cluster.id": live.broker.cluster_id}
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{22}", made) for made in (live.broker.cluster_id, mine))
 
@@ -152,9 +150,8 @@ async def test_ids_are_recorded_as_kafka_does(live: Live) -> None:
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.both_planes
 async def test_a_clean_stop_leaves_its_mark_and_a_start_takes_it(live: Live) -> None:
-    """While a broker runs the mark is not there, so that a crash is known for one."""
+    """The clean shutdown file does not exist while a broker runs, so that a crash is detected."""
     await filled(live, partitions=2)
     assert not (live.data_dir / CLEAN).exists()
     await live.stop()
@@ -183,14 +180,13 @@ async def three_records(live: Live) -> Live:
     return live
 
 
-@pytest.mark.both_planes
 @with_each("name", [RECOVERY, STARTS, MARKS])
 @with_each("content", NO_CHECKPOINTS)
 async def test_a_checkpoint_that_is_no_use_is_ignored(
     three_records: Live, name: str, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Torn, of another version, numbers that no field holds, or garbage: a warning names the file, nothing is lost."""
-    await three_records.stop()  # which writes good ones
+    """A torn file, another version, bad numbers and garbage each give a warning with the file's name, and no loss."""
+    await three_records.stop()  # the stop writes valid ones
     caplog.clear()
     (three_records.data_dir / name).write_bytes(content)
     await three_records.start()
@@ -198,27 +194,22 @@ async def test_a_checkpoint_that_is_no_use_is_ignored(
     assert await read(three_records) == [b"0", b"1", b"2"]
 
 
-@pytest.mark.both_planes
 async def test_checkpoints_are_written_at_intervals(live: Live) -> None:
     await live.restart("replica.high.watermark.checkpoint.interval.ms=50", "log.flush.offset.checkpoint.interval.ms=50")
     await filled(live)
-    deadline = time.monotonic() + 5
-    while (live.data_dir / MARKS).read_text() != "0\n1\nt 0 3\n":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until("they are written", lambda: (live.data_dir / MARKS).read_text() == "0\n1\nt 0 3\n")
     assert (live.data_dir / RECOVERY).exists()
 
 
-@pytest.mark.both_planes
 async def test_a_stop_does_not_wait_for_a_store_that_cannot_write(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a full disk; what it had to write, the next start does."""
+    """On a full disk the stop ends without its last writes; the next start makes them."""
 
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     await filled(live)
     with monkeypatch.context() as patched:
-        patched.setattr("pybroker.server.broker.FAREWELL_SECONDS", 0.1)
+        patched.setattr("pybroker.server.cluster.sole_member.FAREWELL_SECONDS", 0.1)
         patched.setattr(Tree, "end_session", full)
         async with asyncio.timeout(20):
             await live.stop()
@@ -226,12 +217,11 @@ async def test_a_stop_does_not_wait_for_a_store_that_cannot_write(live: Live, mo
     assert await read(live) == [b"0", b"1", b"2"]
 
 
-# -- what is found -----------------------------------------------------------------------------------------------------
+# -- files found at the start ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.both_planes
 async def test_several_log_dirs_share_the_partitions(live: Live, tmp_path: Path) -> None:
-    """A new partition goes where the fewest are; each dir has Kafka's files; all is found again."""
+    """A new partition goes to the dir with the fewest; each dir has Kafka's files, and all is found after a restart."""
     dirs = [live.data_dir, tmp_path / "two", tmp_path / "three"]
     setting = f"log.dirs={','.join(map(str, dirs))}"
     await live.restart(setting)
@@ -246,9 +236,8 @@ async def test_several_log_dirs_share_the_partitions(live: Live, tmp_path: Path)
         assert {"meta.properties", RECOVERY, STARTS, MARKS, CLEAN, ".lock"} <= {p.name for p in d.iterdir()}
 
 
-@pytest.mark.both_planes
 async def test_a_log_dir_that_cannot_be_used_does_not_stop_the_others(live: Live, tmp_path: Path) -> None:
-    """Its partitions answer KAFKA_STORAGE_ERROR, the others serve; when it is back, so are they."""
+    """Partitions of an unusable log dir get KAFKA_STORAGE_ERROR and others serve, until the log dir is back."""
     dirs = f"log.dirs={live.data_dir},{tmp_path / 'two'}"
     await live.restart(dirs)
     await filled(live, partitions=2)
@@ -274,7 +263,6 @@ async def test_no_log_dir_that_can_be_used(tmp_path: Path) -> None:
     assert str(tmp_path / "file") in await refusal(Live(tmp_path / "file"))
 
 
-@pytest.mark.both_planes
 async def test_a_partition_in_two_log_dirs_refuses(live: Live, tmp_path: Path) -> None:
     await filled(live)
     await live.stop()
@@ -283,9 +271,8 @@ async def test_a_partition_in_two_log_dirs_refuses(live: Live, tmp_path: Path) -
     assert "t-0" in message and "two log directories" in message
 
 
-@pytest.mark.both_planes
 async def test_strays_are_shown_and_left_alone(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """Until a topic of that name is created: then the directory gives way, and still nothing of it is deleted."""
+    """A stray directory stays, until a topic of its name is created; then it is renamed, and nothing is deleted."""
     await filled(live)
     await live.stop()
     stray = live.data_dir / "stray-0"
@@ -301,9 +288,8 @@ async def test_strays_are_shown_and_left_alone(live: Live, caplog: pytest.LogCap
     assert {p.name: p.read_bytes() for p in aside.iterdir()} == content
 
 
-@pytest.mark.both_planes
 async def test_a_deletion_that_was_cut_short_is_finished(live: Live) -> None:
-    """The wish is in the store: at the next start the topic's nodes and logs go. Renamed logs go too, others stay."""
+    """The next start finishes a recorded deletion: the topic's nodes and logs, and renamed logs, are removed."""
     await filled(live)
     await filled(live, "kept")
     await live.stop()
@@ -326,9 +312,8 @@ async def test_a_deletion_that_was_cut_short_is_finished(live: Live) -> None:
     assert left == {"t-0", "kept-0", f"x-0.{'1' * 32}-future", f"x-0.{'2' * 32}-stray"}
 
 
-@pytest.mark.both_planes
 async def test_a_segment_missing_in_the_middle_takes_one_partition_offline(live: Live) -> None:
-    """The others serve, the log says which and why, and the answers have a code of their own."""
+    """The other partitions serve, the log has partition and reason, and clients get an error code of its own."""
     wire = await live.connect()
     for name in ("broken", "fine"):
         await wire.create(name, segment_bytes="1000")
@@ -345,12 +330,11 @@ async def test_a_segment_missing_in_the_middle_takes_one_partition_offline(live:
     assert (await wire.fetch("broken", 0)).error_code == errors.KAFKA_STORAGE_ERROR
     assert (await wire.produce("fine", batch(b"v"))).base_offset == 6
     await live.stop()
-    assert not (live.data_dir / CLEAN).exists()  # what could not be opened was not closed cleanly either
+    assert not (live.data_dir / CLEAN).exists()  # a partition that did not open prevents a clean shutdown
 
 
-@pytest.mark.both_planes
 async def test_what_could_not_be_opened_is_deleted_too(live: Live) -> None:
-    """Its files go with its topic, and not at the next start."""
+    """The files of a partition that could not be opened are deleted with its topic, not at the next start."""
     await filled(live)
     await filled(live, "kept")
     await live.stop()
@@ -369,9 +353,8 @@ async def test_what_could_not_be_opened_is_deleted_too(live: Live) -> None:
 # -- adoption ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.both_planes
 async def test_log_dirs_without_a_store_are_adopted(live: Live, tmp_path: Path) -> None:
-    """As those of Apache Kafka: cluster, topics, ids, records stay; producer ids begin above those in the logs."""
+    """Kafka's log dirs keep cluster, topics, ids and records; new producer ids start above those in the logs."""
     dirs = f"log.dirs={live.data_dir},{tmp_path / 'two'}"
     await live.restart(dirs)
     wire = await filled(live, partitions=3)
@@ -394,9 +377,8 @@ async def test_log_dirs_without_a_store_are_adopted(live: Live, tmp_path: Path) 
     assert await read(live) == [b"0", b"1", b"2", b"idempotent"]
 
 
-@pytest.mark.both_planes
 async def test_partitions_without_an_id_get_one(live: Live) -> None:
-    """Logs of a Kafka from before topic ids; KRaft's own metadata log is nobody's topic."""
+    """Logs from before Kafka's topic ids get an id; KRaft's metadata log is no topic."""
     await filled(live, partitions=2)
     await live.stop()
     for partition in range(2):
@@ -425,10 +407,9 @@ async def test_a_krafts_meta_properties_is_understood(live: Live) -> None:
 # -- many processors ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.both_planes
 @pytest.mark.parametrize("processors", [1, 66, 96, 5000])
 async def test_any_number_of_processors(live: Live, monkeypatch: pytest.MonkeyPatch, processors: int) -> None:
-    """A broker starts and serves."""
+    """A broker starts and serves with any number of processors."""
     await live.stop()
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(processors))
     await live.start()
@@ -439,9 +420,8 @@ async def test_any_number_of_processors(live: Live, monkeypatch: pytest.MonkeyPa
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.both_planes
 async def test_a_thousand_partitions_start_in_two_seconds(live: Live) -> None:
-    """After a clean stop, by cpu time: other tests keep the machine busy. bench/test_start.py goes by the clock."""
+    """CPU time after a clean stop is limited, as other tests load the machine; bench/test_start.py has wall time."""
     wire = await live.connect()
     assert (await wire.create("many", 1000)).error_code == 0
     for partition in range(0, 1000, 10):

@@ -1,4 +1,4 @@
-"""Passwords that change while a broker runs: they are kept encrypted, take effect at once, and are shown nowhere."""
+"""Passwords changed while a broker runs are stored encrypted, take effect at once, and are shown nowhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SESAME = "open sesame"
 
 
 def locked(home: Path, name: str, password: str = SESAME) -> str:
-    """A key store whose key is encrypted."""
+    """Write a key store with an encrypted key; return its path."""
     return str(store(home, name, AUTHORITY.sign("localhost", password=password.encode())))
 
 
@@ -34,7 +34,7 @@ def users(**passwords: str) -> str:
 
 
 async def shown(wire: Wire, *names: str) -> list[tuple[str | None, bool, list[str | None]]]:
-    """The value of each setting, whether it is a secret, and what its synonyms say."""
+    """(value, True for a secret, values of the synonyms) of each setting."""
     asked = m.DescribeConfigsRequest.Resources(resource_type=BROKER, resource_name=ME, configuration_keys=list(names))
     [result] = (await wire.call("DescribeConfigs", 4, resources=[asked], include_synonyms=True)).results
     found = {c.name: (c.value, c.is_sensitive, [s.value for s in c.synonyms]) for c in result.configs}
@@ -42,18 +42,18 @@ async def shown(wire: Wire, *names: str) -> list[tuple[str | None, bool, list[st
 
 
 def files(home: Path) -> bytes:
-    """All that a broker has written."""
+    """The bytes of all files that a broker has written."""
     return b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
 
 
 async def served(live: Live) -> str:
-    """The certificate that a new client is shown."""
+    """The certificate that a new client gets."""
     return serial(await live.connect("TLS", context()))
 
 
 async def test_passwords_change_in_a_running_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """That of a key with the key store, in one alteration, and those of users. A restart keeps them, one with another
-    secret does so where it knows the one before; one that knows neither leaves them where they are, and goes on."""
+    """A key's password can change with its key store, and so can users' passwords. They survive a restart, also with a
+    new encoder secret if the old one is given; with a wrong secret they are ignored and kept."""
     caplog.set_level(logging.DEBUG)
     live = Live(tmp_path / "data", settings(tmp_path))
     await live.start(FIRST)
@@ -71,7 +71,7 @@ async def test_passwords_change_in_a_running_broker(tmp_path: Path, caplog: pyte
         stranger = await live.connect("BOTH", context())
         with pytest.raises(KafkaError, match="Invalid username or password"):
             await log_in(stranger, Account("PLAIN", "bob", "secret"))
-        assert (await known.call("Metadata", 9, topics=[])).brokers, "who is logged in stays so"
+        assert (await known.call("Metadata", 9, topics=[])).brokers, "a logged-in client stays"
         assert (await alter(admin, BROKER, ME, ("log.cleaner.threads", SET, "1"))).error_code == 0
         assert await shown(admin, KEY, USERS) == [(None, True, [None])] * 2
         assert SESAME.encode() not in files(tmp_path / "data")
@@ -89,7 +89,7 @@ async def test_passwords_change_in_a_running_broker(tmp_path: Path, caplog: pyte
         assert await served(live) == mine
         admin = await live.connect("OPEN")
         assert (await alter(admin, BROKER, ME, (KEY, DELETE, None), (LOCATION, DELETE, None))).error_code == 0
-        assert await served(live) == before, "by what the broker was started with"
+        assert await served(live) == before, "the broker's first certificate"
     finally:
         await live.stop()
     assert SESAME not in reasons(caplog)
@@ -97,18 +97,18 @@ async def test_passwords_change_in_a_running_broker(tmp_path: Path, caplog: pyte
 
 REFUSED = [
     (ME, [(KEY, "wrong"), (LOCATION, "{locked}")], INVALID_CONFIG, f"has a private key that {KEY} does not decrypt"),
-    (ME, [(LOCATION, "{locked}")], INVALID_CONFIG, "key.password has to be set"),
+    (ME, [(LOCATION, "{locked}")], INVALID_CONFIG, "has an encrypted private key: set "),
     (ME, [(USERS, f"{MODULE} required user_bob='{SESAME};")], INVALID_CONFIG, "options have the form name=value"),
-    (ME, [(USERS, f"{MODULE} required;")], INVALID_CONFIG, "plain.sasl.jaas.config names no user"),
+    (ME, [(USERS, f"{MODULE} required;")], INVALID_CONFIG, "PLAIN has no users"),
     ("", [(KEY, SESAME)], INVALID_REQUEST, f"{KEY} is each broker's own"),
     ("", [(USERS, users(bob=SESAME))], INVALID_REQUEST, f"{USERS} is each broker's own"),
-    (ME, [("ssl.key.password", SESAME)], INVALID_REQUEST, "for one listener alone"),
+    (ME, [("ssl.key.password", SESAME)], INVALID_REQUEST, "per listener only"),
     (ME, [("password.encoder.secret", SESAME)], INVALID_REQUEST, "cannot change while the broker runs"),
 ]
 
 
 async def test_what_is_refused_shows_no_password(tmp_path: Path) -> None:
-    """In one sentence, and nothing of it is kept."""
+    """A refused change is answered with one sentence without the password, and nothing is stored."""
     live = Live(tmp_path / "data", settings(tmp_path, FIRST))
     await live.start()
     try:

@@ -1,4 +1,4 @@
-"""Listeners with TLS: what they are told, who comes in as whom, and what strangers can hold up."""
+"""Listeners with TLS: their settings, the principal of each client, and limits for clients not logged in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pybroker.config import BrokerConfig, ConfigError
 from pybroker.protocol import messages as m
 from pybroker.security import tls
 from pybroker.security.login import Account
-from pybroker.server import tls_handshake
+from pybroker.server.network import tls_handshake
 from pybroker.testing.certificates import Authority, Certificate
 from tests.harness import eventually
 from tests.server.live import Live, Wire, batch, values
@@ -70,12 +70,12 @@ def context(own: Path | None = None, *, authority: Authority = AUTHORITY) -> ssl
     return made
 
 
-@pytest.fixture(params=["native", "python", "ssl module"])
+@pytest.fixture(params=["core", "ssl module"])
 async def live(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Live]:
-    """By the data plane, by the event loop with core's TLS, and as where core cannot use this Python's OpenSSL."""
+    """A broker with core's TLS, and one where core cannot use this Python's OpenSSL."""
     if request.param == "ssl module":
         monkeypatch.setattr(core, "tls_available", lambda: False)
-    made = Live(tmp_path / "data", settings(tmp_path), native_plane=request.param != "python")
+    made = Live(tmp_path / "data", settings(tmp_path))
     await made.start()
     yield made
     await made.stop()
@@ -94,17 +94,17 @@ def reasons(caplog: pytest.LogCaptureFixture) -> str:
 
 
 async def turned_away(live: Live, listener: str, tls: ssl.SSLContext) -> None:
-    """The broker ends the connection before it says anything but TLS."""
+    """Check that the broker ends the connection after sending only TLS records."""
     with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
         wire = await live.connect(listener, tls)
         await wire.call("ApiVersions", 2)
 
 
-# -- who comes in ------------------------------------------------------------------------------------------------------
+# -- clients that connect ----------------------------------------------------------------------------------------------
 
 
 async def test_all_is_served_by_tls(live: Live) -> None:
-    """Small and large, in order, whatever the sizes of records of TLS."""
+    """Small and large requests are served in order, with TLS records of any size."""
     wire = await live.connect("TLS", context())
     assert (await wire.create("t")).error_code == 0
     sizes = [0, 1, 100, 16_384, 16_385, 300_000, 2_000_000]
@@ -133,7 +133,7 @@ async def _beside(live: Live, number: int) -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 async def test_who_logs_in_by_tls_is_served(live: Live, mechanism: str) -> None:
-    """What a login leaves in a record of TLS is there for who serves the connection after it."""
+    """Bytes that a login leaves in a TLS record are read by the next owner of the connection."""
     from tests.server.test_sasl import give
 
     await give(await live.connect("OPEN"), "bob", "secret")
@@ -145,7 +145,7 @@ async def test_who_logs_in_by_tls_is_served(live: Live, mechanism: str) -> None:
 
 
 async def test_what_follows_a_login_in_its_record_is_answered(live: Live) -> None:
-    """All frames of a login and a request, in one write: one record of TLS."""
+    """All frames of a login and a request are answered when they arrive in one TLS record."""
     from pybroker.protocol import codec
     from tests.server.live import KEYS
 
@@ -163,7 +163,7 @@ async def test_what_follows_a_login_in_its_record_is_answered(live: Live) -> Non
         assert answered == number and getattr(answer, "error_code", 0) == 0
 
 
-# -- as whom -----------------------------------------------------------------------------------------------------------
+# -- principals --------------------------------------------------------------------------------------------------------
 
 AUTHORIZED = [
     "authorizer.class.name=kafka.security.authorizer.AclAuthorizer",
@@ -180,7 +180,7 @@ AUTHORIZED = [
     ],
 )
 async def test_a_certificate_makes_a_principal(tmp_path: Path, rules: str | None, user: str) -> None:
-    """Who is that alone is allowed, by the rights that its name has."""
+    """A client's principal comes from its certificate, and only that principal's rights apply."""
     more = [] if rules is None else [f"listener.name.tls.ssl.principal.mapping.rules={rules}"]
     live = Live(tmp_path / "data", settings(tmp_path, *AUTHORIZED, *more, f"super.users=User:{user};User:bob"))
     await live.start()
@@ -234,7 +234,7 @@ async def test_a_certificate_is_required(
     tmp_path: Path, who: Certificate | None, said: str, native: bool, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Who has none that holds is turned away, counted, and told with its address."""
+    """A client without a valid certificate is refused, counted and logged with its address."""
     if not native:
         monkeypatch.setattr(core, "tls_available", lambda: False)
     live = Live(tmp_path / "data", settings(tmp_path, "listener.name.tls.ssl.client.auth=required"))
@@ -258,7 +258,7 @@ async def test_a_certificate_may_be_shown_or_not(native: Live, tmp_path: Path) -
 
 
 async def test_with_a_login_only_the_listeners_own_setting_asks_for_certificates(tmp_path: Path) -> None:
-    """As Kafka has it: ssl.client.auth without the listener's prefix is for listeners of SSL."""
+    """ssl.client.auth without a listener prefix applies to SSL listeners and not to SASL_SSL, as in Kafka."""
     live = Live(tmp_path / "data", settings(tmp_path, "ssl.client.auth=required"))
     await live.start()
     try:
@@ -268,7 +268,7 @@ async def test_with_a_login_only_the_listeners_own_setting_asks_for_certificates
         await live.stop()
 
 
-# -- what is spoken ----------------------------------------------------------------------------------------------------
+# -- TLS versions and ciphers ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
@@ -348,7 +348,7 @@ def serial(wire: Wire) -> str:
 
 
 async def test_certificates_are_exchanged_in_a_running_broker(live: Live, tmp_path: Path) -> None:
-    """By another file, and by another certificate in the same file; who is connected stays so. A restart keeps it."""
+    """Another file, or another certificate in the same file, is used for new connections; a restart keeps it."""
     name = "listener.name.tls.ssl.keystore.location"
     wire, admin = await live.connect("TLS", context()), await live.connect("OPEN")
     assert (await wire.create("t")).error_code == 0
@@ -376,12 +376,12 @@ async def test_certificates_are_exchanged_in_a_running_broker(live: Live, tmp_pa
         ("listener.name.tls.ssl.keystore.type", "PKCS12", "is PEM: listener.name.tls.ssl.keystore.type has to be PEM"),
         ("listener.name.tls.ssl.principal.mapping.rules", "DEFAULT", "cannot be updated dynamically for existing"),
         ("listener.name.tls.ssl.nothing", "x", "is no setting of a broker"),
-        ("listener.name.TLS.ssl.keystore.type", "PEM", "no such listener; theirs begin with listener.name.both. and"),
+        ("listener.name.TLS.ssl.keystore.type", "PEM", "settings of the listeners begin with listener.name.both. and"),
         ("listener.name.tls.ssl.keystore.password", "x", "password.encoder.secret is not set"),
     ],
 )
 async def test_what_cannot_be_exchanged_is_refused(native: Live, name: str, value: str, said: str) -> None:
-    """Nothing of it is kept, and the listener goes on."""
+    """A refused change is not stored, and the listener goes on."""
     admin = await native.connect("OPEN")
     answer = await admin.call("IncrementalAlterConfigs", 1, resources=[altered(name, value)])
     assert [r.error_code for r in answer.responses] == [40] and said in answer.responses[0].error_message
@@ -400,11 +400,11 @@ def sockets() -> Iterator[list[socket.socket]]:
 
 
 async def test_one_who_speaks_no_tls(native: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """And one who speaks TLS where nobody does."""
+    """A plaintext client of a TLS listener, and the reverse, is closed, with that reason in the log."""
     wire = await native.connect("TLS")
     wire.send("ApiVersions", 2)
     assert await wire.closed()
-    await eventually("it is told", lambda: "it does not speak TLS, which this listener asks for" in reasons(caplog))
+    await eventually("it is told", lambda: "it does not speak TLS, which this listener requires" in reasons(caplog))
     with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
         await native.connect("OPEN", context())
     await eventually("it is told", lambda: "it speaks TLS, which this listener does not" in reasons(caplog))
@@ -415,19 +415,19 @@ async def test_one_who_does_not_take_the_certificate(native: Live, caplog: pytes
     at = HOST, native.broker.addresses["TLS"].port
 
     def speak() -> None:
-        """By a socket that blocks: asyncio ends a connection without the alert."""
+        """Connect with a blocking socket, as asyncio ends a connection without the alert."""
         with socket.create_connection(at) as sock, pytest.raises(ssl.SSLCertVerificationError):
             context(authority=STRANGERS).wrap_socket(sock, server_hostname="localhost")
 
     await asyncio.to_thread(speak)
-    said = "the client does not take this broker's certificate: unknown ca"
+    said = "the client rejected this broker's certificate: unknown ca"
     await eventually("it is told", lambda: said in reasons(caplog))
 
 
 async def test_handshakes_that_stand_still_end(
     native: Live, sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They hold nobody up meanwhile."""
+    """Other clients are served while handshakes stand still, and those are closed in the end."""
     monkeypatch.setattr(tls_handshake, "LOGIN_SECONDS", 0.5)
     assert native.broker is not None
     at = HOST, native.broker.addresses["TLS"].port
@@ -466,7 +466,7 @@ async def test_a_broker_that_cannot_use_openssl_says_so(
 
 
 async def test_no_answer_is_lost_when_a_client_stops_reading(native: Live) -> None:
-    """What it does not read waits, encrypted; others are served; then all of it comes."""
+    """Unread answers wait, encrypted, while others are served; then the client gets all of them."""
     writer = await native.connect("TLS", context())
     assert (await writer.create("t")).error_code == 0
     for _ in range(16):
@@ -491,7 +491,7 @@ def _fetch(offset: int) -> dict[str, Any]:
 
 
 def test_streams_are_of_one_kind() -> None:
-    """Whoever is handed one need not ask which."""
+    """Both kinds of TLS stream have the same methods."""
     kinds = [set(dir(kind)) | {"tls", "handshake", "recv", "recv_into", "peer_certificate"} for kind in (
         tls.NativeStream, tls.SslStream)]  # fmt: skip
     assert {n for n in kinds[0] if n[0] != "_"} == {n for n in kinds[1] if n[0] != "_"}

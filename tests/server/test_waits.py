@@ -1,4 +1,4 @@
-"""Nobody waits for somebody else's disk: while one request stands at a file call, every other client is served."""
+"""No client waits for another partition's disk: while a request blocks in a file call, all others are served."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from pybroker import errors
 from pybroker.protocol import messages as m
 from pybroker.replication.replica import Replica
 from tests.groups.members import Member, commit
+from tests.harness import eventually
 from tests.server.live import BASE_MS, Live, Wire, batch
 
-STUCK_MS = 20_000
-"""How long a file call sleeps at most: it wakes once the others were seen to be served."""
+STUCK_MS = 60_000
+"""The longest sleep of a file call in ms; it is woken once the other clients were served."""
 ROUNDS = 5
 SETS = ["num.network.threads=2", "group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=1"]
 SLOW, RULES, SYNCED, QUICK = "slow", "slow-rules", "slow-synced", "quick"
 
 
 class Scene:
-    """A broker with two reactors: `slow` asks what stands still, on the one; `others` live on the other."""
+    """A broker with two reactors: `slow` sends the requests that block, on one; `others` are clients of the other."""
 
     def __init__(self, live: Live, slow: Wire, others: Wire, member: Member) -> None:
         self.live, self.slow, self.others, self.member = live, slow, others, member
@@ -39,7 +40,7 @@ class Scene:
         return await self.slow.produce(topic, batch(b"v"))
 
     async def diverted_fetch(self) -> Any:
-        """Python executes it."""
+        """Fetch through Python."""
         self.replicas.divert(True)
         try:
             return await self.slow.fetch(SLOW, 0)
@@ -47,13 +48,13 @@ class Scene:
             self.replicas.divert(False)
 
     async def upkeep(self, work: str, *args: int) -> None:
-        """What a chore does, on its thread."""
+        """Run the work of a chore, on its thread."""
         replica = self.replicas.get(SLOW, 0)
         assert replica is not None and replica.log is not None
         await asyncio.to_thread(getattr(replica.log, work), *args)
 
     async def probe(self) -> None:
-        """What others ask, once each."""
+        """Send each request of the other clients once."""
         assert (await self.others.produce(QUICK, batch(b"v"))).error_code == 0
         assert (await self.others.fetch(QUICK, 0)).error_code == 0
         await self.others.call("Metadata", 12, topics=None)
@@ -120,15 +121,14 @@ CASES = [
 
 
 async def stuck(scene: Scene, case: Case, stuck_ms: int = STUCK_MS) -> str:
-    """Serve others while a request stands at a file call; what went wrong, or nothing."""
+    """Block a request in a file call and serve other clients; return the problem, or an empty string."""
     scene.core.arm(case.point, "sleep", stuck_ms, times=1000, under=case.under)
     task = asyncio.ensure_future(case.work(scene))
     try:
         async with asyncio.timeout(STUCK_MS / 2000):
-            while not scene.core.sleeping:
-                if task.done():
-                    return f"{case.what} was over before anybody was served, or does not come to {case.point}"
-                await asyncio.sleep(0.005)
+            await eventually("it stands still, or is over", lambda: scene.core.sleeping or task.done())
+            if not scene.core.sleeping:
+                return f"{case.what} was over before anybody was served, or does not come to {case.point}"
             for _ in range(ROUNDS):
                 await scene.probe()
         return "" if scene.core.sleeping else f"everybody waits for {case.what} at {case.point}"
@@ -144,7 +144,7 @@ async def scene_in(home: Path) -> AsyncIterator[Scene]:
     live = Live(home, SETS)
     await live.start()
     try:
-        slow, others, _, beating = [await live.connect() for _ in range(4)]  # reactors take them in turn
+        slow, others, _, beating = [await live.connect() for _ in range(4)]  # reactors take new connections in turn
         await slow.create(SLOW, file_delete_delay_ms="0")
         await slow.create(RULES, compression_type="gzip")
         await slow.create(SYNCED, flush_messages="1")
@@ -154,24 +154,29 @@ async def scene_in(home: Path) -> AsyncIterator[Scene]:
             await slow.produce(SLOW, batch(b"v"))
         member = Member(beating, "g")
         await beating.call("FindCoordinator", 3, key="g", key_type=0)
-        while (error := await member.join()) == errors.COORDINATOR_LOAD_IN_PROGRESS:
-            await asyncio.sleep(0.01)
-        assert error == 0 and (await member.sync({}))[0] == 0
+
+        async def joined() -> bool:
+            error = await member.join()
+            assert error in (0, errors.COORDINATOR_LOAD_IN_PROGRESS)
+            return error == 0
+
+        await eventually("it joined", joined)
+        assert (await member.sync({}))[0] == 0
         yield Scene(live, slow, others, member)
     finally:
         await live.stop()
 
 
 async def test_everybody_else_is_served(tmp_path: Path) -> None:
-    """Of each kind of file call that a request comes to one stands still: clients of other partitions produce and
-    fetch, members beat, anybody asks for metadata and for the ends of the very log."""
+    """One request of each kind blocks in a file call: other partitions are produced to and fetched, heartbeats and
+    Metadata are answered, and so are the ends of the blocked log."""
     async with scene_in(tmp_path) as scene:
         problems = [problem for case in CASES if (problem := await stuck(scene, case))]
     assert not problems
 
 
 async def test_a_request_that_holds_the_event_loop_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above is not blind: with file calls on the event loop itself it has something to say."""
+    """With file calls on the event loop, the check above finds a problem."""
 
     async def on_the_loop(self: Replica, work: Callable[..., Any], *args: Any) -> Any:
         return work(*args)

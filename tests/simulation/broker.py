@@ -1,6 +1,6 @@
-"""One life of a broker of the simulation: the product's parts as ClusterBroker puts them together, on our network.
+"""One life of a simulated broker: the product's parts of a cluster's broker, on the simulation's network.
 
-Not the product's are sockets and the plane of core: a follower copies by the fetcher in Python.
+Sockets and core's plane are replaced: a follower copies through the fetcher in Python.
 """
 
 from __future__ import annotations
@@ -13,34 +13,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pybroker import core, errors
-from pybroker.cluster.caller import Call, Caller
-from pybroker.cluster.changes import Changes
-from pybroker.cluster.fetch_sessions import Sessions
-from pybroker.cluster.image import OFFSETS_TOPIC, LiveBroker
-from pybroker.cluster.metadata_cache import MetadataCache
-from pybroker.controller import nodes
-from pybroker.controller.cluster_topics import ClusterTopics
 from pybroker.controller.controller import Controller
 from pybroker.coordination.memory import MemorySession
 from pybroker.coordination.store import Session, StoreError
-from pybroker.errors import KafkaError
+from pybroker.decisions.caller import Call, Caller
+from pybroker.decisions.changes import Changes
+from pybroker.decisions.image import OFFSETS_TOPIC, LiveBroker
+from pybroker.decisions.metadata_cache import MetadataCache
+from pybroker.errors import KafkaError, StartError
 from pybroker.groups.coordinator import Coordinator
+from pybroker.metadata import nodes
+from pybroker.metadata.topic_admin import TopicAdmin
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
-from pybroker.replication.disk_space import DiskSpace
+from pybroker.replication.disks.disk_space import DiskSpace
+from pybroker.replication.disks.logdirs import open_log_dirs
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.lease import LAPSED_MS, NO_MEMBER_MS, Lease
-from pybroker.replication.logdirs import StartError, open_log_dirs
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.proof import Proof
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
-from pybroker.server.cluster_groups import ClusterGroups
-from pybroker.server.controller_watch import ControllerWatch
-from pybroker.server.handlers import control, fetch, group_offsets, produce
-from pybroker.server.handlers.offsets import ListOffsets, list_offsets_failed
-from pybroker.server.membership import Membership
+from pybroker.server.api.handlers import control, fetch, group_offsets, produce
+from pybroker.server.api.handlers.offsets import ListOffsets, list_offsets_failed
+from pybroker.server.cluster.controller_watch import ControllerWatch
+from pybroker.server.cluster.group_locator import GroupLocator
+from pybroker.server.cluster.membership import Membership
 from tests.controller.stage import live_broker
 from tests.simulation.network import SimLink
 from tests.simulation.store import StoreOfLife
@@ -57,24 +56,24 @@ TOPIC_SETTINGS = {OFFSETS_TOPIC: {"cleanup.policy": "compact", "segment.bytes": 
 
 
 class Life(Process):
-    """From the start of its process to its end. All that it does runs in its own context."""
+    """A broker from the start of its process to its end. All its work runs in its own context."""
 
     def __init__(self, world: World, number: int, home: Path) -> None:
         super().__init__()
         self.world, self.number, self.home = world, number, home
         self.listens = False
-        self.links: dict[SimLink, None] = {}  # in order, as a replay needs it
+        self.links: dict[SimLink, None] = {}  # ordered, as a replay needs it
         self.sessions: list[MemorySession] = []
         self.parts: Collection[Replica] = ()
-        """The replicas that it has, open or not."""
+        """The replicas that the broker has, open or not."""
         self.epoch = -1
         self.freezes = 0
         self.controllers = -1, -1
-        """The epochs of the controllers that it obeyed last, as of who leads and of what there is."""
+        """The controller epochs that the broker obeyed last, for LeaderAndIsr and for UpdateMetadata."""
         self.seen: dict[Any, Any] = {}
-        """What the checker saw last."""
+        """The values that the checker saw last."""
         self.lost: set[TopicPartition] = set()
-        """Logs whose tail a loss of power took, until the cluster knows: the life before may have been in sync."""
+        """Logs whose tail was lost with power, until the cluster knows: the life before may have been in sync."""
         self.lapsed_ms = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self.starting: asyncio.Task[None] | None = None
@@ -82,19 +81,19 @@ class Life(Process):
         self._session: Session | None = None
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Have it do something."""
+        """Run work in the context of this life."""
         task = self.world.loop.create_task(work, context=self.context)
         self._tasks.add(task)
         task.add_done_callback(self._done, context=self.world.loop.outside)
         return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        """What fails in a way that nobody foresaw fails the schedule."""
+        """Fail the schedule if work raised an unexpected exception."""
         self._tasks.discard(task)
         if self.dead or task.cancelled() or task.exception() is None:
             return
         if task is self.starting and isinstance(task.exception(), StoreError | StartError):
-            self.kill()  # its process ends, and whoever sees to it starts it again
+            self.kill()  # the process ends, and is started again as after any end
             self.world.loop.later(AGAIN_S, self.world.start_again, self)
         else:
             self.world.crashed.append(task)
@@ -102,53 +101,51 @@ class Life(Process):
     # -- start and end -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open what lies here, listen, register, and take orders."""
+        """Open the logs, listen, register, and accept requests of controllers."""
         world, loop = self.world, self.world.loop
         config = world.config
         self.metadata = MetadataCache("cluster", loop.time)
         self.dirs = open_log_dirs([str(self.home)])
         (log_dir,) = self.dirs
         space = self.space = log_dir.space = DiskSpace(log_dir.path, loop.time)
-        space.on_changed = self._report_space
+        space.report_to(self._report_space)
         replicas = self.replicas = Replicas(self.number, config, self.metadata, self.dirs)
         self.parts = replicas._held.values()
         changes = Changes(loop.ms)
         member = self.member = Membership(
-            StoreOfLife(world, self), SESSION_MS, lambda: live_broker(self.number), loop.ms
-        )  # type: ignore[arg-type]
+            StoreOfLife(world, self), SESSION_MS, lambda: live_broker(self.number), loop.ms,  # type: ignore[arg-type]
+            on_lost=self._end_reign, on_registered=self._registered, on_lease=lambda until: self.lease.renew(until),
+        )  # fmt: skip
         await member.open()
         self.asks = ControllerLink(self.metadata, self._reach)  # type: ignore[arg-type,return-value]
         self.isr = IsrKeeper(
             self.number, config, self.metadata, self.asks, lambda: member.epoch, loop.ms,
             lambda: replicas.lease_lapsed, changes,
         )  # fmt: skip
+        self._changes = changes
+        self.groups = Coordinator(config, None, wall_ms=loop.ms, draw_id=lambda: world.random.getrandbits(64))  # type: ignore[arg-type]
+        self.topics = TopicAdmin(
+            lambda: member.session, config, self.metadata, world.random, lambda: self.controller
+        )
+        located = GroupLocator(self.metadata, self.topics, self.groups)
+        self.lease = Lease(self._hold_lease, self._hold_lease)
         self.manager = ReplicaManager(
             self.number, config, replicas, self.metadata, self.isr, _settings,
             self._reach_known, _no_dial, changes,  # type: ignore[arg-type]
+            on_leadership=located.lead, on_told=self.lease.told,
         )  # fmt: skip
-        self._changes = changes
-        self.groups = Coordinator(config, None, wall_ms=loop.ms, draw_id=lambda: world.random.getrandbits(64))  # type: ignore[arg-type]
-        self.topics = ClusterTopics(
-            lambda: member.session, config, self.metadata, world.random, lambda: self.controller
-        )
-        located = ClusterGroups(self.metadata, self.topics, self.groups)
-        self.manager.on_leadership.append(located.lead)
         self.metadata.watch(located.show)
-        await self.manager.open_found()
+        found = replicas.survey({}).items()
+        await self.manager.open_found({key: each.topic_id for key, each in found if each.topic_id is not None})
         world.checker.opened(self)
         self._serve()
         self.isr.start()
-        self.lease = Lease(self._hold_lease, self._hold_lease)
-        self.manager.on_told.append(self.lease.told)
-        member.on_lost.append(self._end_reign)
-        member.on_lease.append(self.lease.renew)
-        member.on_registered.append(self._registered)
         await member.register()
         watch = ControllerWatch(self.number, self.metadata, lambda: member.session, self._reach)  # type: ignore[arg-type,return-value]
         self.run(watch.run())
 
     def _report_space(self) -> None:
-        """Report a change of space, as ClusterBroker does."""
+        """Report a change of free space, as the product does."""
         notice = nodes.dump_log_dir_event(self.number)
 
         async def report() -> None:
@@ -162,21 +159,20 @@ class Life(Process):
             self.run(report())
 
     def fill_disk(self) -> None:
-        """No append fits from now on, which the next look would find."""
+        """Let no append fit from now on; the next check would find that."""
         for point in ("segment.reserve", "segment.write", "disk.reserve"):
             self.replicas.arm(point, errno.ENOSPC, 1 << 30)
         self.space.lacks()
 
     def free_disk(self) -> None:
-        """There is room again, and a look finds it."""
+        """Make room again; the next check finds it."""
         self.replicas.disarm()
         self.space.look(at_once=True)
 
     def _serve(self) -> None:
         orders = control.Control(control.Peers("PLAINTEXT", self.manager, lambda: self.controller, _no_ids))
         followers, proof = fetch.Followers("PLAINTEXT", self.isr.fetched), Proof(self.replicas, self.world.config)
-        sessions = Sessions(10, lambda: self.world.random.getrandbits(31))
-        fetching = fetch.Fetch(self.replicas, self.metadata, sessions, 1 << 20, followers, proof)
+        fetching = fetch.Fetch(self.replicas, self.metadata, 1 << 20, followers, proof)
         self._handlers: dict[type, tuple[Callable[[Any, Call], Any], Callable[[Any, int, str], Any]]] = {
             m.LeaderAndIsrRequest: (orders.leader_and_isr, control.leader_and_isr_failed),
             m.StopReplicaRequest: (orders.stop_replica, control.stop_replica_failed),
@@ -193,7 +189,7 @@ class Life(Process):
         self.listens = True
 
     def kill(self) -> None:
-        """As kill -9, which loses nothing that was appended: connections end, the session stays for its time."""
+        """End as with kill -9, which loses no appended record: connections end, the session stays until it expires."""
         self.dead, self.listens = True, False
         for link in list(self.links):
             link.end(self)
@@ -205,9 +201,10 @@ class Life(Process):
                 log_dir.close()
 
     async def _registered(self, session: Session, epoch: int) -> None:
-        """As ClusterBroker has it."""
+        """Handle a registration as ClusterMember does."""
         self.world.checker.registered(self)
-        self.epoch = self.manager.epoch = epoch
+        self.epoch = epoch
+        self.manager.registered(epoch)
         self.lease.registered(epoch, self.isr.led)
         if self.controller is not None and self._session is session:
             return
@@ -225,7 +222,7 @@ class Life(Process):
             await controller.stop()
 
     def _hold_lease(self, until_ms: int) -> None:
-        """Core's clock of leases is not ours: what lapses, lapses by a timer that no freeze holds back."""
+        """Let the lease end by a timer that no freeze delays, as core's clock is not the simulation's."""
         loop = self.world.loop
         self.lapsed_ms = until_ms
         lapsed_ms = NO_MEMBER_MS if until_ms == NO_MEMBER_MS else LAPSED_MS
@@ -248,7 +245,7 @@ class Life(Process):
         return await self.world.network.connect(self, number)
 
     async def answer(self, request: Any, version: int) -> Any:
-        """What the product says to a request."""
+        """Return the product's answer to a request."""
         handler, failed = self._handlers[type(request)]
         try:
             answer = await handler(request, Call(version, "somebody", CALLER))
@@ -276,7 +273,7 @@ async def _settings(topic: str, topic_id: bytes) -> dict[str, str]:
 
 
 async def _no_ids() -> tuple[int, int]:
-    raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, "nobody asks for ids here")
+    raise KafkaError(errors.COORDINATOR_NOT_AVAILABLE, "no producer needs ids here")
 
 
 async def _no_dial(host: str, port: int) -> Any:

@@ -1,11 +1,11 @@
-"""What must hold of a cluster, looked at after each turn of the loop: the invariants of the TLA+ models of replication.
+"""The invariants of a cluster, checked after each turn of the loop: those of the TLA+ models of replication.
 
     in the store         the leader is in the ISR; epochs never go back; another leader has another leader epoch
-    at each replica      the high watermark never goes back, and is not behind the log's end; one leader in an epoch
-    what is committed    each member of the ISR has it, the same bytes everywhere, at one offset for good
+    at each replica      the high watermark never goes back, nor beyond the log's end; one leader per epoch
+    committed records    each member of the ISR has them, with the same bytes and offset everywhere, forever
 
-What is committed is what any high watermark has passed. It is compared when a high watermark, a role or the state in
-the store changes, and nothing twice.
+A record is committed once any high watermark has passed it. Replicas are compared when a high watermark, a role or the
+state in the store changes, and each batch once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pybroker import core
-from pybroker.cluster.image import OFFSETS_TOPIC, PartitionState
-from pybroker.controller import nodes
 from pybroker.coordination.store import NoNode
+from pybroker.decisions.image import OFFSETS_TOPIC, PartitionState
+from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
 from pybroker.replication.replica import LEADER
 
@@ -35,24 +35,24 @@ class Violated(AssertionError):
 
 
 class NothingPromised(Exception):
-    """The power failed at a member of the ISR, which keeps records in the page cache: the schedule is over."""
+    """A member of the ISR that keeps records in the page cache lost power: the schedule is over."""
 
 
 class Committed:
-    """What was committed of one partition in one life of its topic."""
+    """The committed records of one partition in one life of its topic."""
 
     def __init__(self) -> None:
         self.end = 0
         self.batches: dict[int, tuple[bytes, int]] = {}
-        """By base offset: the batch, and the offset behind it."""
+        """{base offset: (batch, next offset)}."""
         self.leaders: dict[int, int] = {}
-        """Who led in each leader epoch."""
+        """The leader of each leader epoch."""
         self.once: dict[bytes, int] = {}
-        """Where each record lies that must be there but once."""
+        """The offset of each record that may exist only once."""
 
 
 class Seen:
-    """What was seen last of a replica in one life of its broker."""
+    """The state of a replica that was seen last, in one life of its broker."""
 
     __slots__ = ("end", "high_watermark", "matched", "role")
 
@@ -71,7 +71,7 @@ class Checker:
         """The nodes that `states` were read from."""
         self._ids: dict[TopicPartition, bytes] = {}
         self._claims: set[TopicPartition] = set()
-        """Partitions whose state is from an older copy of the store, or doubted: its ISR binds nobody."""
+        """Partitions whose state is from an older copy of the store, or doubted: their ISR promises nothing."""
         self._committed: dict[tuple[TopicPartition, bytes], Committed] = {}
 
     def committed(self, key: TopicPartition, topic_id: bytes) -> Committed:
@@ -81,7 +81,7 @@ class Checker:
         raise Violated("\n".join([*self._world.history[-40:], f"{self._world.loop.time():.4f} {why}"]))
 
     def store_goes_back(self) -> None:
-        """The store is about to be restored from an older copy."""
+        """Note that the store is about to be restored from an older copy."""
         self._claims = set(self.states)
         self.states.clear()
         self._read.clear()
@@ -133,13 +133,13 @@ class Checker:
     # -- replicas ----------------------------------------------------------------------------------------------------
 
     def opened(self, life: Life) -> None:
-        """A broker has opened what it had: nothing of it is known to be the same as elsewhere."""
+        """Note that a broker opened its logs: none is known to equal the others."""
         life.seen = {}
         self.after_turn({life})
 
     def registered(self, life: Life) -> None:
-        """What it is in sync with from now on counts for this life of it. Its life before, of which the store still
-        had the broker epoch, may have come into the ISR when its power had failed."""
+        """Note that from now on membership of an ISR counts for this life of the broker. Its earlier life, whose broker
+        epoch the store still had, may have joined the ISR after its power failed."""
         life.lost = {key for key in life.lost if key in self.states and life.number in self.states[key].isr}
         self._promised = not life.lost
 
@@ -167,7 +167,7 @@ class Checker:
                     self._changed(life, key, seen, high_watermark, role)
 
     def _check_controller(self, life: Life) -> None:
-        """No controller is obeyed once a later one has spoken."""
+        """Check that no controller is obeyed after a later one."""
         known = life.manager._controller_epoch, life.metadata.image.controller_epoch
         if known[0] < life.controllers[0] or known[1] < life.controllers[1]:
             self.fail(f"{life.number} obeyed a controller of epochs {known} after {life.controllers}")
@@ -188,8 +188,8 @@ class Checker:
         self.compare(*key)
 
     def compare(self, key: TopicPartition, topic_id: bytes) -> None:
-        """Members of the ISR have all that is committed, and every replica what it takes for committed, in the same
-        bytes."""
+        """Check that members of the ISR have all committed records, and that each replica has those below its high
+        watermark, with the same bytes."""
         committed, state = self.committed(key, topic_id), self.states.get(key)
         sound = state is not None and self._ids.get(key) == topic_id and key not in self._claims
         isr = state.isr if state is not None and sound else ()
@@ -227,7 +227,7 @@ class Checker:
             committed.end = end
 
     def acknowledged(self, key: TopicPartition, offset: int, value: bytes) -> None:
-        """A client was told that its record is at this offset for good."""
+        """Check that a record acknowledged to a client is committed at this offset."""
         for (committed_key, _), committed in self._committed.items():
             if committed_key == key and value in committed.batches.get(offset, (b"", 0))[0]:
                 return
@@ -235,7 +235,7 @@ class Checker:
 
 
 def _batch(log: core.Partition, offset: int) -> tuple[bytes, int]:
-    """The batch at an offset, and the offset behind it."""
+    """The batch at an offset, and the offset after it."""
     found = log.read(offset, 1, minimum_one=True, to_log_end=True).slice
     assert found is not None
     try:

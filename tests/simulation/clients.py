@@ -1,4 +1,4 @@
-"""Clients of a simulated cluster: who writes and what was promised to it, and a group that commits where it stands."""
+"""Clients of a simulated cluster: producers that remember acknowledged records, and a group that commits offsets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pybroker import core, errors
-from pybroker.cluster.image import PartitionState
+from pybroker.decisions.image import PartitionState
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from tests.simulation.checker import GROUPS, T, U
@@ -21,11 +21,11 @@ TIMEOUT_S = 1.5
 PAUSE_S = 0.3
 ACKS_ALL = -1
 FATAL = (errors.OUT_OF_ORDER_SEQUENCE_NUMBER, errors.UNKNOWN_PRODUCER_ID, errors.INVALID_PRODUCER_EPOCH)
-"""What an idempotent producer is told whose records were lost."""
+"""Errors of an idempotent producer whose records were lost."""
 
 
 class Unanswered(Exception):
-    """Nobody is there, or says nothing in time."""
+    """The broker is down, or does not answer in time."""
 
 
 class Clients:
@@ -50,7 +50,7 @@ class Clients:
             task.cancel()
 
     def check(self) -> None:
-        """Raises what a client found."""
+        """Raise the error that a client found."""
         for task in (*self._tasks, *self._one_shots):
             if task.done() and not task.cancelled() and task.exception() is not None:
                 raise task.exception()  # type: ignore[misc]
@@ -59,7 +59,7 @@ class Clients:
         await asyncio.sleep(PAUSE_S * self._world.random.random())
 
     async def _ask(self, number: int, request: Any, version: int) -> tuple[Any, Life]:
-        """The answer, and who gave it. Raises Unanswered."""
+        """Send a request; return the answer and the life that gave it. Raises Unanswered."""
         network, loop = self._world.network, self._world.loop
         life = network.lives.get(number)
         if life is None or life.dead or not life.listens:
@@ -79,7 +79,7 @@ class Clients:
         return found, life
 
     def _leader(self, key: TopicPartition) -> int:
-        """Who leads, as some broker says, and no earlier one than was heard of before; anybody, where nobody knows."""
+        """The leader in some broker's metadata, never an earlier one than before; any broker if none is known."""
         random = self._world.random
         lives = [life for life in self._world.network.lives.values() if not life.dead and life.listens]
         told = random.choice(lives).metadata.image.partition(*key) if lives else None
@@ -91,7 +91,7 @@ class Clients:
     # -- records -----------------------------------------------------------------------------------------------------
 
     async def _plain(self) -> None:
-        """Many at once, with acks=all or 1, to whoever leads or to one that may not; none is sent again."""
+        """Produce many records at once with acks=all or 1, to the leader or to another broker, without retries."""
         random = self._world.random
         while True:
             await self._pause()
@@ -120,7 +120,7 @@ class Clients:
             return
         if acks == ACKS_ALL:
             self._acked(life, key, p.base_offset, value)
-        elif life.freezes == freezes:  # one that was frozen may have appended before, and answered after
+        elif life.freezes == freezes:  # a frozen one may have appended before the freeze and answered after it
             self._world.check_lease(life, value)
 
     def _acked(self, life: Life, key: TopicPartition, offset: int, value: bytes) -> None:
@@ -129,7 +129,7 @@ class Clients:
         self._world.checker.acknowledged(key, offset, value)
 
     async def _idempotent(self, number: int) -> None:
-        """One record after the other, each sent until it is acknowledged."""
+        """Produce one record after the other, each until it is acknowledged."""
         sequence = 0
         while True:
             await self._pause()
@@ -158,7 +158,7 @@ class Clients:
     # -- a group -----------------------------------------------------------------------------------------------------
 
     async def _group(self) -> None:
-        """It commits one offset after the other; no coordinator may know of an older one than was acknowledged."""
+        """Commit one offset after the other; no coordinator may return an older one than was acknowledged."""
         offset = told = 0
         while True:
             await self._pause()
@@ -179,7 +179,7 @@ class Clients:
             shard = None if life.dead or not life.listens else life.groups._shards.get(0)
             if shard is None or shard.loading or shard.failed or state is None:
                 continue
-            if shard.writer._leader_epoch != state.leader_epoch:  # of one that leads no more
+            if shard.writer._leader_epoch != state.leader_epoch:  # of a former leader
                 continue
             entry = shard.entries.get("g")
             found = entry.offsets.get(T) if entry is not None else None

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated cluster, as the seed has it, and what people ask of it meanwhile."""
+"""The faults in a simulated cluster, chosen by the seed, and the requests of operators meanwhile."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from pybroker import core
-from pybroker.controller import nodes
-from pybroker.controller.planning import NewTopic
 from pybroker.controller.requests import elect_leaders
 from pybroker.coordination.store import SessionExpired, StoreError
 from pybroker.errors import KafkaError
+from pybroker.metadata import nodes
+from pybroker.metadata.planning import NewTopic
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from tests.simulation.broker import CONTROLLED_SHUTDOWN, Life
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 BATCH_OVERHEAD = 12
-"""Base offset and length, which the length does not count."""
+"""The bytes of base offset and length, which the length does not count."""
 TAIL_BATCHES = 20
 LASTING_S = (0.05, 0.3, 1.0, 2.0, 3.5, 6.0)
-"""How long a freeze or a cut lasts: a session has 3 s, a follower 1.5 s."""
+"""Seconds of a freeze or a cut: a session lasts 3 s, a follower may lag 1.5 s."""
 
 
 class Faults:
@@ -36,7 +36,7 @@ class Faults:
         self._world = world
         self._timers: list[asyncio.TimerHandle] = []
         self._leaving: set[Life] = set()
-        """They have handed over what they led, and are about to go."""
+        """Brokers that have handed over their partitions and are about to stop."""
         self._work: list[tuple[int, Callable[[Life], object]]] = [
             (6, self._kill), (4, self._freeze), (2, self._hang_up), (3, self._cut), (3, self._cut_store),
             (2, self._store_loses), (3, self._slow), (3, self._kill_controller), (4, self._elect), (1, self._shut_down),
@@ -45,7 +45,7 @@ class Faults:
         ]  # fmt: skip
 
     def next(self) -> None:
-        """The next one, at some broker."""
+        """Begin the next fault, at some broker."""
         random = self._world.random
         life = self._world.network.lives[random.choice((1, 2, 3))]
         dead = sum(each.dead for each in self._world.network.lives.values())
@@ -56,7 +56,7 @@ class Faults:
         what(life)
 
     def end(self) -> None:
-        """All is well from now on."""
+        """End all faults."""
         world = self._world
         world.say("all is well")
         for timer in self._timers:
@@ -96,7 +96,7 @@ class Faults:
                 return
 
     def _controllers(self) -> list[Life]:
-        """Those that take themselves for it."""
+        """The brokers that believe to be the controller."""
         lives = self._world.network.lives.values()
         return [life for life in lives if not life.dead and life.controller is not None and life.controller.active]
 
@@ -105,13 +105,13 @@ class Faults:
             self._kill(each)
 
     def _or_controller(self, life: Life) -> Life:
-        """A controller, every other time."""
+        """Return a controller with probability 1/2, else the given broker."""
         controllers = self._controllers()
         return self._world.random.choice(controllers) if controllers and self._world.random.random() < 0.5 else life
 
     def _lose_power(self, life: Life) -> None:
-        """It starts twice, while the leader of T does not reach the controller to have it in sync; the second time some
-        of the page cache is gone, if it was in sync nowhere."""
+        """Start the broker twice, while the leader of T cannot reach the controller to expand the ISR. The second time
+        part of the page cache is lost, if the broker was in no ISR."""
         world, state = self._world, self._world.checker.states.get(T)
         leader = -1 if state is None else state.leader
         controllers = {each.number for each in self._controllers()}
@@ -136,7 +136,7 @@ class Faults:
         self._again(number, 0.3, lost)
 
     def _again(self, number: int, within_s: float, lost: Collection[TopicPartition] = ()) -> None:
-        """Start it in a moment, unless somebody else does."""
+        """Start the broker in a moment, unless it was started meanwhile."""
         life = self._world.network.lives[number]
         life.lost.update(lost)
         self._later(within_s * self._world.random.random(), self._world.start_again, life)
@@ -154,7 +154,7 @@ class Faults:
         self._later(lasts, self._thaw, life)
 
     def _thaw(self, life: Life) -> None:
-        """It goes on; what the store says comes in a while later."""
+        """Unfreeze the broker; notifications of the store arrive a while later."""
         if life.frozen and not life.dead:
             self._say("thaw", life)
             self._world.loop.thaw(life)
@@ -183,7 +183,7 @@ class Faults:
             link.close()
 
     def _cut(self, life: Life) -> None:
-        """One way, or both, to one broker or to all."""
+        """Cut one way or both, to one broker or to all."""
         world = self._world
         random, network = world.random, world.network
         others = [n for n in network.lives if n != life.number]
@@ -205,7 +205,7 @@ class Faults:
     # -- the store ---------------------------------------------------------------------------------------------------
 
     def _cut_store(self, life: Life) -> None:
-        """Silence first; then the client gives its connection up, or not."""
+        """Cut the way to the store; later the client gives its connection up, or not."""
         world, lasts = self._world, self._lasting()
         self._say(f"no store for {lasts} s for", life)
         world.storeless.add(life.number)
@@ -230,18 +230,18 @@ class Faults:
         self._later(self._lasting(), setattr, self._world, "store_loss", 0.0)
 
     def _expire(self, life: Life) -> None:
-        """The store ends its session, five times quickly perhaps."""
+        """Let the store end the broker's session, maybe five times in a row."""
         self._say("session expires of", life)
         for session in list(life.sessions):
-            self._world.store.ended_early.add(session.id)  # no lease can know
+            self._world.store.ended_early.add(session.id)  # no lease can foresee it
             session.expire()
         if self._world.random.random() < 0.3 and not life.dead:
             self._later(0.3 * self._world.random.random(), self._expire, life)
 
     def _bury(self, life: Life) -> None:
-        """Somebody deletes its nodes, as if it was dead."""
+        """Delete a live broker's nodes, as if it were dead."""
         life = self._or_controller(life)
-        self._say("somebody takes for dead", life)
+        self._say("delete nodes of", life)
         other = self._world.random.choice([each for n, each in self._world.network.lives.items() if n != life.number])
         if not other.dead and other.listens and life.number != other.number:
             self._ask(other, partial(self._bury_by, other, life.number))
@@ -254,7 +254,7 @@ class Faults:
             if control is not None and control.ephemeral_owner == stat.ephemeral_owner:
                 await life.member.session.delete(nodes.CONTROLLER, control.version)
 
-    # -- what people ask ---------------------------------------------------------------------------------------------
+    # -- requests of operators ---------------------------------------------------------------------------------------
 
     def _ask(self, life: Life, work: Callable[[], Awaitable[object]]) -> None:
         async def ask() -> None:
@@ -264,14 +264,14 @@ class Faults:
         life.run(ask())
 
     def _elect(self, life: Life) -> None:
-        """The preferred replicas lead again."""
+        """Elect the preferred leaders."""
         for each in self._controllers():
             assert each.controller is not None
             self._say("preferred leaders by", each)
             self._ask(each, partial(elect_leaders, each.controller, None, 0))
 
     def _shut_down(self, life: Life) -> None:
-        """It hands over what it leads, and goes a moment later."""
+        """Let the broker hand over its partitions and stop a moment later."""
         if life.dead or life.frozen or not life.listens:
             return
         self._say("shutdown", life)
@@ -281,7 +281,7 @@ class Faults:
         self._later(0.3, self._kill, life)
 
     def _topic(self, life: Life) -> None:
-        """A topic is made, or deleted."""
+        """Create or delete a topic."""
         if life.dead or not life.listens:
             return
         known = life.metadata.image.topic(U.topic)
@@ -294,7 +294,7 @@ class Faults:
 
 
 def lose_tail(directory: Path, random: Random) -> bool:
-    """Cut some of the last batches off a log that nobody has open; was there anything to lose?"""
+    """Cut off some of the last batches of a log that is not open; True if there were any."""
     path = directory / "00000000000000000000.log"
     if not path.exists():
         return False

@@ -1,9 +1,9 @@
-"""The network between the processes of a simulation: each message takes a while, and ways are cut one by one.
+"""The network between the processes of a simulation: each message takes a while, and each way can be cut.
 
-a way is cut        what goes that way waits, as TCP sends it again; connecting either way is in vain
-a connection ends   what was on its way arrives, or not; the other end hears of it once the way is free
-a process dies      as above, and its address refuses
-a process is frozen its address accepts, and what arrives waits until it goes on
+    a way is cut        its messages wait, as TCP sends them again; connections in either direction fail
+    a connection ends   messages in flight arrive, or not; the other end learns of it once the way is free
+    a process dies      as above, and its address refuses connections
+    a process is frozen its address accepts connections, and messages wait until it continues
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIMEOUT_S = 30.0
 
 
 class Network:
-    """Who is alive, by number, and which ways are cut."""
+    """The live processes, by number, and the ways that are cut."""
 
     def __init__(self, loop: VirtualLoop, random: Random) -> None:
         self.loop, self.random = loop, random
@@ -41,7 +41,7 @@ class Network:
         return self.random.choice(DELAYS_S)
 
     def send(self, by: int, to: int, arrive: Callable[[], object]) -> None:
-        """Have it arrive, after a while and once the way is free."""
+        """Deliver a message after a while, once the way is free."""
         self.loop.later(self.delay(), self._arrived, (by, to), arrive)
 
     def _arrived(self, way: tuple[int, int], arrive: Callable[[], object]) -> None:
@@ -51,7 +51,7 @@ class Network:
             arrive()
 
     def heal(self, ways: Collection[tuple[int, int]] | None = None) -> None:
-        """These ways are free; all, with None."""
+        """Free these ways; all with None."""
         self.cut = set() if ways is None else self.cut.difference(ways)
         waiting, self._waiting = self._waiting, []
         for (by, to), arrive in waiting:
@@ -61,19 +61,19 @@ class Network:
         return (by, to) in self.cut or (to, by) in self.cut
 
     async def connect(self, by: Life, number: int) -> SimLink:
-        """Raises OSError, as the product's own."""
+        """Connect to a broker. Raises OSError, as the product does."""
         if self.is_cut(by.number, number):
             await asyncio.sleep(CONNECT_S)
-            raise TimeoutError("nobody answered")
+            raise TimeoutError("no broker answered")
         await asyncio.sleep(self.delay())
         to = self.lives.get(number)
         if to is None or to.dead or not to.listens:
-            raise ConnectionRefusedError("nobody listens")
+            raise ConnectionRefusedError("no broker listens")
         return SimLink(self, by, to)
 
 
 class SimLink:
-    """A connection from one life of a broker to one of another; one request at a time."""
+    """A connection between one life of a broker and one of another, with one request at a time."""
 
     def __init__(self, network: Network, by: Life, to: Life) -> None:
         self._network, self._by, self._to = network, by, to
@@ -107,7 +107,7 @@ class SimLink:
             self.close()
 
     def _arrive(self, message: Any, version: int, answer: asyncio.Future[Any]) -> None:
-        """What was sent on a connection that ended since may have come before it did."""
+        """Deliver a request; one on a connection that has ended since may have arrived before the end."""
         if not self._to.dead and (not self.closed.done() or self._network.random.random() < 0.5):
             self._to.run(self._serve(message, version, answer))
 
@@ -124,7 +124,7 @@ class SimLink:
             answer.set_result(found)
 
     def end(self, by: Life) -> None:
-        """One end is closed, or its process is gone: the other hears of it."""
+        """Close one end, also when its process dies: the other end learns of it."""
         other = self._to if by is self._by else self._by
         self._network.send(by.number, other.number, self.close)
 

@@ -1,4 +1,4 @@
-"""Bugs for a simulated cluster, to see that the simulation finds them: each is in force until it is undone."""
+"""Planted bugs, to check that the simulation finds them; each lasts until it is undone."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pybroker.cluster.isr import FollowerState, laggards, may_join
-from pybroker.cluster.metadata_cache import MetadataCache
+from pybroker.decisions.isr import FollowerState, laggards, may_join
+from pybroker.decisions.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
 from pybroker.replication import isr
-from pybroker.replication.isr import IsrKeeper, Led, Wanted
+from pybroker.replication.isr import IsrKeeper, LedPartition, WantedIsr
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.replica import Replica
 
@@ -20,7 +20,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def truncation_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """Who follows anew cuts its log there, as Kafka did before KIP-101, and not where the logs diverge."""
+    """A new follower truncates to its high watermark, as before KIP-101, and not to the point of divergence."""
     follow = Replica.follow
 
     async def cut_and_follow(replica: Replica, leader: int, leader_epoch: int, partition_epoch: int) -> None:
@@ -32,7 +32,7 @@ def truncation_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def acks_before_replication(patch: pytest.MonkeyPatch) -> None:
-    """A leader counts what it wrote as committed, whatever its followers have."""
+    """A leader counts its own writes as committed, with none of them at its followers."""
     lead = Replica.lead
 
     async def alone(self: Replica, leader_epoch: int, partition_epoch: int, *others: Any) -> None:
@@ -42,7 +42,7 @@ def acks_before_replication(patch: pytest.MonkeyPatch) -> None:
 
 
 def stale_controller_obeyed(patch: pytest.MonkeyPatch) -> None:
-    """A broker does what a controller says after it has heard of a later one."""
+    """A broker obeys a controller after a later one."""
     check, update = ReplicaManager._check, MetadataCache.update
 
     def obey(manager: ReplicaManager, request: Any) -> None:
@@ -64,8 +64,8 @@ def stale_controller_obeyed(patch: pytest.MonkeyPatch) -> None:
 
 
 def growth_at_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """Who has all below the high watermark joins the ISR, though a new leader's is behind what was committed, and
-    however long ago it was caught up."""
+    """A follower with all below the high watermark joins the ISR, although a new leader's high watermark is behind the
+    committed records, and however long ago the follower caught up."""
 
     def join(follower: FollowerState, high_watermark: int, epoch_start: int, registered_epoch: int | None) -> bool:
         return may_join(follower, high_watermark, 0, registered_epoch)
@@ -78,10 +78,10 @@ def growth_at_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def fetch_counted_for_a_later_life(patch: pytest.MonkeyPatch) -> None:
-    """A leader vouches for a follower, whichever life of its broker has fetched."""
+    """A leader confirms a follower by a fetch of an earlier life of its broker."""
     wait_and_ask = IsrKeeper._await
 
-    def ask(keeper: IsrKeeper, led: Led, wanted: Wanted) -> None:
+    def ask(keeper: IsrKeeper, led: LedPartition, wanted: WantedIsr) -> None:
         wait_and_ask(keeper, led, wanted._replace(epochs={}))
 
     patch.setattr(IsrKeeper, "_await", ask)

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from functools import partial
 from sqlite3 import Connection
 
-from pybroker.cluster.image import NO_LEADER
-from pybroker.controller import nodes
+from pybroker.decisions.image import NO_LEADER
+from pybroker.metadata import nodes
 from tests.simulation.checker import GROUPS, T
 from tests.simulation.scripts import controlled_by, until
 from tests.simulation.world import Script, World
 
 
 def restore(world: World, copy: Connection) -> None:
-    """Have the store be as it was."""
+    """Restore the store to a copy."""
     world.say("-- the store is restored from an older copy")
     world.checker.store_goes_back()
     world.store.restore(copy)
 
 
 async def move_on(world: World) -> None:
-    """Have leaders and controllers change, and records be acknowledged meanwhile."""
+    """Let leaders and controllers change, and acknowledge records meanwhile."""
     for number in (1, 2, 3):
         world.say(f"-- kill {number}")
         world.network.lives[number].kill()
@@ -33,7 +33,7 @@ async def move_on(world: World) -> None:
 
 
 async def while_all_run(world: World) -> None:
-    """All brokers go on, in new sessions."""
+    """The store is restored while all brokers run; they continue in new sessions."""
     await until("all are in sync", lambda: all(len(s.isr) == 3 for s in world.checker.states.values()))
     copy = world.store.copy()
     await move_on(world)
@@ -43,7 +43,7 @@ async def while_all_run(world: World) -> None:
 
 
 async def when_all_are_down(world: World, order: Sequence[int]) -> None:
-    """All brokers are stopped, and are started one after the other: their logs alone know what was."""
+    """All brokers are stopped and then started one after the other: only their logs have the later state."""
     await until("all are in sync", lambda: all(len(s.isr) == 3 for s in world.checker.states.values()))
     copy = world.store.copy()
     await move_on(world)
@@ -56,7 +56,7 @@ async def when_all_are_down(world: World, order: Sequence[int]) -> None:
 
 
 async def when_the_isr_was_larger(world: World) -> None:
-    """In the copy all are in sync; since then a broker was down, which comes back when the store is restored."""
+    """All replicas are in sync in the copy; one broker was down since, and returns with the restore."""
     down = 3
     await until("all are in sync", lambda: all(len(s.isr) == 3 for s in world.checker.states.values()))
     copy = world.store.copy()
@@ -71,7 +71,7 @@ async def when_the_isr_was_larger(world: World) -> None:
 
 
 async def states_are_deleted(world: World) -> None:
-    """The states of partitions are gone, their topics are not."""
+    """The states of partitions are deleted, and their topics are not."""
     await until("all are in sync", lambda: all(len(s.isr) == 3 for s in world.checker.states.values()))
     await move_on(world)
     copy = world.store.copy()
@@ -84,7 +84,7 @@ async def states_are_deleted(world: World) -> None:
 
 
 async def it_waits_for_all(world: World) -> None:
-    """Logs alone know what was, one of which is not there: none of the others leads, under any controller."""
+    """One of the logs, which alone have the state, is missing: no other replica leads, under any controller."""
     await until("all are in sync", lambda: all(len(s.isr) == 3 for s in world.checker.states.values()))
     copy = world.store.copy()
     world.network.lives[1].kill()
@@ -105,7 +105,7 @@ async def it_waits_for_all(world: World) -> None:
 
 
 async def the_controller_epoch_is_gone(world: World) -> None:
-    """/controller_epoch begins anew, while brokers know a later one: they obey the next controller."""
+    """/controller_epoch starts again, while brokers know a later one: they obey the next controller."""
     await move_on(world)
     copy = world.store.copy()
     copy.execute("DELETE FROM node WHERE name = ?", (nodes.CONTROLLER_EPOCH.removeprefix("/"),))

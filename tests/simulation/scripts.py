@@ -1,4 +1,4 @@
-"""Schedules by hand, of faults that chance seldom puts in this order."""
+"""Schedules written by hand, with faults in an order that chance seldom gives."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pybroker import core
-from pybroker.cluster.caller import Call
-from pybroker.controller import nodes
 from pybroker.controller.requests import elect_leaders
 from pybroker.coordination.store import NodeExists, NoNode
+from pybroker.decisions.caller import Call
+from pybroker.metadata import nodes
 from pybroker.protocol import messages as m
 from tests.simulation.broker import Life
 from tests.simulation.checker import T
@@ -31,7 +31,7 @@ async def until(what: str, so: Callable[[], bool], every_s: float = 0.01) -> Non
 
 
 async def controlled_by(world: World, number: int) -> None:
-    """Have this broker be the controller."""
+    """Make this broker the controller."""
     admin = await world.store.session(60_000)
     while True:
         with contextlib.suppress(NoNode):
@@ -40,11 +40,11 @@ async def controlled_by(world: World, number: int) -> None:
             await admin.delete(nodes.CONTROLLER)
         await asyncio.sleep(0.5)
     await until("it reigns", lambda: (found := world.network.lives[number].controller) is not None and found.active)
-    await asyncio.sleep(1)  # all are told
+    await asyncio.sleep(1)  # until UpdateMetadata has arrived everywhere
 
 
 async def quiet(world: World) -> None:
-    """Nothing is written, and all have the same."""
+    """Stop all writes, and wait until all replicas are the same."""
     world.clients.stop()
     await asyncio.sleep(2)
     await until("all are in sync", lambda: len(world.checker.states[T].isr) == 3)
@@ -52,7 +52,7 @@ async def quiet(world: World) -> None:
 
 
 class Ears:
-    """What a broker does not hear, and whom it does not answer, of one kind of request."""
+    """The requests of one kind that a broker does not receive, and the senders that it does not answer."""
 
     def __init__(self, life: Life, kind: type) -> None:
         self.deaf_to: set[int] = set()
@@ -71,7 +71,7 @@ class Ears:
         return answer
 
     def again(self, *askers: int) -> None:
-        """Hear them, and answer."""
+        """Receive and answer these senders again."""
         self.deaf_to.difference_update(askers)
         self.silent_to.difference_update(askers)
         self._changed.set()
@@ -79,7 +79,7 @@ class Ears:
 
 
 def _is_refusal(answer: Any) -> bool:
-    """True for a Fetch that came before this broker led, as it may by another schedule: its sender asks again."""
+    """True for a Fetch that arrived before this broker led, as in other schedules: its sender retries."""
     return any(p.error_code for topic in getattr(answer, "responses", ()) for p in topic.partitions)
 
 
@@ -90,8 +90,8 @@ def log(world: World, number: int) -> core.Partition:
 
 
 async def a_new_leader_lags(world: World) -> None:
-    """A record is committed, and the follower that has it does not know so when it becomes leader. Another, which has
-    no less than that leader takes for committed, has not got the record: it may not join."""
+    """A committed record is on a follower that becomes leader without knowing that it is committed. Another follower
+    has all below that leader's high watermark, but not the record: it may not join the ISR."""
     lives, states = world.network.lives, world.checker.states
     lives[1].kill()
     await until("another leads", lambda: states[T].leader in (2, 3))
@@ -102,7 +102,7 @@ async def a_new_leader_lags(world: World) -> None:
     end = log(world, leader).log_end_offset
     old, new = (Ears(lives[number], m.FetchRequest) for number in (leader, 1))
     old.deaf_to.add(other)
-    await asyncio.sleep(1)  # what it heard before, it has answered
+    await asyncio.sleep(1)  # until earlier requests are answered
     writing = world.loop.create_task(world.clients._write(leader, T, b"<p0>", ACKS_ALL))
     await until("the record is copied", lambda: log(world, 1).log_end_offset == end + 1, LOOK_S)
     old.silent_to.add(1)
@@ -124,8 +124,8 @@ async def a_new_leader_lags(world: World) -> None:
 
 
 async def a_follower_comes_back_with_less(world: World) -> None:
-    """A leader has seen a follower catch up, and is heard late: the follower's broker was killed meanwhile, lost what
-    it had, and is registered anew. The leader did not see this life of it."""
+    """A leader saw a follower catch up, and its AlterPartition arrives late: the follower was killed meanwhile, lost
+    its records, and registered again. The leader never saw this life of it."""
     lives, states = world.network.lives, world.checker.states
     await quiet(world)
     await controlled_by(world, 2)
@@ -153,7 +153,7 @@ async def a_follower_comes_back_with_less(world: World) -> None:
 
 
 async def the_controllership_goes(world: World) -> None:
-    """Somebody deletes /controller, or writes it over, again and again, between the faults of the seed."""
+    """Delete /controller, or overwrite it, again and again, between the faults of the seed."""
     random, admin = world.random, await world.store.session(60_000)
     for _ in range(DELETIONS):
         await asyncio.sleep(random.choice((0.01, 0.3, 1.5)) * random.random())
@@ -176,7 +176,7 @@ async def the_controllership_goes(world: World) -> None:
 
 
 def _reigns(world: World) -> bool:
-    """Is there one that takes itself for the controller, and does the store agree?"""
+    """True if a broker believes to be the controller, and the store agrees."""
     with contextlib.suppress(NoNode):
         _, there = world.store.read(nodes.CONTROLLER)
         lives = world.network.lives.values()

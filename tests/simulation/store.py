@@ -1,4 +1,4 @@
-"""The store of a simulation: in memory, a while away, reached or not, and with connections that break."""
+"""The store of a simulation: in memory, some time away, reachable or not, with connections that break."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pybroker.coordination.local import LocalStore
-from pybroker.coordination.local_session import Job, LocalSession
+from pybroker.coordination.local_session import LocalSession, StoreJob
 from pybroker.coordination.memory import Fate, MemorySession, MemoryStore
 from pybroker.coordination.store import SessionState
 from tests.simulation.virtual import VirtualLoop
@@ -22,7 +22,7 @@ TIMEOUTS_MS = (100, 60_000)
 
 
 class FarStore(MemoryStore):
-    """What was submitted within one way there is done together; `changed` is called after it."""
+    """A store that executes operations submitted within one way together, and then calls `changed`."""
 
     def __init__(self, loop: VirtualLoop, delay: Callable[[], float]) -> None:
         super().__init__(timeouts_ms=TIMEOUTS_MS, clock_ms=loop.ms, wall_ms=loop.ms)
@@ -30,9 +30,9 @@ class FarStore(MemoryStore):
         self.changed: Callable[[], object] = lambda: None
         self.expired: set[int] = set()
         self.ended_early: set[int] = set()
-        """Those that the store ended before their time was up."""
+        """Sessions that the store ended before their timeout."""
 
-    def submit(self, job: Job) -> asyncio.Future[Any]:
+    def submit(self, job: StoreJob) -> asyncio.Future[Any]:
         if self._tree is None:
             return super().submit(job)
         if not self._waiting:
@@ -53,20 +53,20 @@ class FarStore(MemoryStore):
         super().forget(session)
 
     def read(self, path: str) -> tuple[bytes, Any]:
-        """What a node holds now. Raises NoNode."""
+        """The data of a node. Raises NoNode."""
         assert self._tree is not None
         return self._tree.get(path)
 
 
     def copy(self) -> sqlite3.Connection:
-        """All nodes, as they are now."""
+        """Copy all nodes as they are now."""
         assert self._tree is not None
         found = sqlite3.connect(":memory:")
         self._tree._sql.backup(found)
         return found
 
     def restore(self, copy: sqlite3.Connection) -> None:
-        """Have the nodes of a copy, without those of sessions: all of these have ended."""
+        """Restore the nodes of a copy without ephemeral ones, as all their sessions have ended."""
         assert self._tree is not None
         super()._turn()
         for session in list(self._sessions.values()):
@@ -84,13 +84,13 @@ class FarStore(MemoryStore):
 
 
 class StoreOfLife:
-    """The store as one life of a broker reaches it: not while its way there is cut."""
+    """The store as one life of a broker reaches it, unless its way is cut."""
 
     def __init__(self, world: World, life: Life) -> None:
         self._world, self._life = world, life
 
     async def session(self, timeout_ms: int) -> MemorySession:
-        """A new one, whose connection comes back after a while when it broke."""
+        """Open a session whose connection returns a while after it broke."""
         world, life = self._world, self._life
         while life.number in world.storeless:
             await asyncio.sleep(0.1)

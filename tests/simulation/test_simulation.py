@@ -1,45 +1,44 @@
-"""Three brokers in a simulation: kills, freezes, cuts and a store that fails, by seeds that replay exactly."""
+"""Three simulated brokers with kills, freezes, cuts and a failing store, from seeds that replay exactly."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pybroker.cluster.image import PartitionState
-from pybroker.controller import nodes
+from pybroker.decisions.image import PartitionState
+from pybroker.decisions.orders import Stopped, StopReplica
 from pybroker.errors import KafkaError
+from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
-from pybroker.protocol import messages as m
 from tests.simulation import planted, scripts
 from tests.simulation.checker import T, Violated
 from tests.simulation.planted import Plant
 from tests.simulation.world import Script, World, simulate
 
 SEEDS = (*range(1, 9), 5588)
-"""In the last one a leader restarts and leads on in its leader epoch, while a follower lags."""
+"""With the last seed a leader restarts and stays leader in its epoch, while a follower lags."""
 TRIES = 6
-"""Schedules in which a planted bug is to be found: what is changed elsewhere moves all of them."""
+"""Schedules to search for a planted bug, as any change elsewhere changes all of them."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_must_hold_holds_after_each_step(seed: int, tmp_path: Path) -> None:
-    """And records were acknowledged meanwhile, or nothing was tried."""
+    """The invariants hold, and records were acknowledged meanwhile."""
     history = simulate(seed, tmp_path)
     assert sum(" acknowledged " in line for line in history) > 5
 
 
 def test_a_seed_replays_exactly(tmp_path: Path) -> None:
-    """Every event at the same moment; another seed has others."""
+    """A seed gives each event at the same moment; another seed gives other events."""
     first, again, other = (simulate(seed, tmp_path / name) for seed, name in ((1, "a"), (1, "b"), (2, "c")))
     assert first == again != other
 
 
 def test_what_the_store_shows_is_judged(tmp_path: Path) -> None:
-    """A leader that is not in the ISR fails the schedule, whoever wrote it."""
+    """A leader outside the ISR fails the schedule, even if another program wrote it."""
 
     async def script(world: World) -> None:
         state, admin = world.checker.states[T], await world.store.session(60_000)
@@ -53,12 +52,12 @@ def test_what_the_store_shows_is_judged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_a_controllership_that_people_delete(seed: int, tmp_path: Path) -> None:
-    """Nothing acknowledged is lost, there is one controller in the end, and all is well again."""
+    """No acknowledged record is lost, there is one controller in the end, and all is healthy again."""
     simulate(seed, tmp_path, script=scripts.the_controllership_goes)
 
 
 def test_a_callback_that_raises_fails_the_schedule(tmp_path: Path) -> None:
-    """A broker's own loop would log it."""
+    """The exception is raised, although a broker's own loop would log it."""
 
     async def script(world: World) -> None:
         world.network.lives[1].run(asyncio.sleep(0)).add_done_callback(lambda task: 1 / 0)
@@ -69,28 +68,21 @@ def test_a_callback_that_raises_fails_the_schedule(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_was_stopped_follows_when_it_is_told_to(tmp_path: Path) -> None:
-    """In the same leader epoch: the StopReplica was for its broker's life before, and came late."""
+    """The replica follows in the same leader epoch, as the late StopReplica was for its broker's earlier life."""
 
     async def script(world: World) -> None:
         await asyncio.sleep(1)
         state, life = world.checker.states[T], world.network.lives[3]
         life.run(life.manager.stop_replica(stop(T, state, life.epoch)))
-        await asyncio.sleep(4)  # until its leader has had it taken out of the ISR, which the controller tells all
+        await asyncio.sleep(4)  # until its leader has shrunk the ISR and all brokers know
         assert world.checker.states[T].leader_epoch == state.leader_epoch
 
     simulate(1, tmp_path, script=script)
 
 
-def stop(key: TopicPartition, state: PartitionState, broker_epoch: int) -> Any:
-    """What the controller tells a broker that shuts down and leads nothing any more."""
-    kind = m.StopReplicaRequest.TopicStates
-    partition = kind.PartitionStates(
-        partition_index=key.partition, leader_epoch=state.leader_epoch, delete_partition=False
-    )
-    return m.StopReplicaRequest(
-        controller_id=1, controller_epoch=state.controller_epoch, broker_epoch=broker_epoch,
-        topic_states=[kind(topic_name=key.topic, partition_states=[partition])],
-    )  # fmt: skip
+def stop(key: TopicPartition, state: PartitionState, broker_epoch: int) -> StopReplica:
+    """The controller's request to a broker that shuts down and no longer leads the partition."""
+    return StopReplica(1, state.controller_epoch, broker_epoch, [Stopped(key, state.leader_epoch, False)])
 
 
 FOUND = {
@@ -101,7 +93,7 @@ FOUND = {
 
 @pytest.mark.parametrize("plant", FOUND, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a seed that holds without it."""
+    """The planted bug breaks a rule in one of a few seeds, which hold without it."""
     plant(monkeypatch)
     with pytest.raises(Violated):
         for seed in range(FOUND[plant], FOUND[plant] + TRIES):
@@ -112,7 +104,7 @@ def test_a_planted_bug_is_found(plant: Plant, tmp_path: Path, monkeypatch: pytes
 def test_a_controller_that_is_none_any_more_is_not_obeyed(
     plant: Plant | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it said comes late, after another one has spoken."""
+    """A former controller's request that arrives after one of its successor is refused."""
 
     async def script(world: World) -> None:
         state = world.checker.states[T]
@@ -148,7 +140,7 @@ def test_a_controller_that_is_none_any_more_is_not_obeyed(
 def test_who_may_join_the_isr(
     script: Script, plant: Plant, planted_too: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has not got all that is committed is no member."""
+    """A replica without all committed records does not join the ISR."""
     if not planted_too:
         simulate(1, tmp_path, script=script)
         return

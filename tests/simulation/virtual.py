@@ -1,7 +1,7 @@
-"""An event loop whose time is its own: it jumps to the next timer, and threads' work is done where it is asked for.
+"""An event loop with virtual time: it jumps to the next timer, and work for threads runs in the caller.
 
-Whatever runs belongs to the process that began it, by its context: a frozen process runs nothing until it goes on, and
-one that was killed nothing any more, not even what would clean up behind it.
+All work belongs to the process that began it, by its context. A frozen process runs nothing until it continues, and a
+killed one never again, not even its cleanup.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 
 
 class Deadlock(Exception):
-    """Nothing is ready and no timer runs: whoever waits would wait for ever."""
+    """No handle is ready and no timer runs, so all waiting tasks would wait forever."""
 
 
 class Process:
-    """What is frozen and killed as one."""
+    """Work that is frozen and killed as one."""
 
     def __init__(self) -> None:
         self.frozen = self.dead = False
         self.held: deque[asyncio.Handle] = deque()
-        """What it runs once it goes on, in order."""
+        """The handles to run once it continues, in order."""
         self.context: Context = copy_context()
         self.context.run(_OWNER.set, self)
 
@@ -35,14 +35,14 @@ _OWNER: ContextVar[Process | None] = ContextVar("owner", default=None)
 
 
 class _Selector(selectors.SelectSelector):
-    """Nothing comes from outside."""
+    """A selector without events from outside."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         return []
 
 
 class _Handle(asyncio.Handle):
-    """asyncio's own, made in a fifth of the time: it asks nobody whether it is debugged."""
+    """asyncio's handle, created in a fifth of the time, as it does not check the debug mode."""
 
     __slots__ = ()
 
@@ -52,9 +52,9 @@ class _Handle(asyncio.Handle):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """One seed, one order of events. `after_turn` is called with the processes that ran in each turn.
+    """An event loop in which a seed gives one order of events. `after_turn` gets the processes that ran in each turn.
 
-    What a callback raises ends the schedule, in place of a line in a log.
+    An exception in a callback ends the schedule, instead of a line in a log.
     """
 
     def __init__(self) -> None:
@@ -62,10 +62,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_Selector())
         self._clock_resolution = 1e-9
         self.outside = copy_context()
-        """The context of what belongs to no process: the network, the store, the clients."""
+        """The context of all that belongs to no process: the network, the store, the clients."""
         self.after_turn: Callable[[set[Any]], None] = lambda ran: None
         self.slowness: Callable[[], float] = lambda: 0.0
-        """How long each piece of work on a thread takes."""
+        """The seconds that each piece of work on a thread takes."""
         self.steps = 0
         self._numbers = itertools.count()
 
@@ -73,15 +73,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def ms(self) -> int:
-        """This moment in whole milliseconds."""
+        """The current time in whole milliseconds."""
         return round(self.now * 1000)
 
     def later(self, delay: float, what: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
-        """Do it after a while, as nobody's."""
+        """Call this after a delay, outside all processes."""
         return self.call_later(delay, what, *args, context=self.outside)
 
     def thaw(self, process: Process) -> None:
-        """A frozen process goes on where it was."""
+        """Let a frozen process continue where it was."""
         process.frozen = False
         self._ready.extend(process.held)
         process.held.clear()
@@ -105,10 +105,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return done
 
     def _write_to_self(self) -> None:
-        """No thread is to be woken."""
+        """Do nothing, as there is no thread to wake."""
 
     def _check_closed(self) -> None:
-        """What was killed, or outlives its world, cleans up when Python forgets it: nothing comes of that."""
+        """Do nothing: killed work that Python cleans up later must not fail."""
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
         handle = _Handle(callback, args, self, copy_context() if context is None else context)
@@ -123,7 +123,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays where it is until its time has come."""
+        """Leave a cancelled timer in place until it is due."""
 
     def _run_once(self) -> None:
         ready, timers = self._ready, self._scheduled

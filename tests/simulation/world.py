@@ -1,7 +1,7 @@
-"""A cluster whose every event follows from one seed, and what must hold of it after each of its steps.
+"""A cluster whose every event follows from one seed, and the rules checked after each of its steps.
 
-three brokers start ──> clients write and commit ──> faults, one after the other ──> all is well again
-    ──> within RECOVERY_S all are in sync, and clients go on
+    three brokers start ──> clients write and commit ──> faults, one after the other ──> all faults end
+                        ──> within RECOVERY_S all are in sync, and clients go on
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from random import Random
 from unittest import mock
 
 from pybroker.config import BrokerConfig
-from pybroker.controller import nodes
-from pybroker.controller.loading import prepare
 from pybroker.coordination.store import Create
+from pybroker.metadata import nodes
+from pybroker.metadata.lone_broker.loading import prepare
 from pybroker.replication import fetcher
 from pybroker.replication.replica import Replica
-from pybroker.server.handlers import fetch, produce
+from pybroker.server.api.handlers import fetch, produce
 from tests.simulation.broker import TOPIC_SETTINGS, Life
 from tests.simulation.checker import GROUPS, Checker, NothingPromised, T
 from tests.simulation.clients import Clients
@@ -39,7 +39,7 @@ BROKERS = (1, 2, 3)
 STEPS_MAX = 14
 BEGIN_S = 0.3
 STEPS_S = (2.0, 0.3, 0.5, 0.3)
-"""How far apart faults are at most, in a schedule: within a session mostly, which has 3 s."""
+"""The longest pauses in seconds between faults of a schedule, mostly shorter than a session of 3 s."""
 RECOVERY_S = 40.0
 SLOW_DISK = 0.05
 SETTINGS = (
@@ -47,12 +47,12 @@ SETTINGS = (
     "replica.fetch.max.bytes=400", "offsets.topic.num.partitions=1",
 )  # fmt: skip
 Script = Callable[["World"], Awaitable[None]]
-"""A schedule by hand, in place of the seed's faults."""
+"""A schedule written by hand, in place of the seed's faults."""
 CONFIG = BrokerConfig.load(None, list(SETTINGS))
 
 
 class World:
-    """The cluster, its clients, and what goes wrong with it."""
+    """The cluster, its clients, and its faults."""
 
     def __init__(self, seed: int, home: Path, loop: VirtualLoop) -> None:
         self.random, self.loop, self.home, self.config = Random(seed), loop, home, CONFIG
@@ -60,13 +60,13 @@ class World:
         self.network = Network(loop, self.random)
         self.store = FarStore(loop, lambda: self.random.choice(DELAYS_S))
         self.store_loss = 0.0
-        """The share of operations in the store at which a connection breaks."""
+        """The share of operations of the store that break the connection."""
         self.storeless: set[int] = set()
-        """The brokers that do not reach the store."""
+        """The brokers that cannot reach the store."""
         self.buried: list[Life] = []
-        """Lives that are over, kept: nothing of them is to be cleaned up before the world ends."""
+        """Ended lives, kept so that nothing of them is cleaned up before the world ends."""
         self.crashed: list[asyncio.Task[object]] = []
-        """Work of brokers that raised what nobody foresaw."""
+        """Tasks of brokers that raised an unexpected exception."""
         self.checker, self.clients, self.faults = Checker(self), Clients(self), Faults(self)
         loop.after_turn, self.store.changed = self.checker.after_turn, self.checker.store_changed
         loop.slowness = self._slowness
@@ -78,7 +78,7 @@ class World:
         self.history.append(f"{self.loop.time():.4f} {what}")
 
     async def run(self, script: Script | None = None) -> None:
-        """Faults as the seed has them, or as a script does."""
+        """Run a script, or the seed's faults."""
         steps, step_s = self.random.randint(1, STEPS_MAX), self.random.choice(STEPS_S)
         await self.store.open()
         admin = await self.store.session(60_000)
@@ -102,13 +102,13 @@ class World:
         await self._recover()
 
     def _look(self) -> None:
-        """Raises what a client or a broker met."""
+        """Raise the errors that a client or a broker met."""
         self.clients.check()
         for task in self.crashed:
             task.result()
 
     async def _recover(self) -> None:
-        """Once nothing fails any more, all come into the ISR, and clients go on."""
+        """Check that after the last fault all replicas rejoin the ISR, and clients go on."""
         acked, commits, deadline = self.clients.acked, self.clients.commits, self.loop.time() + RECOVERY_S
         while True:
             await asyncio.sleep(0.1)
@@ -127,7 +127,7 @@ class World:
     # -- brokers -----------------------------------------------------------------------------------------------------
 
     def start(self, number: int) -> None:
-        """Start a broker, which takes its time."""
+        """Start a broker, which takes a while."""
         before = self.network.lives.get(number)
         life = self.network.lives[number] = Life(self, number, self.home / str(number))
         if before is not None:
@@ -136,20 +136,20 @@ class World:
         life.starting = life.run(life.start())
 
     def start_again(self, life: Life) -> None:
-        """Start a broker in place of one life of it, unless somebody did."""
+        """Start a broker in place of one life, unless that was done."""
         if self.network.lives[life.number] is life:
             self.say(f"restart {life.number}")
             self.start(life.number)
 
     def reach_store(self, life: Life) -> None:
-        """Have the sessions of a broker reach the store, if nothing keeps them from it."""
+        """Let the sessions of a broker reach the store, unless it is cut off."""
         if not life.dead and not life.frozen and life.number not in self.storeless:
             for session in life.sessions:
                 session.resume()
                 session.reconnect()
 
     def check_lease(self, life: Life, value: bytes) -> None:
-        """Who acknowledged a record alone was a member of its cluster as far as the store knows."""
+        """Check that a broker that acknowledged a record alone still had its session."""
         session = life.member.session
         if session.id in self.store.expired - self.store.ended_early:
             self.checker.fail(f"{life.number} acknowledged {value!r} alone after its session had expired")
@@ -157,7 +157,7 @@ class World:
 
 @contextlib.contextmanager
 def _clocks(loop: VirtualLoop) -> Iterator[None]:
-    """The product reads the loop's clock wherever it asks for the time."""
+    """Let the product read the loop's clock wherever it asks for the time."""
     with (
         mock.patch.object(fetch, "monotonic_ms", loop.ms),
         mock.patch.object(produce, "wall_ms", loop.ms),
@@ -169,14 +169,14 @@ def _clocks(loop: VirtualLoop) -> Iterator[None]:
 
 
 async def _become_late(replica: Replica, become: Callable[..., None], *args: int) -> None:
-    """As where each role waits for an append that is at the disk."""
+    """Change the role through the log dir's thread, as where each change waits for a running append."""
     await replica.at_disk(become, *args)
 
 
-def simulate(seed: int, home: Path, script: Script | None = None) -> list[str]:
-    """One schedule; its history. Raises Violated."""
+def simulate(seed: int, home: Path, script: Script | None = None, kind: type[World] = World) -> list[str]:
+    """Run one schedule; return its history. Raises Violated."""
     loop = VirtualLoop()
-    world = World(seed, home, loop)
+    world = kind(seed, home, loop)
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -199,7 +199,7 @@ def simulate(seed: int, home: Path, script: Script | None = None) -> list[str]:
 
 
 def seeds(first: int, step: int, deadline: float) -> tuple[int, str]:
-    """Every so many seeds from `first` on, until the time is over or one fails: the next one, and why it failed."""
+    """Run every `step`-th seed from `first` until a failure or the deadline; return (next seed, failure)."""
     seed, shared = first, "/dev/shm" if os.path.isdir("/dev/shm") else None
     while time.monotonic() < deadline:
         with tempfile.TemporaryDirectory(dir=shared) as directory:
@@ -212,7 +212,7 @@ def seeds(first: int, step: int, deadline: float) -> tuple[int, str]:
 
 
 def main(first: int, seconds: float) -> int:
-    """Seeds from `first` on, on all cores; the status to exit with."""
+    """Run seeds from `first` on, on all cores; return the exit status."""
     began, cores = time.monotonic(), len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, get_context("spawn")) as workers:
         runs = [workers.submit(seeds, first + core, cores, began + seconds) for core in range(cores)]

@@ -1,12 +1,12 @@
-"""Random kills around `pybroker pipeline` on a standalone Spark cluster, and a judge of its table (`ledger`).
+"""Random kills around `pybroker pipeline` on a standalone Spark cluster, and a check of its table (`ledger`).
 
     python -m tests.spark.chaos --seconds 600 --seed 7 --table-format delta
 
-While a writer writes to a broker, and a pipeline writes what is there into a table, executors, workers, the driver or
-one half of it, and the broker are killed and come back; others are stopped until they are given up, and go on. At last
-all of it is whole, a last run ends by itself, and each record of the broker's log has to be in the table once. A driver
-may only end if it was killed, or if it started while no broker was there; and it has to say why. The last line sums up;
-the exit status is 1 if a rule was broken.
+A writer writes to a broker, and a pipeline copies the topic into a table. Meanwhile executors, workers, the driver (its
+Python, its JVM or both) and the broker are killed and started again. Others are stopped until Spark gives them up, and
+then continued. At the end a last run must finish, and each record of the broker's log must be in the table once. A
+driver may end only if it was killed, or if it started while the broker was down, and must print why. The last line is a
+summary; the exit status is 1 if a rule was broken.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PARTITIONS: Final = 4
 FORMATS: Final = ("parquet", "delta", "iceberg")
 LAST_RUN_S_MAX: Final = 300.0
 STARTS_S: Final = 60.0
-"""The next kill waits so long at most for a batch."""
+"""The longest wait for a batch before the next kill."""
 KILLS: Final = (
     "executors killed", "workers killed", "executors stopped", "brokers killed", "brokers stopped",
     "drivers killed (both)", "drivers killed (python)", "drivers killed (jvm)",
@@ -66,7 +66,7 @@ class Chaos:
         self._disturbed_s = 0.0
 
     def run(self, seconds: float) -> None:
-        """Disturb until the time is over, then judge."""
+        """Disturb until the time is over, then check the table."""
         self.start()
         until = time.monotonic() + seconds
         executors, rest = (self.kill_executor, self.stop_executor), (self.kill_driver, self.kill_worker)
@@ -83,7 +83,7 @@ class Chaos:
         self.watch()
 
     def end(self) -> None:
-        """Nobody writes, all is whole, a last run ends; then judge."""
+        """Stop the writer and all disturbances, wait for a last run to end, and check the table."""
         self.writer.ended.set()
         if not self.broker.running:
             self.broker.restart()
@@ -117,7 +117,7 @@ class Chaos:
         self.broker.close()
 
     def count(self, what: str) -> None:
-        """Something happens: it is in the summary, and with its time in the file `events`."""
+        """Count an event for the summary, and append it with its time to the file `events`."""
         self.counts[what] += 1
         with (self.home / "events").open("a") as events:
             print(f"{time.strftime('%H:%M:%S')} batch {self.batches}: {what}", file=events)
@@ -128,15 +128,14 @@ class Chaos:
         return Driver(self.cluster, self.broker.bootstrap, TOPIC, self.table_format, self.home, *more)
 
     def rest(self, seconds: float) -> None:
-        """Let it work for a while, and start the driver again if it ends."""
+        """Let the driver work for `seconds`; start it again if it ends."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.watch()
             time.sleep(0.1)
 
     def advance(self, seconds_max: float) -> None:
-        """Until one more batch is done, or nothing comes for long: kills that follow each other too fast meet starts
-        only."""
+        """Wait for one more batch, at most `seconds_max`: kills that follow each other too fast hit only starts."""
         until, done = time.monotonic() + seconds_max, self.batches
         while self.batches == done and time.monotonic() < until:
             self.rest(0.1)
@@ -160,7 +159,7 @@ class Chaos:
         self.driver = self._driver("--every", "0.2")
 
     def _bury(self, driver: Driver) -> None:
-        """What a driver said that has ended."""
+        """Record why a driver ended: accuse it if it was not killed or printed no sentence."""
         code, words = driver.process.wait(ENDS_S_MAX), driver.last_words()
         self.count(f"drivers ended with {code}")
         if driver.killed == "python" and driver.jvm is not None:
@@ -174,10 +173,10 @@ class Chaos:
         elif not driver.batches and self._disturbed_s > driver.started_s:
             self.count("drivers that found no broker")
         else:
-            self.history.accuse("driver", f"it ended of itself with {code}: {words}")
+            self.history.accuse("driver", f"it ended on its own with {code}: {words}")
 
     def stop_driver(self) -> None:
-        """SIGTERM, and its end."""
+        """Send the driver SIGTERM and wait for its end."""
         driver = self.driver
         if driver is None or not driver.process.running or driver.killed:
             if driver is not None:
@@ -201,7 +200,7 @@ class Chaos:
             self.count("executors killed")
 
     def kill_worker(self) -> None:
-        """A worker and its executors: as when a machine is gone, which comes back."""
+        """Kill a worker and its executors, as when a machine fails, and start the worker again."""
         number = self.random.randrange(len(self.cluster.workers))
         self.cluster.kill_worker(number)
         self.count("workers killed")
@@ -209,7 +208,8 @@ class Chaos:
         self.cluster.start_worker(number)
 
     def stop_executor(self) -> None:
-        """It is given up, and goes on: with its worker stopped too, which else would kill it at once."""
+        """Stop an executor until the driver gives it up, then continue it. Its worker is stopped too, or it would kill
+        the executor."""
         with suppress(IndexError):
             zombie = self.random.choice(self.cluster.executors())
             worker = self.cluster.workers[zombie.worker]
@@ -241,11 +241,11 @@ class Chaos:
         self.count("brokers stopped")
         self._disturbed_s = time.monotonic()
 
-    # -- what it was -----------------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------------
 
     @property
     def batches(self) -> int:
-        """As many as Spark's checkpoint has."""
+        """The number of batches that Spark's checkpoint has."""
         names = [path.name for path in (self.home / "checkpoint/commits").glob("*") if path.name.isdigit()]
         return 1 + max(map(int, names)) if names else 0
 
@@ -261,7 +261,7 @@ class Chaos:
 
 
 def campaign(home: Path, seconds: float, seed: int, formats: tuple[str, ...]) -> list[Chaos]:
-    """One after the other of the formats, on one cluster."""
+    """Run one campaign for each format in turn, on one cluster."""
     done = []
     with marked(home), ExitStack() as stack:
         cluster = SparkCluster(home / "cluster")

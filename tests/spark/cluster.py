@@ -1,10 +1,10 @@
-"""A standalone Spark cluster as a test meets it: a master, and two workers of one core on two addresses.
+"""A standalone Spark cluster for tests: a master, and two workers of one core on two addresses.
 
     driver: this checkout's Python -- master 127.0.0.1 --+-- worker 127.0.0.1, its own directory -- executor -- Python
                                                          +-- worker 127.0.0.2, its own directory -- executor -- Python
 
-The workers' Python is an environment of its own, in which pybroker is installed from a wheel. Each process can be
-killed, stopped and continued. None is left: those of the cluster die with the test run, executors with their workers.
+The workers' Python is a separate environment, with pybroker installed from a wheel. Each process can be killed, stopped
+and continued. None outlives the test run: the cluster's processes die with it, and executors with their workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.spark.environments import WorkerPython, pack_wheel
 
 READY_S_MAX: Final = 90.0
 SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-# No other Spark beside one of these: it gives a Python worker ten seconds to come.
+# No other Spark runs beside these tests: Spark waits only ten seconds for a Python worker to start.
 MARKS: Final = [
     pytest.mark.java,
     pytest.mark.spark_cluster,
@@ -41,7 +41,7 @@ class Executor(NamedTuple):
 
     @property
     def pythons(self) -> list[int]:
-        """Its Python processes: the daemon, and what it has forked."""
+        """The pids of its Python processes: the daemon and the daemon's forks."""
         return below(self.pid)
 
     def signal(self, number: int) -> None:
@@ -49,9 +49,9 @@ class Executor(NamedTuple):
 
     @contextmanager
     def stopped(self, *, whole: bool = False) -> Iterator[None]:
-        """SIGSTOP, and SIGCONT at the end: meanwhile it is not heard of, and knows nothing of that later.
+        """Stop the JVM with SIGSTOP, and continue it at the end: it seems dead meanwhile, and does not notice.
 
-        Its Python goes on unless it is `whole`. What ends in between is passed over."""
+        Its Python runs on unless `whole`. Processes that end meanwhile are ignored."""
         pids = [self.pid, *(self.pythons if whole else ())]
         _signal(pids, signal.SIGSTOP)
         try:
@@ -92,7 +92,7 @@ class SparkCluster:
         return self._wheel
 
     def environment(self, *lacks: str) -> WorkerPython:
-        """A Python for workers: with pybroker, or without what is named, such as "pybroker" or "pyarrow"."""
+        """A Python for workers: with pybroker, or without the named package, such as "pybroker" or "pyarrow"."""
         known = frozenset(lacks)
         if known not in self._pythons:
             name = "-".join(["python", *(f"without-{name}" for name in sorted(known))])
@@ -103,7 +103,7 @@ class SparkCluster:
         return self._pythons[known]
 
     def settings(self, python: Path | None = None) -> dict[str, str]:
-        """What a driver is told: executors that fit into the workers, and their Python."""
+        """The driver's settings: executors that fit into the workers, and the workers' Python."""
         return {
             "spark.driver.host": HOST,
             "spark.driver.bindAddress": HOST,
@@ -118,7 +118,7 @@ class SparkCluster:
         }
 
     def driver(self, *command: object, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
-        """A process that starts Spark: `cluster.driver("-m", "pybroker", "pipeline", ...)` by this Python."""
+        """Start a process that starts Spark, with this Python: `cluster.driver("-m", "pybroker", "pipeline", ...)`."""
         return Process([sys.executable, *map(str, command)], {"SPARK_LOCAL_IP": HOST, **(env or {})}, cwd or ROOT)
 
     def conf(self, **more: str) -> list[str]:
@@ -142,15 +142,15 @@ class SparkCluster:
 
     @property
     def running(self) -> bool:
-        """Whether master and workers all are."""
+        """True if the master and all workers run."""
         return all(process is not None and process.running for process in (self.master, *self.workers))
 
     def start_worker(self, number: int) -> None:
-        """Start a worker that was killed; it has its port and its directory again."""
+        """Start a worker that was killed, with its old port and directory."""
         self._begin(number).wait_line("Successfully registered with master", READY_S_MAX)
 
     def kill_worker(self, number: int) -> None:
-        """SIGKILL to a worker and its executors: as when a machine is gone."""
+        """Send SIGKILL to a worker and its executors, as when a machine fails."""
         executors = [executor for executor in self.executors() if executor.worker == number]
         worker = self.workers[number]
         assert worker is not None, f"worker {number} is down"
@@ -165,7 +165,7 @@ class SparkCluster:
             try:
                 words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             if EXECUTOR not in words:
                 continue
             for number, (host, port) in enumerate(zip(self.hosts, self._ports, strict=True)):
@@ -178,7 +178,7 @@ class SparkCluster:
         return self.executors()
 
     def work_directory(self, number: int) -> Path:
-        """Where a worker's executors run: APPLICATION/EXECUTOR, with their stdout and stderr."""
+        """The directory in which a worker's executors run: APPLICATION/EXECUTOR, with their stdout and stderr."""
         return self.directory / f"worker-{number}"
 
     def close(self) -> None:
@@ -199,8 +199,8 @@ class SparkCluster:
         return worker
 
     def _daemon(self, name: str, host: str, *arguments: object) -> Process:
-        """What bin/spark-class would run, without the JVM that it asks for the command."""
-        rest = "-Dspark.master.rest.enabled=false"  # has one port for all
+        """The command that bin/spark-class would run, without starting the JVM that composes it."""
+        rest = "-Dspark.master.rest.enabled=false"  # one web port for all
         java = [self._java, *SMALL_JVM.split(), "-Xmx256m", rest, "-cp", f"{self.home}/jars/*"]
         (core,) = (self.home / "jars").glob("spark-core_*.jar")
         environment = {
@@ -208,7 +208,7 @@ class SparkCluster:
             "SPARK_SCALA_VERSION": core.name.split("_")[1].split("-")[0],
             "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(self.directory / f"local-{host}"),
-            "PYTHONPATH": "",  # the checkout is out of the reach of what the workers start
+            "PYTHONPATH": "",  # hides the checkout from the processes that the workers start
         }
         return Process([str(part) for part in (*java, name, "--host", host, *arguments)], environment, self.directory)
 
@@ -220,7 +220,7 @@ def _signal(pids: Sequence[int], number: int) -> None:
 
 
 def below(pid: int) -> list[int]:
-    """The children of a process, and theirs."""
+    """The children of a process, and their descendants."""
     found, grown = {pid}, True
     while grown:
         more = {child for child, parent in _parents().items() if parent in found} - found

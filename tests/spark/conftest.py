@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """local[2,1]: two cores, and a task that fails fails its query, as in the tests that want to see it."""
+    """A session on local[2,1]: two cores, and the first failure of a task fails its query, as some tests need."""
     from pybroker.spark.java import find_java
     from pybroker.spark.session import LOCAL_CHECKPOINTS, session
 
@@ -34,7 +34,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     scratch = tmp_path_factory.mktemp("spark")
     with ExitStack() as ends:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", str(ROOT))  # of Spark's workers, which import what a task was pickled with
+            patch.setenv("PYTHONPATH", str(ROOT))  # of Spark's workers, which import a pickled task's modules
             patch.setenv("PYSPARK_PYTHON", str(ends.enter_context(warm_python(tmp_path_factory.mktemp("python")))))
             made = session(
                 "pybroker-tests",
@@ -58,7 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def clusters() -> Iterator[list[SparkCluster]]:
-    """The cluster of all tests, once one has asked for it."""
+    """The cluster of all tests; the first test that needs one starts it."""
     held: list[SparkCluster] = []
     yield held
     for cluster in held:
@@ -67,7 +67,7 @@ def clusters() -> Iterator[list[SparkCluster]]:
 
 @pytest.fixture(scope="module")
 def spark_cluster(clusters: list[SparkCluster], tmp_path_factory: pytest.TempPathFactory) -> SparkCluster:
-    """A standalone master and two workers: those of the modules before, unless these left one of them dead."""
+    """A standalone master and two workers, shared between modules unless a module left one of them dead."""
     from pybroker.spark.java import find_java
 
     try:
@@ -89,7 +89,7 @@ def topics(shared_broker: BrokerProcess, spark: SparkSession) -> Topics:
 
 @pytest.fixture
 def own_topics(start_broker: Callable[..., BrokerProcess], spark: SparkSession) -> Topics:
-    """The topics of a broker of this test's own."""
+    """The topics of a broker that only this test uses."""
     return Topics(start_broker(), spark)
 
 

@@ -21,10 +21,10 @@ MAVEN_S_MAX = 300
 
 
 def connector_jars() -> list[Path]:
-    """The jars of the connector; none where they cannot be had."""
+    """The connector's jars; an empty list if Maven cannot download them."""
     CONNECTOR.parent.mkdir(parents=True, exist_ok=True)
     with (CONNECTOR.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # pytest-xdist's workers come at once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # pytest-xdist's workers start at the same time
         if not CONNECTOR.exists():
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 _fetch()
@@ -32,7 +32,7 @@ def connector_jars() -> list[Path]:
 
 
 def _fetch() -> None:
-    """By Maven, each artifact alone: what they need beside is among PySpark's jars."""
+    """Download each artifact with Maven, without dependencies: PySpark's jars have these."""
     blank = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>"
     alone = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     wanted = "".join(blank.format(*artifact, alone) for artifact in ARTIFACTS)

@@ -1,4 +1,4 @@
-"""`pybroker pipeline` on a cluster, to be killed and started again: a Python, and the JVM that it starts."""
+"""`pybroker pipeline` on a cluster, to be killed and started again: a Python process, and the JVM that it starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.spark import ledger
 from tests.spark.cluster import SparkCluster, below
 
 ENDS_S_MAX: Final = 60.0
-"""So long one half of a driver may outlive the other."""
+"""The time that a driver's Python may outlive its JVM, or the JVM its Python."""
 PATIENCE: Final = {
     "spark.executor.heartbeatInterval": "1s",
     "spark.network.timeout": "8s",
@@ -21,12 +21,12 @@ PATIENCE: Final = {
     "spark.storage.blockManagerHeartbeatTimeoutMs": "8s",
 }
 LOST_AFTER_S: Final = 9.0
-"""An executor that is not heard of for so long is given up, by these settings."""
+"""With these settings an executor that is silent for this time is given up."""
 _PROGRESS: Final = re.compile(r"records in ([\d,]+) batches")
 
 
 class Driver:
-    """One life of a pipeline of raw records; `home` has its table and its checkpoint."""
+    """One run of a pipeline of raw records; `home` has its table and its checkpoint."""
 
     def __init__(
         self, cluster: SparkCluster, bootstrap: str, topic: str, table_format: str, home: Path, *more: object
@@ -37,25 +37,25 @@ class Driver:
         self.process = cluster.driver(*command, *more)
         self.started_s = time.monotonic()
         self.killed = ""
-        """Which of its halves somebody has killed, and when."""
+        """What was killed, "python", "jvm" or "both", and when."""
         self.killed_s = 0.0
         self._jvm: int | None = None
 
     @property
     def jvm(self) -> int | None:
-        """The JVM, once it is there; it is remembered for when its parent is gone."""
+        """The pid of the JVM once it runs; it is kept, as the JVM cannot be found after its parent has ended."""
         if self._jvm is None and self.process.running:
             self._jvm = next((pid for pid in below(self.process.pid) if name_of(pid) == "java"), None)
         return self._jvm
 
     @property
     def batches(self) -> int:
-        """As many as its last line of progress says."""
+        """The number of batches in its last progress line."""
         told = [found[1] for line in self.process.lines if (found := _PROGRESS.search(line))]
         return int(told[-1].replace(",", "")) if told else 0
 
     def kill(self, what: str) -> str:
-        """SIGKILL to "python", "jvm" or "both"; what it was, as there may be no JVM yet."""
+        """Send SIGKILL to "python", "jvm" or "both"; return what was killed, as the JVM may not have started yet."""
         jvm = self.jvm
         self.killed = what if jvm is not None else "python"
         self.killed_s = time.monotonic()
@@ -66,15 +66,15 @@ class Driver:
         return self.killed
 
     def last_words(self) -> str | None:
-        """The sentence that it ended with; None where it ended in silence, or with a stack before it. What PySpark's
-        daemons write of a broken pipe while the pipeline goes on is none of it."""
+        """The sentence that it ended with, or None if there is none or a stack trace precedes it. Broken pipes that
+        PySpark's daemons report while the pipeline runs do not count."""
         lines = list(self.process.lines)
         said = [at for at, line in enumerate(lines) if _PROGRESS.search(line)]
         stacks = [line for line in lines[said[-1] :] if line.startswith(("Traceback", "\tat "))] if said else []
         return lines[-1] if lines and lines[-1].startswith("pybroker: ") and not stacks else None
 
     def close(self) -> None:
-        """No process of it is left."""
+        """Kill every process of this driver that still runs."""
         jvm = self.jvm
         rest = below(self.process.pid) if self.process.running else [] if jvm is None else [jvm, *below(jvm)]
         self.process.kill()
@@ -88,7 +88,7 @@ def alive(pid: int) -> bool:
 
 
 def name_of(pid: int) -> str | None:
-    """Of a process that has not ended."""
+    """The name of a process that has not ended."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,7 +1,7 @@
 """Python environments for Spark's workers: pybroker installed from a wheel, and others with something missing.
 
-The wheel is packed from what is built in the checkout, in a second; tests/system/test_packaging.py shows that one which
-a build makes holds the same.
+The wheel is packed in a second from the checkout's built files; tests/system/test_packaging.py shows that a real build
+holds the same files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pack_wheel(directory: Path) -> Path:
     wheel = directory / f"pybroker-{held.version}-{tag}-{tag}-linux_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for package in ("pybroker", "pyspark_pybroker"):
-            for path in sorted((ROOT / package).rglob("*.py")):  # core/ is a link, which rglob does not follow
+            for path in sorted((ROOT / package).rglob("*.py")):  # core/ is a symbolic link, which rglob does not follow
                 if "core" not in path.relative_to(ROOT).parts:
                     archive.write(path, path.relative_to(ROOT))
         for path in sorted((ROOT / "core").rglob("*")):
@@ -46,7 +46,7 @@ def pack_wheel(directory: Path) -> Path:
 
 
 class WorkerPython:
-    """A virtual environment that borrows the packages of this one, but for those that it is to lack."""
+    """A virtual environment that uses this environment's packages, except those that it must lack."""
 
     def __init__(self, path: Path, lacks: Collection[str] = ()) -> None:
         venv.create(path, with_pip=False)
@@ -61,16 +61,16 @@ class WorkerPython:
             for found in PACKAGES.iterdir():
                 if found.name.partition("-")[0].partition(".")[0] not in lacks:
                     (borrowed / found.name).symlink_to(found)
-        # A path of a .pth file gets no .pth files of its own read: pybroker itself, editable there, is not borrowed.
+        # Python ignores .pth files in a directory that a .pth file adds: pybroker, editable there, is not importable.
         (self.packages / "borrowed.pth").write_text(f"{borrowed}\n")
 
     def install(self, wheel: Path) -> None:
-        """As pip does it, in a tenth of the time, and without commands in bin/."""
+        """Install a wheel as pip does, in a tenth of the time, and without commands in bin/."""
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(self.packages)
 
     def run(self, *arguments: object) -> str:
-        """What this Python writes to standard output, out of the checkout's reach."""
+        """Run code with this Python away from the checkout, and return its standard output."""
         command = [str(self.python), *map(str, arguments)]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         done = subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
-"""What a table has, held against what the broker's log has: the judge of pipelines that are killed.
+"""A comparison of a table with the broker's log: the check of pipelines that are killed.
 
-A record is known by its place, the partition and the offset. Each place of the log is in the table once, with the value
-that the log has there; a place that the log does not have is in the table never.
+A place is a partition and an offset. The table must have each place of the log once, with the log's value, and no
+other place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHOWN_MAX = 5
 
 
 class Row(NamedTuple):
-    """A row of the table: whose place it says it is, and the value."""
+    """A row of the table: the partition and offset that it names, and its value."""
 
     partition: int
     offset: int
@@ -28,8 +28,8 @@ class Row(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Places of each kind of wrong: of the log and not in the table, more than once in it, in it with another value
-    than the log's, and in it without being in the log."""
+    """The wrong places by kind: missing from the table, in it more than once, in it with another value than the log's,
+    and in it but not in the log."""
 
     rows: int
     lost: list[Place]
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
     foreign: list[Place]
 
     def problems(self) -> list[str]:
-        """A sentence for each kind."""
+        """One sentence for each kind of wrong place."""
         said = (
             (self.lost, "of the log are not in the table"),
             (self.twice, "are in the table more than once"),
@@ -75,7 +75,7 @@ def _named(places: Iterable[Place]) -> str:
 
 
 def named(table_format: str, home: Path) -> tuple[str, dict[str, str]]:
-    """The name of a table that lies in `home`, and its options: Iceberg has a catalog in a file there."""
+    """The name of a table in `home`, and its options: an Iceberg catalog is a file there."""
     if table_format != "iceberg":
         return str(home / "table"), {}
     catalog = {"type": "sql", "uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}/warehouse"}
@@ -83,14 +83,14 @@ def named(table_format: str, home: Path) -> tuple[str, dict[str, str]]:
 
 
 def options(table_format: str, home: Path) -> list[str]:
-    """What `pybroker pipeline` is told of that table."""
+    """The arguments of `pybroker pipeline` for that table."""
     name, given = named(table_format, home)
     where = ["--table", name, "--table-format", table_format, "--checkpoint", str(home / "checkpoint")]
     return where + [f"--table-option={option}={value}" for option, value in given.items()]
 
 
 def read(table_format: str, home: Path, columns: list[str]) -> pa.Table:
-    """What a reader of its format finds in that table."""
+    """The rows that a reader of the table's format finds."""
     name, given = named(table_format, home)
     if table_format == "iceberg":
         from pyiceberg.catalog import load_catalog
@@ -105,7 +105,8 @@ def read(table_format: str, home: Path, columns: list[str]) -> pa.Table:
 
 
 def data_files(table: Path) -> list[Path]:
-    """Those of a plain Parquet table that a reader sees; what a pipeline at work stages beside them comes and goes."""
+    """The data files of a plain Parquet table that a reader sees, without those that a running pipeline stages beside
+    them."""
     found = []
     for directory, below, names in os.walk(table):
         below[:] = [name for name in below if name != "_pybroker"]

@@ -1,4 +1,4 @@
-"""A Schema Registry for tests: one process, one thread a request, answers as Confluent's."""
+"""A Schema Registry for tests: one process, one thread for each request, answers as Confluent's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MISSING = {"error_code": 40403, "message": "Schema not found"}
 
 
 class Registry:
-    """A registry of `schemas` by id, and of `subjects` by (subject, version). `fail`: the statuses that the next
-    requests get first, or None for a connection that breaks off."""
+    """A registry of `schemas` by id, and of `subjects` by (subject, version). `fail` has a status for each of the next
+    requests, or None to drop the connection."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.schemas: dict[int, dict[str, Any]] = {}
@@ -58,7 +58,7 @@ class Registry:
 
 
 def record(name: str, **fields: Any) -> dict[str, Any]:
-    """A schema of these fields; a tuple is a type and its default."""
+    """A record schema with these fields; a tuple is a type and its default."""
     made = []
     for each, kind in fields.items():
         made.append({"name": each, "type": kind[0], "default": kind[1]} if isinstance(kind, tuple) else

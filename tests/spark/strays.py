@@ -1,4 +1,5 @@
-"""The processes that a campaign leaves behind: of JVMs that start Pythons that start others, killed at any moment."""
+"""The processes that a campaign may leave behind: JVMs start Pythons that start others, and any of them is killed at
+any moment."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 MARK: Final = "PYBROKER_CHAOS"
-"""In the environment of every process of a campaign."""
+"""An environment variable of every process of a campaign."""
 STRAY_S_MAX: Final = 30.0
 
 
 @contextmanager
 def marked(home: Path) -> Iterator[None]:
-    """No process that is started in here outlives it."""
+    """Kill, on exit, every process that was started inside this block."""
     os.environ[MARK] = str(home)
     try:
         yield
@@ -33,7 +34,7 @@ def marked(home: Path) -> Iterator[None]:
 
 
 def strays(home: Path) -> list[int]:
-    """The processes that have the mark of a campaign."""
+    """The processes that carry a campaign's mark."""
     wanted, found = f"{MARK}={home}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Pipelines into tables of each format, run to the end of what is there, and read back."""
+"""Pipelines into tables of each format: run until they have read every record, and read back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from pybroker.client.admin import Admin
 from pybroker.spark.options import parse_source
 from pybroker.spark.pipeline import Job
-from pybroker.spark.pipeline.progress import Progress
+from pybroker.spark.pipeline.progress import PipelineProgress
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.testing import Record
 from tests.spark import ledger
@@ -37,13 +37,13 @@ def event(number: int, **fields: Any) -> Record:
 
 
 class Ingest:
-    """A pipeline over one topic, run again and again. `given` are what its jobs have in common."""
+    """A pipeline over one topic that is run repeatedly. `given` are the arguments that its jobs share."""
 
     def __init__(self, topics: Topics, topic: str, table: str, **given: Any) -> None:
         self.topics = topics
         self.topic = topics.create(topic)
         self.given = {"table": table, "schema": SCHEMA, **given}
-        self.progress = Progress()
+        self.progress = PipelineProgress()
 
     def job(self, **how: Any) -> Job:
         return Job(self.topics.broker.bootstrap, topics=self.topic, trigger_s=None, **{**self.given, **how})
@@ -68,7 +68,7 @@ class Ingest:
 
 
 def committed(topics: Topics, topic: str) -> dict[int, int]:
-    """The offsets of the group of a pipeline that has its topic's name."""
+    """The committed offsets of the group of a pipeline that is named after its topic."""
     group = parse_source(Job("h:1", "/t", topic, format="raw", name=topic).source_options(), streaming=True).group
     assert group is not None
     with closing(Admin(topics.broker.bootstrap)) as admin:
@@ -76,7 +76,7 @@ def committed(topics: Topics, topic: str) -> dict[int, int]:
 
 
 def dying(moment: str) -> Callable[[Pipeline], None]:
-    """A break of a run at its commit: "before the commit", or after it, when Spark has not noted the batch yet."""
+    """Crash a run at its commit: "before the commit", or after it and before Spark records the batch."""
 
     def break_(pipeline: Pipeline) -> None:
         table: Any = pipeline.table
@@ -100,7 +100,8 @@ EVERY_TYPE = (
 
 
 def every_type_arrives(ingest: Ingest) -> None:
-    """Nested ones too, null and not; partitions of a text with characters that no path has, of an hour, of null."""
+    """Every type arrives, nested ones too, null and not; partitions are a text with characters that paths lack, an
+    hour, and null."""
     full = {
         "id": 0, "small": 1, "good": True, "x": 0.5, "d": 10.25, "day": "2024-01-02", "at": "2024-01-02T03:04:05.678Z",
         "local": "2024-01-02T03:04:05", "tags": ["a", None], "props": {"k": 1}, "inner": {"a": 1, "b": [{"c": "d"}]},
@@ -120,7 +121,7 @@ def every_type_arrives(ingest: Ingest) -> None:
 
 
 class ParquetIngest(Ingest):
-    """Into plain files in a directory."""
+    """A pipeline into plain files in a directory."""
 
     def __init__(self, topics: Topics, topic: str, table: Path, **given: Any) -> None:
         super().__init__(topics, topic, str(table), **given)
@@ -130,12 +131,12 @@ class ParquetIngest(Ingest):
         return ledger.data_files(self.table)
 
     def found(self, **filters: Any) -> list[dict[str, Any]]:
-        """The rows as a reader without Spark finds them."""
+        """The rows that a reader without Spark finds."""
         return [row for path in self.files() for row in pq.ParquetFile(path).read().to_pylist()]
 
 
 class DeltaIngest(Ingest):
-    """Into a table in a directory, or in a store with the options of delta-rs."""
+    """A pipeline into a Delta table in a directory, or in a store with the options of delta-rs."""
 
     def __init__(self, topics: Topics, topic: str, table: Path | str, **given: Any) -> None:
         super().__init__(topics, topic, str(table), table_format="delta", **given)
@@ -153,7 +154,7 @@ class DeltaIngest(Ingest):
 
 
 class IcebergIngest(Ingest):
-    """Into a table of a catalog in a file, with its warehouse beside it or elsewhere."""
+    """A pipeline into an Iceberg table of a catalog in a file, with its warehouse beside it or elsewhere."""
 
     def __init__(self, topics: Topics, topic: str, home: Path, **options: str) -> None:
         catalog = {"type": "sql", "uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}/warehouse"}
@@ -170,23 +171,23 @@ class IcebergIngest(Ingest):
 
 
 def a_hole_is_told(ingest: Ingest, checkpoint: Path, another: str) -> None:
-    """The checkpoint goes on behind a batch of which one record is in the table and one behind that is a dead letter;
-    with another table it would leave a hole there."""
+    """A checkpoint that is ahead of its table stops the pipeline: another table lacks the checkpoint's batches. A batch
+    of dead letters alone is none that the right table lacks."""
     given = {"checkpoint": str(checkpoint)}
     ingest.topics.produce(ingest.topic, [event(0)])
     ingest.run(**given)
     ingest.topics.produce(ingest.topic, [Record("{")])
     ingest.run(**given)
     ingest.topics.produce(ingest.topic, [event(2)])
-    with pytest.raises(Exception, match="does not have batch 1, which the checkpoint"):
+    with pytest.raises(Exception, match="lacks batch 1, which the checkpoint"):
         ingest.run(table=another, **given)
     ingest.run(**given)
     assert ingest.ids() == [0, 2]
 
 
 def a_restored_checkpoint_is_told(ingest: Ingest, checkpoint: Path) -> None:
-    """It is older than the table: a batch of a number that is done, and of other records, is not taken for done, nor at
-    the next start."""
+    """A checkpoint that is older than the table stops the pipeline, on every start: a batch with a committed number and
+    other records does not count as committed."""
     given = {"checkpoint": str(checkpoint)}
     saved = checkpoint.with_name("saved")
     for number in range(3):
@@ -203,8 +204,8 @@ def a_restored_checkpoint_is_told(ingest: Ingest, checkpoint: Path) -> None:
 
 
 def changed_by_another(ingest: Ingest, change: Callable[[], object]) -> None:
-    """Another writer takes the column `kind` away once the pipeline has opened the table: its values are not left out
-    in silence, and the next start has them."""
+    """A column that another writer drops while the pipeline runs loses no values: the run fails, and the next start has
+    them."""
 
     def break_(pipeline: Pipeline) -> None:
         table: Any = pipeline.table
@@ -224,8 +225,8 @@ def changed_by_another(ingest: Ingest, change: Callable[[], object]) -> None:
 
 
 def times_that_no_calendar_has(ingest: Ingest) -> None:
-    """A producer's clock may say anything: one such record does not end the pipeline for good. It goes to the dead
-    letters where the table is partitioned by its day; times in columns stay as they are."""
+    """A timestamp out of range does not end the pipeline for good. The record becomes a dead letter if the table is
+    partitioned by day; in plain columns the timestamp stays as it is."""
     far = '{"id": 2, "at": "+12000-01-01T00:00:00Z", "day": "+12000-01-01"}'
     old = '{"id": 3, "at": "0001-01-01T00:00:00Z", "day": "0001-01-01"}'
     ingest.topics.produce(

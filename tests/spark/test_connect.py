@@ -1,7 +1,7 @@
 """A session of Spark Connect: the source is registered at the server, and what needs the driver's JVM says so.
 
-Its client needs grpcio, which is not among the packages of the tests: here is a stand-in that has what both kinds of
-session have, and fails like the client where an attribute is of the JVM.
+Spark Connect's client needs grpcio, which the tests do not install. A stand-in has the attributes of both kinds of
+session, and fails as the client does for an attribute of the JVM.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Sources:
 
 
 class Remote:
-    """A session without a JVM."""
+    """A session without a JVM, as Spark Connect's."""
 
     def __init__(self) -> None:
         self.dataSource = Sources()
@@ -43,7 +43,8 @@ def remote() -> tuple[SparkSession, list[type]]:
 
 
 def test_the_source_is_registered_at_the_server() -> None:
-    """By `register`, and by what brings a session that knows it; again is no error."""
+    """The source is registered at the server, by `register` and by each call that is given a session; to repeat it is
+    no error."""
     spark, registered = remote()
     register(spark)
     assert registered == [KafkaSource]
@@ -52,7 +53,7 @@ def test_the_source_is_registered_at_the_server() -> None:
 
 
 def test_a_session_whose_driver_is_elsewhere_runs_no_pipeline() -> None:
-    """One sentence says so, and what to do instead, before a broker is asked."""
+    """A pipeline on a remote session fails with one sentence that says what to do, before it connects to a broker."""
     spark, registered = remote()
     with pytest.raises(KafkaError, match=r"one of Spark Connect.*run it without one, or with spark-submit") as refused:
         run(Job("nowhere:1", "/nowhere/table", "t", format="raw"), spark=spark)
@@ -65,6 +66,6 @@ def test_a_session_of_our_own_is_none_of_spark_connect(by: str, monkeypatch: pyt
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     if by == "the environment":
         monkeypatch.setenv("SPARK_REMOTE", "sc://nowhere")
-    with pytest.raises(KafkaError, match=r"names a server of Spark Connect.*unset it, or make the session") as refused:
+    with pytest.raises(KafkaError, match=r"names a Spark Connect server.*unset it, or make the session") as refused:
         session("name", settings={} if by == "the environment" else {"spark.remote": "sc://nowhere"})
     assert refused.value.code == INVALID_CONFIG and "\n" not in refused.value.message

@@ -8,9 +8,9 @@ import shlex
 import fastavro
 import pytest
 
-from pybroker.cli import pipeline
+from pybroker.cli.records import pipeline
 from pybroker.spark import options
-from pybroker.spark.pipeline.formats import decode_avro
+from pybroker.spark.pipeline.parsing.formats import decode_avro
 from tests.harness import ROOT
 from tests.spark.registry import framed, record
 
@@ -21,7 +21,7 @@ NAMED = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 
 
 def test_the_table_has_every_option_of_the_source() -> None:
-    """Each that is there exists; each that exists is there, but for those of security: they have their own page."""
+    """The table documents every option of the source, except those of security, which have their own page."""
     rows = re.findall(r"^\| (`.+?) \|", SOURCE, re.MULTILINE)
     told = {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
     client = {f"kafka.{name}" for name in options.SOURCE_CLIENT}
@@ -41,14 +41,14 @@ def test_the_table_has_every_option_of_the_source() -> None:
     ],
 )
 def test_the_defaults_are_those_of_the_table(name: str, held: object) -> None:
-    """Of those that are a value, and not a chapter."""
+    """The defaults in the table are the code's, where the default is a value and not a link to a chapter."""
     (told,) = re.findall(rf"^\| `{re.escape(name)}` \| (\S+) \|", SOURCE, re.MULTILINE)
     assert told == str(held).lower()
 
 
 def test_how_many_framed_records_are_read_without_a_registry() -> None:
-    """As many as the page says, of ids from 1 and texts of each length: no fewer, or right plain records would be
-    refused, and no more."""
+    """The page has the right number of framed records, with ids from 1 and texts of each length, that are read without
+    a registry."""
     schema = fastavro.parse_schema(record("order", **dict.fromkeys("abcd", "long"), s="string"))
     rows = [{"a": 1, "b": 2, "c": 3, "d": 4, "s": "x" * size} for size in range(40)]
     values = [framed(number, schema, row) for number in range(1, 64) for row in rows]
@@ -57,8 +57,8 @@ def test_how_many_framed_records_are_read_without_a_registry() -> None:
 
 
 def test_the_pipeline_s_commands_parse() -> None:
-    """Each option that its chapter names is one of the command's."""
-    found = re.findall(r"^    pybroker pipeline (.+?[^\\])$", PIPELINE, re.DOTALL | re.MULTILINE)
+    """The pipeline's commands on the page parse, and each option in its chapter exists."""
+    found = re.findall(r"^pybroker pipeline (.+?[^\\])$", PIPELINE, re.DOTALL | re.MULTILINE)
     commands = [shlex.split(command.replace("\\\n", " ")) for command in found]
     told, iceberg, registered = (pipeline.command.make_context("pipeline", command).params for command in commands)
     assert told["topics"] == "events" and told["dead_letters"] == "events-dead" and told["table"] == "/data/events"

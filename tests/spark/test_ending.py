@@ -1,4 +1,5 @@
-"""What a pipeline settles at its start and at its end, without a JVM: the user's word first, no more than is done."""
+"""The settings and results of a pipeline at its start and end, without a JVM: the user's settings win, and only
+finished work is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ END = '{"t":{"0":5}}'
 
 
 class Spark:
-    """What is asked of a session before the query starts."""
+    """The part of a session that a pipeline uses before the query starts."""
 
     def __init__(self, **conf: str) -> None:
         self.held = dict(conf)
@@ -46,16 +47,16 @@ def job(**how: Any) -> Job:
 def test_quick_checkpoints_are_for_a_local_disk(
     monkeypatch: pytest.MonkeyPatch, scheme: str, manager: str | None
 ) -> None:
-    """Elsewhere Spark's own manager of checkpoints knows better."""
-    monkeypatch.setattr(runner, "Files", lambda *_: type("Disk", (), {"scheme": scheme}))
+    """Fast checkpoints are used only on a local disk; elsewhere Spark's own checkpoint manager is better."""
+    monkeypatch.setattr(runner, "HadoopFiles", lambda *_: type("Disk", (), {"scheme": scheme}))
     spark = Spark()
     runner._settle(spark, job())  # type: ignore[arg-type]
     assert spark.held.get(MANAGER) == manager and spark.log_level == "OFF"
 
 
 def test_what_the_user_settled_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manager of checkpoints and a level of the log, wherever they were said."""
-    monkeypatch.setattr(runner, "Files", lambda *_: type("Disk", (), {"scheme": "file"}))
+    """A checkpoint manager and a log level that the user set anywhere stay."""
+    monkeypatch.setattr(runner, "HadoopFiles", lambda *_: type("Disk", (), {"scheme": "file"}))
     spark = Spark(**{MANAGER: "their.Manager", "spark.log.level": "INFO"})
     runner._settle(spark, job())  # type: ignore[arg-type]
     assert spark.held[MANAGER] == "their.Manager" and spark.log_level == "WARN"
@@ -64,19 +65,20 @@ def test_what_the_user_settled_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("told", "end"),
     [
-        ({"batchId": 3, "sources": [{"endOffset": END}]}, END),  # nothing new since another run
+        ({"batchId": 3, "sources": [{"endOffset": END}]}, END),  # no new records since another run
         ({"batchId": 0, "sources": [{"endOffset": END}]}, None),  # no batch yet
         ({"batchId": 3, "sources": [{"endOffset": None}]}, None),
         (None, None),
     ],
 )
 def test_the_end_of_a_run_without_a_batch(told: dict[str, Any] | None, end: str | None) -> None:
-    """Where Spark found the stream. Before the first batch its start is committed, and marked as such: it stays."""
+    """A run without a batch ends where Spark found the stream. Before the first batch its start is committed, marked as
+    such, and stays."""
     assert runner._reported_end(told) == end
 
 
 def test_the_group_is_where_the_batches_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Committed once there is an end."""
+    """The group's offsets are committed where the batches end, once there is an end."""
     said: list[dict[TopicPartition, int]] = []
 
     def alter(_: Admin, group: str, offsets: dict[TopicPartition, Any]) -> None:
@@ -91,8 +93,8 @@ def test_the_group_is_where_the_batches_are(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_ctrl_c_while_a_session_begins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """PySpark takes it for itself in the middle of that, and would raise KeyboardInterrupt. The pipeline ends with a
-    last line, and asks nobody any more."""
+    """Ctrl-C while a session begins ends the pipeline with a last line, and no more requests. PySpark takes the signal
+    itself then, and would raise KeyboardInterrupt."""
 
     def begin(*_: Any, **__: Any) -> Spark:
         pyspark: Any = context
@@ -108,7 +110,7 @@ def test_ctrl_c_while_a_session_begins(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(Stopping, "_listen_in_jvm", lambda _: None)
     before = signal.getsignal(signal.SIGINT)
     assert runner.run(job())["records"] == 0
-    assert capsys.readouterr().err == "0 records in 0 batches; 0 records/s\n"
+    assert capsys.readouterr().err == "starting Spark\n0 records in 0 batches; 0 records/s\n"
     assert signal.getsignal(signal.SIGINT) is before and vars(context)["signal"] is signal
 
 
@@ -131,7 +133,8 @@ def test_a_missing_package_is_told_before_spark_starts(
 
 
 def test_two_sessions_that_begin_at_once_leave_pyspark_as_it_was() -> None:
-    """Pipelines in threads of a notebook: sessions that begin later take Ctrl-C again."""
+    """Two sessions that begin at once leave PySpark's Ctrl-C handling as it was: sessions that begin later have it
+    again."""
     first, second = ctrl_c_stays(), ctrl_c_stays()
     first.__enter__()
     second.__enter__()

@@ -1,4 +1,4 @@
-"""The judge of pipelines that are killed sees what it is there for."""
+"""The check of pipelines that are killed finds each kind of wrong row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def test_each_kind_of_wrong_is_told(rows: list[Row], kind: str, place: tuple[int
 
 
 def test_one_row_may_be_wrong_in_two_ways() -> None:
-    """A second row with another value: it is there twice, and wrong. One in the place of another: that one is lost."""
+    """One row may be wrong in two ways: a second row with another value is double and wrong. In another's place, it
+    makes that one lost too."""
     verdict = judge(LOG, [*WHOLE, Row(0, 0, b"b")])
     assert (verdict.twice, verdict.wrong, verdict.lost) == ([(0, 0)], [(0, 0)], [])
     verdict = judge(LOG, [WHOLE[0], WHOLE[0], WHOLE[2]])

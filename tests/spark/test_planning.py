@@ -6,19 +6,21 @@ from hypothesis import strategies as st
 
 from pybroker.errors import OFFSET_OUT_OF_RANGE, KafkaError
 from pybroker.model import TopicPartition
-from pybroker.spark import losses, options, planning
-from pybroker.spark.planning import Lost, Range
+from pybroker.spark import options
+from pybroker.spark.reading import data_loss, planning
+from pybroker.spark.reading.planning import Lost, OffsetRange
 from tests.rows import with_each
 
 offsets_of = st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), st.integers(0, 10**12), max_size=8)
 
 
 def test_ranges_are_what_lies_between() -> None:
-    """Empty ones and partitions without a start are left out; order is by topic and number."""
+    """Ranges lie between start and end, ordered by topic and partition; empty ranges and partitions without a start are
+    left out."""
     tp = TopicPartition
     start = {tp("b", 0): 5, tp("a", 10): 0, tp("a", 2): 7}
     end = {tp("b", 0): 9, tp("a", 10): 1, tp("a", 2): 7, tp("new", 0): 3}
-    assert planning.ranges(start, end) == [Range("a", 10, 0, 1), Range("b", 0, 5, 9)]
+    assert planning.ranges(start, end) == [OffsetRange("a", 10, 0, 1), OffsetRange("b", 0, 5, 9)]
 
 
 @given(
@@ -29,8 +31,9 @@ def test_ranges_are_what_lies_between() -> None:
 def test_a_split_loses_and_repeats_nothing(
     sizes: list[tuple[int, int]], min_partitions: int | None, max_records: int | None
 ) -> None:
-    """Put together the parts are the ranges again, in order; none is empty or larger than it may be."""
-    whole = [Range("t", number, start, start + size) for number, (start, size) in enumerate(sizes)]
+    """A split neither loses nor repeats an offset: its parts, in order, are the ranges; none is empty or above the
+    limit."""
+    whole = [OffsetRange("t", number, start, start + size) for number, (start, size) in enumerate(sizes)]
     parts = planning.split(whole, min_partitions=min_partitions, max_records=max_records)
     for r in whole:
         mine = [part for part in parts if part.partition == r.partition]
@@ -45,8 +48,9 @@ def test_a_split_loses_and_repeats_nothing(
 def test_big_partitions_are_read_by_several_tasks(
     sizes: tuple[int, ...], min_partitions: int | None, expected: int
 ) -> None:
-    """minPartitions cuts in proportion to size; it is approximate, and never cuts a record."""
-    whole = [Range("t", number, 0, size) for number, size in enumerate(sizes)]
+    """minPartitions splits large partitions for several tasks in proportion to size, approximately, and never within a
+    record."""
+    whole = [OffsetRange("t", number, 0, size) for number, size in enumerate(sizes)]
     assert len(planning.split(whole, min_partitions=min_partitions, max_records=None)) == expected
 
 
@@ -54,7 +58,8 @@ def test_big_partitions_are_read_by_several_tasks(
 def test_a_limited_trigger_moves_on_and_not_too_far(
     start: dict[tuple[str, int], int], more: dict[tuple[str, int], int], most: int
 ) -> None:
-    """Each partition with records gets one at least and none gets more than it has; a partition's turn always comes."""
+    """A limited trigger takes at least one record of each partition and at most all of them; every partition progresses
+    in time."""
     latest = {tp: start.get(tp, 0) + size for tp, size in more.items()}
     begin = planning.with_new_partitions(start, latest)
     end = planning.limit(begin, latest, most)
@@ -67,7 +72,8 @@ def test_a_limited_trigger_moves_on_and_not_too_far(
 
 
 def test_a_limit_is_shared_out_by_backlog() -> None:
-    """A partition with three times the records gets three times the share."""
+    """A limit is shared in proportion to backlog: a partition with three times the records gets three times the
+    share."""
     begin, latest = {("t", 0): 0, ("t", 1): 100}, {("t", 0): 3000, ("t", 1): 1100}
     assert planning.limit(begin, latest, 1000) == {("t", 0): 750, ("t", 1): 350}
     assert planning.limit(begin, latest, 4000) == latest
@@ -77,7 +83,7 @@ def test_a_limit_is_shared_out_by_backlog() -> None:
     ("new", "since_s", "waits"), [(9, 1.0, True), (10, 1.0, False), (9, 60.0, False), (0, 1.0, True)]
 )
 def test_a_trigger_waits_for_enough_or_long_enough(new: int, since_s: float, waits: bool) -> None:
-    """minOffsetsPerTrigger holds back until there are as many, or until maxTriggerDelay has passed."""
+    """A trigger waits until there are minOffsetsPerTrigger records, or until maxTriggerDelay has passed."""
     held = planning.waits_for_more(
         {("t", 0): 5}, {("t", 0): 5 + new}, min_offsets=10, since_last_s=since_s, max_trigger_delay_s=60.0
     )
@@ -85,7 +91,7 @@ def test_a_trigger_waits_for_enough_or_long_enough(new: int, since_s: float, wai
 
 
 def test_a_run_that_is_to_end_sees_nothing_later() -> None:
-    """With Trigger.AvailableNow neither later records nor partitions made later belong to the run."""
+    """A Trigger.AvailableNow run ignores records and partitions that appear after its start."""
     assert planning.bounded({("t", 0): 9, ("t", 1): 3, ("t", 2): 1}, {("t", 0): 5, ("t", 1): 7}) == {
         ("t", 0): 5,
         ("t", 1): 3,
@@ -93,34 +99,36 @@ def test_a_run_that_is_to_end_sees_nothing_later() -> None:
 
 
 def test_what_retention_overtook_is_told_and_what_is_left_is_kept() -> None:
-    """A range whose first records are gone begins where the partition does now; one that is gone whole is empty."""
-    ranges = [Range("t", 0, 5, 9), Range("t", 1, 5, 9), Range("t", 2, 5, 9)]
+    """A range that retention has partly deleted begins at the partition's first offset; a range that is deleted whole
+    is empty."""
+    ranges = [OffsetRange("t", 0, 5, 9), OffsetRange("t", 1, 5, 9), OffsetRange("t", 2, 5, 9)]
     gone = planning.overtaken(ranges, {("t", 0): 5, ("t", 1): 7, ("t", 2): 100})
     assert {r: (left.start, left.end) for r, (_, left) in gone.items()} == {ranges[1]: (7, 9), ranges[2]: (9, 9)}
 
 
 def test_a_topic_that_was_made_anew_is_not_read_on() -> None:
-    """A partition that ends before the offset that was read, or that is not there, has lost records."""
+    """A partition that is missing, or ends before the offset that was read, has lost records."""
     lost = planning.vanished({("a", 0): 5, ("a", 1): 5, ("b", 0): 5}, {("a", 0): 5, ("a", 1): 4})
     assert [each.tp for each in lost] == [("a", 1), ("b", 0)]
 
 
 def test_lost_records_end_a_query_or_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    """failOnDataLoss decides; either way the sentence names the partition, and not all of very many."""
+    """failOnDataLoss decides if lost records fail the query or are logged; the sentence names partitions, and not all
+    of very many."""
     given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
     strict = options.parse_source(given, streaming=True)
     lax = options.parse_source({**given, "failOnDataLoss": "false"}, streaming=True)
     lost = [Lost(TopicPartition("t", number), "is gone") for number in range(5)]
-    losses.judge(strict, [])
+    data_loss.check_data_loss(strict, [])
     with pytest.raises(KafkaError, match="t-0 is gone; t-1 is gone; t-2 is gone; and 2 more") as caught:
-        losses.judge(strict, lost)
+        data_loss.check_data_loss(strict, lost)
     assert caught.value.code == OFFSET_OUT_OF_RANGE
-    losses.judge(lax, lost)
+    data_loss.check_data_loss(lax, lost)
     assert "goes on without them: t-0 is gone" in caplog.text
 
 
 def test_offsets_of_another_topic() -> None:
-    """By its id; a topic without one in either place, or that is gone, is not another."""
+    """Offsets belong to a topic id: a deleted topic is another topic, and so is one without an id on either side."""
     read = {TopicPartition(name, 0): 5 for name in ("same", "anew", "gone", "unknown")}
     was = {"same": "A", "anew": "A", "gone": "A"}
     found = planning.of_another_topic(read, was, {"same": "A", "anew": "B", "unknown": "C"})

@@ -1,4 +1,4 @@
-"""The schemas of ids: from a registry with a login, TLS, outages and strange answers, and from files. Without Spark."""
+"""Schemas by id, without Spark: from a registry with a login, TLS, outages and malformed answers, and from files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from pybroker.avro import writer_schemas
+from pybroker.avro.registry_client import BYTES_MAX, REFERENCES_MAX, NoSchema, RegistryClient
+from pybroker.avro.writer_schemas import SCHEMAS_MAX, WriterSchemas
 from pybroker.errors import INVALID_CONFIG, NETWORK_EXCEPTION, KafkaError
-from pybroker.spark.pipeline import Job, writer_schemas
-from pybroker.spark.pipeline.writer_schemas import BYTES_MAX, REFERENCES_MAX, SCHEMAS_MAX, NoSchema, WriterSchemas
+from pybroker.spark.pipeline import Job
+from pybroker.spark.pipeline.parsing.formats import job_schemas
 from tests.certificates import Identity, server_context
 from tests.cli.conftest import run
 from tests.rows import with_each
@@ -39,7 +42,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def of(registry: Any, options: Mapping[str, str] | None = None, **how: Any) -> WriterSchemas:
     job = Job("h:1", "/t", "a", format="avro", schema="{}", registry=registry, registry_options=options or {}, **how)
-    found = writer_schemas.writer_schemas(job)
+    found = job_schemas(job)
     assert found is not None
     return found
 
@@ -52,7 +55,8 @@ def refused(*given: Any, **how: Any) -> str:
 
 
 def test_a_schema_is_asked_for_once(registry: Registry) -> None:
-    """One worker asks once for all of its tasks, for an id never means another schema; of an unknown one again."""
+    """A worker requests a schema once for all of its tasks, as an id never changes its schema; it requests an unknown
+    id again."""
     asked = of(f" {registry.url}/ ")
     assert [asked.schema(7).schema for _ in range(2)] == [ORDER, ORDER]
     assert pickle.loads(pickle.dumps(asked)).schema(7).schema == ORDER and registry.paths == ["/schemas/ids/7"]
@@ -68,7 +72,8 @@ def test_a_schema_is_asked_for_once(registry: Registry) -> None:
     ({"bearer.auth.token": "abc.def"}, "Bearer abc.def"),
 ])  # fmt: skip
 def test_a_login(registry: Registry, options: dict[str, str], login: str) -> None:
-    """The login is sent; without it, or with another, the batch fails and no record is blamed. No text has it."""
+    """A registry gets the login; without it, or with a wrong one, the batch fails and no record becomes a dead letter.
+    No text has the password."""
     registry.login = login
     asked = of(registry.url, options)
     asked.check()
@@ -83,7 +88,7 @@ def test_a_login(registry: Registry, options: dict[str, str], login: str) -> Non
 
 
 def test_tls(tmp_path: Path) -> None:
-    """By an authority of a file, which the workers need not have; not by one that is not the server's."""
+    """TLS accepts a certificate authority from a file, which workers need not have, and refuses another authority."""
     authority, other = Identity("authority"), Identity("other")
     made = Registry(server_context(Identity("registry", authority, hosts=["127.0.0.1"]), tmp_path / "own.pem"))
     with made.web:
@@ -103,10 +108,10 @@ def test_a_registry_that_comes_back(registry: Registry, fail: list[int | None]) 
 
 
 def test_a_registry_that_is_down() -> None:
-    """One sentence with the id and the URL; another address of it is tried before."""
+    """A registry that is down fails the batch with one sentence, with the id and the URL, after every URL was tried."""
     with Registry().web as gone:
         url = gone.url.removesuffix("/keys")
-    down = WriterSchemas((url,), patience_s=0.0)
+    down = WriterSchemas(RegistryClient((url,)), patience_s=0.0)
     with pytest.raises(KafkaError) as caught:
         down.schema(7)
     assert caught.value.code == NETWORK_EXCEPTION
@@ -115,11 +120,11 @@ def test_a_registry_that_is_down() -> None:
     made = Registry()
     with made.web:
         made.add(7, ORDER)
-        assert WriterSchemas((url, made.url), patience_s=0.0).schema(7).schema == ORDER
+        assert WriterSchemas(RegistryClient((url, made.url)), patience_s=0.0).schema(7).schema == ORDER
 
 
 def test_how_long_a_registry_is_waited_for(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute, with pauses in between, by a clock of the test's own; then the sentence says so."""
+    """A registry is retried for a minute, with pauses, by the test's clock; then the sentence says so."""
     monkeypatch.undo()
     pauses: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
@@ -131,44 +136,45 @@ def test_how_long_a_registry_is_waited_for(registry: Registry, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("document", "why"), [
-    ([], "its answer is no JSON of a registry"),
-    ({}, "its answer has no schema"),
-    ({"schema": "{}", "references": [{"subject": "s"}]}, "its answer has a reference without subject and version"),
+    ([], "the answer is not a registry's JSON"),
+    ({}, "the answer has no schema"),
+    ({"schema": "{}", "references": [{"subject": "s"}]}, "the answer has a reference without subject and version"),
 ])  # fmt: skip
 def test_an_answer_that_is_none(registry: Registry, document: Any, why: str) -> None:
-    """Something else is at the address: the batch fails."""
+    """An answer that no registry sends fails the batch: another service is at the address."""
     registry.schemas[7] = document
     with pytest.raises(KafkaError, match=f"did not give schema 7: {why}"):
-        WriterSchemas((registry.url,), patience_s=0.0).schema(7)
+        WriterSchemas(RegistryClient((registry.url,)), patience_s=0.0).schema(7)
 
 
 def test_a_404_of_something_else(registry: Registry) -> None:
-    """A wrong path, or a proxy: no registry has said that it does not know the schema."""
+    """A 404 of a proxy, or for a wrong path, fails the batch: only a registry's 404 means an unknown schema."""
     with pytest.raises(KafkaError, match="did not give schema 7: it answered with status 404"):
-        WriterSchemas((f"{registry.url}/apis",), patience_s=0.0).schema(7)
+        WriterSchemas(RegistryClient((f"{registry.url}/apis",)), patience_s=0.0).schema(7)
 
 
 @pytest.mark.parametrize(("document", "why"), [
     ({"schema": "message A {}", "schemaType": "PROTOBUF"}, "is of type 'PROTOBUF', not AVRO"),
-    ({"schema": "{"}, "is no JSON"),
-    ({"schema": "[" * 100_000}, "is no JSON"),
-    ({"schema": " " * (BYTES_MAX + 1)}, f"has more than {BYTES_MAX} bytes with all that it refers to"),
+    ({"schema": "{"}, "is not JSON"),
+    ({"schema": "[" * 100_000}, "is not JSON"),
+    ({"schema": " " * (BYTES_MAX + 1)}, f"has more than {BYTES_MAX} bytes with its references"),
     ({"schema": "{}", "references": [{"subject": "deep", "version": 0}]},
-     f"refers to more than {REFERENCES_MAX} others"),
+     f"has more than {REFERENCES_MAX} references"),
 ])  # fmt: skip
 def test_a_schema_that_cannot_be_used(registry: Registry, document: Any, why: str) -> None:
-    """These are for the record to bear: others are read."""
+    """A schema that cannot be used makes its records dead letters; other records are read."""
     registry.schemas[7] = document
     for at in range(REFERENCES_MAX + 1):
         needs = [{"subject": "deep", "version": at + 1}]
         registry.subjects["deep", at] = {"schema": "{}", "references": needs}
     with pytest.raises(NoSchema) as caught:
-        WriterSchemas((registry.url,)).schema(7)
+        WriterSchemas(RegistryClient((registry.url,))).schema(7)
     assert str(caught.value) == why
 
 
 def test_schemas_of_files(tmp_path: Path) -> None:
-    """A directory with a file for each id, or one file with all of them; they go to the workers."""
+    """Schemas come from a directory with a file for each id, or from one file with all of them; the workers get
+    them."""
     (tmp_path / "7.avsc").write_text(json.dumps(ORDER))
     (tmp_path / "README").write_text("not a schema")
     one = tmp_path / "one"
@@ -177,16 +183,16 @@ def test_schemas_of_files(tmp_path: Path) -> None:
         found = pickle.loads(pickle.dumps(of(None, schemas=str(path))))
         found.check()
         assert found.schema(7).schema == ORDER
-        with pytest.raises(NoSchema, match="is not among the schemas that were given"):
+        with pytest.raises(NoSchema, match="is not among the given schemas"):
             found.schema(8)
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("{", "is no JSON: "),
-    ("[]", "has no schemas: expected are files ID.avsc, or a file"),
+    ("{", "is not JSON: "),
+    ("[]", "has no schemas: it needs files ID.avsc, or a file"),
     ("{}", "has no schemas"),
-    ('{"seven": 1}', "has 'seven' in place of a schema's id"),
-    (f'{{"{1 << 32}": 1}}', "in place of a schema's id"),
+    ('{"seven": 1}', "has 'seven' where a schema's id belongs"),
+    (f'{{"{1 << 32}": 1}}', "where a schema's id belongs"),
     (json.dumps({str(at): 1 for at in range(SCHEMAS_MAX + 1)}), f"has {SCHEMAS_MAX + 1} schemas; it can have"),
 ])  # fmt: skip
 def test_files_of_schemas_that_are_none(tmp_path: Path, text: str, why: str) -> None:
@@ -196,18 +202,18 @@ def test_files_of_schemas_that_are_none(tmp_path: Path, text: str, why: str) -> 
 
 
 @with_each(("registry", "options", "how", "why"), [
-    ("registry:8081", {}, {}, "the schema registry is 'registry:8081'; expected is http://HOST:PORT"),
-    ("http://h/?a=b", {}, {}, "expected is http://HOST:PORT"),
-    ("http://h:99999", {}, {}, "expected is http://HOST:PORT"),
-    ("http://ann:secret@h", {}, {}, "a schema registry's URL has no user and password in it"),
-    ("http://h", {"basic.auth.user.info": "a:secret", "bearer.auth.token": "t"}, {}, "a registry takes one of them"),
+    ("registry:8081", {}, {}, "the schema registry is 'registry:8081'; it must be http://HOST:PORT"),
+    ("http://h/?a=b", {}, {}, "it must be http://HOST:PORT"),
+    ("http://h:99999", {}, {}, "it must be http://HOST:PORT"),
+    ("http://ann:secret@h", {}, {}, "remove the user and password from the schema registry's URL"),
+    ("http://h", {"basic.auth.user.info": "a:secret", "bearer.auth.token": "t"}, {}, "remove one of them"),
     ("http://h", {"basic.auth.user.info": "secret"}, {}, "basic.auth.user.info has no colon"),
     ("http://h", {"bearer.auth.token": "secret\r\nX: y"}, {}, "bearer.auth.token is empty, or has characters"),
-    ("http://h", {"basic.auth.credentials.source": "secret"}, {}, "is no option of a schema registry"),
+    ("http://h", {"basic.auth.credentials.source": "secret"}, {}, "is not an option of a schema registry"),
     ("http://h", {"ssl.ca.location": "/no/such"}, {}, "cannot be read: no such file or directory"),
     ("http://h", {"ssl.ca.location": __file__}, {}, "has no certificates (PEM)"),
     ("http://h", {}, {"schemas": "/s"}, "a schema registry and schemas by id are given"),
-    (None, {"bearer.auth.token": "secret"}, {}, "options of a schema registry are given, and no registry"),
+    (None, {"bearer.auth.token": "secret"}, {}, "options of a schema registry are given without a registry"),
     (None, {}, {"schemas": "/no/such"}, "cannot be read: no such file or directory"),
 ])  # fmt: skip
 def test_what_a_job_may_not_say(registry: str | None, options: Any, how: Any, why: str) -> None:
@@ -228,8 +234,8 @@ AVRO = json.dumps(ORDER)
 
 
 def test_the_command_asks_before_spark_starts(registry: Registry, tmp_path: Path) -> None:
-    """A registry that does not answer, or refuses the login, is one sentence; one that does is followed by the next
-    thing to look at. The login is in a file for its owner alone."""
+    """The command tries the registry before Spark starts: no answer, or a refused login, is one sentence. The login is
+    in a file that only its owner can read."""
     with Registry().web as gone:
         url = gone.url.removesuffix("/keys")
     done = run(*COMMAND, AVRO, "--registry", url)
@@ -249,10 +255,10 @@ def test_the_command_asks_before_spark_starts(registry: Registry, tmp_path: Path
 
 
 @pytest.mark.parametrize(("options", "sentence"), [
-    (["--registry", "registry:8081"], "the schema registry is 'registry:8081'; expected is http://HOST:PORT"),
-    (["--registry", "http://ann:sesame@h:1"], "a schema registry's URL has no user and password in it"),
+    (["--registry", "registry:8081"], "the schema registry is 'registry:8081'; it must be http://HOST:PORT"),
+    (["--registry", "http://ann:sesame@h:1"], "remove the user and password from the schema registry's URL"),
     (["--registry", "http://h:1", "--schemas", "."], "a schema registry and schemas by id are given"),
-    (["--schemas", __file__], "the file of schemas "),
+    (["--schemas", __file__], "the schema file "),
 ])  # fmt: skip
 def test_the_command_refuses(options: list[str], sentence: str) -> None:
     done = run(*COMMAND, AVRO, *options)

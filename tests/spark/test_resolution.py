@@ -1,4 +1,4 @@
-"""Framed Avro: each record is read by its writer's schema, as a row of the job's. In this process, without Spark."""
+"""Framed Avro, without Spark: each record is decoded with its writer's schema, as a row of the job's schema."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from pybroker.avro.registry_client import RegistryClient
+from pybroker.avro.resolution import NODES_MAX, Resolver
+from pybroker.avro.writer_schemas import WriterSchemas
 from pybroker.errors import NETWORK_EXCEPTION, KafkaError
 from pybroker.spark.pipeline import Job
-from pybroker.spark.pipeline.formats import ERROR, _avro_reader, check_schemas, decode_avro
-from pybroker.spark.pipeline.resolution import NODES_MAX, Resolver
-from pybroker.spark.pipeline.writer_schemas import WriterSchemas
+from pybroker.spark.pipeline.parsing.formats import ERROR, _avro_reader, check_schemas, decode_avro
 from tests.spark.registry import Registry, encoded, framed, record
 
 JOB = record("order", price="long", quantity="long")
@@ -37,11 +38,11 @@ def registry() -> Iterator[Registry]:
 
 
 def of(registry: Registry, job: Any) -> Resolver:
-    return Resolver(job, WriterSchemas((registry.url,), patience_s=0.0))
+    return Resolver(job, WriterSchemas(RegistryClient((registry.url,)), patience_s=0.0))
 
 
 def read(registry: Registry, job: Any, writer: Any, row: Any, number: int = 7) -> Any:
-    """A row of the job that was written by this schema; the reason where there is none."""
+    """The row, in the job's schema, of a record with this writer schema; the reason if there is none."""
     registry.add(number, writer)
     found, why = of(registry, job).decode(framed(number, writer, row))
     return why if found is None else found
@@ -55,13 +56,14 @@ def read(registry: Registry, job: Any, writer: Any, row: Any, number: int = 7) -
     record("com.shop.order", quantity=["null", "long"], price="long"),
 ])  # fmt: skip
 def test_a_record_of_another_writer(registry: Registry, writer: Any) -> None:
-    """Fields in another order, narrower, of another namespace, more of them: each value is in its own column."""
+    """A record of another writer schema gives each value to its column: with fields reordered, narrower, more, or in
+    another namespace."""
     row = {"price": 100, "quantity": 2, "note": "n", "tax": 7}
     assert read(registry, JOB, writer, row) == {"price": 100, "quantity": 2}
 
 
 def test_what_the_writer_did_not_have(registry: Registry) -> None:
-    """The field gets the job's default, as the value that the default stands for."""
+    """A field that the writer lacked gets the job's default, converted to the column's type."""
     inner = record("inner", b=("bytes", "\u00ff"), n=("long", 4))
     job = record("order", price="long", b=("bytes", "\u00ff"), at=(MILLIS, AT_MS), day=(DATE, 1), x=("double", 1),
                  n=(["null", "long"], None), u=(["long", "null"], 5), r=(inner, {"n": 6}),
@@ -93,9 +95,9 @@ def test_what_the_writer_did_not_have(registry: Registry) -> None:
     ("bytes", "string", "text", b"text"),
 ])  # fmt: skip
 def test_logical_types_of_either_side(registry: Registry, job: Any, writer: Any, written: Any, expected: Any) -> None:
-    """A time keeps its meaning in another unit; a plain number is one in the job's; a time is a number where the job
-    says no more."""
-    bare = json.loads(json.dumps(writer).replace('"logicalType"', '"was"'))  # written as it is, without conversion
+    """A timestamp keeps its meaning in another unit. A plain number gets the job's unit; a timestamp is a number if the
+    job's schema has one."""
+    bare = json.loads(json.dumps(writer).replace('"logicalType"', '"was"'))  # written unconverted
     registry.add(7, record("order", more="int", v=writer))
     value = framed(7, record("order", more="int", v=bare), {"more": 1, "v": written})
     assert of(registry, record("order", v=job)).decode(value) == ({"v": expected}, None)
@@ -107,18 +109,18 @@ def test_logical_types_of_either_side(registry: Registry, job: Any, writer: Any,
     (record("refund", price="long", quantity="long"), {"price": 1, "quantity": 1}, "Schema mismatch"),
 ])  # fmt: skip
 def test_a_schema_that_does_not_fit(registry: Registry, writer: Any, row: Any, why: str) -> None:
-    """The reason names the id, and is short."""
+    """A schema that does not fit the job's gives a reason that is short and names the id."""
     told = read(registry, JOB, writer, row)
-    assert told.startswith("a record of schema 7 is none of the job's: ") and why in told and len(told) < 260
+    assert told.startswith("a record of schema 7 does not fit the job's schema: ") and why in told and len(told) < 260
 
 
 def test_a_time_that_is_a_date_for_the_job(registry: Registry) -> None:
     told = read(registry, record("e", v=MILLIS), record("e", v=DATE), {"v": date(2023, 1, 1)})
-    assert told == "a record of schema 7 is none of the job's: date is not timestamp-millis"
+    assert told == "a record of schema 7 does not fit the job's schema: date is not timestamp-millis"
 
 
 def test_references(registry: Registry) -> None:
-    """Schemas that refer to others, these to more, and one name that is used twice."""
+    """Schema references are resolved: references of references, and one name that is used twice."""
     cents = record("shop.Cents", n="long")
     money = {**record("shop.Money", amount="shop.Cents"), "doc": "in cents"}
     order = record("shop.order", total="shop.Money", paid=["null", "shop.Money"], price="long")
@@ -136,7 +138,7 @@ def test_references(registry: Registry) -> None:
     registry.subjects.pop(("cents", 1))
     registry.schemas[8] = registry.schemas[7]
     _, why = of(registry, job).decode(framed(8, whole, row))
-    assert why == "schema 8 refers to version 1 of 'cents', which is not there"
+    assert why == "schema 8 refers to version 1 of 'cents', which does not exist"
 
 
 def decimals(scale: int, **more: Any) -> dict[str, Any]:
@@ -152,7 +154,7 @@ def decimals(scale: int, **more: Any) -> dict[str, Any]:
      decimals(3, type="fixed", name="d", size=2, precision=4), Decimal("10.000")),
 ])  # fmt: skip
 def test_a_decimal_of_another_scale(registry: Registry, job: Any, writer: Any, expected: Decimal) -> None:
-    """The number is the one that was written: the scale is the writer's."""
+    """A decimal of another scale keeps its number: the writer's scale is used to decode it."""
     unscaled = (10_000).to_bytes(2)
     fixed = {"type": "fixed", "name": "d", "size": 2} if writer["type"] == "fixed" else "bytes"
     registry.add(7, record("order", v=writer))
@@ -173,16 +175,16 @@ for depth in range(15):
     (record("order", x={"type": "array", "items": record("empty")}, price="long", quantity="long"),
      "has an array whose items take no bytes"),
     (record("order", x=DEEP, price="long", quantity="long"), f"has more than {NODES_MAX} types"),
-    (record("order", x={"type": "fixed", "name": "f", "size": -1}, price="long"), "has a fixed of -1 bytes"),
+    (record("order", x={"type": "fixed", "name": "f", "size": -1}, price="long"), "has a fixed type of -1 bytes"),
     (record("order", x={"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}, price="long"),
      "has an array whose items take no bytes"),
-    ("long", "is no record"),
-    (record("order", x="no.such"), "is no schema of Avro: no.such"),
-    ({"type": "record"}, "is no schema of Avro: "),
-    (None, "is no schema of Avro: "),
+    ("long", "is not a record"),
+    (record("order", x="no.such"), "is not an Avro schema: no.such"),
+    ({"type": "record"}, "is not an Avro schema: "),
+    (None, "is not an Avro schema: "),
 ])  # fmt: skip
 def test_a_schema_that_could_do_harm(registry: Registry, writer: Any, why: str) -> None:
-    """A producer chooses the schema and the bytes: these make no worker run for ever, or die."""
+    """No schema or bytes of a producer make a worker loop for ever or die."""
     registry.add(7, writer)
     row, told = of(registry, JOB).decode(b"\0\0\0\0\x07" + b"\x02" * 1_000_000)
     assert row is None and told is not None and told.startswith(f"schema 7 {why}") and len(told) < 260
@@ -190,29 +192,30 @@ def test_a_schema_that_could_do_harm(registry: Registry, writer: Any, why: str) 
 
 @pytest.mark.parametrize("schema", [JOB, record("order", quantity="long", price="long")])
 def test_bytes_that_are_none_of_the_schema(registry: Registry, schema: Any) -> None:
-    """Cut off, or with more behind them; and without a frame."""
+    """Bytes that do not match the schema give a reason: cut off, with a remainder, or without a frame."""
     good = framed(7, schema, {"price": 1, "quantity": 2})
     registry.add(7, schema)
     resolver = of(registry, JOB)
     assert resolver.decode(good) == ({"price": 1, "quantity": 2}, None)
     for value in (good[:-1], good + b"!", good[:5]):
-        assert resolver.decode(value) == (None, "the value is no Avro record of schema 7, which it names")
+        assert resolver.decode(value) == (None, "the value is not an Avro record of its schema 7")
     for value in (good[:4], b"", b"\1" + good[1:]):
         assert resolver.decode(value) == (None, "the value does not begin with the frame of a schema registry")
 
 
 def test_without_a_registry_no_id_is_passed_over() -> None:
-    """A framed record is none of the job's schema, and the reason says what to give. A plain one may begin with 0."""
+    """Without a registry a framed record is refused, and the reason says what to set. A plain record may begin with
+    0."""
     known = fastavro.parse_schema(JOB)
     assert decode_avro(known, encoded(JOB, {"price": 0, "quantity": 7})) == ({"price": 0, "quantity": 7}, None)
     assert decode_avro(known, framed(9, JOB, {"price": 1, "quantity": 2})) == (None, (
-        "the value is no Avro record of the schema; if it is framed with schema id 9, the job needs --registry or "
+        "the value is not an Avro record of the schema; if it is framed with schema id 9, the job needs --registry or "
         "--schemas"))  # fmt: skip
-    assert decode_avro(known, b"\1") == (None, "the value is no Avro record of the schema")
+    assert decode_avro(known, b"\1") == (None, "the value is not an Avro record of the schema")
 
 
 def test_a_default_that_is_none(registry: Registry) -> None:
-    """Said before Spark starts."""
+    """A default that does not fit its type is reported before Spark starts."""
     schema = record("order", day=(DATE, "today"))
     job = Job("h:1", "/t", "a", format="avro", schema=json.dumps(schema), registry=registry.url)
     with pytest.raises(KafkaError, match="the Avro schema cannot be used"):
@@ -220,16 +223,16 @@ def test_a_default_that_is_none(registry: Registry) -> None:
 
 
 def in_a_worker(registry: Registry, values: list[bytes | None]) -> list[dict[str, Any]]:
-    """The rows that a task of Spark's hands back of a batch with these values."""
+    """The rows that a Spark task returns for a batch of these values."""
     kinds = {"price": LongType(), "quantity": LongType(), "kafka_value": BinaryType(), ERROR: StringType()}
     schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
-    task = _avro_reader(JOB, schema, WriterSchemas((registry.url,), patience_s=0.0))
+    task = _avro_reader(JOB, schema, WriterSchemas(RegistryClient((registry.url,)), patience_s=0.0))
     given = pa.record_batch({"kafka_value": pa.array(values, "binary")})
     return [row for batch in task(iter([given])) for row in batch.to_pylist()]
 
 
 def test_good_records_stand_beside_bad_ones(registry: Registry) -> None:
-    """In one batch: of two writers, of none, and without a value."""
+    """Good records arrive beside bad ones in one batch: two writers, no frame, and no value."""
     turned = record("order", quantity="long", price="long")
     registry.add(7, JOB)
     registry.add(8, turned)
@@ -239,13 +242,14 @@ def test_good_records_stand_beside_bad_ones(registry: Registry) -> None:
     assert [(each["price"], each["quantity"]) for each in rows] == [(100, 2), (100, 2), *[(None, None)] * 3]
     assert [each[ERROR] for each in rows] == [
         None, None, f"schema 9 is not known to the schema registry {registry.url}", "the record has no value",
-        "the value is no Avro record of schema 8, which it names",
+        "the value is not an Avro record of its schema 8",
     ]  # fmt: skip
     assert [each["kafka_value"] for each in rows] == values
 
 
 def test_a_registry_that_is_down_ends_the_task(registry: Registry) -> None:
-    """No good record is blamed for it: the batch fails, and the same one goes through when the registry is back."""
+    """A registry that is down fails the batch and no record becomes a dead letter; the batch succeeds when the registry
+    is back."""
     registry.add(7, JOB)
     value = framed(7, JOB, {"price": 100, "quantity": 2})
     for fail in (500, None, 401, 403):

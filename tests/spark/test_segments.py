@@ -1,4 +1,4 @@
-"""Sealed segments on a shared disk: read without the broker, and never at the price of a record."""
+"""Sealed segments on a shared disk: read without the broker, and without losing a record."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pybroker.client.segments import window
+from pybroker.client.columns.segments import window
 from pybroker.core import Columns, FileMap
-from pybroker.spark import options, reader, segments
-from pybroker.spark.offset_reader import OffsetReader
-from pybroker.spark.partitions import KafkaInputPartition
-from pybroker.spark.planning import Range
-from pybroker.spark.reader import read_range
-from pybroker.spark.segments import SegmentReader
+from pybroker.spark import options
+from pybroker.spark.reading import reader, segment_reader
+from pybroker.spark.reading.input_partitions import KafkaInputPartition
+from pybroker.spark.reading.offset_reader import OffsetReader
+from pybroker.spark.reading.planning import OffsetRange
+from pybroker.spark.reading.reader import read_range
+from pybroker.spark.reading.segment_reader import SegmentReader
 from pybroker.testing import records
 from tests.harness import BrokerProcess, settle
 from tests.spark.topics import Topics
@@ -48,7 +49,7 @@ class Segmented:
     def partition(self, given: options.SourceOptions, start: int, end: int) -> KafkaInputPartition:
         asker = OffsetReader(given)
         (tp,) = asker.partitions()
-        made = KafkaInputPartition(Range(self.topic, 0, start, end), asker.leader(tp))
+        made = KafkaInputPartition(OffsetRange(self.topic, 0, start, end), asker.leader(tp))
         asker.close()
         return made
 
@@ -66,7 +67,7 @@ class Segmented:
         return found
 
     def by_files(self, log_dir: Path, start: int = 0, end: int = COUNT, **more: object) -> int:
-        """How many offsets of a range the files alone give."""
+        """The number of a range's offsets that come from files alone."""
         return drained(self.reader(log_dir, start, end, **more)) - start
 
     def reader(self, log_dir: Path, start: int = 0, end: int = COUNT, **more: object) -> SegmentReader:
@@ -75,7 +76,7 @@ class Segmented:
 
 
 def drained(reader: SegmentReader) -> int:
-    """Where the files that it has listed end."""
+    """Read until the end of the files that it has listed."""
     while (batches := reader.next_batches()) is not None:
         Columns(["offset"]).read(batches)
         assert batches.position, "nothing was read, and nothing will be"
@@ -87,22 +88,22 @@ def drained(reader: SegmentReader) -> int:
 @pytest.fixture
 def segmented(topics: Topics, topic: str) -> Iterator[Segmented]:
     yield Segmented(topics, topic)
-    for connection in reader._connections.values():  # kept for the next task of a worker, which the test is none of
+    for connection in reader._connections.values():  # kept for the worker's next task, which this test does not run
         connection.close()
     reader._connections.clear()
 
 
 @pytest.fixture
 def copied(segmented: Segmented, tmp_path: Path) -> Iterator[Path]:
-    """A log directory with what the broker has written, for a test to damage."""
-    passing = shutil.ignore_patterns("*.tmp")  # the broker lives, and gives these their names meanwhile
+    """A copy of the log directory that the broker has written, for a test to damage."""
+    passing = shutil.ignore_patterns("*.tmp")  # the broker runs and renames these files
     shutil.copytree(segmented.home, tmp_path / segmented.home.name, ignore=passing)
     yield tmp_path
 
 
 def test_sealed_segments_need_no_broker(segmented: Segmented) -> None:
-    """Every record up to the segment that is being written comes from files, from any offset on; the rest, and all of
-    it together, is what the topic has."""
+    """Records before the active segment are read from files, from any offset on. The broker has the rest, and together
+    they are the topic."""
     log_dir = segmented.home.parent
     assert segmented.by_files(log_dir) == segmented.sealed_end
     for start, end in [(0, COUNT), (1, COUNT - 1), (333, 777), (segmented.sealed_end, COUNT), (5, 6), (19, 21)]:
@@ -111,13 +112,13 @@ def test_sealed_segments_need_no_broker(segmented: Segmented) -> None:
 
 
 def test_a_batch_larger_than_what_is_read_at_once(segmented: Segmented) -> None:
-    """It is read whole, in memory that grows for it."""
+    """A batch larger than one read is read whole, in a buffer that grows."""
     small = {"kafka.max.partition.fetch.bytes": 64}
     assert segmented.by_files(segmented.home.parent, **small) == segmented.sealed_end
 
 
 def test_an_index_only_helps(segmented: Segmented, copied: Path) -> None:
-    """Without it, or with nonsense in it, the records are found all the same: none is left out."""
+    """A missing or malformed index loses no record."""
     home = copied / segmented.home.name
     for index in home.glob("*.index"):
         entries = list(struct.iter_unpack(">ii", index.read_bytes()))
@@ -130,7 +131,7 @@ def test_an_index_only_helps(segmented: Segmented, copied: Path) -> None:
 
 
 def test_a_directory_of_another_topic_is_not_read(segmented: Segmented, copied: Path) -> None:
-    """The name alone says nothing: a topic that was made anew has another id, and its old files are not its own."""
+    """A directory of another topic id is not read: the topic was deleted and created again under the same name."""
     told = copied / segmented.home.name / "partition.metadata"
     told.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
     assert segmented.by_files(copied) == 0
@@ -141,7 +142,8 @@ def test_a_directory_of_another_topic_is_not_read(segmented: Segmented, copied: 
 def test_a_file_that_is_cut_beneath_its_map_is_left_to_the_broker(
     segmented: Segmented, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At any place of it: what was sound by then counts, what follows comes from the broker, each record once."""
+    """A file that shrinks under its mmap, at any place, gives the records before that place; the broker gives the rest,
+    each once."""
     files = sorted((copied / segmented.home.name).glob("*.log"))
     whole = {path: path.read_bytes() for path in files}
     for cut in (0, 100, 4096, 5000, 12_000):
@@ -161,14 +163,15 @@ def test_a_file_that_is_cut_beneath_its_map_is_left_to_the_broker(
             path.write_bytes(data)
             settle(path)
         with monkeypatch.context() as patched:
-            patched.setattr(segments, "window", mapped_and_cut)
+            patched.setattr(segment_reader, "window", mapped_and_cut)
             patched.setattr(os, "open", lambda path, flags, opened=os.open: opened(path, os.O_RDWR))
             assert segmented.read(copied, 7) == list(range(7, COUNT))
         assert maps
 
 
 def test_what_the_files_lack_the_broker_has(segmented: Segmented, copied: Path) -> None:
-    """A file that is gone, cut or empty ends the short way at its last whole batch; no record is left out."""
+    """A file that is missing, cut or empty ends the read from files at its last whole batch; the broker has the
+    rest."""
     files = sorted((copied / segmented.home.name).glob("*.log"))
     with files[2].open("r+b") as file:
         file.truncate(files[2].stat().st_size - 7)
@@ -181,19 +184,20 @@ def test_what_the_files_lack_the_broker_has(segmented: Segmented, copied: Path) 
 
 
 def test_read_committed_is_for_the_broker(segmented: Segmented) -> None:
-    """Which transactions were aborted is not in the segments that are read."""
+    """A read_committed read uses the broker only: the segments lack the list of aborted transactions."""
     assert segmented.by_files(segmented.home.parent, **{"kafka.isolation.level": "read_committed"}) == 0
 
 
 def test_the_testing_kit_agrees(segmented: Segmented) -> None:
-    """What this test's topic holds is what the slow reader finds in it."""
+    """The testing kit's slow reader finds the same records in this topic."""
     with segmented.topics.connect() as connection:
         held = records.read(connection, segmented.topic, 0)
     assert [record.offset for record in held] == list(range(COUNT))
 
 
 def test_segments_that_compaction_makes_one(segmented: Segmented, copied: Path) -> None:
-    """While a task reads: where its list says that the first file ends it goes on in the next, which is gone."""
+    """A compaction that merges segments while a task reads loses no record: the task stops where its first file
+    ended, as the next file is gone."""
     first, second = sorted((copied / segmented.home.name).glob("*.log"))[:2]
     reader = segmented.reader(copied)
     first.write_bytes(first.read_bytes() + second.read_bytes())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pybroker.client.connection import Connection
+from pybroker.client.net.connection import BrokerConnection
 from pybroker.testing import Record, records
 from tests.harness import HOST, BrokerProcess
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Topics:
-    """The topics of a broker: made and written to with pybroker's own code, read with Spark."""
+    """The topics of a broker: created and written with pybroker's own code, read with Spark."""
 
     def __init__(self, broker: BrokerProcess, spark: SparkSession | None = None) -> None:
         self.broker = broker
@@ -25,8 +25,8 @@ class Topics:
         assert self._spark is not None, "these topics were made without Spark"
         return self._spark
 
-    def connect(self) -> Connection:
-        return Connection(HOST, self.broker.port)
+    def connect(self) -> BrokerConnection:
+        return BrokerConnection(HOST, self.broker.port)
 
     def create(self, name: str, partitions: int = 1, **config: object) -> str:
         with self.connect() as connection:
@@ -41,7 +41,7 @@ class Topics:
             return records.produce(connection, topic, made)
 
     def held(self, topic: str) -> list[Record]:
-        """Everything a topic has, by the slow reader of the testing kit."""
+        """All records of a topic, as the testing kit's slow reader finds them."""
         with self.connect() as connection:
             return records.read(connection, topic, None)
 

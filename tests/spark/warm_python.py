@@ -1,11 +1,11 @@
-"""A Python for Spark's workers that has imported what they need: a worker is a fork of it, and runs at once.
+"""A Python for Spark's workers that has imported their modules: a worker is a fork of it, and runs at once.
 
     Spark ──starts──> sh, client.py ──argv, environment, directory, standard files──> server ──forks──> supervisor
                            │                                                                                │ forks
                            └── is killed, or ends with the worker's status <── stops, or reports <──────  worker
 
-Spark waits ten seconds for a worker that it starts, whatever else the machine does, and a fresh one imports for two
-seconds of a processor's time. What is no `-m module` is left to the Python itself.
+Spark waits ten seconds for a worker to start, even on a busy machine, and a fresh worker needs two seconds of CPU time
+for its imports. Arguments other than `-m module` go to the real Python.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def warm_python(home: Path) -> Iterator[Path]:
     begin = [sys.executable, "-c", "from tests.spark.warm_python import serve; serve()"]
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-        listener.listen(128)  # whoever comes before it is warm waits
+        listener.listen(128)  # a worker that connects earlier waits
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
         with subprocess.Popen(begin, stdin=listener, env=environment, start_new_session=True) as server:
             try:
@@ -85,7 +85,7 @@ def serve() -> None:
 
 
 def supervise(client: socket.socket) -> None:
-    """Fork the worker, report how it ends, and stop it where its client is killed."""
+    """Fork the worker, report how it ends, and stop the worker if its client is killed."""
     length, files, _, _ = socket.recv_fds(client, LENGTH_BYTES, 3)
     left, data = int.from_bytes(length, "big"), b""
     while left > len(data) and (more := client.recv(left - len(data))):

@@ -1,12 +1,11 @@
-"""Fixtures that the stories share with the tests of whole systems, and what some of them need of the machine."""
+"""Fixtures that the stories share with the tests of whole systems, and the machine's requirements of some stories."""
 
 from __future__ import annotations
 
 import pytest
 
-from pybroker.errors import KafkaError
-from pybroker.replication.logdirs import StartError
-from pybroker.server.zookeeper_server import find_jars
+from pybroker.development.zookeeper_server import find_jars
+from pybroker.errors import KafkaError, StartError
 from pybroker.spark.java import find_java
 from tests.spark.conftest import own_topics as own_topics
 from tests.spark.conftest import spark as spark
@@ -14,7 +13,7 @@ from tests.spark.conftest import spark as spark
 
 @pytest.fixture(scope="session")
 def java_and_jars() -> None:
-    """Skip a story where Java, or the jars of a ZooKeeper, are not there."""
+    """Skip a story if Java, or the jars of a ZooKeeper, are missing."""
     try:
         find_java(needs="ZooKeeper")
         find_jars(with_tls=True)

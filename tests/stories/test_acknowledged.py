@@ -56,7 +56,7 @@ def test_an_idempotent_producer_goes_on(broker: BrokerProcess, topic: str) -> No
 
 
 def test_a_group_goes_on_where_it_committed(broker: BrokerProcess, topic: str) -> None:
-    """A commit that was acknowledged survives the kill, too."""
+    """An acknowledged commit survives the kill, too."""
     Confluent(broker.bootstrap).send_all(topic, numbered(0, 20))
     config = {"bootstrap.servers": broker.bootstrap, "group.id": topic, "enable.auto.commit": False}
     reader = ck.Consumer(config)
@@ -78,7 +78,7 @@ def test_a_group_goes_on_where_it_committed(broker: BrokerProcess, topic: str) -
 
 
 def test_a_torn_end_is_cut_and_an_index_rebuilt(broker: BrokerProcess, topic: str) -> None:
-    """A start cuts half a batch off the end of the log and makes a damaged index anew; the rest is as it was."""
+    """A start cuts half a batch off the end of the log and rebuilds a damaged index; the rest is as it was."""
     client = Confluent(broker.bootstrap)
     client.create_topic(topic, config={"index.interval.bytes": "100"})
     client.send_all(topic, numbered(0, 300), batch_bytes=700)

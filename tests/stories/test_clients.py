@@ -1,4 +1,4 @@
-"""Each client library once: it writes, it reads, and a group of it goes on where the last member committed."""
+"""Each client library once: it writes and reads, and its group continues where the last member committed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.java.peers import MissingJava
 JAVA = "java-3.9.1"
 COUNT, READ = 20, 8
 SESSION_MS = 30_000
-"""On a busy machine a member is silent for longer than the session of the other tests."""
+"""Longer than in other tests, as a member on a busy machine may be silent for a while."""
 HEADERS = (("kind", b"story"),)
 
 
@@ -51,7 +51,7 @@ def client(request: pytest.FixtureRequest, serving: BrokerProcess) -> Iterator[C
 
 
 def test_a_library_writes_reads_and_shares_in_a_group(client: Client, serving: BrokerProcess, topic: str) -> None:
-    """Keys and headers come back at the acknowledged offsets. The next member reads on where the last one committed."""
+    """Keys and headers come back at the acknowledged offsets; the next member continues at the committed offset."""
     sent = [Record(b"%d" % number, b"key", HEADERS, partition=0) for number in range(COUNT)]
     client.create_topic(topic)
     assert client.send_all(topic, sent, codec="gzip") == list(range(COUNT))

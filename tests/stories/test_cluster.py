@@ -1,4 +1,4 @@
-"""Three broker processes in a real ZooKeeper: what was acknowledged is read back once, whichever broker dies."""
+"""Three broker processes with a real ZooKeeper: each acknowledged record is read back once after any broker's death."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import Witness
 from tests.cli.conftest import run
@@ -26,14 +26,14 @@ SESSION = {"zookeeper.session.timeout.ms": 2000}
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -> Iterator[Cluster]:
-    """A cluster for the stories of this file, each of which leaves all three brokers at work."""
+    """A cluster for the stories of this file, each of which leaves all three brokers running."""
     with Cluster(tmp_path_factory.mktemp("three"), zookeeper, zookeeper_session_timeout_ms=2000) as cluster:
         yield cluster
 
 
 def test_leaders_are_killed(three: Cluster) -> None:
-    """Two leaders in turn, under an idempotent producer with acks=all: another leads, nothing acknowledged is lost or
-    there twice, and the replicas are the same bytes at the end."""
+    """Two leaders are killed in turn, under an idempotent producer with acks=all: another leads, no acknowledged record
+    is lost or duplicated, and the replicas are identical at the end."""
     topic = three.create("killed", replicas=[[1, 2, 3]])
     with Witness(three, topic) as witness:
         for leader in (1, 2):
@@ -47,7 +47,7 @@ def test_leaders_are_killed(three: Cluster) -> None:
 
 
 def test_all_are_killed_at_once(three: Cluster) -> None:
-    """They come back with what they have, and the producer goes on."""
+    """All brokers come back with their data, and the producer goes on."""
     topic = three.create("all", replicas=[[2, 3, 1]])
     with Witness(three, topic) as witness:
         witness.until_acked()

@@ -48,7 +48,7 @@ def test_too_few_in_sync(pybroker_cluster: ClusterHandle) -> None:
 
 
 def test_the_controller_dies(pybroker_cluster: ClusterHandle) -> None:
-    """Another one is elected, and elects when the next leader dies."""
+    """Another controller is elected, and elects a leader when the next leader dies."""
     topic = pybroker_cluster.create_topic("orders")
     producer = writer(pybroker_cluster)
     assert send(producer, topic, "1") == [None]
@@ -64,7 +64,7 @@ def test_the_controller_dies(pybroker_cluster: ClusterHandle) -> None:
 
 
 def test_a_follower_lags(pybroker_cluster: ClusterHandle) -> None:
-    """The follower leaves the ISR, acks=all does not wait for it any more, and when it has caught up it is in again."""
+    """The follower leaves the ISR, acks=all no longer waits for it, and it rejoins the ISR once it has caught up."""
     topic = pybroker_cluster.create_topic("orders")
     follower = next(number for number in pybroker_cluster.brokers if number != pybroker_cluster.leader(topic))
     pybroker_cluster.cut_off(follower)
@@ -76,7 +76,7 @@ def test_a_follower_lags(pybroker_cluster: ClusterHandle) -> None:
 
 
 def test_the_network_of_a_leader_is_cut(pybroker_cluster: ClusterHandle) -> None:
-    """Another broker leads once the session of the silent one has expired. Healed, that one follows, and all agree."""
+    """Another broker leads once the silent one's session expires. After the cut the old leader follows; all agree."""
     topic = pybroker_cluster.create_topic("orders")
     producer = writer(pybroker_cluster)
     assert send(producer, topic, "before") == [None]
@@ -111,7 +111,7 @@ def test_zookeeper_is_away(pybroker_cluster: ClusterHandle) -> None:
 
 
 def test_the_last_in_sync_replica_dies(pybroker_cluster: ClusterHandle) -> None:
-    """The partition has no leader until it is back: none of the others leads with less than was acknowledged."""
+    """The partition has no leader until that replica is back: no other one leads without all acknowledged records."""
     topic = pybroker_cluster.create_topic("orders", min_insync_replicas=1)
     leader = pybroker_cluster.leader(topic)
     others = [number for number in pybroker_cluster.brokers if number != leader]
@@ -128,7 +128,7 @@ def test_the_last_in_sync_replica_dies(pybroker_cluster: ClusterHandle) -> None:
 
 
 def test_a_broker_stops(pybroker_cluster: ClusterHandle) -> None:
-    """Others lead what it led before it is gone; the producer goes on, and so does the group that it coordinated."""
+    """Others lead its partitions before it stops; the producer goes on, and so does the group that it coordinated."""
     topic = pybroker_cluster.create_topic("orders")
     producer = writer(pybroker_cluster)
     assert send(producer, topic, "1", "2") == [None, None]
@@ -152,7 +152,7 @@ def test_a_broker_stops(pybroker_cluster: ClusterHandle) -> None:
 
 
 def test_the_coordinator_of_a_group_is_killed(pybroker_cluster: ClusterHandle) -> None:
-    """Another broker coordinates, and knows the committed offset: what was read is not read again."""
+    """Another broker coordinates the group and has the committed offset: no record is read again."""
     topic = pybroker_cluster.create_topic("orders")
     assert send(writer(pybroker_cluster), topic, "1", "2", "3") == [None] * 3
     consumer = ck.Consumer({
@@ -166,7 +166,7 @@ def test_the_coordinator_of_a_group_is_killed(pybroker_cluster: ClusterHandle) -
 
 
 def test_a_disk_of_the_leader_is_full(pybroker_cluster: ClusterHandle) -> None:
-    """The controller moves leadership to a replica with room. The leader that was is in sync again once it has room."""
+    """The controller moves leadership to a replica with room. The former leader rejoins the ISR once it has room."""
     topic = pybroker_cluster.create_topic("orders")
     leader = pybroker_cluster.leader(topic)
     producer = writer(pybroker_cluster)

@@ -1,4 +1,4 @@
-"""A disk that is slow, fails, is away, damaged or full: what it costs, what goes on, and how it is mended."""
+"""A disk that is slow, failed, missing, damaged or full: what is lost, what goes on, and the repair."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE = len(batch([b"00"]))
 
 
 def two_dirs(home: Path) -> dict[str, str]:
-    """Settings of a broker with two log dirs: the first topic with one partition goes into one, the second into the
+    """The settings of a broker with two log dirs: the first topic with one partition is in one, the second in the
     other."""
     return {"log.dirs": f"{home / 'one'},{home / 'two'}"}
 
@@ -65,7 +65,7 @@ def test_a_disk_that_fails_takes_its_log_dir_offline(start_broker: Start, tmp_pa
 
 
 def test_a_disk_that_is_not_there_is_not_made_anew(start_broker: Start, tmp_path: Path) -> None:
-    """A log dir that is not mounted is offline: no offset is given twice. Once it is back, so are its records."""
+    """A log dir that is not mounted is offline: no offset is used twice. Once it is back, so are its records."""
     broker = start_broker(sets=two_dirs(tmp_path))
     with Wire(broker.port) as wire:
         for topic in ("a", "b"):
@@ -88,7 +88,7 @@ def test_a_disk_that_is_not_there_is_not_made_anew(start_broker: Start, tmp_path
 
 
 def test_damage_costs_only_the_records_that_it_hit(broker: BrokerProcess, topic: str) -> None:
-    """`pybroker doctor` finds a damaged batch, a consumer stops there with the offset, or reads on behind it."""
+    """`pybroker doctor` finds a damaged batch; a consumer stops there with the offset, or continues after it."""
     with Wire(broker.port) as wire:
         assert wire.create_topic(topic, config={"segment.bytes": str(4 * SIZE)}) == 0
         assert [wire.produce(topic, batch([b"%02d" % n])).base_offset for n in range(COUNT)] == list(range(COUNT))
@@ -107,7 +107,7 @@ def test_damage_costs_only_the_records_that_it_hit(broker: BrokerProcess, topic:
 
 @pytest.mark.pybroker(mode="subprocess")
 def test_a_full_disk_refuses_records_until_there_is_room(pybroker: BrokerHandle) -> None:
-    """Reads go on. An idempotent producer waits and goes on without a restart: nothing is lost or stored twice."""
+    """Reads go on. An idempotent producer waits and goes on without a restart: no record is lost or stored twice."""
     producer = Producer(pybroker.confluent_config(enable_idempotence=True))
     assert send(producer, "orders", "before") == [None]
     with pybroker.faults.full_disk():

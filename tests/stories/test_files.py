@@ -1,4 +1,4 @@
-"""Kafka's own tool and our reader read the files that a broker left behind when it was killed."""
+"""Kafka's own tool and this project's reader read the files that a killed broker left behind."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.java.system.test_dump import SMALL_SEGMENTS, assert_holds, fill
 
 @pytest.mark.java
 def test_kafka_reads_what_a_killed_broker_left(broker: BrokerProcess, topic: str) -> None:
-    """DumpLogSegments of Kafka 3.9.1 checks each log, index and snapshot, and prints each record that was sent, in
-    every codec, with and without idempotence."""
+    """Kafka 3.9.1's DumpLogSegments checks each log, index and snapshot, and prints each sent record, in every codec,
+    with and without idempotence."""
     try:
         peers.jars("3.9.1")
     except peers.MissingJava as missing:

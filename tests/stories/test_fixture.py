@@ -1,4 +1,4 @@
-"""The pytest fixtures as a user has them: a broker, and a cluster, of a test's own, for the user's own clients."""
+"""The pytest fixtures as users have them: a broker or a cluster for each test, for the user's own clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.testing.kit import read, send
 
 
 def test_a_real_broker(pybroker: BrokerHandle) -> None:
-    """The service under test reads what the test wrote, and the test reads what the service wrote, over a kill."""
+    """The service under test and the test read each other's records, before and after a kill."""
     pybroker.create_topic("orders")
     pybroker.produce("orders", "14", key="ann")
     consumer = Consumer(pybroker.confluent_config("pricing"))
@@ -28,7 +28,7 @@ def test_the_next_test_has_a_broker_of_its_own(pybroker: BrokerHandle) -> None:
 
 
 def test_faults_of_the_tests_choice(pybroker: BrokerHandle) -> None:
-    """Two answers are lost; an idempotent producer's record is stored once all the same."""
+    """Two answers are lost, and an idempotent producer's record is still stored once."""
     pybroker.create_topic("payments")
     producer = Producer(pybroker.confluent_config(enable_idempotence=True, socket_timeout_ms=1000))
     with pybroker.faults.disconnect("Produce", times=2) as lost:
@@ -38,7 +38,7 @@ def test_faults_of_the_tests_choice(pybroker: BrokerHandle) -> None:
 
 
 def test_a_cluster(pybroker_cluster: ClusterHandle) -> None:
-    """Three brokers, no Java: a leader is killed, the others go on, and all are in sync again."""
+    """Three brokers, without Java: a leader is killed, the others go on, and all are in sync again."""
     topic = pybroker_cluster.create_topic("orders")
     pybroker_cluster.produce(topic, "before")
     leader = pybroker_cluster.leader(topic)

@@ -1,4 +1,4 @@
-"""A topic into a table by Spark, once: the run and the broker die, and no row is lost or there twice."""
+"""Spark copies a topic into a table exactly once: the run and the broker die, and no row is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 
 
 def test_a_pipeline_that_is_started_again(own_topics: Topics, topic: str, tmp_path: Path) -> None:
-    """The first run dies when its files are in the table and Spark has not noted the batch; the broker is killed and
-    started. The next run adds what is new, and each record is in the table once."""
+    """The first run dies after its files are in the table and before Spark has recorded the batch; the broker is killed
+    and started. The next run adds new records only, and each is in the table once."""
     ingest = ParquetIngest(own_topics, topic, tmp_path / "table")
     own_topics.produce(topic, [event(number) for number in range(50)])
     with pytest.raises(Exception, match="crash"):

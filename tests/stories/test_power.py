@@ -1,4 +1,4 @@
-"""A loss of power: each class of acknowledgement keeps what docs/durability.md says of it, and only that is asked."""
+"""A loss of power: each class of acknowledgement keeps what docs/durability.md promises, and no more is required."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OFTEN = {"log.flush.scheduler.interval.ms": 20, "log.flush.offset.checkpoint.int
 
 @pytest.fixture
 def plugged(tmp_path: Path) -> Iterator[power.Plug]:
-    """A broker whose disk has, after a loss of power, only what a sync made durable."""
+    """A broker whose disk keeps, after a loss of power, only data that a sync made durable."""
     broker = power.Plug(tmp_path / "unused", free_port(), OFTEN)
     broker.plug_in(tmp_path, power.build(tmp_path))
     with broker:
@@ -26,8 +26,8 @@ def plugged(tmp_path: Path) -> Iterator[power.Plug]:
 
 
 def test_group_commit_and_interval(plugged: power.Plug) -> None:
-    """A topic with flush.messages=1 has each acknowledged record, one with flush.ms each record that had its interval.
-    The broker starts, and both topics go on at the next offset."""
+    """A topic with flush.messages=1 has each acknowledged record, and one with flush.ms each record older than its
+    interval. The broker starts, and both topics continue at the next offset."""
     client = Confluent(plugged.bootstrap)
     client.create_topic("payments", config={"flush.messages": "1"})
     client.create_topic("orders", config={"flush.ms": "20"})

@@ -12,7 +12,7 @@ from tests.harness import ROOT
 DOCS = ROOT / "docs"
 PAGE = DOCS / "promises.md"
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
-NO_PROMISE = {"cluster.md": {"Set up", "What is missing"}}
+NO_PROMISE = {"cluster.md": {"What is missing"}}
 """Headings under which nothing is promised."""
 
 
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 def plain(text: str) -> str:
-    """Words with one space between them, without the marks of lists, tables and emphasis."""
+    """The words with single spaces, without the marks of lists, tables and emphasis."""
     return " ".join(re.sub(r"^[-|] |[*|]|\]\([^)]*\)|\[", " ", text, flags=re.M).split())
 
 
@@ -58,7 +58,7 @@ def headings(page: Path) -> list[str]:
 
 
 def first_cells(page: Path, head: str) -> list[str]:
-    """The first cell of each row of the table that begins with this one."""
+    """The first cell of each row of the table that starts with this head."""
     table = page.read_text().split(f"| {head} |", 1)[1].split("\n\n")[0]
     return [line.strip("| ").split(" | ")[0] for line in table.splitlines()[2:]]
 
@@ -80,7 +80,7 @@ def functions(path: Path) -> set[str]:
 
 
 def test_every_test_is_there() -> None:
-    """Each file and function exists; a story is none of the tests that `make test` leaves out, and the others are."""
+    """Each file and function exists; `make test` runs every story, and leaves out the other tests."""
     wrong = []
     for row in ROWS:
         assert row.stories and row.systems, f"a row without tests: {row.promise}"
@@ -93,7 +93,7 @@ def test_every_test_is_there() -> None:
 
 
 def test_every_story_has_a_promise() -> None:
-    """Each test of each file of stories is named by a row, by itself or with its file."""
+    """Each test of a story file is named by a row, by its own name or with its file."""
     named = {each for row in ROWS for each in row.stories}
     own = Path(__file__)
     homeless = [
@@ -107,7 +107,7 @@ def test_every_story_has_a_promise() -> None:
 
 
 def test_every_promise_has_a_row() -> None:
-    """Each heading of the three pages, each class of acknowledgement, and each row of "What happens when"."""
+    """Each heading of the three pages, each class of acknowledgement, and each row of "What happens when" has a row."""
     linked = {(row.page.name, row.anchor) for row in ROWS}
     missing = [
         f"{name}: {heading}"

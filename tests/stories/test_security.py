@@ -1,4 +1,4 @@
-"""Logins, TLS, ACLs, quotas and tokens as users meet them: what is allowed works, and what is not is refused."""
+"""Logins, TLS, ACLs, quotas and tokens as users see them: allowed requests work, and others are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DENIED = "TOPIC_AUTHORIZATION_FAILED"
 
 
 def refusal(**config: Any) -> str:
-    """The error with which a producer of ours is refused."""
+    """The error with which this project's producer is refused."""
     producer = pybroker.Producer(**{**config, "max_block_ms": 500})
     with producer, pytest.raises(pybroker.KafkaError) as refused:
         producer.send("orders", b"x").result(20)
@@ -42,8 +42,8 @@ def shop() -> Iterator[BrokerHandle]:
 
 
 def test_a_user_with_rights_works_and_others_are_refused(shop: BrokerHandle) -> None:
-    """ann writes, bob reads. A topic or a group that no ACL allows, a wrong password, no login and no TLS are refused,
-    each with its reason; a right that is taken away ends at once on a connection that is open."""
+    """ann writes, bob reads. A topic or a group without an ACL, a wrong password, no login and no TLS are refused, each
+    with its reason; a right that is removed ends at once, also on an open connection."""
     shop.create_topic("orders")
     assert send(Producer(shop.confluent_config(user="ann")), "orders", "1") == [DENIED]
     shop.allow("ann", "write", topic="orders")
@@ -63,8 +63,8 @@ def test_a_user_with_rights_works_and_others_are_refused(shop: BrokerHandle) -> 
 
 
 def test_a_cluster_is_secured_as_a_broker_is() -> None:
-    """Clients log in by TLS at each broker, at one that comes back too; ACLs hold at all as soon as they are made.
-    Brokers show certificates and log in at each other, and clients cannot come where brokers do."""
+    """Clients log in over TLS at each broker, also at one that comes back; ACLs apply on all brokers once they are
+    made. Brokers check certificates and logins of each other, and clients cannot use the brokers' listener."""
     with cluster(2, sasl=TWO, acls=True, tls=True) as brokers:
         assert list(brokers.users) == ["ann", "bob"]
         brokers.create_topic("orders", partitions=2)
@@ -89,7 +89,7 @@ def test_a_cluster_is_secured_as_a_broker_is() -> None:
 
 
 def test_a_delegation_token_from_its_begin_to_its_end() -> None:
-    """A job writes with a token in the name of ann, without her password. Once expired, the token opens no door."""
+    """A job writes with a token in ann's name, without her password. Once expired, the token is refused."""
     with BrokerHandle(sasl=TWO, settings={"delegation.token.secret.key": "one key of all brokers"}) as broker:
         broker.create_topic("orders")
         with Admin(**broker.pybroker_config(user="ann")) as admin:
@@ -103,7 +103,7 @@ def test_a_delegation_token_from_its_begin_to_its_end() -> None:
 
 
 class Measured:
-    """A broker's metrics."""
+    """The metrics of a broker."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -116,7 +116,7 @@ class Measured:
 
 
 def test_a_quota_holds_a_client_back_and_loses_nothing() -> None:
-    """`pybroker quotas set` acts at once: the client has to wait, and its records all arrive."""
+    """`pybroker quotas set` acts at once: the client has to wait, and all its records arrive."""
     metrics = Measured()
     with BrokerHandle(settings=metrics.settings) as broker:
         broker.create_topic("orders")
@@ -138,8 +138,8 @@ def test_a_quota_holds_a_client_back_and_loses_nothing() -> None:
 @pytest.mark.xdist_group("secured brokers")
 @pytest.mark.usefixtures("java_and_jars")
 def test_zookeeper_is_closed_to_strangers(tmp_path: Path) -> None:
-    """A broker logs in at ZooKeeper by TLS, and what it makes is its own to change: a stranger reads no user and writes
-    nothing. A broker with a wrong password ends with one sentence."""
+    """A broker logs in to ZooKeeper over TLS, and only brokers can change its nodes: a stranger reads no user and
+    writes nothing. A broker with a wrong password ends with one sentence."""
     with Secured(tmp_path, {"kafka": "of the brokers"}, host="localhost") as server:
         connect = f"{server.tls}/{uuid.uuid4().hex}"
         login = {

@@ -1,5 +1,4 @@
-"""A user who logs in over TLS, and is held by quotas, while a storm goes on: by librdkafka, for core cannot be loaded
-here where a sanitizer was built into it."""
+"""A user over TLS with quotas, by librdkafka: this process cannot load a core that has a sanitizer."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ END_S_MAX = 120.0
 
 
 class User(threading.Thread):
-    """Writes, and reads all of it back, on a new connection each time; `problems` says what was wrong."""
+    """Writes records and reads them all back, on a new connection each time; `problems` has what was wrong."""
 
     def __init__(self, port: int, ca: Path) -> None:
         super().__init__(name="secured user", daemon=True)
@@ -61,7 +60,7 @@ class User(threading.Thread):
         self.check(sent)
 
     def check(self, least: int) -> None:
-        """All that was acknowledged is read, in order."""
+        """Check that all acknowledged records are read in order."""
         found: list[int] = []
         until = time.monotonic() + END_S_MAX
         consumer = ck.Consumer({**self.login, "group.id": "nobody", "enable.auto.commit": False})

@@ -1,4 +1,4 @@
-"""Peers that come and go: connections that are reset at once, behind a piece of a request, or behind a whole one."""
+"""Clients that connect and disconnect: at once, after a part of a request, or after a whole one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fetch(topic: str) -> bytes:
 
 
 def no_questions() -> ssl.SSLContext:
-    """TLS with whoever answers."""
+    """A TLS context that accepts any server."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -37,7 +37,7 @@ def no_questions() -> ssl.SSLContext:
 
 
 class Storm(threading.Thread):
-    """Connects and goes, again and again, until it is told to end; `count` says how often."""
+    """Connects and disconnects until it is stopped; `count` is the number of connections."""
 
     def __init__(self, port: int, seed: int, topic: str = "storm") -> None:
         super().__init__(name=f"storm-{seed}", daemon=True)
@@ -49,10 +49,10 @@ class Storm(threading.Thread):
             b"",
             framed(struct.pack(">hhih", API_VERSIONS, 0, 1, -1)),
             framed(codec.encode_request(METADATA, 9, 2, "c", m.MetadataRequest(topics=None))),
-            fetch(topic),                          # parked when its client goes
+            fetch(topic),                          # parked when its client disconnects
             struct.pack(">i", 0),
             struct.pack(">i", -1),
-            struct.pack(">i", 1 << 20) + bytes(100),  # the rest never comes
+            struct.pack(">i", 1 << 20) + bytes(100),  # the rest is never sent
             framed(bytes(40)),
         ]  # fmt: skip
 
@@ -84,7 +84,7 @@ class Storm(threading.Thread):
 
 
 class TlsStorm(Storm):
-    """Behind a handshake, a piece of one, or what is none."""
+    """Disconnects after a TLS handshake, a part of one, or bytes that are none."""
 
     context = no_questions()
 

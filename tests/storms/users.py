@@ -1,11 +1,11 @@
-"""Those who use a broker in a storm: writers, readers and a group of three libraries, and the judge of what they got.
+"""Clients of a broker in a storm: writers, readers and a group of three libraries, and the judge of their results.
 
     python -m tests.storms.users PORT SECONDS [PORT CA]
 
-With a second port a user logs in there, over TLS.
+With a second port, a user logs in there over TLS.
 
-They run in a process of their own, so that a sanitizer which the broker runs under does not slow them. The exit status
-is 1 if a rule of `tests.lives.history` was broken, or if nothing went through.
+They run in a separate process, so that a sanitizer of the broker's process does not slow them. The exit status is 1 if
+a rule of `tests.lives.history` was broken, or if a client got nothing done.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ READ_S_MAX = 60.0
 
 
 def use(port: int, seconds: float) -> History:
-    """Write and read for so long, then read all that there is."""
+    """Write and read for `seconds`, then read all records."""
     with Wire(port) as wire:
         assert wire.create_topic(TOPIC, PARTITIONS, CONFIG) == 0
     history = History()
@@ -66,7 +66,7 @@ def use(port: int, seconds: float) -> History:
 
 
 def main() -> int:
-    for library in ("aiokafka", "kafka"):  # what they say of connections that end fills screens
+    for library in ("aiokafka", "kafka"):  # they log screens of errors about closed connections
         logging.getLogger(library).setLevel(logging.CRITICAL)
     user = None
     if len(sys.argv) > 3:

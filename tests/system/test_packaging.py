@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_house import ROOT, tracked
+from tests.sources import ROOT, tracked
+from tools.core_facts import GENERATED
 
 pytestmark = pytest.mark.xdist_group("packaging")
 
@@ -41,7 +42,7 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
 
 
 def places(python: Path, cwd: Path) -> list[Path]:
-    """Where this Python finds pybroker and its core; it has computed a CRC by then."""
+    """Return the paths at which this Python finds pybroker and its core, once core has computed a CRC."""
     return [Path(line) for line in run(python, "-c", PROBE, cwd=cwd).split()]
 
 
@@ -64,7 +65,7 @@ class Environment:
 
 @pytest.fixture(scope="module")
 def names() -> list[str]:
-    """What is tracked or would be, with nothing that a build left, as paths from the root."""
+    """Return the files that git tracks or would track, without those of a build, as paths from the root."""
     return [path.relative_to(ROOT).as_posix() for path in tracked()]
 
 
@@ -72,8 +73,8 @@ def names() -> list[str]:
 def tree(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of this checkout, with what was built in place here."""
     tree = tmp_path_factory.mktemp("tree")
-    built = [path for kind in ("*.c", "*.so", "error_codes.pxd") for path in (ROOT / "core").rglob(kind)]
-    made = [path.relative_to(ROOT) for path in built]
+    built = [path for kind in ("*.c", "*.so") for path in (ROOT / "core").rglob(kind)]
+    made = [*(path.relative_to(ROOT) for path in built), *GENERATED]
     for name in [*names, "pybroker/core", *made]:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
@@ -109,8 +110,8 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def packaged(names: list[str]) -> set[str]:
-    """What an installed pybroker consists of, by the tree: every module, what types need, an extension a .pyx."""
-    found = {"pybroker/core/base/error_codes.pxd"}
+    """Return the files that an installed pybroker has by the tree: modules, type stubs, an extension for each .pyx."""
+    found = {f"pybroker/{name}" for name in GENERATED}
     for path in map(Path, names):
         if path.parts[0] in ("pybroker", "pyspark_pybroker") and (path.suffix == ".py" or path.name == "py.typed"):
             found.add(str(path))
@@ -150,7 +151,7 @@ def test_wheel_holds_everything_and_no_source(wheel: Path, names: list[str]) -> 
 
 @pytest.mark.long  # all of core is compiled once more
 def test_wheel_has_no_symbols(wheel: Path) -> None:
-    """What is shipped is code alone: with what a debugger needs it was four times as large."""
+    """A wheel holds no debug symbols: with them it was four times as large."""
     with zipfile.ZipFile(wheel) as archive:
         extensions = [archive.read(name) for name in archive.namelist() if name.endswith(".so")]
     assert extensions

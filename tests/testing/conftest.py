@@ -1,4 +1,4 @@
-"""Brokers of both modes, and the clients of others that are pointed at them."""
+"""Brokers of both modes, and other projects' clients connected to them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from tests.harness import ROOT
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Have a test marked `alone` run in a process of its own: a client that another test left behind opens what it
-    likes."""
+    """Run a test marked `alone` in a separate process, as a client that another test left behind may open anything."""
     if pyfuncitem.get_closest_marker("alone") is None or "PYBROKER_ALONE" in os.environ:
         return None
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     with tempfile.TemporaryDirectory() as base:
-        # Without a base of its own it would delete the directories of earlier runs, for as long as that takes.
+        # Without its own base it would delete the directories of earlier runs, which may take long.
         own = [f"--basetemp={base}/alone", "-p", "no:cacheprovider"]
         command = [sys.executable, "-m", "pytest", "-q", *own, pyfuncitem.nodeid]
         ran = subprocess.run(command, cwd=ROOT, env={**env, "PYBROKER_ALONE": "yes"}, capture_output=True, text=True)
@@ -47,7 +46,7 @@ def broker(mode: Mode) -> Iterator[BrokerHandle]:
 
 @pytest.fixture
 def consume() -> Iterator[Callable[..., Consumer]]:
-    """Subscribed consumers that are closed: `consume(broker, "topic", "group", ...)`."""
+    """A factory of subscribed consumers, closed at the end: `consume(broker, "topic", "group", ...)`."""
     opened: list[Consumer] = []
 
     def subscribe(broker: BrokerHandle, topic: str, group: str = "g", on_assign: Any = None, **how: Any) -> Consumer:

@@ -1,4 +1,4 @@
-"""The broker of a test, as those who write tests meet it: with every client, in both modes, through stop and kill."""
+"""The broker of a test, for authors of tests: with every client, in both modes, through stop and kill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.testing.kit import KafkaConsumer, KafkaProducer, read, send
 
 
 def test_what_is_produced_is_read(broker: BrokerHandle) -> None:
-    """Values, keys, headers, times and partitions come back as they were given, with their offsets."""
+    """Produced records are read with their values, keys, headers, timestamps and partitions, and with offsets."""
     assert broker.create_topic("t", partitions=2, config={"retention.ms": 60_000}) == "t"
     full = Record(b"v", "k", (("h", b"1"), ("null", None)), 1_700_000_000_000, partition=1)
     stored = broker.produce("t", "text", None, full, "late", key="key")
@@ -35,7 +35,7 @@ def test_what_is_produced_is_read(broker: BrokerHandle) -> None:
 
 
 def test_records_waits_for_as_many_as_it_is_told(broker: BrokerHandle) -> None:
-    """A count is waited for, even that of a topic which is not there yet, but not for ever."""
+    """records() waits for a count, also in a topic that does not exist yet, but not for ever."""
     later = threading.Timer(0.3, broker.produce, ("t", "a", "b"))
     later.start()
     assert [r.value for r in broker.records("t", count=2)] == [b"a", b"b"]
@@ -51,13 +51,13 @@ def test_records_waits_for_as_many_as_it_is_told(broker: BrokerHandle) -> None:
 
 
 def test_confluent_kafka(broker: BrokerHandle, consume: Callable[..., Consumer]) -> None:
-    """confluent-kafka produces to a topic that is made by it, and a group of one reads it."""
+    """confluent-kafka produces to a topic, which that creates, and a group of one reads it."""
     assert send(Producer(broker.confluent_config(linger_ms=0)), "t", "a", "b") == [None, None]
     assert read(consume(broker, "t"), 2) == [b"a", b"b"]
 
 
 def test_kafka_python(broker: BrokerHandle) -> None:
-    """So does kafka-python."""
+    """kafka-python produces to a topic, and a group of one reads it."""
     with contextlib.closing(KafkaProducer(**broker.kafka_python_config())) as producer:
         producer.send("t", b"a").get(30)
     with contextlib.closing(KafkaConsumer("t", **broker.kafka_python_config("g"))) as consumer:
@@ -65,7 +65,7 @@ def test_kafka_python(broker: BrokerHandle) -> None:
 
 
 async def test_aiokafka(mode: Mode) -> None:
-    """So does aiokafka, beside a broker that is awaited."""
+    """aiokafka produces to a topic, and a group of one reads it, with an async broker."""
     async with async_broker(mode=mode) as broker:
         async with AIOKafkaProducer(**broker.aiokafka_config()) as producer:
             await producer.send_and_wait("t", b"a")
@@ -77,7 +77,7 @@ async def test_aiokafka(mode: Mode) -> None:
 
 
 def test_acknowledged_records_survive_kill(broker: BrokerHandle) -> None:
-    """What was acknowledged before kill() is there after the next start, at the same address, again and again."""
+    """Acknowledged records survive each kill() and are there after the next start, at the same address."""
     producer = Producer(broker.confluent_config())
     for life in range(3):
         assert send(producer, "t", *(f"{life}-{n}" for n in range(50))) == [None] * 50
@@ -90,7 +90,8 @@ def test_acknowledged_records_survive_kill(broker: BrokerHandle) -> None:
 
 
 def test_a_group_goes_on_where_it_was_after_a_kill(broker: BrokerHandle, consume: Callable[..., Consumer]) -> None:
-    """Committed offsets survive as records do, and a consumer that lived through it goes on by itself."""
+    """A group resumes where it was after a kill: committed offsets survive, and a running consumer goes on by
+    itself."""
     broker.produce("t", "a", "b")
     consumer = consume(broker, "t", enable_auto_commit=False)
     assert read(consumer, 2) == [b"a", b"b"]
@@ -102,7 +103,7 @@ def test_a_group_goes_on_where_it_was_after_a_kill(broker: BrokerHandle, consume
 
 
 def test_the_port_is_held_while_the_broker_is_down(broker: BrokerHandle) -> None:
-    """Nobody answers there, and nobody else can have it."""
+    """The port stays reserved while the broker is down: connections fail, and no other process can bind it."""
     broker.stop()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((broker.host, broker.port))
@@ -111,12 +112,12 @@ def test_the_port_is_held_while_the_broker_is_down(broker: BrokerHandle) -> None
     with pytest.raises(KafkaError, match="could not reach"):
         broker.records("t")
     broker.start()
-    broker.start()  # once more changes nothing
+    broker.start()  # a second call changes nothing
     broker.produce("t", "a")
 
 
 def test_settings_reach_the_broker(mode: Mode) -> None:
-    """Settings of the test win over those of the kit."""
+    """Settings of the test reach the broker and win over the kit's."""
     settings = {"num.partitions": 3, "auto.create.topics.enable": False}
     with new_broker(mode=mode, settings=settings) as broker, Admin(broker.bootstrap_servers) as admin:
         with pytest.raises(KafkaError):
@@ -133,7 +134,7 @@ def test_settings_reach_the_broker(mode: Mode) -> None:
     ],
 )
 def test_a_setting_that_is_wrong_is_said_in_a_sentence(mode: Mode, settings: dict[str, object], says: str) -> None:
-    """Neither a name that nobody knows nor a value that is not allowed goes by unseen."""
+    """A wrong setting is refused in one sentence, whether its name or its value is invalid."""
     with pytest.raises(BrokerFailed, match=says):
         BrokerHandle(mode=mode, settings=settings)
     with pytest.raises(ValueError, match="inprocess, subprocess"):
@@ -141,7 +142,7 @@ def test_a_setting_that_is_wrong_is_said_in_a_sentence(mode: Mode, settings: dic
 
 
 def test_a_directory_of_the_test_stays(mode: Mode, tmp_path: Path) -> None:
-    """Data that the test gave a place outlives the broker, and the next one finds it."""
+    """A directory that the test chose outlives the broker, and the next broker finds its data."""
     with new_broker(mode=mode, data_dir=str(tmp_path)) as broker:
         broker.produce("t", "a")
     with new_broker(mode=mode, data_dir=str(tmp_path)) as broker:
@@ -149,7 +150,7 @@ def test_a_directory_of_the_test_stays(mode: Mode, tmp_path: Path) -> None:
 
 
 def test_ten_brokers_at_once() -> None:
-    """Ten brokers live in one process, know nothing of each other, and one can die without the rest."""
+    """Ten brokers run in one process, independent of each other, and one can die without the rest."""
     with contextlib.ExitStack() as stack:
         brokers = [stack.enter_context(new_broker()) for _ in range(10)]
         producers = [Producer(broker.confluent_config()) for broker in brokers]
@@ -168,7 +169,7 @@ def test_ten_brokers_at_once() -> None:
 
 
 def test_names_of_confluent_kafka_that_have_underscores(broker: BrokerHandle) -> None:
-    """They stay as they are; all others have dots."""
+    """confluent-kafka's names with underscores stay as they are; all others get dots."""
     config = broker.confluent_config(log_level=0, error_cb=print, on_delivery=print, linger_ms=5)
     assert {"log_level", "error_cb", "on_delivery", "linger.ms"} < config.keys()
     Producer(config)

@@ -1,4 +1,4 @@
-"""The network of a test's cluster: what it accepted, it closes."""
+"""The network of a test's cluster closes every connection that it accepted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from pybroker.testing.life import hold_port
-from pybroker.testing.network import Network, stop_listening
+from pybroker.testing.lifecycle import hold_port
+from pybroker.testing.network import ClusterNetwork, stop_listening
 
 
 async def test_a_connection_that_was_accepted_begins_before_its_server_closes() -> None:
-    """Its client hears of the end; otherwise nobody closes it."""
+    """An accepted connection begins before its server closes, so that its client sees the end; otherwise it would stay
+    open."""
     begun = asyncio.Event()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -35,9 +36,9 @@ async def test_a_connection_that_was_accepted_begins_before_its_server_closes() 
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("when", ["meanwhile", "before"])
 def test_a_way_that_listens_again_while_all_is_closed(when: str) -> None:
-    """Nobody listens any more, and nothing is left open that nobody closes."""
+    """A link that listens again while the network closes leaves no listener and no open descriptor."""
     before = len(os.listdir("/proc/self/fd"))
-    network = Network()
+    network = ClusterNetwork()
     with hold_port() as refuses:
         network.way_to(1, refuses.getsockname()[1], by=2)
     (way,) = network._ways
@@ -46,7 +47,7 @@ def test_a_way_that_listens_again_while_all_is_closed(when: str) -> None:
     again: Any = network._listen(way)
 
     def begin() -> None:
-        """As far as it comes without waiting."""
+        """Run it as far as it goes without waiting."""
         with contextlib.suppress(StopIteration):
             again.send(None)
 

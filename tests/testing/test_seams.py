@@ -1,28 +1,22 @@
-"""What the broker offers to those who test with it: an end like a crash, a table that may be wrapped, file faults."""
+"""The hooks that the broker offers to tests: an abort like a crash, handlers that can be wrapped, file faults."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pybroker import errors
 from pybroker.client.admin import Admin
-from pybroker.config import BrokerConfig
 from pybroker.errors import KafkaError
 from pybroker.protocol.apis import SERVED
+from pybroker.server.api.dispatch import Handler
 from pybroker.server.broker import Broker, Table
-from pybroker.server.dispatch import Handler
 from tests.harness import eventually
-
-
-def broker_on(path: Path, through: Callable[[Table], Table] | None = None) -> Broker:
-    config = BrokerConfig.load(None, [f"log.dirs={path}", "listeners=PLAINTEXT://127.0.0.1:0"])
-    return Broker(config, native_plane=False, through=through)
+from tests.server.live import broker_on
 
 
 def connections(broker: Broker) -> int:
@@ -31,7 +25,8 @@ def connections(broker: Broker) -> int:
 
 
 async def test_abort_marks_no_clean_stop_and_lets_everything_go(tmp_path: Path) -> None:
-    """After abort() the directory looks as after a crash, and another broker can have it at once."""
+    """abort() marks no clean stop and releases everything: the directory looks as after a crash, and another broker can
+    use it at once."""
     broker = broker_on(tmp_path)
     await broker.start()
     reader, writer = await asyncio.open_connection(broker.host, broker.port)
@@ -47,7 +42,7 @@ async def test_abort_marks_no_clean_stop_and_lets_everything_go(tmp_path: Path) 
 
 
 async def test_the_table_of_handlers_can_be_wrapped(tmp_path: Path) -> None:
-    """A handler put in place of another is the one that serves."""
+    """A handler in the table can be replaced."""
 
     def refuse(request: object, call: object) -> None:
         raise KafkaError(errors.POLICY_VIOLATION, "not today")
@@ -60,7 +55,7 @@ async def test_the_table_of_handlers_can_be_wrapped(tmp_path: Path) -> None:
         with Admin(bootstrap) as admin:
             admin.create_topic("t")
 
-    broker = broker_on(tmp_path, through)
+    broker = broker_on(tmp_path, through=through)
     await broker.start()
     try:
         with pytest.raises(KafkaError) as refused:
@@ -71,7 +66,7 @@ async def test_the_table_of_handlers_can_be_wrapped(tmp_path: Path) -> None:
 
 
 async def test_disconnect_closes_the_connections_and_goes_on_accepting(tmp_path: Path) -> None:
-    """A client that is cut off may come back at once."""
+    """Disconnect closes the connections, and the broker goes on accepting: a client may reconnect at once."""
     broker = broker_on(tmp_path)
     await broker.start()
     try:
@@ -87,7 +82,8 @@ async def test_disconnect_closes_the_connections_and_goes_on_accepting(tmp_path:
 
 
 async def test_file_faults_can_be_armed_and_taken_back(tmp_path: Path) -> None:
-    """A partition cannot be made while its first segment cannot; one that is made after can."""
+    """File faults can be armed and removed: a partition whose first segment cannot be created fails, and a later one
+    succeeds."""
 
     def create(topic: str) -> None:
         with Admin(f"127.0.0.1:{broker.port}") as admin, contextlib.suppress(KafkaError):

@@ -1,5 +1,6 @@
-"""What an operator asks of a cluster, in families: topics and their records, configs, groups, brokers."""
+"""The admin client, in families of operations: topics and their records, configs, groups, brokers, users."""
 
+from pybroker.client import foreign
 from pybroker.client.admin.acls import AclsAdmin
 from pybroker.client.admin.brokers import BrokersAdmin, ClusterDescription, LogDir, Replica
 from pybroker.client.admin.configs import (
@@ -17,7 +18,10 @@ from pybroker.client.admin.quotas import QuotasAdmin
 from pybroker.client.admin.tokens import DelegationToken, TokensAdmin
 from pybroker.client.admin.topics import BROKER_DEFAULT, HIGH_WATERMARK, CreatedTopic, TopicsAdmin
 from pybroker.client.admin.users import ScramUser, UsersAdmin
-from pybroker.client.list_offsets import EARLIEST, LATEST
+from pybroker.client.foreign import OfOtherClients
+from pybroker.client.net.list_offsets import EARLIEST, LATEST
+from pybroker.client.security.settings import SECURITY
+from pybroker.client.settings import SecuritySettings, signed
 from pybroker.security.acls import AclBinding, AclFilter
 from pybroker.security.quotas import ClientQuotaFilterComponent
 
@@ -49,13 +53,16 @@ __all__ = [
 ]
 
 
+@signed(SECURITY, SecuritySettings)
 class Admin(
-    TopicsAdmin, ConfigsAdmin, GroupOffsetsAdmin, GroupsAdmin, BrokersAdmin, UsersAdmin, TokensAdmin, AclsAdmin,
-    QuotasAdmin,
+    OfOtherClients, TopicsAdmin, ConfigsAdmin, GroupOffsetsAdmin, GroupsAdmin, BrokersAdmin, UsersAdmin, TokensAdmin,
+    AclsAdmin, QuotasAdmin,
 ):
     """Operations on one cluster, by any of its addresses; each raises KafkaError with a sentence for a person.
 
-    `Admin("localhost:9092")`, or with a list of addresses, connects when it is first asked something. A change returns
-    when the brokers show it, or when a few seconds after their answer they still do not (Kafka's KRaft brokers answer
-    before they show). Not for several threads at once.
+    `Admin("localhost:9092")`, or with a list of addresses, connects with its first call. A change returns
+    when the brokers' metadata shows it, or a few seconds after their answer (Kafka's KRaft brokers answer earlier). Use
+    it on one thread at a time.
     """
+
+    _OTHERS = foreign.ADMIN

@@ -1,7 +1,9 @@
-"""ACLs: who may do what (KIP-11, KIP-290). Their types are those of `pybroker.security.acls`."""
+"""ACLs: which principal may do what (KIP-11, KIP-290). The types are those of `pybroker.security.acls`."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from pybroker.client.admin.base import AdminBase, only, raise_for
 from pybroker.protocol import messages as m
@@ -23,7 +25,7 @@ class AclsAdmin(AdminBase):
     """Operations on ACLs."""
 
     def acls(self, wanted: AclFilter = EVERY) -> list[AclBinding]:
-        """Those that match, sorted. KafkaError(SECURITY_DISABLED) of a cluster without an authorizer."""
+        """The ACLs that match, sorted. KafkaError(SECURITY_DISABLED) if the cluster has no authorizer."""
         answer = self.cluster.any().request(m.DescribeAclsRequest(**_fields(wanted)))
         raise_for(answer.error_code, "the ACLs", answer.error_message)
         found = []
@@ -33,7 +35,7 @@ class AclsAdmin(AdminBase):
         return sorted(found)
 
     def create_acls(self, acls: Iterable[AclBinding]) -> None:
-        """Create them, but those that are there. KafkaError of the first that is refused; the others are made."""
+        """Create the ACLs that do not exist yet. KafkaError of the first that is refused; the others are created."""
         kind = m.CreateAclsRequest
         made = [
             kind.Creations(
@@ -46,7 +48,7 @@ class AclsAdmin(AdminBase):
             raise_for(result.error_code, f"the ACL for {asked.resource_name}", result.error_message)
 
     def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
-        """Delete those that match; they are returned, sorted. Raises KafkaError."""
+        """Delete the ACLs that match, and return them, sorted. Raises KafkaError."""
         kind = m.DeleteAclsRequest
         answer = self.cluster.controller().request(kind(filters=[kind.Filters(**_fields(wanted))]))
         result = only(answer.filter_results, "one filter")
@@ -59,7 +61,23 @@ class AclsAdmin(AdminBase):
         return sorted(AclBinding(_pattern(each), _acl(each)) for each in gone)
 
 
-def _fields(wanted: AclFilter) -> dict[str, Any]:
+class _Fields(TypedDict):
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+if TYPE_CHECKING:
+    _Matched = m.DeleteAclsResponse.FilterResults.MatchingAcls
+    _Resource = m.DescribeAclsResponse.Resources | _Matched
+    _Told = m.DescribeAclsResponse.Resources.Acls | _Matched
+
+
+def _fields(wanted: AclFilter) -> _Fields:
     return {
         "resource_type_filter": wanted.type, "resource_name_filter": wanted.name,
         "pattern_type_filter": wanted.pattern, "principal_filter": wanted.principal, "host_filter": wanted.host,
@@ -67,9 +85,9 @@ def _fields(wanted: AclFilter) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _pattern(told: Any) -> ResourcePattern:
+def _pattern(told: _Resource) -> ResourcePattern:
     return ResourcePattern(ResourceType(told.resource_type), told.resource_name, PatternType(told.pattern_type))
 
 
-def _acl(told: Any) -> Acl:
+def _acl(told: _Told) -> Acl:
     return Acl(told.principal, told.host, Operation(told.operation), Permission(told.permission_type))

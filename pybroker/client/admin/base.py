@@ -1,32 +1,45 @@
-"""What every family of admin operations stands on: the cluster, a deadline, and a sentence for what was refused."""
+"""The base of all admin operations: the cluster, a deadline, and the error for a refusal."""
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from pybroker import errors
 from pybroker.client import arguments
-from pybroker.client.connection import Connection
-from pybroker.client.metadata import RETRY_BACKOFF_S, Cluster
-from pybroker.client.security import security_from
+from pybroker.client.foreign import no_settings_first
+from pybroker.client.net.connection import BrokerConnection
+from pybroker.client.net.metadata import RETRY_BACKOFF_S, ClusterConnections
+from pybroker.client.security.settings import security_from
 from pybroker.errors import KafkaError
+from pybroker.protocol.message import Message, Request
 
 SETTLE_S_MAX: Final = 5.0
-"""How long after a broker's answer a change may take to show, before nobody waits for it any longer."""
+"""Seconds after a broker's answer for which a call waits until metadata shows the change."""
 
 _BROKER_SHARE: Final = 0.9
-"""The broker is told to give up a little earlier than we do, so that its answer says what did not get done."""
+"""The broker's timeout as a share of ours: it gives up first, so its answer says what was not done."""
+
+T = TypeVar("T")
 
 
 class AdminBase:
     """A cluster and how long to wait for it."""
 
-    def __init__(self, bootstrap_servers: str | Sequence[str], *, timeout_s: float = 30.0, **security: Any) -> None:
+    def __init__(
+        self, bootstrap_servers: str | Sequence[str], *, timeout_s: float = 30.0, **security: Any
+    ) -> None:
         """`security`: security_protocol, sasl_mechanism, sasl_username and the like, as a producer takes them."""
+        no_settings_first(type(self).__name__, (bootstrap_servers,), addresses=True)
         arguments.seconds(timeout_s)
         account, tls = security_from(security)
-        self.cluster = Cluster(arguments.bootstrap(bootstrap_servers), timeout_s=timeout_s, account=account, tls=tls)
+        self.cluster = ClusterConnections(
+            arguments.bootstrap(bootstrap_servers), timeout_s=timeout_s, account=account, tls=tls
+        )
         self.timeout_s = timeout_s
+        self._bootstrap = arguments.bootstrap(bootstrap_servers)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._bootstrap}: timeout_s={self.timeout_s:g}>"
 
     def __enter__(self) -> Self:
         return self
@@ -43,15 +56,15 @@ class AdminBase:
         return max(1, int(self.timeout_s * _BROKER_SHARE * 1000))
 
     def _until_shown(self, shown: Callable[[], bool]) -> None:
-        """Wait until the brokers show what they have answered to be done; not for long, and never as a failure."""
+        """Wait until the brokers' metadata shows a change, at most SETTLE_S_MAX; a longer delay is no failure."""
         deadline = time.monotonic() + min(SETTLE_S_MAX, self.timeout_s)
         while not shown() and time.monotonic() < deadline:
             time.sleep(RETRY_BACKOFF_S / 4)
 
-    def _change(self, request: Any, field: str) -> list[Any]:
-        """Send a request about topics to the controller; the results in `field`, none of which failed."""
+    def _change(self, request: Request[Message], field: str) -> list[Any]:
+        """Send a request about topics to the controller; return the results in `field`. KafkaError if one failed."""
 
-        def ask(controller: Connection) -> list[Any]:
+        def ask(controller: BrokerConnection) -> list[Any]:
             results: list[Any] = getattr(controller.request(request), field)
             for result in results:
                 raise_for(result.error_code, f"topic {result.name}", getattr(result, "error_message", None))
@@ -60,11 +73,11 @@ class AdminBase:
         return self.cluster.ask_controller(ask)
 
 
-def only(results: Sequence[Any], what: str) -> Any:
-    """The result of a request that named one thing. KafkaError if the broker told of none, or of more."""
+def only(results: Sequence[T], what: str) -> T:
+    """The only result of a request for one thing. KafkaError if the answer has none, or several."""
     if len(results) != 1:
         raise KafkaError(
-            errors.UNKNOWN_SERVER_ERROR, f"the broker was asked about {what}, and told of {len(results)} things"
+            errors.UNKNOWN_SERVER_ERROR, f"the broker was asked about {what}, and answered with {len(results)} results"
         )
     return results[0]
 
@@ -76,9 +89,9 @@ _DENIALS: Final = {
 
 
 def raise_for(code: int, what: str, message: str | None = None) -> None:
-    """KafkaError of a code that is not 0: the broker's own sentence if it gave one, else what the code means.
+    """Raise KafkaError for a code other than NONE, with the broker's message if there is one, else the code's meaning.
 
-    Of a denial a broker only says that it is one."""
+    A denial names no ACL: the broker does not send which one is missing."""
     if code in _DENIALS:
         raise KafkaError(code, f"{what}: {errors.lookup(code).meaning}: it takes an ACL, which the broker's log names")
     if code != errors.NONE:

@@ -1,4 +1,4 @@
-"""The cluster itself: its brokers, and what lies in their log directories."""
+"""The brokers of a cluster, and the replicas in their log directories."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -6,13 +6,13 @@ from typing import NamedTuple
 from pybroker.client import arguments
 from pybroker.client.admin.base import AdminBase, raise_for
 from pybroker.client.admin.topics import absent
-from pybroker.client.metadata import Node
+from pybroker.client.net.metadata import Node
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 
 
 class ClusterDescription(NamedTuple):
-    """A cluster: `id` is None from a broker that has none, `controller` -1 while there is none."""
+    """A cluster; `id` is None if the broker sends none, `controller` is -1 while there is none."""
 
     id: str | None
     controller: int
@@ -44,7 +44,7 @@ class BrokersAdmin(AdminBase):
     """Operations on the brokers of a cluster."""
 
     def describe_cluster(self) -> ClusterDescription:
-        """Who is in the cluster, as the broker that was asked knows it."""
+        """The id, controller and brokers of the cluster, from the metadata of one broker."""
         self.cluster.metadata([])
         nodes = tuple(node for _, node in sorted(self.cluster.nodes.items()))
         return ClusterDescription(self.cluster.id, self.cluster.controller_id, nodes)

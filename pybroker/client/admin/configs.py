@@ -7,13 +7,13 @@ from typing import NamedTuple
 from pybroker import errors
 from pybroker.client import arguments
 from pybroker.client.admin.base import AdminBase, only, raise_for
-from pybroker.client.connection import Connection
+from pybroker.client.net.connection import BrokerConnection
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 
 
 class ResourceType(IntEnum):
-    """What a config belongs to, by its code on the wire."""
+    """The kind of thing that a config belongs to, by its code on the wire."""
 
     TOPIC = 2
     BROKER = 4
@@ -35,7 +35,7 @@ class ConfigResource(NamedTuple):
 
 
 class ConfigSource(IntEnum):
-    """Where a config value comes from, by its code on the wire."""
+    """The origin of a config value, by its code on the wire."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -47,7 +47,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigEntry(NamedTuple):
-    """One config of a topic or broker; `value` is None where it is sensitive or not set."""
+    """One config of a topic or broker; `value` is None if it is sensitive or not set."""
 
     name: str
     value: str | None
@@ -57,7 +57,7 @@ class ConfigEntry(NamedTuple):
 
 
 class ConfigOperation(IntEnum):
-    """What is done to a config, by its code on the wire; the last two are for lists only."""
+    """A change of a config, by its code on the wire; the last two are for lists only."""
 
     SET = 0
     DELETE = 1
@@ -89,7 +89,7 @@ class ConfigsAdmin(AdminBase):
     def _describe(
         self, resources: Sequence[ConfigResource], names: Sequence[str] | None = None
     ) -> dict[ConfigResource, list[ConfigEntry]]:
-        """The configs of resources that the same broker answers for."""
+        """The configs of several resources, from one broker."""
         asked = m.DescribeConfigsRequest.Resources
         request = m.DescribeConfigsRequest(
             resources=[
@@ -109,8 +109,8 @@ class ConfigsAdmin(AdminBase):
             )
         return found
 
-    def _broker_of(self, resource: ConfigResource) -> Connection:
-        """Who knows a resource: a broker only its own configs, every one those of topics and the default."""
+    def _broker_of(self, resource: ConfigResource) -> BrokerConnection:
+        """The broker to ask: any for topics and the brokers' default, else the broker whose configs they are."""
         if resource.type is ResourceType.TOPIC or (resource.type is ResourceType.BROKER and not resource.name):
             return self.cluster.any()
         if not (resource.name.isascii() and resource.name.isdigit()):
@@ -143,7 +143,7 @@ class ConfigsAdmin(AdminBase):
 
 
 def _resource(given: ConfigResource) -> ConfigResource:
-    """TypeError for what is no resource, or one without a name: a topic's name or a broker's id, as text."""
+    """The resource itself. TypeError if it is no ConfigResource with a str as name."""
     if not isinstance(given, ConfigResource):
         raise TypeError(f"a resource is a ConfigResource, not {given!r}")
     arguments.name(given.name, "a resource's name")
@@ -151,14 +151,14 @@ def _resource(given: ConfigResource) -> ConfigResource:
 
 
 def _own_source(resource: ConfigResource) -> ConfigSource:
-    """Where a value comes from that was set on this very resource."""
+    """The source of a value that was set on this resource itself."""
     if resource.type is ResourceType.TOPIC:
         return ConfigSource.TOPIC
     return ConfigSource.DYNAMIC_BROKER if resource.name else ConfigSource.DYNAMIC_DEFAULT_BROKER
 
 
 def _shown(wanted: Iterable[Alteration], entries: Iterable[ConfigEntry], own: ConfigSource) -> bool:
-    """Whether a resource has all that was asked for, as far as its values are told."""
+    """True if all alterations show in these entries; sensitive values cannot be compared."""
     now = {entry.name: entry for entry in entries}
     return all(_holds(alteration, now.get(alteration.name), own) for alteration in wanted)
 

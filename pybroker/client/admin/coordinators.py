@@ -1,13 +1,15 @@
 """Asking the coordinators of groups: found, asked, and asked again while they move or load."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from pybroker import errors
 from pybroker.client.admin.base import AdminBase, only, raise_for
-from pybroker.client.connection import Connection
-from pybroker.client.metadata import RETRY_BACKOFF_S, Node
+from pybroker.client.net.connection import BrokerConnection
+from pybroker.client.net.metadata import RETRY_BACKOFF_S, Node
 from pybroker.protocol import apis
 from pybroker.protocol import messages as m
 
@@ -18,27 +20,30 @@ _GROUP: Final = 0  # the type of key that a group's id is
 MOVED: Final = (errors.COORDINATOR_NOT_AVAILABLE, errors.NOT_COORDINATOR, errors.COORDINATOR_LOAD_IN_PROGRESS)
 
 
-class Outcome(NamedTuple):
-    """What a coordinator answered about one group."""
+T = TypeVar("T")
+
+
+class GroupOutcome(NamedTuple, Generic[T]):
+    """A coordinator's answer about one group."""
 
     code: int
     message: str | None
-    answer: Any
+    answer: T | None
     coordinator: Node
 
 
-Ask = Callable[[Connection, Sequence[str]], Iterable[tuple[str, int, str | None, Any]]]
-"""Asks a coordinator about groups of its own: (group, error code, message, answer) of each."""
+Ask = Callable[[BrokerConnection, Sequence[str]], Iterable[tuple[str, int, str | None, T | None]]]
+"""A request to a coordinator about some of its groups; yields (group, error code, message, answer) of each."""
 
 
 class CoordinatorsAdmin(AdminBase):
-    """Groups are looked after by the broker that leads their partition of __consumer_offsets."""
+    """Requests to the coordinators of groups: the brokers that lead their partitions of __consumer_offsets."""
 
-    def _ask_coordinators(self, groups: Iterable[str], ask: Ask) -> dict[str, Outcome]:
-        """What the coordinator of each group says, in the order of `groups`; the codes of MOVED are not answers
-        before the time is over."""
+    def _ask_coordinators(self, groups: Iterable[str], ask: Ask[T]) -> dict[str, GroupOutcome[T]]:
+        """The answer of each group's coordinator, in the order of `groups`; codes of MOVED are retried until the
+        time is over."""
         wanted = list(dict.fromkeys(groups))
-        found: dict[str, Outcome] = {}
+        found: dict[str, GroupOutcome[T]] = {}
         deadline = time.monotonic() + self.timeout_s
         while unanswered := [group for group in wanted if group not in found or found[group].code in MOVED]:
             if found and time.monotonic() > deadline:
@@ -49,21 +54,25 @@ class CoordinatorsAdmin(AdminBase):
             by_node: dict[Node, list[str]] = {}
             for group, code, message, node in self._find(unanswered):
                 if code:
-                    found[group] = Outcome(code, message, None, nobody)
+                    found[group] = GroupOutcome(code, message, None, nobody)
                 else:
                     by_node.setdefault(node, []).append(group)
             for node, its_own in by_node.items():
                 for group, code, message, answer in ask(self.cluster.connect(node.host, node.port), its_own):
-                    found[group] = Outcome(code, message, answer, node)
+                    found[group] = GroupOutcome(code, message, answer, node)
             for group in unanswered:
                 only([found[group]] if group in found else [], f"group {group}")
         return {group: found[group] for group in wanted}
 
-    def _ask_coordinator(self, group: str, ask: Callable[[Connection], tuple[int, str | None, Any]]) -> Any:
-        """What the coordinator of one group answers. KafkaError with the group's name in its sentence."""
-        outcome = self._ask_coordinators([group], lambda connection, _: [(group, *ask(connection))])[group]
+    def _ask_coordinator(self, group: str, ask: Callable[[BrokerConnection], tuple[int, str | None]]) -> None:
+        """Ask the coordinator of one group. KafkaError with the group's name in its sentence."""
+
+        def one(connection: BrokerConnection, _: Sequence[str]) -> Iterable[tuple[str, int, str | None, None]]:
+            code, message = ask(connection)
+            return [(group, code, message, None)]
+
+        outcome: GroupOutcome[None] = self._ask_coordinators([group], one)[group]
         raise_for(outcome.code, f"group {group}", outcome.message)
-        return outcome.answer
 
     def _find(self, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Node]]:
         """(group, error code, message, coordinator) of each."""

@@ -1,13 +1,15 @@
-"""The offsets that a group has committed: read, moved and forgotten."""
+"""Committed offsets of groups: read, set and deleted."""
+
+from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pybroker import errors
 from pybroker.client import arguments
 from pybroker.client.admin.base import raise_for
-from pybroker.client.admin.coordinators import CoordinatorsAdmin
-from pybroker.client.connection import Connection
+from pybroker.client.admin.coordinators import CoordinatorsAdmin, GroupOutcome
+from pybroker.client.net.connection import BrokerConnection
 from pybroker.model import TopicPartition
 from pybroker.protocol import apis
 from pybroker.protocol import messages as m
@@ -15,11 +17,15 @@ from pybroker.protocol import messages as m
 _BATCH_FROM_VERSION: Final = 8
 _NAMES_UP_TO_VERSION: Final = 9  # the next one names topics by their ids
 _GROUP: Final = "a group's id"
-_NO_GENERATION: Final = -1  # of a commit that comes from no member
+_NO_GENERATION: Final = -1  # of a commit from outside the group
+
+
+if TYPE_CHECKING:
+    Topics = Sequence[m.OffsetFetchResponse.Topics] | Sequence[m.OffsetFetchResponse.Groups.Topics]
 
 
 class Committed(NamedTuple):
-    """A committed offset: the next one to read; `leader_epoch` is -1 where it is not known."""
+    """A committed offset, the next one to read; `leader_epoch` is -1 if unknown."""
 
     offset: int
     leader_epoch: int = -1
@@ -30,11 +36,12 @@ class GroupOffsetsAdmin(CoordinatorsAdmin):
     """Operations on committed offsets."""
 
     def group_offsets(self, ids: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
-        """What each of these groups has committed; a group that does not exist has committed nothing."""
+        """The committed offsets of each of these groups; none for a group that does not exist."""
         found = {}
-        for group, outcome in self._ask_coordinators(arguments.names(ids, "ids"), _fetch).items():
+        outcomes: Mapping[str, GroupOutcome[Topics]] = self._ask_coordinators(arguments.names(ids, "ids"), _fetch)
+        for group, outcome in outcomes.items():
             raise_for(outcome.code, f"offsets of group {group}", outcome.message)
-            found[group] = dict(_positions(group, outcome.answer))
+            found[group] = dict(_positions(group, () if outcome.answer is None else outcome.answer))
         return found
 
     def alter_group_offsets(
@@ -67,7 +74,7 @@ class GroupOffsetsAdmin(CoordinatorsAdmin):
             group_id=group, generation_id_or_member_epoch=_NO_GENERATION, member_id="", topics=topics
         )
 
-        def ask(coordinator: Connection) -> tuple[int, str | None, Any]:
+        def ask(coordinator: BrokerConnection) -> tuple[int, str | None]:
             answer = coordinator.request(request, version_max=_NAMES_UP_TO_VERSION)
             return _first_error(answer.topics)
 
@@ -76,7 +83,7 @@ class GroupOffsetsAdmin(CoordinatorsAdmin):
     def delete_group_offsets(
         self, group: str, partitions: Collection[TopicPartition] | Collection[tuple[str, int]]
     ) -> None:
-        """Forget committed offsets. KafkaError(GROUP_SUBSCRIBED_TO_TOPIC) for those of a topic that a member reads."""
+        """Delete committed offsets. KafkaError(GROUP_SUBSCRIBED_TO_TOPIC) if a member subscribes to the topic."""
         arguments.name(group, _GROUP)
         gone = [TopicPartition.of(tp) for tp in partitions]
         kind = m.OffsetDeleteRequest.Topics
@@ -88,17 +95,17 @@ class GroupOffsetsAdmin(CoordinatorsAdmin):
             ],
         )
 
-        def ask(coordinator: Connection) -> tuple[int, str | None, Any]:
+        def ask(coordinator: BrokerConnection) -> tuple[int, str | None]:
             answer = coordinator.request(request)
-            return (answer.error_code, None, None) if answer.error_code else _first_error(answer.topics)
+            return (answer.error_code, None) if answer.error_code else _first_error(answer.topics)
 
         self._ask_coordinator(group, ask)
 
 
 def _committed(given: Committed) -> Committed:
-    """TypeError for what is no committed offset, ValueError for a negative one."""
+    """The offset itself. TypeError if it is no Committed, ValueError if it is negative."""
     if not isinstance(given, Committed):
-        raise TypeError(f"what a group has committed is a Committed, like Committed(7), not {given!r}")
+        raise TypeError(f"a committed offset is a Committed, like Committed(7), not {given!r}")
     arguments.whole(given.offset, "an offset")
     arguments.whole(given.leader_epoch, "a leader epoch", -1)
     arguments.name(given.metadata, "the metadata of an offset")
@@ -112,16 +119,20 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, list[
     return topics.items()
 
 
-def _first_error(topics: Iterable[Any]) -> tuple[int, str | None, Any]:
+def _first_error(
+    topics: Iterable[m.OffsetCommitResponse.Topics] | Iterable[m.OffsetDeleteResponse.Topics]
+) -> tuple[int, str | None]:
     for topic in topics:
         for p in topic.partitions:
             if p.error_code:
                 meaning = errors.lookup(p.error_code).meaning
-                return p.error_code, f"partition {topic.name}-{p.partition_index}: {meaning}", None
-    return errors.NONE, None, None
+                return p.error_code, f"partition {topic.name}-{p.partition_index}: {meaning}"
+    return errors.NONE, None
 
 
-def _fetch(coordinator: Connection, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Any]]:
+def _fetch(
+    coordinator: BrokerConnection, groups: Sequence[str]
+) -> Iterable[tuple[str, int, str | None, Topics | None]]:
     """All offsets of groups: of many at once, or from older brokers one by one."""
     api = apis.SPOKEN[m.OffsetFetchRequest.SCHEMA.key]
     if coordinator.version_of(api, _NAMES_UP_TO_VERSION) < _BATCH_FROM_VERSION:
@@ -135,7 +146,7 @@ def _fetch(coordinator: Connection, groups: Sequence[str]) -> Iterable[tuple[str
         yield found.group_id, found.error_code, None, found.topics
 
 
-def _positions(group: str, topics: Iterable[Any]) -> Iterable[tuple[TopicPartition, Committed]]:
+def _positions(group: str, topics: Topics) -> Iterable[tuple[TopicPartition, Committed]]:
     for topic in topics:
         for p in topic.partitions:
             raise_for(p.error_code, f"offset of group {group} in {topic.name}-{p.partition_index}")

@@ -1,24 +1,27 @@
-"""Consumer groups as an operator sees them: which there are, who is in them, who has what; and their end."""
+"""Groups: listed, described with their members and assignments, and deleted."""
+
+from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pybroker import errors
-from pybroker.client import arguments
+from pybroker.client import arguments, html_tables
 from pybroker.client.admin.base import only, raise_for
-from pybroker.client.admin.coordinators import MOVED, CoordinatorsAdmin, Outcome
-from pybroker.client.connection import Connection
-from pybroker.client.metadata import RETRY_BACKOFF_S, Node
-from pybroker.client.subscriptions import PROTOCOL_TYPE, read_assignment
+from pybroker.client.admin.coordinators import MOVED, CoordinatorsAdmin, GroupOutcome
+from pybroker.client.consuming.subscriptions import PROTOCOL_TYPE, read_assignment
+from pybroker.client.net.connection import BrokerConnection
+from pybroker.client.net.metadata import RETRY_BACKOFF_S, Node
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.protocol.message import Bytes
 
 
 class GroupListing(NamedTuple):
-    """A group in a list; `type` is "classic" or "consumer". "" is what older brokers do not tell: the state before
-    2.6, the type before 3.8."""
+    """A group in a list; `type` is "classic" or "consumer". Older brokers leave fields empty: the state before 2.6, the
+    type before 3.8."""
 
     id: str
     protocol_type: str
@@ -37,8 +40,8 @@ class Member(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group: `type` as in GroupListing, `protocol` the assignor in use. What its last rebalance was for, and when (ms
-    since the epoch), is told by pybroker only, and None elsewhere and before the first one."""
+    """A group: `type` as in GroupListing, `protocol` the assignor in use. Cause and time (ms since the epoch) of the
+    last rebalance are None before the first one, and if the broker is not pybroker."""
 
     id: str
     state: str
@@ -49,6 +52,13 @@ class GroupDescription(NamedTuple):
     members: tuple[Member, ...]
     rebalance_cause: str | None = None
     rebalance_ms: int | None = None
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        rows = [(m.client_id, m.instance_id or m.id, m.client_host, m.assignment) for m in self.members]
+        shown = [(*row[:3], [str(tp) for tp in row[3]]) for row in rows]
+        title = f"group {self.id}: {self.state}, {self.protocol or 'no assignor'}, by broker {self.coordinator.id}"
+        return html_tables.table(title, ("client", "member", "host", "partitions"), shown, len(rows))
 
 
 class GroupsAdmin(CoordinatorsAdmin):
@@ -66,8 +76,8 @@ class GroupsAdmin(CoordinatorsAdmin):
             found.update(GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in answer.groups)
         return sorted(g for g in found if _among(g.state, states) and _among(g.type, types))
 
-    def _ask_until_loaded(self, node: int, request: Any) -> Any:
-        """What a broker answers, once it has read the groups that it looks after, or the time is over."""
+    def _ask_until_loaded(self, node: int, request: m.ListGroupsRequest) -> m.ListGroupsResponse:
+        """The answer of a broker after it has loaded its groups, or its last one when the time is over."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             answer = self.cluster.node(node).request(request)
@@ -87,44 +97,51 @@ class GroupsAdmin(CoordinatorsAdmin):
         return [found[group] for group in outcomes]
 
     def delete_group(self, group: str) -> None:
-        """Delete a group that nobody is in, with its offsets. KafkaError(NON_EMPTY_GROUP) if somebody is."""
+        """Delete a group without members, and its offsets. KafkaError(NON_EMPTY_GROUP) if it has members."""
 
         arguments.name(group, "a group's id")
 
-        def ask(coordinator: Connection) -> tuple[int, str | None, Any]:
+        def ask(coordinator: BrokerConnection) -> tuple[int, str | None]:
             result = only(coordinator.request(m.DeleteGroupsRequest(groups_names=[group])).results, f"group {group}")
-            return result.error_code, None, None
+            return result.error_code, None
 
         self._ask_coordinator(group, ask)
 
 
 def _among(value: str, wanted: Sequence[str]) -> bool:
-    """Brokers that know no filter answer everything."""
+    """True if a value is one of those wanted, or all are. Older brokers know no filter and answer all groups."""
     return not wanted or value.lower() in {word.lower() for word in wanted}
 
 
-def _describe(coordinator: Connection, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Any]]:
+def _describe(
+    coordinator: BrokerConnection, groups: Sequence[str]
+) -> Iterable[tuple[str, int, str | None, m.DescribeGroupsResponse.Groups | None]]:
     for group in coordinator.request(m.DescribeGroupsRequest(groups=list(groups))).groups:
         yield group.group_id, group.error_code, group.error_message, group
 
 
-def _describe_consumer(coordinator: Connection, groups: Sequence[str]) -> Iterable[tuple[str, int, str | None, Any]]:
+def _describe_consumer(
+    coordinator: BrokerConnection, groups: Sequence[str]
+) -> Iterable[tuple[str, int, str | None, m.ConsumerGroupDescribeResponse.Groups | None]]:
     if m.ConsumerGroupDescribeRequest.SCHEMA.key not in coordinator.versions:
         for group in groups:
             yield group, errors.UNSUPPORTED_VERSION, None, None
         return
-    for group in coordinator.request(m.ConsumerGroupDescribeRequest(group_ids=list(groups))).groups:
-        yield group.group_id, group.error_code, group.error_message, group
+    for found in coordinator.request(m.ConsumerGroupDescribeRequest(group_ids=list(groups))).groups:
+        yield found.group_id, found.error_code, found.error_message, found
 
 
-def _is_unknown(outcome: Outcome) -> bool:
-    """From version 6 on a group that is not there is an error, before that it is dead."""
-    return outcome.code == errors.GROUP_ID_NOT_FOUND or (not outcome.code and outcome.answer.group_state == "Dead")
+def _is_unknown(outcome: GroupOutcome[m.DescribeGroupsResponse.Groups]) -> bool:
+    """True if the group does not exist: an error from version 6 on, before that the state Dead."""
+    return outcome.code == errors.GROUP_ID_NOT_FOUND or (
+        not outcome.code and outcome.answer is not None and outcome.answer.group_state == "Dead"
+    )
 
 
-def _classic(group: str, outcome: Outcome) -> GroupDescription:
+def _classic(group: str, outcome: GroupOutcome[m.DescribeGroupsResponse.Groups]) -> GroupDescription:
     raise_for(outcome.code, f"group {group}", outcome.message)
     told = outcome.answer
+    assert told is not None
     return GroupDescription(
         group,
         told.group_state,
@@ -138,10 +155,11 @@ def _classic(group: str, outcome: Outcome) -> GroupDescription:
     )
 
 
-def _consumer(group: str, outcome: Outcome) -> GroupDescription:
+def _consumer(group: str, outcome: GroupOutcome[m.ConsumerGroupDescribeResponse.Groups]) -> GroupDescription:
     """A group of the newer protocol, whose assignments the broker makes (KIP-848)."""
     raise_for(outcome.code, f"group {group}", outcome.message)
     told = outcome.answer
+    assert told is not None
     members = []
     for member in sorted(told.members, key=lambda m: m.member_id):
         assigned = member.assignment.topic_partitions
@@ -152,13 +170,13 @@ def _consumer(group: str, outcome: Outcome) -> GroupDescription:
     )
 
 
-def _member(told: Any, protocol_type: str) -> Member:
+def _member(told: m.DescribeGroupsResponse.Groups.Members, protocol_type: str) -> Member:
     assignment = _assignment(told.member_assignment) if protocol_type == PROTOCOL_TYPE else ()
     return Member(told.member_id, told.group_instance_id, told.client_id, told.client_host, assignment)
 
 
-def _assignment(data: bytes | memoryview) -> tuple[TopicPartition, ...]:
-    """The partitions in a member's bytes, which are its clients' business: none, where they cannot be read."""
+def _assignment(data: Bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in a member's assignment; none if another protocol's bytes do not parse."""
     try:
         return tuple(sorted(read_assignment(data)))
     except KafkaError:

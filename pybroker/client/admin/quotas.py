@@ -1,4 +1,4 @@
-"""Client quotas (KIP-546): what users, client ids and addresses may use. Their types are those of
+"""Client quotas (KIP-546) of users, client ids and addresses. The types are those of
 `pybroker.security.quotas`."""
 
 from collections.abc import Mapping

@@ -1,8 +1,10 @@
-"""Delegation tokens (KIP-48): secrets by which somebody logs in by SCRAM in another's name, until they end."""
+"""Delegation tokens (KIP-48): secrets for logins by SCRAM as the token's owner, until they expire."""
+
+from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pybroker.client import arguments
 from pybroker.client.admin.base import AdminBase, raise_for
@@ -11,7 +13,7 @@ from pybroker.protocol import messages as m
 
 
 class DelegationToken(NamedTuple):
-    """A token; principals are texts like User:ann, times milliseconds since the epoch. `secret` opens the door."""
+    """A token; principals are texts like User:ann, times milliseconds since the epoch. `secret` is the password."""
 
     id: str
     owner: str
@@ -32,13 +34,16 @@ class DelegationToken(NamedTuple):
 
 
 class TokensAdmin(AdminBase):
-    """Operations on delegation tokens, for who has logged in, and not by a token."""
+    """Operations on delegation tokens; the client must have logged in, and not by a token."""
 
     def create_token(
         self, owner: str | None = None, renewers: Sequence[str] = (), max_lifetime_ms: int = -1
     ) -> DelegationToken:
-        """A new token of one's own, or of an owner like User:ann, whom renewers may help to keep it; -1 for as long as
-        the broker lets tokens live. Raises KafkaError: 61, 64, 65, 67."""
+        """Create a token for this user, or for an owner like User:ann. Renewers may renew it too; a lifetime of -1 is
+        the broker's maximum.
+
+        Raises KafkaError: DELEGATION_TOKEN_AUTH_DISABLED, DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
+        DELEGATION_TOKEN_AUTHORIZATION_FAILED, INVALID_PRINCIPAL_TYPE."""
         kind = m.CreateDelegationTokenRequest
         named = [_principal(each) for each in arguments.names(renewers, "renewers")]
         request = kind(renewers=[kind.Renewers(principal_type=t, principal_name=n) for t, n in named],
@@ -49,7 +54,7 @@ class TokensAdmin(AdminBase):
         answer = self.cluster.any().request(request)
         raise_for(answer.error_code, "the delegation token")
         if owner not in (None, f"{answer.principal_type}:{answer.principal_name}"):
-            raise KafkaError(UNSUPPORTED_VERSION, "the broker makes tokens for nobody but whoever asks")
+            raise KafkaError(UNSUPPORTED_VERSION, "the broker creates tokens only for the user that asks")
         told = f"{answer.principal_type}:{answer.principal_name}"
         requester = f"{answer.token_requester_principal_type}:{answer.token_requester_principal_name}"
         return DelegationToken(
@@ -58,7 +63,9 @@ class TokensAdmin(AdminBase):
         )  # fmt: skip
 
     def tokens(self, owners: Sequence[str] | None = None) -> list[DelegationToken]:
-        """The tokens that one may see, of these owners or of all, by id. Raises KafkaError: 61, 64."""
+        """The tokens that this user may describe, of these owners or of all, by id.
+
+        Raises KafkaError: DELEGATION_TOKEN_AUTH_DISABLED, DELEGATION_TOKEN_REQUEST_NOT_ALLOWED."""
         kind = m.DescribeDelegationTokenRequest
         named = None if owners is None else map(_principal, arguments.names(owners, "owners"))
         asked = None if named is None else [kind.Owners(principal_type=t, principal_name=n) for t, n in named]
@@ -67,7 +74,9 @@ class TokensAdmin(AdminBase):
         return sorted(map(_token, answer.tokens))
 
     def renew_token(self, secret: str, period_ms: int = -1) -> int:
-        """Have a token end that much later; -1 for the broker's period. When it does. Raises KafkaError: 61 to 66."""
+        """Renew a token for `period_ms` (-1: the broker's period), and return its expiry in ms since the epoch.
+
+        Raises KafkaError: DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, and those of `create_token`."""
         period_ms = arguments.whole(period_ms, "period_ms", None)
         request = m.RenewDelegationTokenRequest(hmac=_hmac(secret), renew_period_ms=period_ms)
         answer = self.cluster.any().request(request)
@@ -75,7 +84,9 @@ class TokensAdmin(AdminBase):
         return int(answer.expiry_timestamp_ms)
 
     def expire_token(self, secret: str, period_ms: int = -1) -> int:
-        """Have a token end then; -1 for at once. When it does. Raises KafkaError: 61 to 66."""
+        """Let a token expire after `period_ms` (-1: at once), and return its expiry in ms since the epoch.
+
+        Raises KafkaError as `renew_token` does."""
         period_ms = arguments.whole(period_ms, "period_ms", None)
         request = m.ExpireDelegationTokenRequest(hmac=_hmac(secret), expiry_time_period_ms=period_ms)
         answer = self.cluster.any().request(request)
@@ -83,7 +94,7 @@ class TokensAdmin(AdminBase):
         return int(answer.expiry_timestamp_ms)
 
 
-def _token(told: Any) -> DelegationToken:
+def _token(told: m.DescribeDelegationTokenResponse.Tokens) -> DelegationToken:
     owner = f"{told.principal_type}:{told.principal_name}"
     requester = f"{told.token_requester_principal_type}:{told.token_requester_principal_name}"
     renewers = tuple(f"{each.principal_type}:{each.principal_name}" for each in told.renewers)
@@ -101,7 +112,7 @@ def _principal(text: str) -> tuple[str, str]:
 
 
 def _hmac(secret: str) -> bytes:
-    """What is no secret of a token is sent as none: the broker knows no such token."""
+    """The bytes of a secret; none if it is no base64, for which the broker knows no token."""
     try:
         return base64.b64decode(secret, validate=True)
     except ValueError:

@@ -4,26 +4,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pybroker import errors
-from pybroker.client import arguments, list_offsets
+from pybroker.client import arguments
 from pybroker.client.admin.base import AdminBase, only, raise_for
-from pybroker.client.connection import Connection
-from pybroker.client.metadata import TopicInfo
+from pybroker.client.foreign import renamed
+from pybroker.client.net import list_offsets
+from pybroker.client.net.connection import BrokerConnection
+from pybroker.client.net.metadata import TopicInfo
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 
 BROKER_DEFAULT: Final = -1
-"""As a number of partitions or a replication factor: what the broker's own configuration says (KIP-464)."""
+"""A number of partitions or a replication factor: the broker's default (KIP-464)."""
 
 HIGH_WATERMARK: Final = -1
-"""As an offset to delete records before: all that are there."""
+"""The offset for `delete_records` that deletes all records."""
 
 
 _NAME: Final = "a topic's name"
 
 
 def absent(topic: TopicInfo) -> str | None:
-    """The sentence for a topic that is not there."""
+    """The error sentence for a topic that does not exist, else None."""
     return f"topic {topic.name} does not exist" if topic.error == errors.UNKNOWN_TOPIC_OR_PARTITION else None
 
 
@@ -32,7 +34,7 @@ def _problem(code: int, message: str | None) -> KafkaError | None:
 
 
 class CreatedTopic(NamedTuple):
-    """What a broker made of a request to create a topic; -1 from brokers that do not say (before 2.4)."""
+    """A topic as the broker created it; numbers are -1 from brokers before 2.4, which do not send them."""
 
     name: str
     partitions: int
@@ -40,10 +42,10 @@ class CreatedTopic(NamedTuple):
 
 
 class TopicsAdmin(AdminBase):
-    """Operations on topics and on what is in them."""
+    """Operations on topics and their records."""
 
     def topics(self, names: Sequence[str] | None = None) -> list[TopicInfo]:
-        """These topics, or all of them. KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if one of those named is not there."""
+        """These topics, or all of them. KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if a named one is missing."""
         found = self.cluster.metadata(None if names is None else arguments.names(names, "names"))
         if names is not None:
             for topic in found:
@@ -51,9 +53,10 @@ class TopicsAdmin(AdminBase):
         return found
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a topic."""
+        """True if the topic exists."""
         return any(not topic.error for topic in self.cluster.metadata([arguments.name(name, _NAME)]))
 
+    @renamed(num_partitions="partitions", topic_configs="configs", config="configs")
     def create_topic(
         self,
         name: str,
@@ -102,10 +105,10 @@ class TopicsAdmin(AdminBase):
     def elect_leaders(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Have the preferred replica of each partition lead, or of all partitions that it does not lead; what became of
-        each, None where it was elected (KIP-460). KafkaError(ELECTION_NOT_NEEDED) is for one that has that leader.
+        """Elect the preferred replica of these partitions as leader, or of all (KIP-460); the error of each partition,
+        None if it was elected. KafkaError(ELECTION_NOT_NEEDED) if it leads already.
 
-        `unclean`: where nobody leads, a replica that is alive, though it was not in sync: records that it has not got
+        `unclean`: elect a live replica for partitions without a leader, in sync or not; records that it does not have
         are lost."""
         asked: dict[str, list[int]] = {}
         for tp in partitions or ():
@@ -117,7 +120,7 @@ class TopicsAdmin(AdminBase):
             topic_partitions=None if partitions is None else [kind(topic=t, partitions=p) for t, p in asked.items()],
         )  # fmt: skip
 
-        def ask(controller: Connection) -> dict[TopicPartition, KafkaError | None]:
+        def ask(controller: BrokerConnection) -> dict[TopicPartition, KafkaError | None]:
             answer = controller.request(request)
             raise_for(answer.error_code, "the election")
             return {
@@ -131,8 +134,8 @@ class TopicsAdmin(AdminBase):
     # -- offsets and records ------------------------------------------------------------------------------------------
 
     def offsets(self, topics: Iterable[TopicInfo], timestamp: int) -> dict[TopicPartition, int | None]:
-        """The offset of each partition at `timestamp` (EARLIEST, LATEST or milliseconds); None where no leader could
-        tell it, or where no record is that late."""
+        """The offset of each partition at `timestamp` (EARLIEST, LATEST or milliseconds); None if no leader answered,
+        or no record is that late."""
         arguments.whole(timestamp, "timestamp", None)
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         found: dict[TopicPartition, int | None] = {}
@@ -151,8 +154,8 @@ class TopicsAdmin(AdminBase):
     def delete_records(
         self, before: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, int]:
-        """Cut off the records of each partition that lie before an offset (HIGH_WATERMARK: all of them); the offset
-        that it begins with then. KafkaError(OFFSET_OUT_OF_RANGE) for one past the end: the others may be done."""
+        """Delete the records of each partition before an offset (HIGH_WATERMARK: all); return the new first offsets.
+        KafkaError(OFFSET_OUT_OF_RANGE) for an offset past the end; other partitions may be done by then."""
         cuts = {
             TopicPartition.of(tp): arguments.whole(offset, "an offset", HIGH_WATERMARK) for tp, offset in before.items()
         }

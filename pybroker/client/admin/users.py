@@ -1,4 +1,4 @@
-"""The users who log in by SCRAM (KIP-554): who they are, and their passwords, which never leave this process."""
+"""SCRAM users (KIP-554): listed, and their passwords set; a password never leaves this process."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class UsersAdmin(AdminBase):
     """Operations on users."""
 
     def users(self, names: Sequence[str] | None = None) -> list[ScramUser]:
-        """These users, or all who can log in by SCRAM. KafkaError(RESOURCE_NOT_FOUND) for one who cannot."""
+        """These users, or all SCRAM users. KafkaError(RESOURCE_NOT_FOUND) for a user without SCRAM credentials."""
         kind = m.DescribeUserScramCredentialsRequest
         asked = None if names is None else [kind.Users(name=name) for name in arguments.names(names, "names")]
         answer = self.cluster.any().request(kind(users=asked))
@@ -55,14 +55,19 @@ class UsersAdmin(AdminBase):
         self._alter(user, [REQUEST(upsertions=[each]) for each in made], REQUEST(upsertions=made))
 
     def remove_password(self, user: str, mechanisms: Sequence[str] | None = None) -> None:
-        """Let a user log in no more, by these mechanisms or by any. Raises KafkaError."""
+        """Remove a user's credentials of these mechanisms, or of all. Raises KafkaError."""
         gone = list(self.users([user])[0].iterations) if mechanisms is None else _known(mechanisms)
         made = [REQUEST.Deletions(name=user, mechanism=_NUMBERS[mechanism]) for mechanism in gone]
         self._alter(user, [REQUEST(deletions=[each]) for each in made], REQUEST(deletions=made))
 
-    def _alter(self, user: str, singly: Sequence[m.Message], together: m.Message) -> None:
-        """All mechanisms of a user or none, also where it is done later; Kafka's KRaft brokers take no two of a user at
-        once."""
+    def _alter(
+        self,
+        user: str,
+        singly: "Sequence[m.AlterUserScramCredentialsRequest]",
+        together: "m.AlterUserScramCredentialsRequest",
+    ) -> None:
+        """Alter all mechanisms of a user in one request, or one by one: Kafka's KRaft brokers take one of a user at a
+        time."""
         try:
             self._request(user, together)
         except KafkaError as problem:
@@ -71,7 +76,7 @@ class UsersAdmin(AdminBase):
             for request in singly:
                 self._request(user, request)
 
-    def _request(self, user: str, request: m.Message) -> None:
+    def _request(self, user: str, request: "m.AlterUserScramCredentialsRequest") -> None:
         for result in self.cluster.controller().request(request).results:
             raise_for(result.error_code, f"user {user}", result.error_message)
 

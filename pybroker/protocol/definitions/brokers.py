@@ -1,7 +1,7 @@
 """The messages between brokers and the controller in ZooKeeper mode.
 
-The tagged fields from 9092 on are pybroker's own: LeaderAndIsr asks about replicas, and the answer says what the broker
-knows of these and of those that it refused. Kafka ignores a tag that it does not know.
+The tagged fields from 9092 on are pybroker's own: LeaderAndIsr asks about replicas, and the response has the broker's
+state of these and of refused ones. Kafka ignores unknown tags.
 """
 
 MESSAGES = """

@@ -1,4 +1,4 @@
-"""What comes before all else on a connection: versions and authentication."""
+"""The first messages on a connection: versions and authentication."""
 
 MESSAGES = """
 ApiVersionsRequest 18 v0-4 flex 3+

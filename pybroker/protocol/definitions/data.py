@@ -1,7 +1,7 @@
 """Producing, fetching and finding offsets.
 
-The tagged field 9092 of a Fetch answer is pybroker's own: with CORRUPT_MESSAGE, the offset behind the damage, or the
-one that was asked for while the broker does not know where the damage ends.
+The tagged field 9092 of a Fetch response is pybroker's own: with CORRUPT_MESSAGE, the offset after the damage, or the
+fetch offset while the broker does not know where the damage ends.
 """
 
 MESSAGES = """

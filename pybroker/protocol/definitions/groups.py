@@ -1,7 +1,7 @@
-"""Consumer groups: the classic protocol, their offsets, and what members tell each other in opaque bytes.
+"""Consumer groups: the classic protocol, and offsets.
 
-Two tagged fields of DescribeGroupsResponse are pybroker's own: Kafka has no place for why a group last rebalanced and
-when (ms since the epoch). Every client passes by a tag that it does not know.
+Two tagged fields of DescribeGroupsResponse are pybroker's own: the cause of the last rebalance, and its time in
+milliseconds since the epoch. Clients ignore unknown tags.
 """
 
 MESSAGES = """

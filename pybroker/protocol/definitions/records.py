@@ -1,5 +1,5 @@
-"""What clients, coordinators and KRaft's controllers keep in opaque bytes: the consumer protocol, and the records of
-internal topics."""
+"""Data in opaque bytes of clients, coordinators and KRaft controllers: the consumer protocol, and records of internal
+topics."""
 
 MESSAGES = """
 ConsumerProtocolSubscription v0-3 flex none

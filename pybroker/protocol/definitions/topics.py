@@ -1,4 +1,4 @@
-"""What exists and where: metadata, topics, partitions, the cluster."""
+"""Metadata, topics, partitions, the cluster, log dirs."""
 
 MESSAGES = """
 MetadataRequest 3 v0-13 flex 9+

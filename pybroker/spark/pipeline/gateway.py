@@ -1,23 +1,25 @@
-"""The JVM of a driver as Python sees it: a process of its own, which can be killed alone."""
+"""The JVM of a driver, as Python sees it: a separate process, which can be killed alone."""
 
 import logging
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from pybroker.spark.untyped import JavaObject
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GONE: Final = (
-    "Spark's driver lost its JVM, which crashed or was killed, as by a kernel that is out of memory: start the "
-    "pipeline again, and it goes on where it was"
+    "Spark's driver lost its JVM, which crashed or was killed, perhaps by the kernel for lack of memory: start the "
+    "pipeline again; it continues from its checkpoint"
 )
 
 
 def is_gone() -> bool:
-    """Whether this process had a JVM that does not answer any more."""
+    """True if this process had a JVM that no longer answers."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark import SparkContext
 
@@ -30,23 +32,22 @@ def is_gone() -> bool:
 
 
 def stop(spark: "SparkSession") -> None:
-    """Stop a session, whether its JVM is there or not."""
+    """Stop a session, whether or not its JVM still runs."""
     from py4j.protocol import Py4JError
 
     with suppress(Py4JError, OSError), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # by which PySpark tells of a JVM that is gone
+        warnings.simplefilter("ignore", RuntimeWarning)  # with this PySpark reports a JVM that is gone
         spark.stop()
 
 
 def hush(spark: "SparkSession") -> None:
-    """Of a session that is the pipeline's own: PySpark's server of accumulators prints a stack when the JVM, whose
-    connection it serves, is gone."""
-    server: Any = getattr(spark.sparkContext, "_accumulatorServer", None)
+    """Silence the accumulator server of the pipeline's own session: it prints a stack trace when the JVM is gone."""
+    server: JavaObject = getattr(spark.sparkContext, "_accumulatorServer", None)
     if server is None:
         return
     told = server.handle_error
 
-    def handle_error(*given: Any) -> None:
+    def handle_error(*given: object) -> None:
         if not isinstance(sys.exception(), EOFError | OSError):
             told(*given)
 
@@ -55,7 +56,7 @@ def hush(spark: "SparkSession") -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the stack that Py4J logs for each call of a JVM that is gone, most of them as the root logger."""
+    """Suppress the stack traces that Py4J logs, mostly as the root logger, for calls of a JVM that is gone."""
 
     def foreign(record: logging.LogRecord) -> bool:
         return "/py4j/" not in record.pathname

@@ -1,8 +1,8 @@
-"""SIGTERM and Ctrl-C as an event, whichever process of a driver gets them: Python, or the JVM.
+"""SIGTERM and Ctrl-C as an event, whichever process of a driver receives them: Python, or the JVM.
 
     python -m pybroker   Python gets them; a service manager sends SIGTERM to its JVM as well
-    spark-submit         the JVM gets SIGTERM, and Python nothing; of Ctrl-C in a terminal both hear
-    a notebook's thread  only the JVM can be listened to
+    spark-submit         the JVM gets SIGTERM, and Python nothing; both get Ctrl-C in a terminal
+    a notebook's thread  only the JVM's signals can be handled
 """
 
 import signal
@@ -10,39 +10,40 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
 from pybroker.spark.jvm import under_spark_submit
+from pybroker.spark.untyped import Document, JavaObject
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
 def ctrl_c_stays() -> Iterator[None]:
-    """Without PySpark taking Ctrl-C for itself, as it does when a session begins: it would raise KeyboardInterrupt in
-    the middle of that."""
+    """Keep PySpark from handling Ctrl-C when a session begins: it would raise KeyboardInterrupt in the middle of
+    that."""
     from pyspark.core import context
 
-    module: Any = context
+    module: JavaObject = context
     module.signal = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
     try:
         yield
     finally:
-        module.signal = signal  # not what was there: that may be of a pipeline of another thread
+        module.signal = signal  # not the earlier value, which may belong to a pipeline of another thread
 
 
 class Stopping:
-    """`asked` is set by the first signal. A context manager; `listen` again after a session has begun."""
+    """`asked` is set by the first signal. A context manager; call `listen` again after a session has begun."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
-        self._before: dict[int, Any] = {}
-        self._before_in_jvm: dict[str, Any] = {}
+        self._before: dict[int, JavaObject] = {}
+        self._before_in_jvm: Document = {}
 
     def listen(self) -> None:
-        """Hear the signals here, and in the JVM if there is one by now: each of them as often as it is called."""
+        """Handle the signals here, and in the JVM if there is one by now; may be called again."""
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:  # Spark takes Ctrl-C for itself when a session begins
+            for number in SIGNALS:  # Spark handles Ctrl-C itself once a session begins
                 before = signal.signal(number, lambda *_: self.asked.set())
                 self._before.setdefault(number, before)
         self._listen_in_jvm()
@@ -73,19 +74,19 @@ class Stopping:
             from pyspark import SparkContext
 
             assert SparkContext._gateway is not None
-            with suppress(Py4JError, OSError):  # of a JVM that is gone
+            with suppress(Py4JError, OSError):  # for a JVM that is gone
                 signals = SparkContext._gateway.jvm.sun.misc.Signal
                 for name, handler in self._before_in_jvm.items():
                     signals.handle(signals(name), handler)
 
 
 class _Handler:
-    """What the JVM calls, in a thread of its own."""
+    """The handler that the JVM calls, in a thread of its own."""
 
     def __init__(self, asked: threading.Event) -> None:
         self._asked = asked
 
-    def handle(self, _: Any) -> None:
+    def handle(self, _: object) -> None:
         self._asked.set()
 
     def toString(self) -> str:

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark says of itself. It is sent there by value, and needs only the standard library."""
+"""The report of a Spark Python worker about itself. It is sent by value, and needs only the standard library."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 def report(
     _: Iterable[int], addresses: list[tuple[str, int]], timeout_s: float, directory: str | None
 ) -> Iterator[dict[str, object]]:
-    """One document: the worker's host and Python, the versions of what the source needs (None: it is not there), which
-    of the addresses cannot be reached, with the reason, and the file that it has written into the directory, or why it
-    could not."""
+    """Yield one document: the worker's host and Python, the versions of the source's dependencies (None: missing), the
+    unreachable addresses with the reason, and the file written into the directory, or why it could not be."""
     import importlib.metadata
     import os
     import socket
@@ -30,7 +29,7 @@ def report(
 
 
 def written(directory: str | None) -> tuple[str | None, str | None]:
-    """(name of a new file in the directory, None), or (None, reason). The directory is not made where it is missing."""
+    """Return (name of a new file in the directory, None), or (None, reason). A missing directory is not created."""
     import os
     import uuid
 
@@ -47,13 +46,13 @@ def written(directory: str | None) -> tuple[str | None, str | None]:
 
 
 def unreachable(addresses: Sequence[tuple[str, int]], timeout_s: float) -> list[tuple[str, str]]:
-    """(address, reason) of those that refuse a connection or do not answer. All are tried at the same time."""
+    """Return (address, reason) for those that refuse a connection or do not answer. All are tried in parallel."""
     import socket
     from concurrent.futures import ThreadPoolExecutor
 
     def reason(address: tuple[str, int]) -> str | None:
-        if not 0 < address[1] < 65536:  # the C library would take its lower 16 bits, and reach another's
-            return "that is no port"
+        if not 0 < address[1] < 65536:  # the C library would use the lower 16 bits, and so another port
+            return "the port is invalid"
         try:
             socket.create_connection(address, timeout_s).close()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""ACLs of a cluster: each broker goes by what ZooKeeper has, whoever wrote it, soon and on open connections."""
+"""ACLs of a cluster: each broker soon applies all ACLs in ZooKeeper, also on open connections."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from confluent_kafka.admin import (
 from kazoo.client import KazooClient
 
 from pybroker import errors
-from pybroker.client.connection import Connection
+from pybroker.client.net.connection import BrokerConnection
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.network import Network
 from tests.brokers.system.test_sasl import MODULE, Secured
 from tests.brokers.witness import Witness
@@ -34,7 +34,7 @@ ANN = Account("PLAIN", "ann", "ann")
 
 
 class Guarded(Secured):
-    """Who comes by the harness' listener, and root, may do everything; so may brokers, who log in."""
+    """A cluster where clients of the harness's listener, root, and brokers that log in may do everything."""
 
     def _ways(self, network: Network, number: int, port: int) -> dict[str, object]:
         return {
@@ -62,8 +62,8 @@ def settings(cluster: Guarded, user: str) -> dict[str, object]:
 
 
 def describes(port: int, topic: str) -> bool:
-    """Does a broker tell ann of a topic?"""
-    with Connection(HOST, port, account=ANN) as connection:
+    """True if a broker shows the topic to ann."""
+    with BrokerConnection(HOST, port, account=ANN) as connection:
         answer = connection.request(m.MetadataRequest(topics=[m.MetadataRequest.Topics(name=topic)]))
     code = answer.topics[0].error_code
     assert code in (0, errors.TOPIC_AUTHORIZATION_FAILED)
@@ -77,7 +77,7 @@ def allow(name: str, operation: AclOperation = AclOperation.READ) -> AclBinding:
 
 
 def test_every_broker_goes_by_them(cluster: Guarded, zookeeper: ZooKeeper) -> None:
-    """Made by librdkafka's admin client by way of one broker, and by somebody in ZooKeeper, as Kafka writes them."""
+    """ACLs apply everywhere, whether librdkafka's client sent them to a broker or a tool wrote them into ZooKeeper."""
     for name in ("t", "u"):
         cluster.create(name)
     admin = AdminClient(settings(cluster, "root"))  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def test_every_broker_goes_by_them(cluster: Guarded, zookeeper: ZooKeeper) -> No
 
 
 def test_brokers_and_clients_of_theirs_go_on(cluster: Guarded) -> None:
-    """The first ACL that is about the cluster takes nothing from brokers; a leader fails over, a consumer reads on."""
+    """The first ACL about the cluster takes no right from brokers: a leader fails over, and a consumer reads on."""
     admin = AdminClient(settings(cluster, "root"))  # type: ignore[arg-type]
     cluster_acl = AclBinding(
         ResourceType.BROKER, "kafka-cluster", ResourcePatternType.LITERAL, "User:ann", "*", AclOperation.DESCRIBE,
@@ -136,7 +136,7 @@ def test_brokers_and_clients_of_theirs_go_on(cluster: Guarded) -> None:
         seen: list[bytes | None] = []
 
         def read() -> bool:
-            for message in consumer.consume(1000, 0.1):  # behind all that the witness wrote
+            for message in consumer.consume(1000, 0.1):  # after all records of the witness
                 assert message.error() is None
                 seen.append(message.value())
             return b"alone" in seen

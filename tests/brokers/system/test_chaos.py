@@ -1,4 +1,4 @@
-"""A minute of faults on a cluster, and nothing that was acknowledged is lost."""
+"""A minute of faults on a cluster loses no acknowledged record."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FAULTS = (
     "freeze_zookeeper_server", "kill_zookeeper", "elect_preferred", "elect_and_kill", "depose", "evict",
     "break_topic", "break_defaults",
 )  # fmt: skip
-"""Whatever comes and goes within seconds: a minute has room for few rounds. The others are for `make chaos`."""
+"""Faults that come and go within seconds, as a minute has room for few rounds. The others are for `make chaos`."""
 
 
 @pytest.mark.java
 def test_a_cluster_under_faults_loses_nothing(tmp_path: Path) -> None:
-    """Killed, frozen, cut apart, its ZooKeeper restarted: each acknowledged record is read back once, where it was put,
-    and all replicas are the same bytes."""
+    """After kills, freezes, cuts and ZooKeeper restarts each acknowledged record is read once, at its offset, and all
+    replicas are identical."""
     history, faults = chaos.run(tmp_path, SECONDS, SEED, rate=50, only=FAULTS)
     print(chaos.summary(history, faults, SEED, SECONDS))
     assert not history.problems

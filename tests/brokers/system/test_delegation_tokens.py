@@ -1,4 +1,4 @@
-"""Delegation tokens in a cluster: each broker knows what another has made, or Kafka's tools have left in ZooKeeper."""
+"""Delegation tokens in a cluster: each broker accepts tokens that another one, or Kafka's tools, put in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from pybroker.client.admin import Admin
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.security.login import Account
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.network import Network
 from tests.brokers.system.test_sasl import Secured, give, logs_in
 from tests.harness import HOST, until

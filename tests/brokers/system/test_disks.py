@@ -1,4 +1,4 @@
-"""A broker of a cluster one of whose disks fails: others lead what lay there, and it goes on with the rest."""
+"""A broker of a cluster whose disk fails: its partitions there get other leaders, and it goes on with the rest."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import ask
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import Witness
@@ -31,7 +31,7 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
 
 
 def lies_in(cluster: Cluster, number: int, topic: str) -> Path:
-    """The log dir of a broker where partition 0 of a topic lies, once the broker has made it."""
+    """The log dir of a broker that has partition 0 of a topic, once the broker has created it."""
     home, pattern = cluster.brokers[number].data_dir, f"*/{topic}-0"
     until(f"broker {number} has {topic}", lambda: list(home.glob(pattern)))
     (found,) = home.glob(pattern)
@@ -39,14 +39,14 @@ def lies_in(cluster: Cluster, number: int, topic: str) -> Path:
 
 
 def offline(cluster: Cluster, number: int, topic: str) -> list[int]:
-    """The replicas of partition 0 that cannot be used, as a broker tells."""
+    """The offline replicas of partition 0, as a broker answers."""
     asked = [m.MetadataRequest.Topics(name=topic)]
     answer = ask(cluster.brokers[number].port, "Metadata", 12, topics=asked)
     return list(answer.topics[0].partitions[0].offline_replicas)
 
 
 def test_others_lead_what_lay_on_a_disk_that_failed(cluster: Cluster) -> None:
-    """Nothing acknowledged is lost, and nobody waits for a session: the broker lives, and leads what lies elsewhere."""
+    """No acknowledged record is lost, and no session has to expire, as the broker is alive and leads the rest."""
     lost, kept = cluster.create("lost", replicas=[[1, 2, 3]]), cluster.create("kept", replicas=[[1, 2, 3]])
     disk = lies_in(cluster, 1, lost)
     assert disk != lies_in(cluster, 1, kept)
@@ -69,8 +69,8 @@ def test_others_lead_what_lay_on_a_disk_that_failed(cluster: Cluster) -> None:
 
 
 def test_a_sync_that_hangs_holds_up_its_own_topic_alone(cluster: Cluster) -> None:
-    """flush.messages=1: a follower whose disk does not come back leaves the ISR of the topic that waits for it. What
-    else it copies from the same leader it goes on with, and it is in sync again when the disk is back."""
+    """With flush.messages=1 a follower whose disk hangs leaves the ISR of the topic that waits for it. Its other
+    partitions of the same leader go on, and it rejoins the ISR when the disk is back."""
     broker = cluster.brokers[2]
     synced = cluster.create("synced", replicas=[[1, 3, 2]], flush_messages="1")
     plain = cluster.create("plain", replicas=[[1, 3, 2]])
@@ -90,8 +90,8 @@ def test_a_sync_that_hangs_holds_up_its_own_topic_alone(cluster: Cluster) -> Non
 
 
 def test_a_topic_is_not_deleted_before_its_last_replica(cluster: Cluster) -> None:
-    """Which lies on a disk that failed, known to its broker or, mostly, found out by the deletion: it would come back
-    with the disk, in the way of a new topic of its name."""
+    """The last replica is on a failed disk, which the broker knows, or mostly the deletion finds. It would return with
+    the disk and be in the way of a new topic of that name."""
     first = cluster.create("first", replicas=[[2, 1, 3]])
     cluster.create("elsewhere", replicas=[[1, 2, 3]])
     second = cluster.create("second", replicas=[[2, 1, 3]])
@@ -122,8 +122,8 @@ def _made(cluster: Cluster, topic: str) -> bool:
 
 
 def test_a_log_of_a_deleted_topic_is_in_its_broker_s_way_alone(cluster: Cluster, tmp_path: Path) -> None:
-    """It lay on a disk that somebody brings back, and the topic of its name is another one by now: it is never taken
-    for that one's, and others lead."""
+    """An operator restores a deleted topic's log from a disk, while a new topic has its name: the log is never used for
+    the new one, and other brokers lead."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     cluster.brokers[1].stop()
     lay = lies_in(cluster, 1, topic) / "t-0"

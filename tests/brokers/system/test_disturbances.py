@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pybroker import errors
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.network import CLIENTS, NOBODY, Network
 from tests.harness import HOST, until
@@ -19,7 +19,7 @@ from tests.wire import Wire, batch
 BROKER = 1
 ANSWER_S = 10
 TURNS = 10
-"""Of the network's loop, until it has read what a socket has."""
+"""Turns of the network's loop, after which it has read what a socket received."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def is_refused(port: int) -> bool:
 
 
 def test_a_broker_is_refused_though_it_lives(network: Network, listening: socket.socket) -> None:
-    """Connections that were made go on, but for those of a witness; clients are not refused."""
+    """Existing connections stay, except those of a witness, and clients are not refused."""
     port = listening.getsockname()[1]
     peers, clients = network.way_to(BROKER, port, NOBODY), network.way_to(BROKER, port, CLIENTS)
     with connected(peers) as kept, accepted(listening) as there:
@@ -80,7 +80,7 @@ def test_what_a_client_sent_arrives_late(network: Network, listening: socket.soc
 
 
 def test_what_a_client_sent_that_closed_is_lost(network: Network, listening: socket.socket) -> None:
-    """Else it would arrive after the bytes that the client sent again on another connection."""
+    """Late bytes would otherwise arrive after those that the client sent again on another connection."""
     way = network.way_to(BROKER, listening.getsockname()[1], CLIENTS)
     with connected(way) as client, accepted(listening) as there:
         client.sendall(b"first")
@@ -96,7 +96,7 @@ def test_what_a_client_sent_that_closed_is_lost(network: Network, listening: soc
 
 @pytest.mark.java
 def test_a_disk_is_full_and_has_space_again(tmp_path: Path, zookeeper: ZooKeeper) -> None:
-    """A running broker is refused every write, and goes on without a restart."""
+    """Every write of a running broker is refused, and it goes on without a restart."""
     cluster = Cluster(tmp_path, zookeeper, count=1)
     broker = cluster.brokers[BROKER]
     broker.is_fillable = True

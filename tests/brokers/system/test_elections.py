@@ -1,4 +1,4 @@
-"""Elections that somebody asks for: kafka-leader-election's request, to a cluster."""
+"""Elections on request: kafka-leader-election's request, sent to a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster() -> Iterator[ClusterHandle]:
 
 
 def elect(cluster: ClusterHandle, topic: str | None, kind: int, *partitions: int) -> dict[int, int]:
-    """{partition: error code}; of all partitions, without a topic. Only the controller elects."""
+    """Send ElectLeaders to the controller; return {partition: error code}, of all partitions without a topic."""
     named = m.ElectLeadersRequest.TopicPartitions
     asked = None if topic is None else [named(topic=topic, partitions=list(partitions))]
     ports = [int(at.rpartition(":")[2]) for at in cluster.bootstrap_servers.split(",")]
@@ -38,7 +38,7 @@ def elect(cluster: ClusterHandle, topic: str | None, kind: int, *partitions: int
 
 
 def test_the_preferred_leader_is_asked_for(cluster: ClusterHandle) -> None:
-    """It leads again once somebody asks for it, and then needs no election."""
+    """The preferred leader is elected again on request, and then no election is needed."""
     topic = cluster.create_topic("t", partitions=3)
     cluster.wait_in_sync(topic)
     preferred = {index: cluster.leader(topic, index) for index in range(3)}
@@ -52,13 +52,13 @@ def test_the_preferred_leader_is_asked_for(cluster: ClusterHandle) -> None:
     assert cluster.leader(topic, 1) != away
     assert elect(cluster, topic, PREFERRED, 0, 1) == {0: errors.ELECTION_NOT_NEEDED, 1: 0}
     until("it leads", lambda: cluster.leader(topic, 1) == away)
-    elect(cluster, None, PREFERRED)  # of groups, whose leader may have gone with that broker
+    elect(cluster, None, PREFERRED)  # for the groups' partition, whose leader may have been that broker
     until("those that need none are left out", lambda: elect(cluster, None, PREFERRED) == {})
     assert elect(cluster, "u", PREFERRED, 0) == {0: errors.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def test_the_command(cluster: ClusterHandle) -> None:
-    """Who is to lead, and who cannot; unclean elections are asked for twice."""
+    """The command reports elected and unavailable leaders; unclean elections need a confirmation."""
     where = ("-b", cluster.bootstrap_servers)
     topic = cluster.create_topic("t", partitions=3, min_insync_replicas=1)
     cluster.wait_in_sync(topic)
@@ -68,16 +68,16 @@ def test_the_command(cluster: ClusterHandle) -> None:
     assert refused.code == 1
     assert refused.out == "Elected the leaders of 0 partitions; 2 needed none.\n"
     assert refused.err == (
-        "pybroker: nobody was elected for 1 partitions: t-1: the preferred leader is not alive, or not in sync\n"
+        "pybroker: no leader was elected for 1 partitions: t-1: the preferred leader is not alive, or not in sync\n"
     )
     cluster.start()
     cluster.wait_in_sync(topic)
     told = run("topics", "elect-leaders", topic, "--json", *where).json
     assert told == {"elected": ["t-1"], "not_needed": ["t-0", "t-2"], "failed": {}}
     until("it leads", lambda: cluster.leader(topic, 1) == away)
-    run("topics", "elect-leaders", *where)  # that of groups, perhaps
+    run("topics", "elect-leaders", *where)  # maybe the groups' partition
     assert run("topics", "elect-leaders", *where).out == "Elected the leaders of 0 partitions; 0 needed none.\n"
-    assert "wants the names of topics" in run("topics", "elect-leaders", "--unclean", *where).err
+    assert "needs the names of topics" in run("topics", "elect-leaders", "--unclean", *where).err
     assert "answer yes, or give --yes" in run("topics", "elect-leaders", topic, "--unclean", *where).err
     last = cluster.leader(topic, 0)
     others = [number for number in cluster.running if number != last]
@@ -91,7 +91,7 @@ def test_the_command(cluster: ClusterHandle) -> None:
 
 
 def test_an_unclean_election_is_asked_for(cluster: ClusterHandle) -> None:
-    """Who is alive leads, though it lacks records, as the person who asks wants it."""
+    """A live replica without all records is elected, as the operator wants."""
     topic = cluster.create_topic("t", min_insync_replicas=1)
     cluster.wait_in_sync(topic)
     last = cluster.leader(topic)

@@ -1,4 +1,4 @@
-"""An ensemble that loses servers, its majority or all that it has: brokers serve on, and lose nothing of their own."""
+"""An ensemble that loses servers, its majority or all its data: brokers go on serving, and lose no data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from pybroker import errors
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import ALONE, Witness
 from tests.harness import HOST, Ended, until
@@ -38,14 +38,14 @@ def cluster(tmp_path: Path, ensemble: ZooKeeper) -> Iterator[Cluster]:
 
 
 def produce(cluster: Cluster, number: int, topic: str, acks: int) -> int:
-    """The code that a broker answers to a record."""
+    """Produce a record to a broker; return its error code."""
     with Wire(cluster.brokers[number].port) as wire:
         return wire.produce(topic, batch([ALONE]), acks=acks).error
 
 
 @pytest.mark.long
 def test_a_minority_of_it_is_lost(cluster: Cluster, ensemble: ZooKeeper) -> None:
-    """Each server in turn, its leader among them: sessions go on elsewhere, and a leader's death is seen to."""
+    """Each server is lost in turn, the leader too: sessions go on, and a dead broker's partitions get new leaders."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     with Witness(cluster, topic) as witness:
         for number in (1, 2, 3):
@@ -64,8 +64,8 @@ def test_a_minority_of_it_is_lost(cluster: Cluster, ensemble: ZooKeeper) -> None
 
 
 def test_its_majority_is_lost_and_comes_back(cluster: Cluster, ensemble: ZooKeeper) -> None:
-    """For longer than a session: acks=all goes on, acks=1 is refused; when it is back, nobody else was elected, and
-    elections are held again."""
+    """The majority is away for longer than a session: acks=all goes on and acks=1 is refused. When it is back, no other
+    broker was elected, and elections go on."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     with Witness(cluster, topic) as witness:
         witness.until_acked()
@@ -85,12 +85,12 @@ def test_its_majority_is_lost_and_comes_back(cluster: Cluster, ensemble: ZooKeep
     ensemble.kill(2, 3)
     until("acks=1 is refused", lambda: produce(cluster, 2, topic, 1) != 0)
     began = time.monotonic()
-    cluster.brokers[2].stop()  # it cannot hand over what it leads, and does not wait for who could take it
+    cluster.brokers[2].stop()  # it cannot hand over its partitions, and does not wait for other leaders
     assert time.monotonic() - began < STOP_S_MAX
 
 
 def use(zookeeper: ZooKeeper, until: Callable[[], object]) -> None:
-    """As somebody else who has it do work: a client that has seen later transactions than a server is refused there."""
+    """Write as another application, as a client that has seen later transactions than a server is refused there."""
     client = KazooClient(zookeeper.connect)
     client.start()
     while not until():
@@ -101,9 +101,8 @@ def use(zookeeper: ZooKeeper, until: Callable[[], object]) -> None:
 
 
 def test_it_comes_back_empty(cluster: Cluster, ensemble: ZooKeeper, tmp_path: Path) -> None:
-    """It knows of no cluster any more: brokers do not register in it, and keep their topics and serve acks=all. One
-    that is started with its data refuses, for nobody would know what it has. With the ensemble's data back, all go on.
-    """
+    """An empty ensemble has no cluster: brokers do not register, keep their topics and serve acks=all. One started with
+    its data refuses, as no store has its topics. With the ensemble's data back, all go on."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     with Witness(cluster, topic) as witness:
         witness.until_acked()
@@ -111,7 +110,7 @@ def test_it_comes_back_empty(cluster: Cluster, ensemble: ZooKeeper, tmp_path: Pa
         for data in tmp_path.glob("zookeeper/*/data"):
             data.rename(data.with_name("kept"))
         ensemble.start()
-        what = "knows less than was seen there before"  # and takes no session that has seen more, until it has as much
+        what = "has fewer transactions than it had before"  # and refuses sessions that have seen more
         until("they say why", lambda: all(b.count(what) for b in cluster.brokers.values()))
         use(ensemble, lambda: all(b.count("knows of no cluster") for b in cluster.brokers.values()))
         witness.until_acked()
@@ -135,14 +134,14 @@ def test_it_comes_back_empty(cluster: Cluster, ensemble: ZooKeeper, tmp_path: Pa
 
 @pytest.mark.parametrize("fault", [long("is killed"), "stands still"])
 def test_a_stop_does_not_wait_for_it(tmp_path: Path, fault: str) -> None:
-    """The session may last for long yet; nor does it wait for what others wait for."""
-    with ZooKeeper() as own, Cluster(tmp_path, own, zookeeper_session_timeout_ms=10_000) as cluster:
+    """A stop ends at once, even while a session lasts or others wait for the store."""
+    with ZooKeeper() as own, Cluster(tmp_path, own, zookeeper_session_timeout_ms=30_000) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]])
         with Witness(cluster, topic) as witness:
             witness.until_acked()
         if fault == "is killed":
             own.kill()
-            until("it is missed", lambda: all(b.count("ZooKeeper lost") for b in cluster.brokers.values()))
+            until("it is missed", lambda: all(b.count("ZooKeeper disconnected") for b in cluster.brokers.values()))
         else:
             own.pause()
         with socket.create_connection((HOST, cluster.brokers[3].port)) as waits:
@@ -151,4 +150,4 @@ def test_a_stop_does_not_wait_for_it(tmp_path: Path, fault: str) -> None:
             for number in (1, 2, 3):
                 began_s = time.monotonic()
                 cluster.brokers[number].stop()
-                assert time.monotonic() - began_s < 6
+                assert time.monotonic() - began_s < 15

@@ -1,4 +1,4 @@
-"""Leaders that come and go, each with records that only it has: logs are cut where their epochs part, and agree."""
+"""Several leaders in a row, each with records that only it has: logs are truncated where epochs diverge, and agree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.network import ZOOKEEPER, Network
 from tests.brokers.system.test_fencing import ids
@@ -37,7 +37,7 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeper, network: Network) -> Iterator[
 
 
 def write_alone(cluster: Cluster, network: Network, number: int, topic: str, records: int) -> None:
-    """Have a leader take records with acks=1 that nobody else gets."""
+    """Let an isolated leader take records with acks=1 that no other replica gets."""
     until("it knows that it leads", lambda: told_by(cluster, number, topic)[0] == number)
     network.cut_off(number, *(other for other in (1, 2, 3) if other != number))
     with Wire(cluster.brokers[number].port) as wire:
@@ -46,7 +46,7 @@ def write_alone(cluster: Cluster, network: Network, number: int, topic: str, rec
 
 
 def test_two_leaders_in_a_row_leave_tails(cluster: Cluster, network: Network) -> None:
-    """Of two epochs, at the same offsets, where the third leader has other records, and one of the epochs not at all
+    """Two epochs end at the same offsets, where the third leader has other records, and does not have one epoch at all
     (KIP-101, KIP-279)."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     with Witness(cluster, topic) as witness:
@@ -72,8 +72,8 @@ def test_two_leaders_in_a_row_leave_tails(cluster: Cluster, network: Network) ->
 
 
 def test_a_tail_that_nobody_else_has_is_not_read(cluster: Cluster, network: Network) -> None:
-    """All are killed, and the leader is back first: what it appended alone is not committed in this life either, and
-    is by the next, when the others have it."""
+    """All are killed, and the leader restarts first: records that only it has stay uncommitted until the others have
+    them."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     with Witness(cluster, topic) as witness:
         witness.until_acked()
@@ -93,7 +93,7 @@ def test_a_tail_that_nobody_else_has_is_not_read(cluster: Cluster, network: Netw
 
 
 def test_killed_while_it_becomes_a_follower(cluster: Cluster, network: Network) -> None:
-    """In the middle of cutting off what it appended alone: the next life cuts again, and follows."""
+    """Killed while it truncates records that only it has, a broker truncates again in its next life, and follows."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     with Witness(cluster, topic) as witness:
         witness.until_acked()
@@ -115,8 +115,8 @@ def test_killed_while_it_becomes_a_follower(cluster: Cluster, network: Network) 
 
 @pytest.mark.long
 def test_three_leaders_in_a_row_leave_tails(cluster: Cluster, network: Network) -> None:
-    """Each is killed with small batches that nobody else has, and starts again while the next one leads: all three cut
-    off what is theirs alone."""
+    """Each leader is killed with small batches that no other replica has, and restarts under the next leader: all three
+    truncate their own records."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     with Witness(cluster, topic) as witness:
         for records in (3, 9, 5):
@@ -136,8 +136,8 @@ def test_three_leaders_in_a_row_leave_tails(cluster: Cluster, network: Network) 
 
 @pytest.mark.long
 def test_a_session_ends_while_it_becomes_a_follower(tmp_path: Path, network: Network) -> None:
-    """Its disk is slow in the middle of cutting off what it appended alone, and meanwhile its session expires: it
-    registers anew, is told anew what it is, and follows."""
+    """A broker's disk is slow while it truncates its own records, and its session expires meanwhile: it registers
+    again, gets LeaderAndIsr again, and follows."""
     with ZooKeeper(tick_ms=100) as own, Cluster(
         tmp_path, own, network=network, zookeeper_session_timeout_ms=2000
     ) as cluster:  # fmt: skip
@@ -166,10 +166,10 @@ def test_a_session_ends_while_it_becomes_a_follower(tmp_path: Path, network: Net
 
 
 def test_what_was_cut_is_not_missed(tmp_path: Path, zookeeper: ZooKeeper) -> None:
-    """A broker stops with records that no other has, cuts them off at its start, and is killed: nothing that it wrote
-    down of itself before asks for them, and it is in sync again."""
+    """A broker stops with records of its own, truncates them at its start, and is killed: its older checkpoints do not
+    make the log look damaged, and it rejoins the ISR."""
     with contextlib.closing(Cluster(tmp_path, zookeeper)) as cluster:
-        cluster.start(1)  # the controller, which is not frozen
+        cluster.start(1)  # the controller must not be frozen
         cluster.start(2, 3)
         topic = cluster.create("t", replicas=[[1, 2, 3]])
         cluster.until_in_sync(topic)

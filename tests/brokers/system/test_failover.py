@@ -1,4 +1,4 @@
-"""Three brokers under a real client: what is acknowledged is there, whoever dies."""
+"""Three brokers under a real client: acknowledged records survive any broker's death."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka.admin import OffsetSpec
 
 from pybroker import errors
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import Asker, ask, latest
 from tests.brokers.kit import QUIET, Cluster
 from tests.harness import until
@@ -24,19 +24,19 @@ from tests.server.live import produce_data
 from tests.wire import batch
 
 SESSION_S = 6
-"""Of the cluster's brokers."""
+"""The session timeout of the cluster's brokers."""
 pytestmark = [pytest.mark.java]
 
 
 class Writer:
-    """An idempotent producer with acks=all; remembers what was acknowledged where and when."""
+    """An idempotent producer with acks=all that remembers when and where each record was acknowledged."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.topic = topic
         self.sent = 0
         self.acked: dict[tuple[int, int], bytes] = {}
         self.somewhere: list[tuple[int, bytes]] = []
-        """Acknowledged without an offset: partition and value."""
+        """The partition and value of records acknowledged without an offset."""
         self.times: list[float] = []
         self.failed: list[str] = []
         self.producer = ck.Producer({
@@ -49,7 +49,7 @@ class Writer:
             self.failed.append(str(error))
             return
         self.times.append(time.monotonic())
-        if message.offset() is None:  # librdkafka heard that a batch it sent again is a duplicate, and not where it is
+        if message.offset() is None:  # a duplicate batch was acknowledged without its offset
             self.somewhere.append((message.partition(), message.value()))
         else:
             self.acked[message.partition(), message.offset()] = message.value()
@@ -61,7 +61,7 @@ class Writer:
             self.producer.poll(0)
 
     def write_for(self, seconds: float, partition: int = 0) -> None:
-        """One record each 5 ms."""
+        """Write one record each 5 ms."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.write(1, partition)
@@ -73,7 +73,7 @@ class Writer:
         assert len(self.acked) + len(self.somewhere) == self.sent, "each record has an offset of its own"
 
     def judge(self, found: dict[tuple[int, int], bytes]) -> None:
-        """What was acknowledged was read, once, at its offset, and nothing else."""
+        """Check that each acknowledged record was read once, at its offset, and no other record."""
         others = {place: value for place, value in found.items() if place not in self.acked}
         assert sorted((partition, value) for (partition, _), value in others.items()) == sorted(self.somewhere)
         assert found == self.acked | others
@@ -83,7 +83,7 @@ class Writer:
 
 
 def end_of(consumer: ck.Consumer, partition: ck.TopicPartition) -> int:
-    """Where a partition ends, as its leader says, whoever that is by now."""
+    """The end of a partition, as its current leader answers."""
     found: list[int] = []
 
     def told() -> bool:
@@ -114,7 +114,7 @@ def read_all(cluster: Cluster, topic: str, partition: int = 0) -> dict[tuple[int
 
 
 def test_acknowledged_is_on_all_three(cluster: Cluster) -> None:
-    """Batches that the leader acknowledged with acks=all are the same bytes on each broker."""
+    """Batches acknowledged with acks=all have the same bytes on each broker."""
     topic = cluster.create("t", 2)
     writer = Writer(cluster, topic)
     writer.write(500, 0)
@@ -125,8 +125,8 @@ def test_acknowledged_is_on_all_three(cluster: Cluster) -> None:
 
 
 def test_a_leader_is_killed(cluster: Cluster) -> None:
-    """Its process dies, the next in-sync replica leads at once, and nothing acknowledged is lost; when it is back it
-    has what the others have. The producer has timers of half a second, and does not wait for a session to end."""
+    """The next in-sync replica becomes leader at once, and no acknowledged record is lost; the killed broker catches up
+    when it is back. The producer's timers are half a second, and it does not wait for a session to expire."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     writer = Writer(cluster, topic)
     writer.write_for(1)
@@ -144,7 +144,7 @@ def test_a_leader_is_killed(cluster: Cluster) -> None:
 
 
 def test_each_broker_is_killed_in_turn(cluster: Cluster) -> None:
-    """Whoever leads; twice around, with what is in flight."""
+    """The current leader is killed with requests in flight, twice around."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     writer = Writer(cluster, topic)
     for _ in range(4):
@@ -160,7 +160,7 @@ def test_each_broker_is_killed_in_turn(cluster: Cluster) -> None:
 
 
 def test_all_are_killed_at_once(cluster: Cluster) -> None:
-    """What was acknowledged is there when they are back."""
+    """Acknowledged records are there when all brokers are back."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     writer = Writer(cluster, topic)
     writer.write(1000)
@@ -172,7 +172,7 @@ def test_all_are_killed_at_once(cluster: Cluster) -> None:
 
 
 def test_too_few_are_in_sync(cluster: Cluster) -> None:
-    """Below min.insync.replicas acks=all is refused, and what was acknowledged stays; with one back it goes on."""
+    """Below min.insync.replicas acks=all is refused and acknowledged records stay; with a broker back writes go on."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     writer = Writer(cluster, topic)
     writer.write(100)
@@ -194,7 +194,7 @@ def test_too_few_are_in_sync(cluster: Cluster) -> None:
 
 
 def test_the_controller_is_killed(cluster: Cluster) -> None:
-    """Its peers see that its address refuses: another is elected at once, and elects; nobody waits for its session."""
+    """The dead address refuses connections, so another controller is elected at once, before the session expires."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     first = cluster.controller()
     cluster.kill(first)
@@ -211,7 +211,7 @@ def test_the_controller_is_killed(cluster: Cluster) -> None:
 
 
 def test_deleted_records_stay_deleted(cluster: Cluster) -> None:
-    """The leader dies as soon as it has answered DeleteRecords: the log of the next one begins there too."""
+    """The leader dies right after its DeleteRecords answer: the next leader's log starts at the same offset."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     writer = Writer(cluster, topic)
     writer.write(100)
@@ -225,7 +225,7 @@ def test_deleted_records_stay_deleted(cluster: Cluster) -> None:
 
 
 def test_a_clean_stop_hands_over(cluster: Cluster) -> None:
-    """Leadership moves before the broker goes; the client hardly waits."""
+    """Leadership moves before the broker stops; the client hardly waits."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     writer = Writer(cluster, topic)
     writer.write_for(0.5)
@@ -239,8 +239,8 @@ def test_a_clean_stop_hands_over(cluster: Cluster) -> None:
 
 
 def test_who_asks_a_broker_that_stops_is_told_who_leads(cluster: Cluster) -> None:
-    """A client that sends ten times a second hears it, too. One that hears nothing before its connection ends looks for
-    another broker by its own timers: librdkafka once a second."""
+    """Even a client that sends only ten times a second gets the new leader. Without an answer before its connection
+    closed, a client would use its own timers: librdkafka one of a second."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     with Asker(cluster.brokers[1].port) as asker:
 
@@ -259,7 +259,7 @@ def test_who_asks_a_broker_that_stops_is_told_who_leads(cluster: Cluster) -> Non
 
 
 def test_a_leader_that_freezes(start_cluster: Callable[..., Cluster]) -> None:
-    """Its session ends, another leads; when it goes on, what it appended alone is cut off, and was not acknowledged."""
+    """A frozen leader is replaced; when it continues, its unreplicated, unacknowledged records are truncated."""
     cluster = start_cluster(zookeeper_session_timeout_ms=2000)
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     writer = Writer(cluster, topic)
@@ -276,8 +276,8 @@ def test_a_leader_that_freezes(start_cluster: Callable[..., Cluster]) -> None:
 
 
 def test_nobody_is_told_that_there_are_no_brokers(start_cluster: Callable[..., Cluster]) -> None:
-    """All were killed, and wait for the sessions of their lives before to end. A client that such a broker told that
-    there are no brokers would drop all that it knows: librdkafka 2.16 for good."""
+    """Killed brokers wait for their earlier sessions to expire. If such a broker answered that there are no brokers, a
+    client would drop all metadata: librdkafka 2.16 for good."""
     cluster = start_cluster(zookeeper_session_timeout_ms=2000)
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     cluster.kill(*cluster.brokers)
@@ -297,21 +297,21 @@ def test_nobody_is_told_that_there_are_no_brokers(start_cluster: Callable[..., C
                 grown = ask(broker.port, "CreatePartitions", 1, topics=grow, timeout_ms=5000, validate_only=True)
                 said.update((created.topics[0].error_code, grown.results[0].error_code))
                 answer = ask(broker.port, "Metadata", 9, topics=None)
-                assert [each.name for each in answer.topics if not each.is_internal] == [topic], "it is there still"
+                assert [each.name for each in answer.topics if not each.is_internal] == [topic], "still there"
                 counts[number].append(len(answer.brokers))
                 ask(broker.port, "DescribeCluster", 0).brokers[0]
         return all(3 in each for each in counts.values())
 
     until("all are told of all", all_are_told)
     assert all(0 not in each for each in counts.values()), counts
-    ready = {errors.NONE, errors.NOT_CONTROLLER, errors.INVALID_REPLICATION_FACTOR}  # of three, while one is not there
+    ready = {errors.NONE, errors.NOT_CONTROLLER, errors.INVALID_REPLICATION_FACTOR}  # while a broker is missing
     assert said <= ready, said
     for broker in cluster.brokers.values():
         broker.wait_ready()
 
 
 def test_acks_before_replication_are_caught(tmp_path: Path, zookeeper: ZooKeeper) -> None:
-    """A broker that acknowledges what no follower has: its followers are frozen, it is killed, and the loss is seen."""
+    """A broker acknowledges records that its frozen followers lack, and is killed: the loss is found."""
     with Cluster(tmp_path, zookeeper, bug="acks_before_replication", replica_lag_time_max_ms=60_000) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]])
         writer = Writer(cluster, topic)
@@ -330,7 +330,7 @@ def test_acks_before_replication_are_caught(tmp_path: Path, zookeeper: ZooKeeper
 
 
 def test_a_group_goes_on(cluster: Cluster) -> None:
-    """The coordinator dies; the committed offset is the next one's."""
+    """The coordinator dies, and the next one has the committed offset."""
     topic = cluster.create("t", 1)
     writer = Writer(cluster, topic)
     writer.write(50)
@@ -366,8 +366,8 @@ def abs_hash(text: str) -> int:
 
 
 def test_a_leader_without_its_store(tmp_path: Path) -> None:
-    """ZooKeeper is gone: acks=all goes on, for epochs and ISR make it safe; acks=1 is refused once the lease lapsed,
-    for another might lead. With ZooKeeper back both go on, and nobody was re-elected meanwhile."""
+    """Without ZooKeeper acks=all goes on, as epochs and the ISR make it safe; acks=1 is refused once the lease has
+    lapsed, as another broker might lead. With ZooKeeper back both go on, without an election in between."""
     with ZooKeeper() as own:
         cluster = Cluster(tmp_path, own, zookeeper_session_timeout_ms=2000)
         with cluster:
@@ -383,7 +383,7 @@ def test_a_leader_without_its_store(tmp_path: Path) -> None:
                 return [error is None for error in found] == [True]
 
             writer = Writer(cluster, topic)
-            writer.write(50)  # an idempotent producer has its id from the store
+            writer.write(50)  # before, as an idempotent producer's id comes from the store
             writer.settle()
             assert accepted()
             own.kill()
@@ -392,7 +392,7 @@ def test_a_leader_without_its_store(tmp_path: Path) -> None:
             writer.settle()
             port, end = cluster.brokers[cluster.leader(topic)].port, max(offset for _, offset in writer.acked) + 1
             code, told = latest(port, topic)
-            assert code == 0 and told >= end, "its followers prove that it leads"
+            assert code == 0 and told >= end, "its followers confirm that it leads"
             own.start()
             until("acks=1 is taken again", accepted)
             writer.write(50)

@@ -1,4 +1,4 @@
-"""Who is late or false: a frozen leader, a frozen controller, sessions that end, requests of another time."""
+"""Late and false peers: a frozen leader, a frozen controller, expired sessions, stale requests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from pybroker import errors
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import ask
 from tests.brokers.kit import Cluster
 from tests.brokers.network import ZOOKEEPER, Network
@@ -22,15 +22,15 @@ from tests.wire import Wire, batch
 
 pytestmark = [pytest.mark.java]
 IMPATIENT: dict[str, object] = {"socket_timeout_ms": 300, "topic_metadata_refresh_interval_ms": 100}
-"""Of a client that does not wait for long for a broker that is silent."""
+"""The settings of a client that does not wait long for a silent broker."""
 SILENT_S_MAX = 15.0
-"""From a leader's last sign of life to the next acknowledgement, at a session of 2 s: 2.6 s on a machine at rest, and
-on a busy one still less than the 30 s that clients wait for an answer."""
+"""From a leader's last sign of life to the next acknowledgement, with a session of 2 s: 2.6 s on an idle machine, and
+less than 30 s, for which clients wait for an answer, on a busy one."""
 
 
 def test_a_frozen_leader_is_replaced_after_its_session(start_cluster: Callable[..., Cluster]) -> None:
-    """Its process stops, and its connections stay: an idempotent producer goes on elsewhere after little more than the
-    session. When it continues, the first thing it does with what waits in its sockets is to refuse acks 1 and 0."""
+    """The leader's process stops, and its connections stay: an idempotent producer continues elsewhere after little
+    more than the session. When the leader wakes, it first refuses waiting requests with acks=1 and acks=0."""
     cluster = start_cluster(zookeeper_session_timeout_ms=2000)
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     port = cluster.brokers[1].port
@@ -54,8 +54,8 @@ def test_a_frozen_leader_is_replaced_after_its_session(start_cluster: Callable[.
 
 
 def test_a_frozen_controller_is_replaced(start_cluster: Callable[..., Cluster]) -> None:
-    """Another is elected after its session; when it continues, what it decides is written by nobody and obeyed by
-    nobody."""
+    """Another controller is elected after its session; when it wakes, its writes fail and brokers refuse its
+    requests."""
     cluster = start_cluster(zookeeper_session_timeout_ms=1000)
     first = cluster.controller()
     others = [number for number in (1, 2, 3) if number != first]
@@ -64,8 +64,8 @@ def test_a_frozen_controller_is_replaced(start_cluster: Callable[..., Cluster]) 
         witness.until_acked()
         cluster.signal(first, signal.SIGSTOP)
         brokers = [cluster.brokers[number] for number in others]
-        until("another controls", lambda: any(b.count("elected controller") for b in brokers))
-        cluster.kill(others[0])  # whose end the frozen one will see, and want to see to
+        until("another controls", lambda: any(b.count("controller elected") for b in brokers))
+        cluster.kill(others[0])  # whose death the frozen controller will notice and try to handle
         cluster.signal(first, signal.SIGCONT)
         until("it has resigned", lambda: cluster.brokers[first].count("controller resigned"))
         cluster.restart()
@@ -75,8 +75,8 @@ def test_a_frozen_controller_is_replaced(start_cluster: Callable[..., Cluster]) 
 
 
 def test_a_session_that_expires_five_times(tmp_path: Path) -> None:
-    """A leader is cut from ZooKeeper for longer than a session, five times in a row: it registers anew each time, each
-    partition is told to it anew, and it follows."""
+    """A leader is cut from ZooKeeper for longer than a session, five times: it registers again each time, gets
+    LeaderAndIsr of all partitions, and follows."""
     network = Network()
     with ZooKeeper(tick_ms=100) as own, Cluster(
         tmp_path, own, network=network, zookeeper_session_timeout_ms=2000
@@ -98,20 +98,20 @@ def test_a_session_that_expires_five_times(tmp_path: Path) -> None:
 
 
 def ids(cluster: Cluster, number: int) -> set[int]:
-    """The brokers that one of them takes for alive."""
+    """The live brokers in one broker's metadata."""
     return {broker.broker_id for broker in ask(cluster.brokers[number].port, "DescribeCluster", 0).brokers}
 
 
 def test_control_requests_of_another_time(cluster: Cluster) -> None:
-    """Of an earlier controller, for an earlier registration, of an earlier leader epoch, or twice: refused or without
-    effect, and clients notice nothing."""
+    """Requests of an earlier controller, for an earlier registration, of an earlier leader epoch, or duplicates are
+    refused or without effect, and clients notice nothing."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     port = cluster.brokers[1].port
     topic_id = ask(port, "Metadata", 12, topics=[m.MetadataRequest.Topics(topic_id=bytes(16), name=topic)]).topics[0]
     kind = m.LeaderAndIsrRequest
 
     def lead(controller_epoch: int, broker_epoch: int, leader: int, leader_epoch: int) -> tuple[int, list[int]]:
-        """LeaderAndIsr of the partition to its leader, broker 1: the code of the whole, and of its partitions."""
+        """Send LeaderAndIsr of the partition to its leader, broker 1; return (error code, codes of the partitions)."""
         state = kind.TopicStates.PartitionStates(
             partition_index=0, controller_epoch=controller_epoch, leader=leader, leader_epoch=leader_epoch,
             isr=[leader], partition_epoch=leader_epoch + 50, replicas=[1, 2, 3], adding_replicas=[],
@@ -132,7 +132,7 @@ def test_control_requests_of_another_time(cluster: Cluster) -> None:
         assert lead(0, 1 << 40, 2, 9) == (errors.STALE_CONTROLLER_EPOCH, [errors.STALE_CONTROLLER_EPOCH])
         assert lead(1, 1, 2, 9) == (errors.STALE_BROKER_EPOCH, [errors.STALE_BROKER_EPOCH])
         for _ in range(2):
-            assert lead(1, 1 << 40, 2, 0) == (0, [errors.STALE_CONTROLLER_EPOCH]), "it leads in this epoch already"
+            assert lead(1, 1 << 40, 2, 0) == (0, [errors.STALE_CONTROLLER_EPOCH]), "it already leads in this epoch"
         doomed = m.StopReplicaRequest.TopicStates.PartitionStates
         stop = doomed(partition_index=0, leader_epoch=-2, delete_partition=True)
         answer = ask(
@@ -146,8 +146,8 @@ def test_control_requests_of_another_time(cluster: Cluster) -> None:
 
 
 def test_two_of_one_kind(cluster: Cluster, tmp_path: Path) -> None:
-    """Two processes on one data directory, two brokers of one id, log dirs of another cluster: the second does not
-    start, and says why; the first goes on."""
+    """A second process on a data directory, a second broker with an id, and log dirs of another cluster are refused
+    with the reason; the first broker goes on."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     first = cluster.brokers[1]
     quick = {**first.sets, "zookeeper.session.timeout.ms": 1000}
@@ -172,8 +172,8 @@ def test_two_of_one_kind(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_controllership_that_an_operator_deletes(count: int, tmp_path: Path, zookeeper: ZooKeeper) -> None:
-    """`deleteall /controller`, as Kafka's runbooks say: another reign begins, acknowledged records are there, and the
-    cluster goes on. A node of nobody's keeps all waiting until it is deleted too."""
+    """After `deleteall /controller`, as in Kafka's runbooks, another term begins, acknowledged records are there, and
+    the cluster goes on. A node without an owner blocks elections until it is deleted too."""
     sets: dict[str, object] = {"min.insync.replicas": 1}
     with Cluster(tmp_path, zookeeper, count, default_replication_factor=count, **sets) as cluster:
         replicas = [list(cluster.brokers)]

@@ -1,4 +1,4 @@
-"""A lone broker that becomes the first of a cluster: what it had it has, and others join it."""
+"""A lone broker becomes the first of a cluster: it keeps its data, and others join it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.cli.conftest import run
 from tests.harness import HOST, BrokerProcess, free_port, until
 from tests.wire import Wire
@@ -35,7 +35,7 @@ def values(port: int) -> list[tuple[int, bytes]]:
 
 
 def facts(port: int) -> dict[str, object]:
-    """What must outlive the move."""
+    """The facts that must survive the migration."""
     at = ("-b", f"{HOST}:{port}", "--json")
     cluster = run("cluster", *at).json
     with Wire(port) as wire:
@@ -74,7 +74,7 @@ def test_a_lone_broker_becomes_the_first_of_a_cluster(tmp_path: Path, zookeeper:
         before = facts(port)
         lone.stop()
         for _ in range(2):
-            why = "which may be mistyped; --create makes it"
+            why = "check the chroot for a typo, or create it with --create"
             assert run(*command).sentence == f"there is no /{chroot} in the ZooKeeper at {zookeeper.connect}, {why}"
         done = run(*command, "--create")
         assert done.code == 0, done.err
@@ -104,5 +104,6 @@ def test_a_lone_broker_becomes_the_first_of_a_cluster(tmp_path: Path, zookeeper:
     alone = BrokerProcess(tmp_path / "second", second.port, SETS)
     alone.begin()
     assert alone.wait_end() == 1
-    assert "is of a broker of a cluster: start it with --zookeeper, or part from the cluster for good" in alone.output()
-    assert "is of a broker of a cluster" in run(*command[:2], tmp_path / "second", *command[3:]).sentence
+    words = "belongs to a broker of a cluster: start it with --zookeeper, or leave the cluster for good"
+    assert words in alone.output()
+    assert "belongs to a broker of a cluster" in run(*command[:2], tmp_path / "second", *command[3:]).sentence

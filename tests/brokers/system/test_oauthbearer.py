@@ -1,4 +1,4 @@
-"""Brokers that log in at each other by tokens which end every few seconds, and go on as if nothing were."""
+"""Brokers that log in at each other with tokens that expire every few seconds go on without interruption."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.network import Network
 from tests.brokers.witness import Witness
@@ -21,7 +21,7 @@ LIFE_S = 3
 
 
 class Secured(Cluster):
-    """Others are asked for a token; the harness comes by a listener of its own."""
+    """Brokers log in with tokens; the harness has a listener of its own."""
 
     issuer: Issuer
     keys: Path
@@ -55,7 +55,7 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Secured]:
 
 
 def test_brokers_log_in_at_each_other_by_tokens(cluster: Secured) -> None:
-    """They replicate, elect and fail over as ever, for longer than a token lives."""
+    """Brokers replicate, elect and fail over as usual, for longer than a token's lifetime."""
     topic = cluster.create("t")
     with Witness(cluster, topic) as witness:
         witness.until_acked()

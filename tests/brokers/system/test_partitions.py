@@ -1,4 +1,4 @@
-"""A network that is cut, between brokers and from ZooKeeper: nobody dies, somebody is wrong, and nothing is lost."""
+"""A network that is cut, between brokers and from ZooKeeper: no broker dies, some are wrong, no record is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pybroker import errors
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.asking import ask, latest
 from tests.brokers.kit import Cluster
 from tests.brokers.network import ZOOKEEPER, Network
@@ -40,14 +40,14 @@ def others(number: int) -> list[int]:
 
 
 def produce(cluster: Cluster, number: int, topic: str, acks: int) -> int:
-    """The code that a broker answers to a record, whoever it thinks leads."""
+    """Produce a record to a broker, leader or not; return its error code."""
     with Wire(cluster.brokers[number].port) as wire:
         return wire.produce(topic, batch([ALONE]), acks=acks).error
 
 
 def test_a_leader_is_cut_from_its_followers(cluster: Cluster, network: Network) -> None:
-    """It is the controller, too, so that it has them taken out of the ISR; then acks=all is refused. Nobody else leads
-    meanwhile, and with the network back all go on."""
+    """The leader is also the controller, so it removes its followers from the ISR, and refuses acks=all. No other
+    broker becomes leader, and with the network back all go on."""
     leader = cluster.controller()
     topic = cluster.create("t", replicas=[[leader, *others(leader)]])
     with Witness(cluster, topic) as witness:
@@ -58,7 +58,7 @@ def test_a_leader_is_cut_from_its_followers(cluster: Cluster, network: Network) 
         assert produce(cluster, leader, topic, -1) == errors.NOT_ENOUGH_REPLICAS
         witness.stays_quiet(1.5)
         assert told_by(cluster, leader, topic) == (leader, [leader])
-        assert changes("ISR expanded partition=t-0") == 0, "nobody is heard of who could have caught up"
+        assert changes("ISR expanded partition=t-0") == 0, "no follower could have caught up"
         network.heal()
         witness.until_acked()
         cluster.until_in_sync(topic)
@@ -67,7 +67,7 @@ def test_a_leader_is_cut_from_its_followers(cluster: Cluster, network: Network) 
 
 
 def test_a_leader_is_cut_from_its_followers_and_the_controller(cluster: Cluster, network: Network) -> None:
-    """Its session lives, so that it leads on; it cannot have the ISR shrunk, and acknowledges nothing with acks=all
+    """The leader's session is alive, so it stays leader. It cannot shrink the ISR, and acknowledges no acks=all record
     that its followers lack."""
     controller = cluster.controller()
     leader, *_ = others(controller)
@@ -87,8 +87,8 @@ def test_a_leader_is_cut_from_its_followers_and_the_controller(cluster: Cluster,
 
 
 def test_a_leader_is_cut_from_zookeeper_alone(cluster: Cluster, network: Network) -> None:
-    """Others elect one of themselves; it hears of nothing, and once its lease has lapsed it refuses acks=1, and asks
-    for no other ISR. What it has, it still serves. When it is back it follows."""
+    """Others elect a leader; the cut one does not learn it. Once its lease has lapsed it refuses acks=1 and asks for no
+    ISR change. It still serves its data. When it is back it follows."""
     leader = others(cluster.controller())[0]
     topic = cluster.create("t", replicas=[[leader, *others(leader)]])
     with Witness(cluster, topic) as witness:
@@ -101,7 +101,7 @@ def test_a_leader_is_cut_from_zookeeper_alone(cluster: Cluster, network: Network
         assert produce(cluster, leader, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER
         with Wire(cluster.brokers[leader].port) as wire:
             assert wire.fetch(topic, 0).error == 0
-            assert wire.fetch(topic, 1 << 40).error == errors.NOT_LEADER_OR_FOLLOWER, "it may lie at the next leader"
+            assert wire.fetch(topic, 1 << 40).error == errors.NOT_LEADER_OR_FOLLOWER, "the next leader may have it"
         assert latest(cluster.brokers[leader].port, topic)[0] == errors.NOT_LEADER_OR_FOLLOWER
         assert cluster.brokers[leader].count("ISR") == 0
         network.heal()
@@ -111,8 +111,8 @@ def test_a_leader_is_cut_from_zookeeper_alone(cluster: Cluster, network: Network
 
 
 def test_a_leader_is_cut_from_everybody(cluster: Cluster, network: Network) -> None:
-    """Its host fell silent, to its peers: another leads after its session, and what it appended alone, which nobody
-    has read, it cuts off when it is back."""
+    """The leader's host falls silent: another broker leads after its session. When the old leader is back it truncates
+    its own records, which no client has read."""
     leader = others(cluster.controller())[0]
     topic = cluster.create("t", replicas=[[leader, *others(leader)]])
     with Witness(cluster, topic) as witness:
@@ -128,8 +128,8 @@ def test_a_leader_is_cut_from_everybody(cluster: Cluster, network: Network) -> N
 
 
 def test_a_leader_that_nobody_tells_it_is_one_no_more(cluster: Cluster, network: Network) -> None:
-    """It reaches ZooKeeper again and has a new session, and its peers still not: another leads, so that it refuses
-    acks=1 until the controller has told it what it is now."""
+    """A former leader has a new ZooKeeper session, but does not reach its peers. It refuses acks=1 until it gets
+    LeaderAndIsr from the controller."""
     leader = others(cluster.controller())[0]
     topic = cluster.create("t", replicas=[[leader, *others(leader)]])
     with Witness(cluster, topic) as witness:
@@ -141,7 +141,7 @@ def test_a_leader_that_nobody_tells_it_is_one_no_more(cluster: Cluster, network:
         until("it is registered again", lambda: cluster.brokers[leader].count("broker registered") > before)
         for _ in range(20):
             assert produce(cluster, leader, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER
-            time.sleep(SESSION_MS / 20_000)  # over a whole session
+            time.sleep(SESSION_MS / 20_000)  # for more than a session
         network.heal()
         cluster.until_in_sync(topic)
         witness.until_acked()
@@ -149,8 +149,8 @@ def test_a_leader_that_nobody_tells_it_is_one_no_more(cluster: Cluster, network:
 
 
 def test_a_controller_is_cut_from_zookeeper(cluster: Cluster, network: Network) -> None:
-    """Another is elected while it still thinks that it controls; what it decided meanwhile nobody obeys, and it is a
-    broker like others when it is back."""
+    """Another controller is elected while the first believes to be one; brokers refuse its requests, and it is a plain
+    broker when it is back."""
     first = cluster.controller()
     topic = cluster.create("t", replicas=[[*others(first), first]])
     with Witness(cluster, topic) as witness:
@@ -168,16 +168,16 @@ def test_a_controller_is_cut_from_zookeeper(cluster: Cluster, network: Network) 
 
 
 def told_by(cluster: Cluster, number: int, topic: str) -> tuple[int, list[int]]:
-    """(leader, ISR) as one broker knows it."""
+    """(leader, ISR) in one broker's metadata."""
     return cluster.told_by(number, topic)[0]
 
 
 def elsewhere(cluster: Cluster, topic: str, leader: int) -> bool:
-    """Does one of the others say that it leads itself? Until it does it follows, and would take what is on its way."""
+    """True if one of the others claims to lead. Until then it is a follower, and would apply what is in flight."""
     return any(told_by(cluster, number, topic)[0] == number for number in others(leader))
 
 
 def controllers(cluster: Cluster) -> set[int]:
-    """Whom the brokers take for the controller."""
+    """The controllers in the brokers' metadata."""
     running = [broker.port for broker in cluster.brokers.values() if broker.running]
     return {ask(port, "Metadata", 9, topics=[]).controller_id for port in running}

@@ -1,4 +1,4 @@
-"""Brokers with a bug in them, which the history finds: what it says of brokers without one is worth something."""
+"""Brokers with a planted bug are found by the history, so a history without problems is worth something."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import confluent_kafka as ck
 import pytest
 
 from pybroker import errors
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.groups.coordinator import partition_of
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers import chaos
 from tests.brokers.kit import QUIET, SETS, Cluster
 from tests.brokers.system.test_failover import read_all
@@ -35,7 +35,7 @@ def frozen(cluster: Cluster, *numbers: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("bug", ["", "session_timer_ignored"])
 def test_a_leader_that_ignores_its_session(tmp_path: Path, zookeeper: ZooKeeper, bug: str) -> None:
-    """It was frozen, another leads by now, and it acknowledges what waits in its sockets: that is lost."""
+    """A leader that was frozen and replaced acknowledges waiting requests, and their records are lost."""
     with Cluster(tmp_path, zookeeper, bug=bug, zookeeper_session_timeout_ms=1000) as cluster:
         topic, history, told = cluster.create("t", replicas=[[1, 2, 3]]), History(), Told("alone", 0)
         with Wire(cluster.brokers[1].port) as wire:
@@ -57,8 +57,7 @@ def test_a_leader_that_ignores_its_session(tmp_path: Path, zookeeper: ZooKeeper,
 
 
 def test_a_commit_that_nobody_else_has(tmp_path: Path, zookeeper: ZooKeeper) -> None:
-    """A coordinator answers commits while its followers are frozen, and dies: the group stands where it stood before.
-    """
+    """A coordinator answers commits while its followers are frozen, and dies: the group has its earlier offset."""
     with Cluster(tmp_path, zookeeper, bug="commits_before_replication", replica_lag_time_max_ms=60_000) as cluster:
         topic, history = cluster.create("t", replicas=[[1, 2, 3]]), History()
         consumer = ck.Consumer({
@@ -73,7 +72,7 @@ def test_a_commit_that_nobody_else_has(tmp_path: Path, zookeeper: ZooKeeper) -> 
         place = partition_of("g", int(str(SETS["offsets.topic.num.partitions"])))
         leader = cluster.leader("__consumer_offsets", place)
         with frozen(cluster, *(number for number in (1, 2, 3) if number != leader)):
-            for offset in range(2, 6):  # the first may be in an answer that waited for it already
+            for offset in range(2, 6):  # the first may be in an answer that was already parked
                 commit(offset)
             cluster.kill(leader)
         until("another coordinates", lambda: cluster.leader("__consumer_offsets", place) not in (-1, leader))
@@ -94,13 +93,13 @@ FOUND: dict[tuple[str, str], set[str]] = {
     ("rollback_kept_secret", "roll_back_zookeeper"): {"back"},
     ("lapsed_coordinator_answers", "cut_from_zookeeper"): {"committed"},
 }
-"""A bug and the faults that bring it to light; one of these rules is broken then."""
+"""A bug, the faults that expose it, and the rules of which one is broken then."""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("bug", "only"), FOUND)
 def test_the_campaign_finds_what_a_fault_brings_to_light(tmp_path: Path, bug: str, only: str) -> None:
-    """A bug of each kind, with nothing but the faults that it minds, in a seed."""
+    """Each kind of bug is found in one seed, with only the faults that expose it."""
     history, faults = chaos.run(tmp_path, SECONDS, SEED, rate=100, bug=bug, only=only.split(","))
     print(chaos.summary(history, faults, SEED, SECONDS))
     assert FOUND[bug, only] & history.counts.keys(), history.problems

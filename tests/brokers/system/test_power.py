@@ -1,4 +1,4 @@
-"""Brokers of a cluster that lose their power: what was never synced is gone where it happened, and nowhere else."""
+"""Brokers of a cluster that lose power: unsynced data is lost there, and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster, Planted
 from tests.brokers.witness import Witness
 from tests.faults import power
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.java]
 
 
 class Member(power.Plug, Planted):
-    """A broker of a cluster, at the mains."""
+    """A broker of a cluster whose power can be cut."""
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def lose_power(cluster: Cluster, *numbers: int) -> None:
 
 
 def test_all_lose_it_at_different_moments(cluster: Cluster) -> None:
-    """Of a topic that syncs before it acknowledges, where a replica counts by what it has synced: each goes at another
-    moment of the load, and the last one before the first is back. Twice."""
+    """A topic syncs before it acknowledges, and a replica counts by its synced offset. Each broker loses power at
+    another moment of the load, the last before the first is back, twice."""
     topic = cluster.create("t", replicas=[[1, 2, 3]], flush_messages="1")
     chance = random.Random(5)
     with Witness(cluster, topic) as witness:
@@ -59,8 +59,8 @@ def test_all_lose_it_at_different_moments(cluster: Cluster) -> None:
 
 @pytest.mark.long
 def test_one_after_the_other_loses_it(cluster: Cluster) -> None:
-    """Of a topic in the page cache's class, leader or not: what it has lost the others have, it is in no ISR until it
-    has that again, and never leads without it."""
+    """A topic without syncs loses a broker's power, leader or not: the others have its lost records. The broker is in
+    no ISR until it has them again, and never leads without them."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     with Witness(cluster, topic) as witness:
         for number in (1, 3, 2):

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.java]
 
 
 class Reader:
-    """A consumer in a rack, who counts what each broker sent it."""
+    """A consumer in a rack that counts the bytes each broker sent it."""
 
     def __init__(self, cluster: Cluster, topic: str, rack: str) -> None:
         self.found: dict[int, bytes] = {}
@@ -31,7 +31,7 @@ class Reader:
         self.received = {b["nodeid"]: b["req"].get("Fetch", 0) for b in json.loads(text)["brokers"].values()}
 
     def read(self, count: int) -> None:
-        """Until it has so many."""
+        """Read until there are this many records."""
 
         def enough() -> bool:
             for message in self.consumer.consume(1000, 0.1):
@@ -42,15 +42,15 @@ class Reader:
         until(f"{count} records are read", enough, timeout_s=30)
 
     def fetches(self, broker: int) -> int:
-        """How many Fetch requests it sent to a broker."""
+        """The number of Fetch requests that the consumer sent to a broker."""
         seen = self.received
         until("it was counted", lambda: self.consumer.poll(0.02) or self.received is not seen)
         return self.received.get(broker, 0)
 
 
 def test_a_consumer_reads_from_the_replica_in_its_rack(start_cluster: Callable[..., Cluster]) -> None:
-    """librdkafka is sent there by the leader, and is back at a leader when that replica dies. One in a rack where no
-    replica is, or in the leader's, stays with the leader."""
+    """The leader sends librdkafka to the replica in its rack, and librdkafka returns to a leader when that replica
+    dies. A consumer in a rack without a replica, or in the leader's, stays with the leader."""
     cluster = start_cluster(
         broker_rack=lambda number: f"r{number}",
         replica_selector_class="org.apache.kafka.common.replica.RackAwareReplicaSelector",

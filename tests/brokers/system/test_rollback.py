@@ -1,4 +1,4 @@
-"""A real ZooKeeper is restored from an older copy under brokers that run: they go on, and lose nothing."""
+"""A real ZooKeeper is restored from an older copy under running brokers: they go on, and lose no record."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.asking import ask
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import Witness
@@ -18,12 +18,12 @@ from tests.wire import Wire
 
 SESSION_MS = 2000
 OLDER, NEWER = "86400000", "172800000"
-"""retention.ms in the copy, and since."""
+"""The values of retention.ms in the copy, and after it."""
 pytestmark = [pytest.mark.java]
 
 
 def producer_ids(cluster: Cluster) -> list[int]:
-    """One of each broker, once it gives them."""
+    """A producer id from each broker, once it gives one."""
     found = []
     for broker in cluster.brokers.values():
         with Wire(broker.port) as wire:
@@ -38,14 +38,14 @@ def producer_ids(cluster: Cluster) -> list[int]:
 
 
 def keep(cluster: Cluster, topic: str, retention_ms: str) -> None:
-    """Alter how long records are kept."""
+    """Alter the topic's retention.ms."""
     entry = ConfigEntry("retention.ms", retention_ms, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     cluster.admin.incremental_alter_configs([resource])[resource].result(20)
 
 
 def kept(cluster: Cluster, topic: str) -> set[str | None]:
-    """The values of retention.ms that brokers answer."""
+    """The values of retention.ms that brokers return."""
     kind = m.DescribeConfigsRequest.Resources
     asked = [kind(resource_type=2, resource_name=topic, configuration_keys=["retention.ms"])]
     answers = (ask(broker.port, "DescribeConfigs", 1, resources=asked) for broker in cluster.brokers.values())
@@ -57,8 +57,8 @@ def said(cluster: Cluster, line: str, times: int = 1) -> bool:
 
 
 def test_an_older_copy(tmp_path: Path) -> None:
-    """Brokers give up sessions that it does not let go on and register anew; the partition is led above the epochs
-    that it has forgotten, acknowledged records are there, producer ids are given once, and its settings are gone by."""
+    """Brokers give up sessions that ZooKeeper refuses, and register again. The partition gets a leader epoch above the
+    lost ones, acknowledged records are there, producer ids are unique, and the topic's restored settings apply."""
     zookeeper = ZooKeeper(data_dir=str(tmp_path / "zookeeper"))
     with zookeeper, Cluster(tmp_path, zookeeper, zookeeper_session_timeout_ms=SESSION_MS) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]], retention_ms=OLDER)

@@ -1,4 +1,4 @@
-"""Brokers that log in at each other, and users who log in at any of them: all know what ZooKeeper has."""
+"""Brokers log in at each other, and users at any of them, with the credentials in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from kazoo.client import KazooClient
 
 from pybroker import errors
-from pybroker.client.connection import Connection
+from pybroker.client.net.connection import BrokerConnection
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
 from pybroker.security.scram import Credential, salted
-from pybroker.server.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.network import Network
 from tests.brokers.witness import Witness
@@ -30,7 +30,7 @@ SALT = b"0123456789abcdef"
 
 
 class Secured(Cluster):
-    """Others and clients are asked who they are; the harness comes by a listener of its own."""
+    """Brokers and clients have to log in; the harness has a listener of its own."""
 
     def _ways(self, network: Network, number: int, port: int) -> dict[str, object]:
         self.peers = getattr(self, "peers", {})
@@ -60,13 +60,13 @@ def give(cluster: Secured, by: int, user: str, password: str) -> None:
     kind = m.AlterUserScramCredentialsRequest
     key = salted("SCRAM-SHA-256", password, SALT, 4096)
     made = kind.Upsertions(name=user, mechanism=1, iterations=4096, salt=SALT, salted_password=key)
-    with Connection(HOST, cluster.brokers[by].port) as connection:
+    with BrokerConnection(HOST, cluster.brokers[by].port) as connection:
         assert [r.error_code for r in connection.request(kind(upsertions=[made])).results] == [0]
 
 
 def logs_in(port: int, account: Account) -> bool:
     try:
-        Connection(HOST, port, account=account).close()
+        BrokerConnection(HOST, port, account=account).close()
     except errors.KafkaError as refused:
         assert refused.code == errors.SASL_AUTHENTICATION_FAILED
         return False
@@ -74,7 +74,7 @@ def logs_in(port: int, account: Account) -> bool:
 
 
 def test_brokers_log_in_at_each_other(cluster: Secured) -> None:
-    """They replicate, elect and fail over as ever; a stranger is no broker."""
+    """Brokers replicate, elect and fail over as usual; a stranger is not accepted as a broker."""
     topic = cluster.create("t")
     with Witness(cluster, topic) as witness:
         witness.until_acked()
@@ -90,7 +90,7 @@ def test_brokers_log_in_at_each_other(cluster: Secured) -> None:
 
 
 def test_a_user_is_known_to_every_broker_and_to_kafka(cluster: Secured, zookeeper: ZooKeeper) -> None:
-    """Within a second, as long as there are sessions; and a credential that somebody else wrote is taken as well."""
+    """A credential applies on all brokers within a second, while sessions last, also one that another program wrote."""
     carol = Account("SCRAM-SHA-256", "carol", "pw")
     give(cluster, 1, "carol", "pw")
     given_s = time.monotonic()
@@ -123,7 +123,7 @@ def test_a_user_is_known_to_every_broker_and_to_kafka(cluster: Secured, zookeepe
 
 
 def test_brokers_find_each_other_where_strangers_fill_max_connections(tmp_path: Path, zookeeper: ZooKeeper) -> None:
-    """Silent ones, where nobody logs in: a broker that comes back is accepted by the others all the same."""
+    """Silent strangers fill a listener without logins: a broker that comes back is still accepted by the others."""
     network = Network()
     strangers = []
     with Secured(tmp_path, zookeeper, network=network, max_connections=25) as running:

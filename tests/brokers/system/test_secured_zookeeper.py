@@ -1,4 +1,4 @@
-"""Brokers by a ZooKeeper that asks who they are, by TLS: nodes are theirs alone, and stay so whatever happens."""
+"""Brokers with a ZooKeeper that requires a login, over TLS: their nodes are only theirs, and stay so in any event."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from pybroker.client.connection import Connection
+from pybroker.client.net.connection import BrokerConnection
 from pybroker.coordination.store import NoNode
 from pybroker.coordination.zookeeper import ZooKeeperStore
-from pybroker.coordination.zookeeper_access import Access, Login
+from pybroker.coordination.zookeeper_access import ZooKeeperAccess, ZooKeeperLogin
 from pybroker.coordination.zookeeper_session import ZooKeeperSession
 from pybroker.protocol import messages as m
 from tests.brokers.kit import Cluster
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def settings(server: Secured, chroot: str, password: str = PASSWORD, **more: object) -> dict[str, object]:
-    """Of a broker that says who it is."""
+    """The settings of a broker that logs in to ZooKeeper."""
     login = {"zookeeper.sasl.client.username": "kafka", "zookeeper.sasl.client.password": password}
     said = {**server.settings(), **login, "zookeeper.set.acl": "true", "zookeeper.connect": server.tls + chroot}
     return {**said, **{name.replace("_", "."): value for name, value in more.items()}}
@@ -56,7 +56,7 @@ def three(home: Path, server: Secured, chroot: str, **more: object) -> Cluster:
 
 
 def nodes(server: Secured, chroot: str) -> dict[str, set[tuple[str, int]]]:
-    """{path: {(who, permissions)}} of all nodes of a cluster, as the brokers' user sees them."""
+    """{path: {(user, permissions)}} of all nodes of a cluster, as the brokers' user sees them."""
     found: dict[str, set[tuple[str, int]]] = {}
 
     async def walk(session: ZooKeeperSession, path: str) -> None:
@@ -70,7 +70,7 @@ def nodes(server: Secured, chroot: str) -> dict[str, set[tuple[str, int]]]:
             await walk(session, f"{path}/{name}")
 
     async def look() -> None:
-        store = ZooKeeperStore(server.connect + chroot, access=Access(login=Login("kafka", PASSWORD)))
+        store = ZooKeeperStore(server.connect + chroot, access=ZooKeeperAccess(login=ZooKeeperLogin("kafka", PASSWORD)))
         await walk(await store.session(6000), "")
         await store.close()
 
@@ -79,7 +79,7 @@ def nodes(server: Secured, chroot: str) -> dict[str, set[tuple[str, int]]]:
 
 
 def check(found: dict[str, set[tuple[str, int]]]) -> None:
-    """Each node has what Kafka 3.9.1 gives it with zookeeper.set.acl."""
+    """Check that each node has the ACL that Kafka 3.9.1 gives it with zookeeper.set.acl."""
     for path, held in found.items():
         secret = any(path == root or path.startswith(f"{root}/") for root in SECRETS)
         assert held == ({ALL} if path == "/consumers" else {OWN} if secret else {OWN, READ}), path
@@ -88,13 +88,13 @@ def check(found: dict[str, set[tuple[str, int]]]) -> None:
 def give(cluster: Cluster, user: str) -> None:
     kind = m.AlterUserScramCredentialsRequest
     made = kind.Upsertions(name=user, mechanism=1, iterations=4096, salt=b"0123456789abcdef", salted_password=b"k" * 32)
-    with Connection(HOST, cluster.brokers[1].port) as connection:
+    with BrokerConnection(HOST, cluster.brokers[1].port) as connection:
         assert [r.error_code for r in connection.request(kind(upsertions=[made])).results] == [0]
 
 
 def test_what_a_cluster_makes_is_its_own(tmp_path: Path, server: Secured) -> None:
-    """Topics, users, ACLs, settings, elections; whoever is no broker reads what holds no secret, and changes nothing.
-    The password is in no log, no answer and no file."""
+    """A cluster creates topics, users, ACLs and settings; other ZooKeeper users read nodes without secrets, and change
+    none. The password is in no log, answer or file."""
     chroot = f"/{uuid.uuid4().hex}"
     with three(tmp_path, server, chroot, **AUTHORIZER) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]])
@@ -148,20 +148,20 @@ def test_what_a_cluster_makes_is_its_own(tmp_path: Path, server: Secured) -> Non
 
 
 def test_they_stay_who_they_are(tmp_path: Path, server: Secured) -> None:
-    """ZooKeeper goes and comes back; a broker stands still until its session is over, and begins another one."""
+    """Brokers log in again after ZooKeeper was away, and after a broker was frozen until its session expired."""
     chroot = f"/{uuid.uuid4().hex}"
     with three(tmp_path, server, chroot) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]])
         with Witness(cluster, topic) as witness:
             witness.until_acked()
             server.zookeeper.kill()
-            until("it is missed", lambda: all(b.count("ZooKeeper lost") for b in cluster.brokers.values()))
+            until("it is missed", lambda: all(b.count("ZooKeeper disconnected") for b in cluster.brokers.values()))
             witness.until_acked(50)
             server.zookeeper.start()
             for broker in cluster.brokers.values():
                 until(
                     "ZooKeeper is reached again",
-                    lambda b=broker: b.count("ZooKeeper reached") + b.count("broker registered") >= 2,
+                    lambda b=broker: b.count("ZooKeeper connected") + b.count("broker registered") >= 2,
                 )
             before = cluster.brokers[3].count("broker registered")
             cluster.signal(3, signal.SIGSTOP)
@@ -180,7 +180,7 @@ def test_they_stay_who_they_are(tmp_path: Path, server: Secured) -> None:
 
 @pytest.mark.long
 def test_a_password_that_is_changed_under_a_broker(tmp_path: Path) -> None:
-    """It says so and serves on, in its session and after it; once it is let in again it is registered anew."""
+    """The broker logs it and goes on serving, in its session and after it; once the login works it registers again."""
     with Secured(tmp_path, {"kafka": PASSWORD}) as own:
         sets = {**settings(own, "/k"), "zookeeper.session.timeout.ms": 3000, "offsets.topic.replication.factor": 1}
         with BrokerProcess(tmp_path / "data", free_port(), sets) as broker:
@@ -189,8 +189,8 @@ def test_a_password_that_is_changed_under_a_broker(tmp_path: Path) -> None:
             own.let_in({"kafka": "another"})
             own.zookeeper.start()
             assert broker.process is not None
-            why = "knows no such user, or another password: 'kafka'"
-            broker.process.wait_line(f"(ZooKeeper not reached|broker cannot register) .*{why}", 90)
+            why = "does not know the user, or the password is wrong: 'kafka'"
+            broker.process.wait_line(f"(ZooKeeper not reached|broker registration failed) .*{why}", 90)
             assert [each["name"] for each in run("topics", "list", "-b", broker.bootstrap, "--json").json] == ["t"]
             own.zookeeper.stop()
             own.let_in({"kafka": PASSWORD})
@@ -203,10 +203,10 @@ def test_a_password_that_is_changed_under_a_broker(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "code", "why"),
     [
-        ({"sasl.client.password": "a guess"}, 1, "knows no such user, or another password: 'kafka'"),
+        ({"sasl.client.password": "a guess"}, 1, "does not know the user, or the password is wrong: 'kafka'"),
         ({"ssl.truststore.location": "/none.p12"}, 1, "/none.p12 (zookeeper.ssl.truststore.location) cannot be read"),
         ({"ssl.truststore.password": "a guess"}, 1, "zookeeper.ssl.truststore.password is wrong"),
-        ({"ssl.client.enable": "false"}, 1, "speaks TLS, and zookeeper.ssl.client.enable is false"),
+        ({"ssl.client.enable": "false"}, 1, "speaks TLS, but zookeeper.ssl.client.enable is false"),
         ({"sasl.client.username": None, "sasl.client.password": None}, 2, "zookeeper.set.acl = 'true' (--set)"),
         ({"sasl.client.username": None}, 2, "zookeeper.sasl.client.username is not set"),
     ],
@@ -215,7 +215,7 @@ def test_a_password_that_is_changed_under_a_broker(tmp_path: Path) -> None:
 def test_a_start_that_ends(
     tmp_path: Path, server: Secured, changed: dict[str, str | None], code: int, why: str
 ) -> None:
-    """With one sentence, which names what is wrong."""
+    """A start that fails prints one sentence, which names what is wrong."""
     said = {**settings(server, "/start"), "zookeeper.connection.timeout.ms": 4000}
     said |= {f"zookeeper.{name}": value for name, value in changed.items()}
     sets = {name: value for name, value in said.items() if value is not None}
@@ -228,7 +228,7 @@ def test_a_start_that_ends(
 
 
 def test_an_ensemble_that_others_reach_and_that_is_open_is_said(tmp_path: Path, server: Secured) -> None:
-    """Once, at the start; one of this machine alone is not spoken of."""
+    """The warning is logged once, at the start; an ensemble on this machine only gets none."""
     for connect, times in (("192.0.2.1:2181", 1), (server.connect + "/open", 0)):
         sets = {"zookeeper.connect": connect, "zookeeper.connection.timeout.ms": 800 if times else 20_000}
         broker = BrokerProcess(tmp_path / str(times), free_port(), sets)
@@ -242,7 +242,7 @@ def test_an_ensemble_that_others_reach_and_that_is_open_is_said(tmp_path: Path, 
 
 
 def test_a_cluster_that_was_open_is_closed(tmp_path: Path, server: Secured) -> None:
-    """As an operator does it: brokers that log in, brokers that make nodes of their own, then those that are there."""
+    """An operator first makes brokers log in, then makes them set ACLs, then fixes the existing nodes."""
     chroot = f"/{uuid.uuid4().hex}"
     file = tmp_path / "broker.properties"
 
@@ -266,7 +266,7 @@ def test_a_cluster_that_was_open_is_closed(tmp_path: Path, server: Secured) -> N
                 cluster.start(number)
                 cluster.until_in_sync(topic)
             assert ALL in nodes(server, chroot)["/config/users/ann"]
-            assert acls("secure").endswith(f"nodes at {server.tls}{chroot} are the brokers' alone to change.\n")
+            assert acls("secure").endswith(f"nodes at {server.tls}{chroot} are now writable by the brokers only.\n")
             check(nodes(server, chroot))
             witness.until_acked()
             cluster.kill(cluster.leader(topic))
@@ -275,18 +275,18 @@ def test_a_cluster_that_was_open_is_closed(tmp_path: Path, server: Secured) -> N
             cluster.until_in_sync(topic)
             check(nodes(server, chroot))
             witness.judge()
-        assert acls("unsecure").endswith("are everybody's to change.\n")
+        assert acls("unsecure").endswith("are now writable by every client.\n")
         assert {each for held in nodes(server, chroot).values() for each in held} == {ALL}
     refused = run("zookeeper-acls", "secure", "--zookeeper", server.connect + chroot)
     assert (refused.code, refused.sentence.startswith("zookeeper.set.acl = 'true'")) == (2, True)
     refused = run("zookeeper-acls", "secure", "--config", file, "--zookeeper", f"{server.tls}/none")
     assert refused.code == 1
-    assert refused.sentence == f"ZooKeeper at {server.tls}/none has no node of a cluster: is there a chroot to name?"
+    assert refused.sentence == f"ZooKeeper at {server.tls}/none has no cluster: does its address need a chroot?"
     assert run("zookeeper-acls", "secure").code == 2
 
 
 def test_a_lone_broker_moves_into_it(tmp_path: Path, server: Secured) -> None:
-    """What the command makes is as what its brokers make, and so are users who were given before."""
+    """The migration command sets the same ACLs as brokers, also on users created before."""
     chroot, port, home = f"/{uuid.uuid4().hex}", free_port(), tmp_path / "data"
     file = tmp_path / "broker.properties"
     file.touch(0o600)

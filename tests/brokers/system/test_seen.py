@@ -1,4 +1,4 @@
-"""What a person sees of a cluster's replication: its metrics, and the last changes of a partition with their cause."""
+"""The view of an operator: metrics of replication, and the last changes of a partition with their cause."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 import pybroker.testing
 from pybroker import errors
 from pybroker.client.admin import Admin
-from pybroker.controller import late as late_changes
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.errors import KafkaError
+from pybroker.metadata import slow_changes as late_changes
 from pybroker.protocol import messages as m
-from pybroker.server.zookeeper_server import ZooKeeper
 from pybroker.testing import ClusterHandle
 from tests.asking import ask
 from tests.brokers.kit import Cluster
@@ -32,12 +32,12 @@ from tests.harness import HOST, ROOT, free_port, until
 
 LAGS_MS = 1000
 ANSWER_S_MAX = 9.0
-"""Of a command that asks brokers of which one is frozen: it may meet it as the first, and among all."""
+"""The most seconds of a command that asks brokers while one is frozen: it may wait for it twice."""
 
 
 @pytest.fixture
 def cluster() -> Iterator[ClusterHandle]:
-    """Three brokers that show their metrics."""
+    """Three brokers with metrics listeners."""
     settings = {"metrics.listener": f"{HOST}:0", "replica.lag.time.max.ms": LAGS_MS}
     with pybroker.testing.cluster(settings=settings) as made:
         yield made
@@ -50,17 +50,17 @@ def get(cluster: ClusterHandle, number: int, path: str) -> str:
 
 
 def metric(cluster: ClusterHandle, number: int, name: str, **labels: str) -> float:
-    """A sample of one broker; 0 where it has none."""
+    """A sample of one broker; 0 if there is none."""
     samples = (s for family in parse(get(cluster, number, "/metrics")) for s in family.samples)
     return next((s.value for s in samples if s.name == f"pybroker_{name}" and s.labels == labels), 0)
 
 
 INTERNAL = 1
-"""The partitions of __consumer_offsets, which is there from the start."""
+"""The number of partitions of __consumer_offsets, which exists from the start."""
 
 
 def whole(cluster: ClusterHandle, name: str, **labels: str) -> float:
-    """The sum over all that run, as dashboards have it."""
+    """The sum over all running brokers, as in dashboards."""
     return sum(metric(cluster, number, name, **labels) for number in cluster.running)
 
 
@@ -69,7 +69,7 @@ def changes(cluster: ClusterHandle, number: int, partition: str) -> list[dict[st
 
 
 def test_a_broker_dies_and_comes_back(cluster: ClusterHandle) -> None:
-    """What it held is under-replicated until it is back, and the metrics and changes of the others say so."""
+    """A dead broker's partitions are under-replicated until it is back, as others' metrics and changes show."""
     topic = cluster.create_topic("t", partitions=3, min_insync_replicas=3)
     cluster.wait_in_sync(topic)
     assert whole(cluster, "active_controller_count") == 1
@@ -105,7 +105,7 @@ def test_a_broker_dies_and_comes_back(cluster: ClusterHandle) -> None:
 
 
 def test_the_last_replica_dies(cluster: ClusterHandle) -> None:
-    """The controller counts the partition as offline until one of its ISR is back."""
+    """The controller counts the partition as offline until a member of its ISR is back."""
     topic = cluster.create_topic("t")
     cluster.wait_in_sync(topic)
     survivor = next(n for n in cluster.brokers if n != cluster.leader(topic))
@@ -124,7 +124,7 @@ def test_the_last_replica_dies(cluster: ClusterHandle) -> None:
 
 
 def test_a_controller_of_the_past_is_fenced(cluster: ClusterHandle, caplog: pytest.LogCaptureFixture) -> None:
-    """Its request is refused, and the log says who sent it and why."""
+    """A stale controller's request is refused, and the log has the controller and the cause."""
     port = int(cluster.bootstrap_servers.split(",")[0].rpartition(":")[2])
     late = {"controller_id": 9, "controller_epoch": 0, "broker_epoch": -1, "topic_states": [], "live_brokers": []}
     with caplog.at_level(logging.WARNING, "pybroker"):
@@ -134,7 +134,7 @@ def test_a_controller_of_the_past_is_fenced(cluster: ClusterHandle, caplog: pyte
 
 
 def test_bytes_of_replication(cluster: ClusterHandle) -> None:
-    """What followers copy is counted apart from what clients write and read."""
+    """Bytes copied by followers are counted apart from bytes of clients."""
     topic = cluster.create_topic("t")
     cluster.wait_in_sync(topic)
     leader = cluster.leader(topic)
@@ -149,7 +149,7 @@ def test_bytes_of_replication(cluster: ClusterHandle) -> None:
 
 
 def test_the_lag_of_followers(cluster: ClusterHandle) -> None:
-    """Who is dead falls behind by what is written; its row is in docs/metrics.md."""
+    """A dead follower's lag grows with each write; docs/metrics.md has the metric."""
     topic = cluster.create_topic("t", min_insync_replicas=1)
     cluster.wait_in_sync(topic)
     leader = cluster.leader(topic)
@@ -166,7 +166,7 @@ def test_the_lag_of_followers(cluster: ClusterHandle) -> None:
 
 
 def test_the_store_is_away(cluster: ClusterHandle) -> None:
-    """Its metrics say so. It is ready all the same: it serves on, as all do where the store is away for all."""
+    """Metrics show the lost store. The broker is ready, as brokers go on serving when the store is down for all."""
     number = cluster.brokers[0]
     told = {f.name: f for f in parse(get(cluster, number, "/metrics")) if f.name.startswith("pybroker_zookeeper")}
     rows = (ROOT / "docs/metrics.md").read_text().splitlines()
@@ -185,7 +185,7 @@ def test_the_store_is_away(cluster: ClusterHandle) -> None:
 
 
 def test_a_broker_waits_to_be_registered(tmp_path: Path, zookeeper: ZooKeeper) -> None:
-    """It is not ready while another session has its id."""
+    """A broker is not ready while another session has its id."""
     port = free_port()
     with Cluster(tmp_path, zookeeper, count=1, metrics_listener=f"{HOST}:{port}") as processes:
         processes.brokers[1].stop()
@@ -200,8 +200,8 @@ def test_a_broker_waits_to_be_registered(tmp_path: Path, zookeeper: ZooKeeper) -
 
 
 def test_a_change_while_the_store_is_away(cluster: ClusterHandle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks is told why it takes so long, and that it may come; it comes once the store is back. Of a user it is
-    each mechanism that comes."""
+    """A change during an outage of the store fails with the reason and that it may still come; it comes afterwards. For
+    a user that holds for each mechanism."""
     monkeypatch.setattr(late_changes, "WAIT_S", 0.1)
     for number in cluster.brokers:
         cluster.cut_off(number, "store")
@@ -227,7 +227,7 @@ def ready(cluster: ClusterHandle, number: int) -> tuple[int, str]:
 
 
 def told(port: int) -> tuple[int, str]:
-    """What /readyz answers; 0 where nobody listens."""
+    """The status and body of /readyz; 0 if no process listens."""
     try:
         with urllib.request.urlopen(f"http://{HOST}:{port}/readyz", timeout=10) as answer:
             return answer.status, answer.read().decode()
@@ -239,7 +239,7 @@ def told(port: int) -> tuple[int, str]:
 
 
 def test_the_command_line_tells_why(start_cluster: Callable[..., Cluster]) -> None:
-    """Who was elected after whom, with the cause, of the brokers that tell; one that cannot says why not."""
+    """The command prints each leader change and its cause, if a broker reports it, or why a broker does not."""
     ports = {number: free_port() for number in (1, 2)}
     processes = start_cluster(
         metrics_listener=lambda number: f"{HOST}:{ports[number]}" if number in ports else f"{HOST}:0"
@@ -261,7 +261,7 @@ def test_the_command_line_tells_why(start_cluster: Callable[..., Cluster]) -> No
     changes = told()
     assert [each["time"] for each in changes] == sorted(each["time"] for each in changes)
     elected = [each for each in changes if each["what"] == "leader elected"]
-    if elected:  # a controller that was killed has taken what it did with it
+    if elected:  # a killed controller has lost its record of changes
         assert (elected[-1]["leader"], elected[-1]["cause"]) == (leader, "brokers gone: 3")
     processes.restart(3)
     processes.until_in_sync(topic, 2)
@@ -269,11 +269,11 @@ def test_the_command_line_tells_why(start_cluster: Callable[..., Cluster]) -> No
     head = next(line for line in shown.out.splitlines() if line.startswith("PARTITION") and "CAUSE" in line)
     assert head.split() == ["PARTITION", "TIME", "BROKER", "CHANGE", "LEADER", "EPOCH", "ISR", "CAUSE"]
     assert "brokers caught up: 3" in shown.out
-    assert shown.err == f"pybroker: broker 3 tells of no changes: its metrics.listener is a free port, {HOST}:0\n"
+    assert shown.err == f"pybroker: broker 3 does not report changes: its metrics.listener is a free port, {HOST}:0\n"
 
 
 def test_the_command_line_tells_of_epochs(start_cluster: Callable[..., Cluster]) -> None:
-    """That of the controller, and of each broker that tells: what ZooKeeper has. One that is frozen is named soon."""
+    """The command prints the epochs of controller and brokers as in ZooKeeper, and names a frozen broker soon."""
     ports = {number: free_port() for number in (1, 2)}
     processes = start_cluster(
         metrics_listener=lambda number: f"{HOST}:{ports[number]}" if number in ports else f"{HOST}:0"
@@ -301,13 +301,13 @@ def test_the_command_line_tells_of_epochs(start_cluster: Callable[..., Cluster])
     began = time.monotonic()
     shown = run("topics", "describe", topic, "-b", processes.bootstrap)
     assert time.monotonic() - began < ANSWER_S_MAX
-    assert shown.code == 0 and shown.err.startswith("pybroker: broker 2 does not tell of what it leads: ")
+    assert shown.code == 0 and shown.err.startswith("pybroker: broker 2 does not report the partitions it leads: ")
     began = time.monotonic()
     shown = run("logdirs", "-b", processes.bootstrap)
     assert time.monotonic() - began < ANSWER_S_MAX
-    assert shown.code == 0 and shown.err.startswith("pybroker: broker 2 does not tell of its log dirs: ")
+    assert shown.code == 0 and shown.err.startswith("pybroker: broker 2 does not report its log dirs: ")
     assert [row.split()[0] for row in shown.out.splitlines()[1:]] == ["1", "3"]
     began = time.monotonic()
     shown = run("logdirs", "--timeout", "4", "-b", processes.bootstrap)
-    assert time.monotonic() - began >= 4 and shown.code == 0 and "broker 2 does not tell" in shown.err
+    assert time.monotonic() - began >= 4 and shown.code == 0 and "broker 2 does not report" in shown.err
     processes.signal(2, signal.SIGCONT)

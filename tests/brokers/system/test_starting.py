@@ -1,4 +1,4 @@
-"""A start that waits for others: why, and that a stop ends it at once."""
+"""A start that waits for others logs the reason, and a stop ends it at once."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from pybroker.controller import nodes
 from pybroker.coordination.zookeeper import ZooKeeperSession, ZooKeeperStore
-from pybroker.replication.checkpoints import CLEAN_SHUTDOWN
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
+from pybroker.metadata import nodes
+from pybroker.replication.disks.checkpoints import CLEAN_SHUTDOWN
 from tests.brokers.kit import Cluster
 from tests.harness import HOST, BrokerProcess, eventually, free_port
 
 STOP_S_MAX = 3.0
-"""Of a start that only waits; a session lasts 6 s, and a first one may take 20 s."""
+"""The most seconds of a stop during a start that only waits; a session lasts 6 s, and a first one may take 20 s."""
 pytestmark = [pytest.mark.java]
 
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """The port of a server that accepts, and says nothing."""
+    """The port of a server that accepts connections and sends nothing."""
     with socket.create_server((HOST, 0)) as server:
         yield int(server.getsockname()[1])
 
 
 def stops(broker: BrokerProcess, waits_for: str) -> None:
-    """A broker that waits ends as it should when it is asked to."""
+    """Check that a waiting broker stops cleanly on SIGTERM."""
     broker.begin()
     assert broker.process is not None
     broker.process.wait_line(waits_for, 90)
@@ -47,11 +47,11 @@ def stops(broker: BrokerProcess, waits_for: str) -> None:
 def test_it_is_stopped_while_no_zookeeper_answers(tmp_path: Path, silent: int) -> None:
     broker = BrokerProcess(tmp_path, free_port(), {"zookeeper.connect": f"{HOST}:{silent}"})
     with contextlib.closing(broker):
-        stops(broker, f"ZooKeeper does not answer yet.*{HOST}:{silent} accepts connections, and does not answer")
+        stops(broker, f"ZooKeeper does not answer yet.*{HOST}:{silent} accepts connections, but does not answer")
 
 
 def test_a_clean_stop_before_it_is_remembered(tmp_path: Path, zookeeper: ZooKeeper, silent: int) -> None:
-    """A start that was left has opened no log: the next one need not recover any."""
+    """A start that was ended has opened no log, so the next one need not recover any."""
     with Cluster(tmp_path, zookeeper, count=1, min_insync_replicas=1, default_replication_factor=1) as cluster:
         cluster.create("t", replicas=[[1]])
         broker = cluster.brokers[1]
@@ -68,7 +68,7 @@ def test_a_clean_stop_before_it_is_remembered(tmp_path: Path, zookeeper: ZooKeep
 
 
 def test_it_is_stopped_while_another_session_has_its_id(tmp_path: Path, zookeeper: ZooKeeper) -> None:
-    """And it starts once that is over."""
+    """The broker starts once the other session has ended."""
     with Cluster(tmp_path, zookeeper, count=1) as cluster:
         cluster.brokers[1].stop()
         client = KazooClient(zookeeper.connect + cluster.chroot)
@@ -94,13 +94,13 @@ def test_it_says_why_no_zookeeper_answers(tmp_path: Path, silent: int) -> None:
         (said,) = (line for line in broker.output().splitlines() if "no ZooKeeper answered in 0.5 s" in line)
         assert f"{HOST}:{closed}: connection refused" in said
         assert "nowhere.invalid:2181: " in said
-        assert f"{HOST}:{silent} accepts connections, and does not answer as a ZooKeeper that serves" in said
+        assert f"{HOST}:{silent} accepts connections, but does not answer like a serving ZooKeeper" in said
 
 
 async def test_an_opening_that_is_given_up_leaves_nothing(
     zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No thread of a session that had begun to make the chroot."""
+    """No thread is left of a session that had begun to create the chroot."""
     begun, create, before = asyncio.Event(), ZooKeeperSession.create, set(threading.enumerate())
 
     def create_and_tell(session: ZooKeeperSession, *what: Any, **how: Any) -> Any:

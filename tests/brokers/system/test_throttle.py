@@ -1,4 +1,4 @@
-"""Throttled replication (KIP-73): who comes back copies as fast as it may, and is in sync as soon as it may be."""
+"""Throttled replication (KIP-73): a returning broker copies at the set rate, and rejoins the ISR when it can."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import QUIET, Cluster
 from tests.harness import until
 
@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.java]
 
 RATE = 100_000
 FREE = 10 * RATE
-"""Ten seconds' worth are copied at once, as in Kafka."""
+"""The bytes of ten seconds, which are copied at once, as in Kafka."""
 RECORDS, VALUE = 3000, bytes(1000)
 LEADER, FOLLOWER = 1, 3
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
-    """Where a fetch has so few bytes that what is too much of one of them does not matter."""
+    """A cluster whose fetches are small, so that one over the quota makes no difference."""
     with Cluster(tmp_path, zookeeper, replica_fetch_max_bytes=RATE // 4) as running:
         yield running
 
@@ -38,7 +38,7 @@ def say(cluster: Cluster, kind: ResourceType, of: str, name: str, value: str) ->
 
 @pytest.mark.parametrize(("role", "broker"), [("leader", LEADER), ("follower", FOLLOWER)])
 def test_who_comes_back_copies_no_faster_than_it_may(cluster: Cluster, role: str, broker: int) -> None:
-    """Until the rate is raised, which holds at once. What it copied in sync does not count, nor does the rest."""
+    """The rate holds until it is raised, at once. Bytes copied while in the ISR, and of other topics, do not count."""
     throttled, free = (
         cluster.create(name, replicas=[[LEADER, FOLLOWER]], min_insync_replicas="1") for name in ("throttled", "free")
     )
@@ -52,7 +52,7 @@ def test_who_comes_back_copies_no_faster_than_it_may(cluster: Cluster, role: str
                 producer.produce(topic, VALUE, partition=0)
             producer.poll(0)
             if number % 100 == 0:
-                producer.flush(20)  # so that batches are small
+                producer.flush(20)  # for small batches
         assert producer.flush(20) == 0
 
     write()

@@ -1,4 +1,4 @@
-"""Brokers that reach each other by TLS, and believe nobody whose certificate they do not know."""
+"""Brokers that connect to each other by TLS, and accept only certificates that they trust."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.client.connection import Connection
-from pybroker.client.tls import tls_of
+from pybroker.client.net.connection import BrokerConnection
+from pybroker.client.security.tls import tls_of
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
-from pybroker.server.zookeeper_server import ZooKeeper
 from pybroker.testing.certificates import Authority
 from tests.asking import ask
 from tests.brokers.kit import Cluster
@@ -25,7 +25,7 @@ PEERS = f'{MODULE} required username="broker" password="of-brokers" user_broker=
 
 
 class Encrypted(Cluster):
-    """Brokers say all that they say to each other by TLS; the harness comes by a listener of its own."""
+    """Brokers use TLS among each other; the harness has a listener of its own."""
 
     authority = Authority()
     protocol: str
@@ -66,7 +66,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeper
 
 @pytest.mark.parametrize("cluster", ["SASL_SSL"], indirect=True)
 def test_brokers_replicate_and_fail_over_by_tls(cluster: Encrypted) -> None:
-    """A leader is killed under load, all of what was acknowledged is there, and the replica comes back."""
+    """A leader is killed under load, all acknowledged records are there, and the replica comes back."""
     topic = cluster.create("t")
     with Witness(cluster, topic) as witness:
         witness.until_acked()
@@ -80,17 +80,17 @@ def test_brokers_replicate_and_fail_over_by_tls(cluster: Encrypted) -> None:
 
 
 def test_a_stranger_is_no_broker(cluster: Encrypted, tmp_path: Path) -> None:
-    """Without a certificate that the brokers know nobody comes in."""
+    """A client without a certificate that the brokers trust cannot connect."""
     made = Authority("another").sign("broker-0")
     (tmp_path / "stranger.pem").write_bytes(made.key + made.chain)
     ours = {"ssl_cafile": str(tmp_path / "ca.pem")}
     for own in ({}, {"ssl_certfile": str(tmp_path / "stranger.pem")}):
         with pytest.raises(KafkaError):
-            Connection(HOST, min(cluster.peers.values()), tls=tls_of("SSL", ours | own), timeout_s=10)
+            BrokerConnection(HOST, min(cluster.peers.values()), tls=tls_of("SSL", ours | own), timeout_s=10)
 
 
 def test_no_broker_cuts_itself_off(cluster: Encrypted, tmp_path: Path) -> None:
-    """A certificate or a trust store by which others would not connect to it is refused while there is a way back."""
+    """A key store or trust store that other brokers would not accept is refused, before it cuts the broker off."""
     stranger, other_host = Authority("another"), cluster.authority.sign("elsewhere", hosts=["elsewhere.example"])
     kind = m.IncrementalAlterConfigsRequest.Resources
 
@@ -105,9 +105,9 @@ def test_no_broker_cuts_itself_off(cluster: Encrypted, tmp_path: Path) -> None:
         return answer.error_message or ""
 
     made = stranger.sign("broker-1")
-    assert "no broker would connect to the listener PEERS any more" in altered("keystore", made.key + made.chain)
+    assert "other brokers could no longer connect to the listener PEERS" in altered("keystore", made.key + made.chain)
     assert "mismatch" in altered("keystore", other_host.key + other_host.chain)
-    assert "no broker would connect" in altered("truststore", stranger.certificate)
+    assert "other brokers could no longer connect" in altered("truststore", stranger.certificate)
     at = f"PLAINTEXT://{HOST}:{cluster.brokers[1].port},PEERS://elsewhere.example:{cluster.peers[1]}"
     assert "mismatch" in set_to("advertised.listeners", at)
     made = cluster.authority.sign("broker-1")

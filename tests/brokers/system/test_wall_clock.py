@@ -1,4 +1,4 @@
-"""The wall clock of a broker jumps an hour: timestamps and retention by time notice, and nothing else does."""
+"""A broker's wall clock jumps an hour: only timestamps and time-based retention are affected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster, Planted
 from tests.brokers.witness import Witness
 from tests.harness import until
@@ -31,7 +31,7 @@ class Clocked(Planted):
         return self.data_dir.with_suffix(".clock")
 
     def jump(self, seconds: int) -> None:
-        """The clock is wrong by so many seconds from now on."""
+        """Set the clock wrong by this many seconds."""
         aside = self._said.with_suffix(".new")
         aside.write_text(str(seconds))
         aside.rename(self._said)
@@ -53,7 +53,7 @@ def jump(cluster: Cluster, number: int, seconds: int) -> None:
 
 
 def newest_s(cluster: Cluster, number: int, topic: str) -> float:
-    """When the newest record of a partition was appended, as its leader dates it, from now."""
+    """The timestamp of the newest record of a partition, as its leader set it, relative to now."""
     with Wire(cluster.brokers[number].port) as wire:
         stamped = wire.produce(topic, batch([b"dated"]), acks=1)
         assert stamped.error == 0
@@ -61,9 +61,9 @@ def newest_s(cluster: Cluster, number: int, topic: str) -> float:
 
 
 def test_it_jumps_either_way(tmp_path: Path, zookeeper: ZooKeeper) -> None:
-    """On a leader, a follower and the controller, an hour ahead and an hour back: nobody loses its session, the ISR or
-    its leadership, nothing is expired that is not old, and the records are dated as the clock says. Then a leader dies,
-    and one with another clock takes over."""
+    """The clock jumps an hour ahead and back on leader, follower and controller: no broker loses its session, ISR or
+    leadership, only old records expire, and records get the clock's time. Then a leader dies, and one with another
+    clock takes over."""
     how: dict[str, object] = {"replica_lag_time_max_ms": 10_000, "log_retention_check_interval_ms": 200}
     with Cluster(tmp_path, zookeeper, kind=Clocked, **how) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]], segment_bytes="50000")
@@ -74,7 +74,7 @@ def test_it_jumps_either_way(tmp_path: Path, zookeeper: ZooKeeper) -> None:
                 for seconds in (HOUR_S, -HOUR_S):
                     jump(cluster, number, seconds)
                     witness.until_acked(100)
-            time.sleep(1)  # what goes by it has its chores done
+            time.sleep(1)  # so that chores based on the clock have run
             assert abs(newest_s(cluster, 1, dated) + HOUR_S) < 60
             assert all(broker.count("broker registered") == 1 for broker in cluster.brokers.values())
             assert [broker.count(words) for broker in cluster.brokers.values() for words in NOTHING] == [0] * 9
@@ -88,7 +88,7 @@ def test_it_jumps_either_way(tmp_path: Path, zookeeper: ZooKeeper) -> None:
 
 
 def test_retention_by_time_notices(tmp_path: Path, zookeeper: ZooKeeper) -> None:
-    """An hour ahead, what was kept for half an hour is over."""
+    """With the clock an hour ahead, records kept for half an hour expire."""
     how: dict[str, object] = {"log_retention_check_interval_ms": 200}
     with Cluster(tmp_path, zookeeper, kind=Clocked, **how) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]], retention_ms=str(HOUR_S * 500))

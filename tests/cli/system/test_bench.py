@@ -1,4 +1,4 @@
-"""`pybroker bench` against any broker: what is measured is told, and nothing is left behind."""
+"""`pybroker bench` against any broker: it prints what it measured, and leaves nothing behind."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -6,14 +6,14 @@ from xml.etree import ElementTree
 import click
 import pytest
 
-from pybroker.cli.bench import check_svg, tell
-from pybroker.client.load import WORKLOADS, Outcome
+from pybroker.cli.bench.command import check_svg, tell
+from pybroker.cli.bench.load import WORKLOADS, Measurement
 from tests.cli.conftest import Command, run
 from tests.harness import Server, free_port
 
 
 def test_every_workload(pybroker_: Command, target: Server) -> None:
-    """Each does what it says without an error, and its topic is gone afterwards."""
+    """Every workload runs without an error, and its topic is deleted afterwards."""
     wanted = list(WORKLOADS) if target.name == "pybroker" else ["W1", "W5", "F3"]
     done = pybroker_("bench", "--only", ",".join(wanted), "--seconds", 0.2, "--warm", 0, "--read-mib", 8, "--json")
     assert done.code == 0, done.err
@@ -26,13 +26,13 @@ def test_every_workload(pybroker_: Command, target: Server) -> None:
             assert o["records"] == o["requests"] * workload.records
             assert o["bytes"] > o["records"] * workload.record_bytes
         else:
-            # Each connection reads the one small record, too, that was written to see whether the topic is there.
+            # Each connection also reads the small record that bench wrote to check the topic.
             assert o["bytes"] > (o["records"] - workload.connections) * 1024 > 0
     assert "pybroker-bench" not in run("topics", "list", "-b", target.bootstrap).out
 
 
 def test_a_table_for_people(pybroker_: Command) -> None:
-    """One line a workload, in the order that was asked for."""
+    """The table for people has one line for each workload, in the order of the arguments."""
     done = pybroker_("bench", "--only", "f3,w3", "--seconds", 0.2, "--warm", 0.1, "--read-mib", 8)
     assert done.code == 0, done.err
     head, *rows, blank, f3, w3 = done.out.splitlines()
@@ -41,16 +41,16 @@ def test_a_table_for_people(pybroker_: Command) -> None:
 
 
 def test_the_table_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """80 columns hold more than a broker of one core will reach, with numbers as people read them."""
+    """The table fits into 80 columns with more than a one-core broker can reach, and has readable numbers."""
     most = (1.0, 123_456_789, 1_234_567_890, 12_345_678_900, 0, 45, 12_345, 1_234_567)
-    tell([Outcome(name, *most) for name in WORKLOADS])
+    tell([Measurement(name, *most) for name in WORKLOADS])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80, lines
     assert lines[1].split() == ["W1", "123,456,789", "1,234,567,890", "12,345.7", "0.045", "12.345", "1,234.567", "0"]
 
 
 def test_a_picture(pybroker_: Command, target: Server, tmp_path: Path) -> None:
-    """Rates are bars and what runs at a fixed rate latencies, with text that can be read and searched."""
+    """The picture has bars for rates and latencies for fixed-rate workloads, with text that can be searched."""
     svg = tmp_path / "bench.svg"
     quick = ("--seconds", 0.2, "--warm", 0, "--json")
     done = pybroker_("bench", "--only", "W3,W6", *quick, "--svg", svg)
@@ -65,14 +65,14 @@ def test_a_picture(pybroker_: Command, target: Server, tmp_path: Path) -> None:
 
 
 def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is said before anything is measured, with the command that installs it."""
+    """A picture without matplotlib is refused before the measurement, with the command that installs it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(click.UsageError, match=r"pip install 'pybroker\[chart\]'"):
+    with pytest.raises(click.UsageError, match=r"pip install 'matplotlib>="):
         check_svg(tmp_path / "bench.svg")
 
 
 def test_what_cannot_be_measured() -> None:
-    """An unknown workload is told with those that are known; a broker that is not there in a sentence."""
+    """An unknown workload is refused with a list of known ones; an unreachable broker in one sentence."""
     unknown = run("bench", "--only", "W1,X9")
     assert unknown.code == 2 and "X9" in unknown.err and "W1, W2" in unknown.err
     port = free_port()

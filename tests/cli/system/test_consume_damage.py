@@ -1,4 +1,4 @@
-"""`pybroker consume` at damage: the command names what cannot be read and how to go on, or goes on."""
+"""`pybroker consume` at damage: the command names the damaged range and how to go on, or skips it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = len(batch([b"00"]))
 
 
 def change(at: int, data: bytes) -> Callable[[Path], None]:
-    """Write into the second batch of a segment."""
+    """Overwrite bytes in the second batch of a segment."""
 
     def work(path: Path) -> None:
         with path.open("r+b") as file:
@@ -39,12 +39,12 @@ KINDS = {
 
 
 def filled(broker: BrokerProcess, topic: str, partitions: int = 1) -> str:
-    """Twelve batches of one record in partition 0, of which four are a segment; the value is the offset."""
+    """A broker with twelve batches of one record in partition 0, four in each segment; the value is the offset."""
     with Wire(broker.port) as wire:
         config = {"segment.bytes": str(PER_SEGMENT * SIZE)}
         assert wire.create_topic(topic, partitions=partitions, config=config) == 0
     with Wire(broker.port_of(topic)) as wire:
-        until("who leads knows it", lambda: wire.list_offset(topic, -1)[0] == 0)
+        until("the leader has the partition", lambda: wire.list_offset(topic, -1)[0] == 0)
         for n in range(COUNT):
             assert wire.produce(topic, batch([b"%02d" % n])).base_offset == n
     return topic
@@ -65,22 +65,24 @@ def numbers(done: Done) -> list[int]:
 @pytest.mark.parametrize("base", [4, 8], ids=["sealed", "active"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_batch_is_named_and_skipped(shared_broker: BrokerProcess, topic: str, kind: str, base: int) -> None:
-    """One sentence after the records before it, and 1; with --skip-damaged all others, and a line of what is lost."""
+    """A damaged batch ends consume with one sentence, after the records before it, and exit code 1; --skip-damaged
+    reads all others, and prints the lost offsets."""
     filled(shared_broker, topic)
     KINDS[kind](segment(shared_broker, topic, base))
     bad = base + 1
     done = consume(shared_broker, topic, "-e")
     assert (done.code, numbers(done)) == (1, list(range(bad))), done.err
     assert re.fullmatch(rf"pybroker: {topic}-0: offset {bad} cannot be read: [^\n]+; --skip-damaged [^\n]+\n", done.err)
-    going_on = f"goes on with offset {bad + 1}", "tries those behind it, one by one"
+    going_on = f"goes on with offset {bad + 1}", "tries the offsets after it, one by one"
     assert any(words in done.err for words in going_on[: 1 if base == 4 else 2])
     done = consume(shared_broker, topic, "-e", "--skip-damaged")
     assert (done.code, numbers(done)) == (0, [n for n in range(COUNT) if n != bad]), done.err
-    assert done.err == f"pybroker: {topic}-0: offset {bad} skipped, 1 that cannot be read\n"
+    assert done.err == f"pybroker: {topic}-0: skipped offset {bad}, 1 unreadable\n"
 
 
 def test_a_range_is_named_once(shared_broker: BrokerProcess, topic: str) -> None:
-    """Zeros over the end of a sealed segment: what is lost are all offsets up to the next."""
+    """A damaged range is named once: zeros over the end of a sealed segment lose every offset up to the next
+    segment."""
     filled(shared_broker, topic)
     change(SIZE, bytes(2 * SIZE))(segment(shared_broker, topic, 4))
     done = consume(shared_broker, topic, "-e")
@@ -90,10 +92,10 @@ def test_a_range_is_named_once(shared_broker: BrokerProcess, topic: str) -> None
     assert (inside.code, inside.out) == (1, "") and "offset 7 cannot be read" in inside.err
     done = consume(shared_broker, topic, "-e", "--skip-damaged")
     assert (done.code, numbers(done)) == (0, [*range(6), *range(8, COUNT)])
-    assert done.err == f"pybroker: {topic}-0: offsets 6 to 7 skipped, 2 that cannot be read\n"
+    assert done.err == f"pybroker: {topic}-0: skipped offsets 6 to 7, 2 unreadable\n"
     assert numbers(consume(shared_broker, topic, "-o", 8, "-e")) == list(range(8, COUNT))
     beyond = consume(shared_broker, topic, "-o", COUNT + 1, "-e", "--skip-damaged")
-    assert beyond.code == 1 and f"holds 0 up to {COUNT}" in beyond.err
+    assert beyond.code == 1 and f"holds 0 to {COUNT}" in beyond.err
 
 
 def test_nothing_follows_the_damage(shared_broker: BrokerProcess, topic: str) -> None:
@@ -104,13 +106,14 @@ def test_nothing_follows_the_damage(shared_broker: BrokerProcess, topic: str) ->
     path.write_bytes(data)
     done = consume(shared_broker, topic, "-e")
     assert done.code == 1 and numbers(done) == list(range(COUNT - 1))
-    assert "; none follows that can be read: --skip-damaged waits for what comes behind" in done.err
+    assert "; no readable record follows: --skip-damaged waits for new ones" in done.err
     done = consume(shared_broker, topic, "-e", "--skip-damaged")
     assert done.code == 0 and numbers(done) == list(range(COUNT - 1))
 
 
 def test_a_group_commits_behind_what_it_skipped(shared_broker: BrokerProcess, topic: str) -> None:
-    """The next member does not meet the damage again. A member that ended at it committed what lay before."""
+    """A group commits the position behind skipped damage, so that its next member does not meet it. A member that ends
+    at damage commits the offset before it."""
     filled(shared_broker, topic, partitions=2)
     KINDS["zeros"](segment(shared_broker, topic, 4))
     how = ("-g", topic, "--from-beginning", "-e")
@@ -130,4 +133,4 @@ def test_other_partitions_are_read_on(shared_broker: BrokerProcess, topic: str) 
     KINDS["the magic"](segment(shared_broker, topic, 4))
     done = consume(shared_broker, topic, "-e", "--skip-damaged")
     assert (done.code, sorted(numbers(done))) == (0, [*(n for n in range(COUNT) if n != 5), 77])
-    assert done.err == f"pybroker: {topic}-0: offset 5 skipped, 1 that cannot be read\n"
+    assert done.err == f"pybroker: {topic}-0: skipped offset 5, 1 unreadable\n"

@@ -1,4 +1,4 @@
-"""docs/cli.md as a reader would take it: every command on the page runs, in its order, and does what the text says."""
+"""The commands of docs/cli.md run in their order, and do what the text says."""
 
 import os
 import re
@@ -13,7 +13,7 @@ COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.
 
 
 def test_the_page(target: Server, tmp_path: Path) -> None:
-    """In a shell, against any broker."""
+    """The page's commands run in a shell, against any broker."""
     there = tmp_path / "pybroker"
     there.write_text(f'#!/bin/sh\nexec {sys.executable} -m pybroker "$@"\n')
     there.chmod(0o755)

@@ -1,5 +1,4 @@
-"""`pybroker doctor`: what is wrong in a log dir is said, and mended so that the next start serves what is left.
-`pybroker scrub`: a broker that runs is asked."""
+"""`pybroker doctor` reports the faults of a log dir, and repairs it so that the next start serves the rest."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ PAGE = (ROOT / "docs" / "cli.md").read_text()
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """Stopped, with a topic of twelve batches of one size, of which four are a segment."""
+    """A stopped broker, with a topic of twelve batches of one size, four in each segment."""
     made = BrokerProcess(tmp_path / "data", free_port())
     made.start()
     with Wire(made.port) as w:
@@ -53,13 +52,13 @@ def change_text(path: Path, before: bytes, after: bytes) -> None:
 
 
 def swap(broker: BrokerProcess, size: int | None = None) -> None:
-    """What a compaction leaves that made one segment of the first two, and was killed before it put that in place."""
+    """Leave the files of a compaction that merged the first two segments, and was killed before the swap."""
     whole = segment(broker, 0).read_bytes() + segment(broker, 4).read_bytes()
     segment(broker, 0, "log.swap").write_bytes(whole[:size])
 
 
 def compact(broker: BrokerProcess) -> None:
-    """Have the log taken for one that was compacted, whose offsets may have gaps."""
+    """Mark the log as compacted, so that its offsets may have gaps."""
     (broker.data_dir / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 8\n")
 
 
@@ -83,24 +82,25 @@ TROUBLES: dict[str, tuple[Callable[[BrokerProcess], object], str, int]] = {
         "store is damaged: it has no 'partitions'",
         12,
     ),
-    "an empty swap": (lambda b: segment(b, 4, "log.swap").write_bytes(b""), "cut short, and is empty", 12),
+    "an empty swap": (lambda b: segment(b, 4, "log.swap").write_bytes(b""), "interrupted compaction, and is empty", 12),
     "an index": (lambda b: segment(b, 4, "index").write_bytes(b"\xff" * 9), "index is damaged", 12),
     "a checkpoint": (lambda b: (b.data_dir / "recovery-point-offset-checkpoint").write_bytes(b"\xff"), "cannot be", 12),
     "meta.properties": (lambda b: (b.data_dir / "meta.properties").write_bytes(b"\xff"), "cannot be used", 12),
     "the store": (lambda b: change(b.data_dir / "coordination.sqlite", 0, b"\xff" * 99), "store is damaged", 12),
-    "a left file": (lambda b: segment(b, 0, "log.deleted").write_bytes(b"x"), "left from a deletion", 12),
-    "a compaction": (swap, "holds what remains of the offsets 0..7", 12),
+    "a left file": (lambda b: segment(b, 0, "log.deleted").write_bytes(b"x"), "left from an interrupted deletion", 12),
+    "a compaction": (swap, "has the remaining records of 0..7", 12),
     "a torn swap": (lambda b: swap(b, 3 * SIZE + 9), f"is damaged at position {3 * SIZE}", 12),
-    "an undecided swap": (lambda b: segment(b, 4, "index.swap").write_bytes(b"x"), "before it was decided", 12),
-    "a cleaned file": (lambda b: (swap(b), segment(b, 0, "index.cleaned").write_bytes(b"x")), "before it was", 12),
-    "all segments": (lambda b: [segment(b, n).unlink() for n in (0, 4, 8)], "is said to reach 12, and ends at 0", 0),
-    "the end": (lambda b: segment(b, 8).unlink(), "is said to reach 12, and ends at 8", 8),
+    "an undecided swap": (lambda b: segment(b, 4, "index.swap").write_bytes(b"x"), "before its commit", 12),
+    "a cleaned file": (lambda b: (swap(b), segment(b, 0, "index.cleaned").write_bytes(b"x")), "before its commit", 12),
+    "all segments": (lambda b: [segment(b, n).unlink() for n in (0, 4, 8)], "is 12, but its log ends at 0", 0),
+    "the end": (lambda b: segment(b, 8).unlink(), "is 12, but its log ends at 8", 8),
 }
 
 
 @pytest.mark.parametrize("name", TROUBLES)
 def test_what_is_wrong_is_said_and_mended(broker: BrokerProcess, name: str) -> None:
-    """Without --fix nothing changes. With it the next look finds nothing, and a broker serves what is left."""
+    """doctor without --fix reports faults and changes nothing. After --fix it reports none, and a broker serves the
+    rest."""
     spoil, said, end = TROUBLES[name]
     spoil(broker)
     before = {path: path.read_bytes() for path in broker.data_dir.rglob("*") if path.is_file()}
@@ -132,13 +132,14 @@ GONE: dict[str, tuple[Callable[[BrokerProcess], object], str]] = {
 
 @pytest.mark.parametrize("name", long_for(GONE, "the first segment", "what is in the middle", "the end of the middle"))
 def test_a_segment_that_is_missing_is_told_and_left_to_a_person(broker: BrokerProcess, name: str) -> None:
-    """A start leaves its partition offline; what is put back is served."""
+    """A missing segment is reported and not repaired: a start leaves the partition offline, and serves it again once
+    the segment is back."""
     spoil, said = GONE[name]
     before = {path: path.read_bytes() for path in (broker.data_dir / "t-0").iterdir()}
     spoil(broker)
     for _ in range(2):
         told = run("doctor", broker.data_dir, "--fix")
-        assert told.code == 1 and said in told.out and "to do: put it back" in told.out and "done: " not in told.out
+        assert told.code == 1 and said in told.out and "to do: restore " in told.out and "done: " not in told.out
     broker.restart()
     with Wire(broker.port) as w:
         assert w.fetch("t", 0, max_wait_ms=0).error == 56
@@ -171,7 +172,7 @@ def test_what_was_kept_of_a_file_is_not_replaced(broker: BrokerProcess) -> None:
 
 
 def test_odd_names(broker: BrokerProcess) -> None:
-    """A log dir that is named twice, and a file that is named by a larger offset than there is."""
+    """doctor accepts a log dir that is given twice, and a file name with an offset above the largest."""
     (broker.data_dir / "t-0" / f"{'9' * 20}.log").write_bytes(b"")
     (broker.data_dir / "t-0" / f"{'9' * 20}.log.swap").write_bytes(b"")
     done = run("doctor", broker.data_dir, f"{broker.data_dir}/../{broker.data_dir.name}")
@@ -192,7 +193,7 @@ def test_what_root_writes_the_brokers_user_can_read(broker: BrokerProcess) -> No
 
 
 def test_the_page(broker: BrokerProcess) -> None:
-    """The commands of docs/cli.md that take a log dir, on one where nothing is wrong."""
+    """docs/cli.md's commands for a log dir find no fault in a healthy one."""
     lines = [line for block in re.findall(r"^```shell\n(.*?)^```$", PAGE, re.M | re.S) for line in block.splitlines()]
     assert lines
     for line in lines:
@@ -205,28 +206,29 @@ def test_the_page(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("left", [[], ["notes.txt"]])
 def test_a_directory_that_is_no_log_dir(tmp_path: Path, left: list[str]) -> None:
-    """It may be mistyped, or its disk is not mounted: that is said, and nothing is written there."""
+    """A directory that is no log dir may be mistyped or an unmounted disk: doctor says so, and writes nothing there."""
     for name in left:
         (tmp_path / name).touch()
     done = run("doctor", tmp_path)
     assert done.code == 2 and done.sentence == (
-        f"{tmp_path} is no log dir: it holds no meta.properties, no coordination.sqlite and no partition"
+        f"{tmp_path} is not a log dir: it holds no meta.properties, no coordination.sqlite and no partition"
     )
     assert os.listdir(tmp_path) == left
 
 
 def test_a_missing_meta_properties_is_written_anew(broker: BrokerProcess, tmp_path: Path) -> None:
-    """From what the store knows, or another log dir; where nobody knows the broker, a person has to say."""
+    """A missing meta.properties is restored from the store or another log dir; if neither has the broker's id, a person
+    must give it."""
     meta = broker.data_dir / "meta.properties"
     values = [line for line in meta.read_text().splitlines() if not line.startswith("#")]
     meta.unlink()
     done = run("doctor", broker.data_dir, "--fix")
-    assert done.code == 1 and f"{meta}: it is missing\n    done: write it anew: broker " in done.out
+    assert done.code == 1 and f"{meta}: it is missing\n    done: rewrite it: broker " in done.out
     assert [line for line in meta.read_text().splitlines() if not line.startswith("#")] == values
     other = tmp_path / "other"
     shutil.copytree(broker.data_dir / "t-0", other / "u-0")
     alone = run("doctor", other)
-    assert alone.code == 1 and "nothing here says of which broker it is" in alone.out
+    assert alone.code == 1 and "no other file here names the broker" in alone.out
     both = run("doctor", broker.data_dir, other, "--fix")
     assert f"{other / 'meta.properties'}: it is missing\n    done: " in both.out
     told = [line for line in (other / "meta.properties").read_text().splitlines() if not line.startswith("#")]
@@ -234,7 +236,7 @@ def test_a_missing_meta_properties_is_written_anew(broker: BrokerProcess, tmp_pa
 
 
 def test_the_store_is_held_against_the_log_dirs(broker: BrokerProcess, tmp_path: Path) -> None:
-    """Partitions that one of them does not know are told; a start then does what was said."""
+    """doctor reports partitions that only the store or only a log dir has, and what the next start will do."""
     (broker.data_dir / "t-0").rename(tmp_path / "t-0")
     unknown = broker.data_dir / "u-0"
     shutil.copytree(tmp_path / "t-0", unknown)
@@ -243,7 +245,7 @@ def test_the_store_is_held_against_the_log_dirs(broker: BrokerProcess, tmp_path:
     told = [(line["file"], line["trouble"]) for line in run("doctor", broker.data_dir, "--json").json_lines]
     nobody = "the coordination store does not know it, and it has no topic id"
     missing = (str(broker.data_dir / "t-0"), "the coordination store knows it, and it is missing")
-    ahead = [(file, what) for file, what in told if "is said to reach" in what]
+    ahead = [(file, what) for file, what in told if "but its log ends at" in what]
     assert [item for item in told if item not in ahead] == [(str(unknown), nobody), missing]
     (unknown / "partition.metadata").write_text(metadata[:-4] + "AAAA")
     said = run("doctor", broker.data_dir).out
@@ -255,11 +257,11 @@ def test_the_store_is_held_against_the_log_dirs(broker: BrokerProcess, tmp_path:
     assert f"{broker.data_dir / 't-1'}: the coordination store does not know it\n" in run("doctor", broker.data_dir).out
     (broker.data_dir / "t-1").rename(broker.data_dir / "t-0")
     (broker.data_dir / "t-0" / "partition.metadata").write_text(metadata[:-4] + "AAAA")
-    assert "it is of an earlier topic of that name" in run("doctor", broker.data_dir).out
+    assert "it belongs to an earlier topic of the same name" in run("doctor", broker.data_dir).out
 
 
 def test_a_compaction_is_finished_as_a_start_does_it(broker: BrokerProcess, tmp_path: Path) -> None:
-    """The same files are left whether doctor finishes it or a broker."""
+    """doctor finishes a compaction as a broker's start does: the same files are left."""
     swap(broker)
     shutil.copytree(broker.data_dir, tmp_path / "copy")
     assert run("doctor", str(tmp_path / "copy"), "--fix").code == 1
@@ -278,7 +280,8 @@ def test_a_whole_log_dir_has_nothing_wrong(broker: BrokerProcess) -> None:
 
 
 def test_an_empty_file_bounds_no_batch(broker: BrokerProcess) -> None:
-    """A roll made it just before the power went, and appends went on past its name: a start removes it."""
+    """An empty segment file, which a roll left before a power failure, bounds no batch: appends went on past its name,
+    and a start removes the file."""
     compact(broker)
     segment(broker, 10).touch()
     done = run("doctor", str(broker.data_dir))
@@ -296,7 +299,7 @@ def test_a_log_dir_that_a_broker_uses_is_left_alone(broker: BrokerProcess) -> No
 
 
 def test_a_running_broker_checks_its_sealed_segments_when_it_is_asked(broker: BrokerProcess) -> None:
-    """Also what became bad after it was asked before."""
+    """scrub makes a running broker check its sealed segments, and finds what was damaged since the last check."""
     broker.restart()
     whole = run("scrub", broker.data_dir)
     assert (whole.code, whole.out) == (0, f"{broker.data_dir}: nothing is damaged in sealed segments.\n")
@@ -305,7 +308,7 @@ def test_a_running_broker_checks_its_sealed_segments_when_it_is_asked(broker: Br
     assert (damaged.code, damaged.out.splitlines()) == (
         1,
         [
-            f"{segment(broker, 4)}: {SIZE} bytes at position {SIZE} are no sound batch",
+            f"{segment(broker, 4)}: {SIZE} bytes at position {SIZE} are not a valid batch",
             "    the offsets 5..5 of t-0 are lost",
         ],
     )
@@ -326,7 +329,7 @@ def test_a_running_broker_checks_its_sealed_segments_when_it_is_asked(broker: Br
 
 
 def test_damage_that_is_not_told_is_not_taken_for_none(broker: BrokerProcess) -> None:
-    """A damage-checkpoint that cannot be read is said in a sentence, and is no reason for a broker not to start."""
+    """A damage-checkpoint that cannot be read is reported in one sentence, and does not keep a broker from starting."""
     for text in (b"\xff", b"0\n1\nt 0 4 98 0 5 6\n", b"0\n1\nt 0 4 0 98 100 3\n"):
         (broker.data_dir / "damage-checkpoint").write_bytes(text)
         broker.restart()
@@ -337,7 +340,7 @@ def test_damage_that_is_not_told_is_not_taken_for_none(broker: BrokerProcess) ->
 
 
 def test_a_request_that_a_pass_overwrites_is_made_again(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pass may have been past a segment when that became bad."""
+    """scrub repeats a request that the end of a pass overwrote: that pass may have missed the damage."""
     broker.restart()
     asked = []
 

@@ -1,4 +1,4 @@
-"""The command itself: what it knows, how it fails, what it costs to start."""
+"""The `pybroker` command: its subcommands, its failures, and the time it takes to start."""
 
 import json
 import os
@@ -29,7 +29,7 @@ print(sorted(name for name in {names!r} if name in sys.modules), file=sys.stderr
 
 
 def loaded(arguments: list[str], *names: str) -> list[str]:
-    """Which of these modules a command has imported by its end."""
+    """The given modules that a command has imported by its end."""
     code = PROBE.format(arguments=arguments, names=names)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     found: list[str] = json.loads(done.stderr.splitlines()[-1].replace("'", '"'))
@@ -37,7 +37,7 @@ def loaded(arguments: list[str], *names: str) -> list[str]:
 
 
 def test_every_command_is_listed_and_helps() -> None:
-    """The list of commands has a line for each, and each tells its exit codes."""
+    """Every command has a line in the list of commands, and a help text with its exit codes."""
     listed = run("--help").out
     for name, command in main.COMMANDS.items():
         assert f"  {name} " in listed and command.summary in listed
@@ -54,7 +54,7 @@ def test_version() -> None:
 
 
 def test_a_reader_that_leaves_is_no_failure(tmp_path: Path) -> None:
-    """`pybroker ... | head -1` ends quietly, with 0."""
+    """A reader that closes the pipe, as in `pybroker ... | head -1`, is no failure: exit code 0 and no message."""
     checkpoint = tmp_path / "leader-epoch-checkpoint"
     checkpoint.write_text("0\n100000\n" + "".join(f"{n} {n}\n" for n in range(100_000)))
     command = f"{sys.executable} -m pybroker dump {checkpoint} | head -1; exit ${{PIPESTATUS[0]}}"
@@ -63,7 +63,7 @@ def test_a_reader_that_leaves_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_failures_become_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker's error and the system's become one line; what is our own fault keeps its traceback."""
+    """An error of a broker or the system becomes one sentence; a bug of pybroker keeps its traceback."""
 
     def fail(error: BaseException) -> None:
         raise error
@@ -84,7 +84,7 @@ def test_failures_become_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_nearest_command_is_named() -> None:
-    """Of the commands and of theirs; a word like none of them is told alone."""
+    """An unknown command is answered with the nearest command or subcommand, if one is like it."""
     for words, sentence in (
         (["topic", "list"], "No such command 'topic'. Did you mean 'topics'?"),
         (["topics", "lst"], "No such command 'lst'. Did you mean 'list'?"),
@@ -95,7 +95,7 @@ def test_the_nearest_command_is_named() -> None:
 
 
 def test_a_command_pays_only_for_itself() -> None:
-    """serve needs no tables and no client, version needs neither broker nor core."""
+    """A command imports only its own modules: serve no tables and no client, version neither broker nor core."""
     heavy = ("rich", "confluent_kafka", "kafka", "numpy", "pybroker.client", "pybroker.cli.topics", "javaproperties")
     assert loaded(["serve", "--data-dir", "/dev/null/x", "--port", "0"], *heavy) == []
     assert loaded(["version"], *heavy, "asyncio", "pybroker.core", "pybroker.protocol", "pybroker.server") == []
@@ -103,7 +103,7 @@ def test_a_command_pays_only_for_itself() -> None:
 
 
 def test_tables_are_aligned_and_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    """Numbers stand to the right, nothing is cut, None is a dash."""
+    """A table aligns numbers to the right, cuts nothing, and shows None as a dash."""
     output.table(("name", "count"), [("a" * 200, 5), ("b", None), ("c", 1234)])
     head, first, second, third = capsys.readouterr().out.splitlines()
     assert head == "NAME" + " " * 198 + "COUNT" and first == "a" * 200 + "      5"
@@ -111,7 +111,7 @@ def test_tables_are_aligned_and_whole(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_terminal_gets_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal the table is rich's, and what looks like its markup is shown as it is."""
+    """A terminal gets rich's table, and text that looks like rich's markup is shown unchanged."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     output.table(("name", "count"), [("[bold]x[/bold]", 5)])
     out = capsys.readouterr().out
@@ -119,7 +119,7 @@ def test_a_terminal_gets_a_table(capsys: pytest.CaptureFixture[str], monkeypatch
 
 
 def test_a_process_ends_with_the_code() -> None:
-    """The exit code is the process's, with nothing else on standard output."""
+    """A process ends with the command's exit code, and prints nothing else to standard output."""
     done = run_process("dump", "/nowhere/1.log")
     assert done.code == 1 and done.sentence == "/nowhere/1.log: no such file or directory"
     assert run_process("dump", "x.txt").code == 2
@@ -153,12 +153,12 @@ main()
         ("concurrent.futures.thread", "topics --help"),
         ("pybroker.server.broker", "serve --data-dir /dev/null/x"),
         ("pybroker.coordination.store", "migrate-store --data-dir /nowhere --zookeeper x:1"),
-        ("pybroker.server.zookeeper_server", "zookeeper --jars /nowhere"),
+        ("pybroker.development.zookeeper_server", "zookeeper --jars /nowhere"),
     ],
 )
 def test_ctrl_c_while_modules_are_imported(module: str, command: str, handler: str, code: int, tmp_path: Path) -> None:
-    """It ends without a traceback, as any program does; where it is ignored it stays so. An extension module may lose
-    the exception, as core's does while it imports concurrent.futures."""
+    """Ctrl-C while modules are imported ends the process without a traceback, unless SIGINT is ignored. An extension
+    module may lose the exception, as core does while it imports concurrent.futures."""
     source = INTERRUPTED_AT.format(handler=handler, module=module)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -172,7 +172,7 @@ def test_ctrl_c_while_modules_are_imported(module: str, command: str, handler: s
 
 
 def test_ctrl_c_while_the_command_line_is_read(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    """It ends with 130, as later, and says nothing."""
+    """Ctrl-C while the command line is parsed ends with 130, as later, and no message."""
 
     def interrupted(*_: object) -> list[str]:
         raise KeyboardInterrupt
@@ -195,7 +195,7 @@ def test_ctrl_c_while_the_command_line_is_read(monkeypatch: pytest.MonkeyPatch, 
     ],
 )
 def test_streams_that_are_closed_or_full(command: str, code: int, said: str) -> None:
-    """What is closed leads nowhere, as /dev/null does; what is full is told."""
+    """A closed stream acts like /dev/null; a full one is an error."""
     script = f"{sys.executable} -m pybroker {command}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == code and done.stderr.startswith(said) and "Traceback" not in done.stderr
@@ -203,7 +203,7 @@ def test_streams_that_are_closed_or_full(command: str, code: int, said: str) -> 
 
 
 def test_a_closed_stream_is_no_file_of_the_program() -> None:
-    """Its number is taken, so that no file that is opened later gets what is written to it."""
+    """A closed stream's file descriptor is reserved, so that no file opened later receives its output."""
     source = 'from pybroker.__main__ import _open_streams; _open_streams(); print(open("/dev/zero").fileno())'
     script = f"{sys.executable} -c {shlex.quote(source)}"
     for closed in ("", "<&-", "2>&-", "<&- 2>&-"):
@@ -215,7 +215,7 @@ def test_a_closed_stream_is_no_file_of_the_program() -> None:
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "0", "86400.1"])
 def test_no_time_to_wait_for(seconds: str) -> None:
-    """What no clock can wait for is refused like any option that is wrong."""
+    """A time that no clock can wait for is refused like any invalid option."""
     for command in (("topics", "list", "--timeout"), ("bench", "--seconds"), ("bench", "--warm")):
         if command[-1] != "--warm" or seconds != "0":
             done = run(*command, seconds)
@@ -227,7 +227,7 @@ def test_no_time_to_wait_for(seconds: str) -> None:
 
 
 def test_what_others_said_is_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure is one line, whatever a broker put into its reason."""
+    """A broker's error text is printed on one line, with its control characters escaped."""
     sentence = main.Failure("a\x1b[2Jb\nc")
     monkeypatch.setattr(output.json, "dumps", lambda _: (_ for _ in ()).throw(sentence))
     assert run("version", "--json").sentence == "a\\x1b[2Jb\\nc"

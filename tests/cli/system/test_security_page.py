@@ -1,4 +1,4 @@
-"""docs/security.md as a reader would take it: a cluster from nothing by its commands, and the program in Python."""
+"""The commands of docs/security.md build a secured cluster from nothing, and its Python program runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.client.security import security_from
+from pybroker.client.security.settings import security_from
 from pybroker.config import BrokerConfig
 from tests.cli.conftest import run
 from tests.harness import HOST, ROOT, free_port, until
@@ -27,7 +27,7 @@ BROKER, ADMIN, ALONE, TOKENS, REPORTS, PEERS, ZOOKEEPER = re.findall(
     r"^```properties\n(.*?)^```$", PAGE, re.M | re.S
 )
 ALICE = "\n".join([*ADMIN.splitlines(), *re.findall(r"`(sasl\.(?:username|password)=[^`]+)`", PAGE)[:2]])
-"""The page says what is different in it; of two lines about a setting the last one holds."""
+"""The page gives only the differences; the last of two lines about a setting wins."""
 (PROGRAM,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
 START, TEN = COMMANDS[:6], COMMANDS[:10]
 MORE = [command for command in COMMANDS[10:] if not command.startswith("pybroker zookeeper-acls")]
@@ -35,7 +35,7 @@ WHERE = "localhost:9092"
 
 
 def three_ports() -> int:
-    """The first of three that are free, one after the other, as the page has them."""
+    """The first of three consecutive free ports, as the page uses them."""
     while True:
         first = free_port()
         try:
@@ -47,7 +47,7 @@ def three_ports() -> int:
 
 
 class Shell:
-    """Of a reader, who types one command after the other in a directory of their own."""
+    """A reader's shell, in a directory of its own, that runs one command after the other."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -65,11 +65,11 @@ class Shell:
         )  # fmt: skip
 
     def here(self, text: str) -> str:
-        """The text with ports that are free here."""
+        """The text with ports that are free on this machine."""
         return re.sub(r"\b(2181|909\d)\b", lambda found: self._ports[found[0]], text)
 
     def types(self, command: str) -> None:
-        """A command, which is to succeed; one that goes on, to begin."""
+        """Run a command, which must succeed, or start one that keeps running."""
         number = len(self.said)
         out, code = self.home / f"{number}.out", self.home / f"{number}.code"
         assert self._shell.stdin is not None
@@ -80,7 +80,7 @@ class Shell:
         assert code.read_text() == "0\n", (command, self.said[command])
 
     def end(self) -> None:
-        """Whatever was started, too."""
+        """End the shell and every process that it started."""
         os.killpg(self._shell.pid, signal.SIGKILL)
         self._shell.communicate()
 
@@ -95,7 +95,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
 
 @pytest.mark.java
 def test_the_page(shell: Shell) -> None:
-    """Ten commands make a cluster where nobody does anything without TLS, a login and a right; then all others."""
+    """The page's ten commands make a cluster that requires TLS, a login and ACLs for every request; then its other
+    commands run."""
     for name, text in {"broker": BROKER, "admin": ADMIN, "alice": ALICE}.items():
         (shell.home / f"{name}.properties").write_text(shell.here(text))
     for command in START:
@@ -109,7 +110,7 @@ def test_the_page(shell: Shell) -> None:
     as_alice, as_admin = ([*("-b", at, "--command-config", f"{who}.properties")] for who in ("alice", "admin"))
     (seasons,) = run("topics", "describe", "seasons", "--json", *as_admin).json
     assert [sorted(partition["isr"]) for partition in seasons["partitions"]] == [[1, 2, 3]]
-    for number in (1, 2):  # whichever broker is asked first
+    for number in (1, 2):  # with any of the brokers as bootstrap
         as_alice[1] = shell.here(f"localhost:{9092 + number}")
         assert run("consume", "seasons", "--from-beginning", "--exit-at-end", *as_alice).out == "spring\n"
     refused_to_strangers(at, as_alice)
@@ -127,7 +128,7 @@ def test_the_page(shell: Shell) -> None:
 def refused_to_strangers(at: str, as_alice: list[str]) -> None:
     Path("tls.properties").write_text("security.protocol=SSL\nssl.truststore.location=ca.pem\n")
     plain = run("topics", "list", "-b", at)
-    assert "the port may be one for TLS" in plain.sentence
+    assert "the port may need TLS" in plain.sentence
     without = run("topics", "list", "-b", at, "--command-config", "tls.properties")
     assert "clients log in (security.protocol SASL_PLAINTEXT or SASL_SSL)" in without.sentence
     guess = Path("guess.properties")
@@ -137,11 +138,12 @@ def refused_to_strangers(at: str, as_alice: list[str]) -> None:
     for command in (["topics", "create", "other"], ["produce", "--create", "other"]):
         denied = run(*command, *as_alice, stdin="x\n").sentence
         assert "topic 'other'" in denied or "topic other" in denied
-        assert "the principal may not do this with the topic" in denied
+        assert "not authorized for this operation on the topic" in denied
 
 
 def test_the_settings_of_zookeeper_go_together(tmp_path: Path) -> None:
-    """tests/brokers/system/test_secured_zookeeper.py runs such a cluster, and closes one."""
+    """The settings of ZooKeeper are valid together; tests/brokers/system/test_secured_zookeeper.py runs such a
+    cluster."""
     file = tmp_path / "broker.properties"
     file.write_text(ZOOKEEPER)
     config = BrokerConfig.load(str(file))
@@ -149,7 +151,8 @@ def test_the_settings_of_zookeeper_go_together(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_tokens_go_together(tmp_path: Path) -> None:
-    """tests/clients/system/test_oauthbearer.py has clients that log in so."""
+    """The settings of tokens are valid together; tests/clients/system/test_oauthbearer.py has clients that log in with
+    them."""
     file = tmp_path / "broker.properties"
     file.write_text(re.sub("sasl.enabled.*", "", ALONE) + TOKENS)
     config = BrokerConfig.load(str(file))
@@ -161,7 +164,7 @@ def test_the_settings_of_tokens_go_together(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_brokers_among_themselves_go_together(tmp_path: Path) -> None:
-    """tests/brokers/system/test_sasl.py runs one like it."""
+    """The settings between brokers are valid together; tests/brokers/system/test_sasl.py runs such a cluster."""
     file = tmp_path / "broker.properties"
     file.write_text(PEERS)
     config = BrokerConfig.load(str(file))
@@ -170,7 +173,7 @@ def test_the_settings_of_brokers_among_themselves_go_together(tmp_path: Path) ->
 
 
 def test_the_settings_of_a_broker_alone_go_together(tmp_path: Path) -> None:
-    """tests/cli/system/test_users.py runs one like it."""
+    """The settings of a single broker are valid together; tests/cli/system/test_users.py runs such a broker."""
     file = tmp_path / "broker.properties"
     file.write_text(ALONE)
     config = BrokerConfig.load(str(file))

@@ -1,4 +1,4 @@
-"""`pybroker serve`: what it says when it serves, how it ends, and why it does not start."""
+"""`pybroker serve`: its ready line, how it ends, and why it does not start."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ READY_S_MAX = 20.0
 
 
 class Serving:
-    """`pybroker serve` with its two outputs apart, from its start to its end."""
+    """`pybroker serve` with separate standard output and error, from its start to its end."""
 
     def __init__(self, *arguments: object) -> None:
         command = [sys.executable, "-m", "pybroker", "serve", *map(str, arguments)]
@@ -43,7 +43,8 @@ class Serving:
 
 
 def test_one_line_says_where_it_serves(tmp_path: Path) -> None:
-    """As soon as it serves: host, the port that was picked, the data, what is in it, and how long it took."""
+    """One line, as soon as serve is ready, has the host, the picked port, the data directory, its contents, and the
+    duration."""
     serving = Serving("--data-dir", tmp_path / "data", "--port", 0)
     port = int(serving.ready["port"])
     assert serving.ready["host"] == HOST and port > 0
@@ -55,7 +56,7 @@ def test_one_line_says_where_it_serves(tmp_path: Path) -> None:
     ended = serving.end(signal.SIGTERM)
     assert (ended.code, ended.out) == (0, "")
 
-    port = free_port()  # the one that was picked may be somebody else's by now
+    port = free_port()  # another process may have the picked port by now
     again = Serving("--data-dir", tmp_path / "data", "--port", port)
     assert (again.ready["port"], again.ready["topics"], again.ready["partitions"]) == (str(port), "2", "6")
     assert again.ready["cluster"] == serving.ready["cluster"]
@@ -64,7 +65,7 @@ def test_one_line_says_where_it_serves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_both_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """SIGTERM and Ctrl-C: code 0, no traceback, and the marker of a clean stop."""
+    """SIGTERM and Ctrl-C both end serve cleanly: code 0, no traceback, and the clean shutdown file."""
     serving = Serving("--data-dir", tmp_path, "--port", 0)
     ended = serving.end(number)
     assert ended.code == 0 and "Traceback" not in ended.err
@@ -72,8 +73,8 @@ def test_both_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> 
 
 
 def test_settings_come_from_everywhere(tmp_path: Path) -> None:
-    """A file, the options and --set, the later ones winning. A name that is not known warns and is ignored; what only
-    Kafka does anything by is named in one line."""
+    """Settings come from a file, the options and --set, of which the last wins. An unknown name is ignored with a
+    warning; settings that only Kafka uses are listed in one line."""
     file = tmp_path / "broker.properties"
     lines = (f"log.dirs={tmp_path / 'from-file'}", "num.partitions=3", "zookeeper.connecting=9", "process.roles=broker")
     file.write_text("\n".join(lines))
@@ -93,13 +94,13 @@ def test_settings_come_from_everywhere(tmp_path: Path) -> None:
     idle = f"process.roles ({file}:4), log.preallocate (--set)"
     assert f"pybroker: warning: settings of Kafka that have no effect here: {idle}\n" in ended.err
     for name in (jaas, key):
-        words = f"warning: everybody on this machine can read an argument: put {name} into the file of --config\n"
+        words = f"warning: every user of this machine can read arguments: put {name} into the file of --config\n"
         assert words in ended.err
     assert "hunter2" not in ended.err
 
 
 def test_a_name_that_is_misspelt_ends_the_start(tmp_path: Path) -> None:
-    """By its name, and by nothing that is wrong because of it."""
+    """A misspelt setting ends the start with its name, and not with an error that follows from it."""
     sets = ("listeners=C://:0,P://:0", "listener.security.protocol.map=C:SASL_PLAINTEXT,P:PLAINTEXT",
             "inter.broker.listener.name=P", "sasl.enabled.mechanism=PLAIN")  # fmt: skip
     done = run("serve", "--data-dir", tmp_path, *(word for pair in sets for word in ("--set", pair)))
@@ -108,7 +109,8 @@ def test_a_name_that_is_misspelt_ends_the_start(tmp_path: Path) -> None:
 
 
 def test_it_is_quiet(tmp_path: Path) -> None:
-    """Nothing but the ready line on standard output; on standard error one line an event, few at INFO."""
+    """serve prints only the ready line to standard output, and one line for each event to standard error, few at
+    INFO."""
     serving = Serving("--data-dir", tmp_path, "--port", 0)
     ended = serving.end(signal.SIGTERM)
     lines = ended.err.splitlines()
@@ -121,7 +123,7 @@ def test_it_is_quiet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "no place for the data is given: say --data-dir DIR, or set log.dirs"),
+        ([], "no data directory is given: add --data-dir DIR, or set log.dirs"),
         (["--data-dir", "d", "--set", "num.partitions=many"], "num.partitions = 'many' (--set) is not allowed"),
         (["--data-dir", "d", "--set", "num.partitions"], "--set num.partitions is not name=value"),
         (["--data-dir", "d", "--config", "no-such-file"], "the config file no-such-file cannot be read"),
@@ -132,7 +134,8 @@ def test_it_is_quiet(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_configuration_is_2(arguments: list[str], said: str) -> None:
-    """One sentence that names the setting, the value, what is allowed and where it was set; nothing is started."""
+    """A wrong configuration ends with 2 and one sentence with the setting, the value, the allowed values and the
+    source; nothing is started."""
     done = run("serve", *arguments)
     assert done.code == 2 and said in done.sentence
 
@@ -144,7 +147,7 @@ def test_wrong_usage_is_2(arguments: list[str]) -> None:
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
-    """Another process has the port: one sentence with the address, and 1."""
+    """A port in use ends serve with one sentence with the address, and 1."""
     with socket.create_server((HOST, 0)) as listener:
         port = listener.getsockname()[1]
         done = run_process("serve", "--data-dir", tmp_path, "--port", port)
@@ -154,16 +157,16 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 
 
 def test_too_few_open_files_are_allowed(tmp_path: Path) -> None:
-    """With what is left for clients none could be served: refused, with how many it takes."""
+    """serve refuses a limit of open files that leaves none for clients, and says how many it needs."""
     serve = f"ulimit -n 64; exec {sys.executable} -m pybroker serve --data-dir {tmp_path} --port 0"
     done = subprocess.run(["bash", "-c", serve], capture_output=True, text=True, timeout=60)
-    sentence = "pybroker: 64 open files are allowed (ulimit -n), and a broker needs 256 or more\n"
+    sentence = "pybroker: 64 open files are allowed (ulimit -n), but a broker needs 256 or more\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
 
 
 @pytest.mark.parametrize("name", ["no-such-host.invalid"])
 def test_a_host_that_is_none(tmp_path: Path, name: str) -> None:
-    """Of the listener and of the metrics: which it was, and 1."""
+    """A host that does not exist, of a listener or of the metrics, is named, with exit code 1."""
     done = run_process("serve", "--data-dir", tmp_path, "--port", 0, "--host", name)
     assert done.code == 1 and done.sentence == f"could not listen on {name}:0: the name is not known"
     done = run_process("serve", "--data-dir", tmp_path, "--port", 0, "--set", f"metrics.listener={name}:0")
@@ -171,7 +174,7 @@ def test_a_host_that_is_none(tmp_path: Path, name: str) -> None:
 
 
 def test_a_data_directory_in_use(start_broker: Callable[..., BrokerProcess]) -> None:
-    """A second broker on the same directory refuses to start and says why; the first does not notice."""
+    """A second broker on a data directory in use refuses to start and says why; the first is not affected."""
     broker = start_broker()
     done = run_process("serve", "--data-dir", broker.data_dir, "--port", 0)
     assert done.code == 1 and str(broker.data_dir) in done.sentence
@@ -180,7 +183,7 @@ def test_a_data_directory_in_use(start_broker: Callable[..., BrokerProcess]) -> 
 
 @pytest.mark.parametrize(("below", "why"), [("", "it is not a directory"), ("/data", "not a directory")])
 def test_a_directory_that_cannot_be(tmp_path: Path, below: str, why: str) -> None:
-    """A file where the data should lie, or the directory of it: told in a sentence."""
+    """A data directory that cannot be made, as a file is in its place or its parent's, is reported in one sentence."""
     (tmp_path / "file").touch()
     done = run_process("serve", "--data-dir", f"{tmp_path}/file{below}", "--port", 0)
     assert done.code == 1
@@ -188,13 +191,14 @@ def test_a_directory_that_cannot_be(tmp_path: Path, below: str, why: str) -> Non
 
 
 def children(pid: int) -> list[str]:
-    """The states of a process's children: Z is one that has ended."""
+    """The states of a process's children: Z means ended."""
     pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in pids]
 
 
 def test_a_reader_that_leaves_does_not_stop_the_broker(tmp_path: Path) -> None:
-    """`pybroker serve | head -1`: the line is all that standard output gets; the broker goes on without a reader."""
+    """A reader that leaves, as in `pybroker serve | head -1`, does not stop the broker: the ready line is its only
+    standard output."""
     serve = f"{sys.executable} -m pybroker serve --data-dir {tmp_path} --port 0"
     process = Process(["bash", "-c", f"exec {serve} > >(head -1)"])
     port = int(process.wait_line(READY.pattern, READY_S_MAX)["port"])
@@ -205,11 +209,11 @@ def test_a_reader_that_leaves_does_not_stop_the_broker(tmp_path: Path) -> None:
 
 
 def test_the_page_on_durability(tmp_path: Path) -> None:
-    """docs/durability.md: its commands start a broker that flushes by time, and make its two kinds of topics."""
+    """docs/durability.md's commands start a broker that flushes by time, and create its two kinds of topics."""
     page = (ROOT / "docs" / "durability.md").read_text()
-    serve, *creations = (shlex.split(line) for line in re.findall(r"^    pybroker (.+)$", page, re.M))
-    assert serve[:3] == ["serve", "--data-dir", "data"]
-    serving = Serving("--data-dir", tmp_path, "--port", 0, *serve[3:])
+    serve, *creations = (shlex.split(line.removesuffix(" &")) for line in re.findall(r"^pybroker (.+)$", page, re.M))
+    assert serve[:5] == ["serve", "--data-dir", "data", "--port", "9092"]
+    serving = Serving("--data-dir", tmp_path, "--port", 0, *serve[5:])
     there = f"{HOST}:{serving.ready['port']}"
     try:
         assert [run(*create, "-b", there).code for create in creations] == [0, 0]
@@ -225,7 +229,7 @@ def test_the_page_on_durability(tmp_path: Path) -> None:
 
 
 def test_a_port_and_the_listeners_of_a_file(tmp_path: Path) -> None:
-    """--port and --host each change their part of a PLAINTEXT listener; what listens otherwise is not passed over."""
+    """--port and --host change a file's single PLAINTEXT listener; with other listeners they are refused."""
     file = tmp_path / "broker.properties"
     file.write_text("listeners=PLAINTEXT://localhost:1\n")
     serving = Serving("--data-dir", tmp_path / "data", "--config", file, "--port", 0)
@@ -237,13 +241,14 @@ def test_a_port_and_the_listeners_of_a_file(tmp_path: Path) -> None:
         for option, value in (("--port", 9093), ("--host", "localhost")):
             done = run("serve", "--data-dir", tmp_path, "--config", file, option, value)
             assert done.code == 2 and done.sentence == (
-                f"{option} stands for one PLAINTEXT listener, and listeners = '{listeners}' ({file}:2) says something "
-                f"else: leave {option} out, or change the setting"
+                f"{option} stands for one PLAINTEXT listener, and listeners = '{listeners}' ({file}:2) is another "
+                f"one: remove {option}, or change the setting"
             )
 
 
 def test_a_groups_first_read_does_not_wait(tmp_path: Path) -> None:
-    """serve sets Kafka's delay of 3 s to 0 and says so in a line of its log; what the user sets holds, and no line."""
+    """serve sets group.initial.rebalance.delay.ms to 0 instead of Kafka's 3 s and logs it in one line; a user's setting
+    wins, without a line."""
     setting = "group.initial.rebalance.delay.ms"
     for sets, delay in (([], "0"), (["--set", f"{setting}=2000"], "2000")):
         serving = Serving("--data-dir", tmp_path / delay, "--port", 0, *sets)

@@ -1,4 +1,4 @@
-"""`pybroker tokens`, and who logs in by what it made: our clients, and Kafka's."""
+"""`pybroker tokens`, and logins with its tokens: our clients', and Kafka's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture
 def at(secured: Secured, tmp_path: Path) -> Callable[[str], list[Any]]:
-    """The options by which somebody logs in."""
+    """The options with which a user logs in."""
 
     def options(user: str) -> list[Any]:
         text = f"{SASL}sasl.username={user}\nsasl.password=of {user}\n"
@@ -52,7 +52,7 @@ def test_a_token_from_its_begin_to_its_end(at: Callable[[str], list[Any]], tmp_p
     where = [*at("alice")[:2], "--command-config", file]
     assert run("topics", "create", topic, *where).code == 0
     done = run("tokens", "create", *where)
-    assert done.code == 1 and "on this connection: they are for who has logged in" in done.sentence
+    assert done.code == 1 and "need a login that does not itself use a token" in done.sentence
     for user in ("alice", "bob"):
         (told,) = run("tokens", "list", "--owner", "User:alice", "--json", *at(user)).json
         assert told == {key: value for key, value in made.items() if key != "secret"}

@@ -1,4 +1,4 @@
-"""`pybroker users`, and how every command logs in: as somebody types it, with the answers that they get."""
+"""`pybroker users`, and how every command logs in, with the output that a person gets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.cli.conftest import Command, run
 from tests.harness import HOST, BrokerProcess, free_port
 
@@ -18,7 +18,7 @@ REFUSED = "refused the login: Authentication failed during authentication due to
 
 
 class Secured(BrokerProcess):
-    """A broker with a listener for us, and one where clients log in."""
+    """A broker with a listener for the tests, and one that requires a login."""
 
     def __init__(self, data_dir: Path) -> None:
         self.sasl_port = free_port()
@@ -39,7 +39,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def config(path: Path, text: str) -> Path:
-    """A file of --command-config that is its owner's alone."""
+    """Write a --command-config file that only its owner can read."""
     path.write_text(text)
     path.chmod(0o600)
     return path
@@ -47,7 +47,7 @@ def config(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def alice(secured: Secured, tmp_path: Path) -> Path:
-    """The file by which alice, whose password is set, logs in."""
+    """The file with which alice, whose password is set, logs in."""
     done = run("users", "set", "alice", "-b", secured.bootstrap, "--password-file", "-", stdin="of alice\n")
     assert done.code == 0, done.err
     return config(
@@ -58,7 +58,7 @@ def alice(secured: Secured, tmp_path: Path) -> Path:
 
 
 def test_passwords_are_set_listed_and_removed(target: object, pybroker_: Command) -> None:
-    """Against any broker that has KIP-554."""
+    """Passwords are set, listed and removed on any broker that has KIP-554."""
     name = f"user {os.getpid()}"
     done = pybroker_("users", "set", name, "--password-file", "-", stdin="secret\n")
     assert done.out == f"User {name} can log in by SCRAM-SHA-256 and SCRAM-SHA-512.\n", done.err
@@ -74,7 +74,8 @@ def test_passwords_are_set_listed_and_removed(target: object, pybroker_: Command
 
 @pytest.mark.java
 def test_users_are_given_before_the_first_broker_starts(zookeeper: ZooKeeper) -> None:
-    """In ZooKeeper itself, where brokers find them (test_security_page.py) and learn of changes (tests/brokers)."""
+    """Users can be created in ZooKeeper before the first broker starts: brokers find them there (test_security_page.py)
+    and notice changes (tests/brokers)."""
     chroot = f"/{uuid.uuid4().hex}"
     where = ["--zookeeper", zookeeper.connect + chroot]
     for command in (["list"], ["remove", "ann b"], ["remove", "ann b", "--if-exists"]):
@@ -89,12 +90,12 @@ def test_users_are_given_before_the_first_broker_starts(zookeeper: ZooKeeper) ->
     assert run("users", "remove", "ann b", *where).out == "Deleted user ann b.\n"
     assert run("users", "remove", "ann b", *where).sentence == "the user 'ann b' has no SCRAM credential"
     refused = run("users", "set", "..", *where, "--password-file", "-", stdin="secret\n")
-    assert refused.sentence == "a user's name is that of a node in ZooKeeper, not '..'"
+    assert refused.sentence == "ZooKeeper does not allow '..' as a user name"
 
 
 @pytest.mark.java
 def test_a_broker_whose_own_user_is_missing_says_so(zookeeper: ZooKeeper, tmp_path: Path) -> None:
-    """And serves as soon as there is one."""
+    """A broker whose own user is missing says so, and serves as soon as the user exists."""
     port, connect = free_port(), f"{zookeeper.connect}/{uuid.uuid4().hex}"
     broker = BrokerProcess(tmp_path / "data", port, {
         "listeners": f"SASL_PLAINTEXT://{HOST}:{port}", "inter.broker.listener.name": "SASL_PLAINTEXT",
@@ -117,7 +118,8 @@ def test_a_broker_whose_own_user_is_missing_says_so(zookeeper: ZooKeeper, tmp_pa
 
 
 def test_users_are_asked_for_in_one_place(tmp_path: Path) -> None:
-    """And one that can be reached."""
+    """Users are listed from ZooKeeper or from a broker, not both, and the error names an address that does not
+    answer."""
     both = run("users", "list", "--zookeeper", HOST, "-b", HOST)
     assert both.code == 2 and "leave one of them out" in both.sentence
     nowhere = config(tmp_path / "broker.properties", f"zookeeper.connect={HOST}:{free_port()}\n"
@@ -129,16 +131,16 @@ def test_users_are_asked_for_in_one_place(tmp_path: Path) -> None:
 
 
 def test_where_a_password_comes_from(secured: Secured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is no argument; where nobody says it, and nobody can be asked, nothing is set."""
+    """A password comes from a file or a prompt, not from an argument; without either, none is set."""
     monkeypatch.delenv("PYBROKER_USER_PASSWORD", raising=False)
     done = run("users", "set", "bob", "-b", secured.bootstrap)
     assert (done.code, done.sentence) == (
-        2, "no password is given: say --password-file FILE, or set PYBROKER_USER_PASSWORD"
+        2, "no password is given: use --password-file FILE, or set PYBROKER_USER_PASSWORD"
     )  # fmt: skip
     done = run("users", "set", "bob", "-b", secured.bootstrap, "--password-file", "-", stdin="\n")
-    assert (done.code, done.sentence) == (2, "a password is not empty, and the first line of --password-file is")
+    assert (done.code, done.sentence) == (2, "the password from the first line of --password-file is empty")
     done = run("users", "set", "bob", "-b", secured.bootstrap, "--password-file", "-", stdin=b"b\xe9b\n")
-    assert (done.code, done.sentence) == (2, "the password of --password-file is no UTF-8")
+    assert (done.code, done.sentence) == (2, "the password of --password-file is not UTF-8")
     monkeypatch.setenv("PYBROKER_USER_PASSWORD", "of bob")
     assert run("users", "set", "bob", "-b", secured.bootstrap).err == ""
     words = "users are named without 'User:': this one logs in as User:bob, and is User:User:bob in ACLs"
@@ -197,19 +199,19 @@ def test_a_listener_of_another_kind_is_told_of(secured: Secured, alice: Path) ->
     done = run("topics", "list", "-b", f"{HOST}:{secured.sasl_port}")
     assert "log in (security.protocol SASL_PLAINTEXT or SASL_SSL)" in done.sentence
     done = run("topics", "list", "-b", secured.bootstrap, "--command-config", alice)
-    assert "asks nobody to log in" in done.sentence
+    assert "has no login: its listener" in done.sentence
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("sasl.jaas.config=x y z;\nsecurity.protocol=SASL_PLAINTEXT\n", "of login modules there are"),
+        ("sasl.jaas.config=x y z;\nsecurity.protocol=SASL_PLAINTEXT\n", "the login module must be one of"),
         (f"sasl.jaas.config={MODULE} required;\nsecurity.protocol=SASL_PLAINTEXT\n", "has no username and password"),
         ("security.protocol=MAGIC\n", "takes one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
         ("sasl.username=alice\nsasl.password=hidden\n", "sasl.username is given, but security.protocol is PLAINTEXT"),
         ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.password=hidden\n", "sasl.username is not"),
         ("ssl.truststore.location=/x\n", "ssl.truststore.location is given, but security.protocol is PLAIN"),
-        ("sasl.mechanisms=PLAIN\n", "did you mean sasl.mechanism?"),
+        ("sasl.mechanisms=PLAIN\n", "use sasl.mechanism"),
         ("security.protocol=SSL\nssl.cafile=/nowhere\n", "ssl.cafile = /nowhere cannot be read"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`pybroker zookeeper`: a server that a broker can join, and one sentence where there is none."""
+"""`pybroker zookeeper`: a server that a broker can join, and one sentence if it cannot start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ pytestmark = pytest.mark.java
 
 
 def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
-    """Its line says what zookeeper.connect is to be; Ctrl-C ends it with 0, and its data stays where it was told to."""
+    """zookeeper serves until it is interrupted: its ready line has the zookeeper.connect to use, Ctrl-C ends it with 0,
+    and its data stays."""
     command = [sys.executable, "-m", "pybroker", "zookeeper", "--port", str(free_port()), "--data-dir", str(tmp_path)]
     process = Process(command)
     connect = process.wait_line(r"zookeeper ready: zookeeper\.connect=(\S+)", 90)[1]
@@ -40,7 +41,8 @@ def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
 
 
 def test_no_other_user_can_read_its_data(tmp_path: Path) -> None:
-    """SCRAM credentials are in it. What an earlier release left open is closed, with one line."""
+    """No other user can read ZooKeeper's data, which has SCRAM credentials. Permissions that an earlier release left
+    open are corrected, with one line."""
     home = tmp_path / "home"
     (home / "1" / "data" / "version-2").mkdir(parents=True)
     (home / "1" / "data" / "version-2" / "left").write_text("open")
@@ -67,17 +69,17 @@ def test_no_other_user_can_read_its_data(tmp_path: Path) -> None:
     assert (home / "1").stat().st_mode & 0o077 == 0
     assert home.stat().st_mode & 0o777 == 0o755, "the directory that was named may hold other things"
     assert (home / "of another").stat().st_mode & 0o777 == 0o644
-    assert process.output().count("data of ZooKeeper was open to other users") == 1
+    assert process.output().count("ZooKeeper data was accessible to other users") == 1
 
 
 def test_no_jars(tmp_path: Path) -> None:
     done = run("zookeeper", "--jars", str(tmp_path))
     assert done.code == 1
-    assert done.err == f"pybroker: {tmp_path} has no zookeeper-[0-9]*.jar: it holds no ZooKeeper\n"
+    assert done.err == f"pybroker: ZooKeeper not found: {tmp_path} has no zookeeper-[0-9]*.jar\n"
 
 
 def test_a_port_that_is_taken() -> None:
-    """Whoever listens there is not taken for the server that was to be started."""
+    """A port in use is an error: another process that listens there is not mistaken for the new server."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         at = f"127.0.0.1:{taken.getsockname()[1]}"
         done = run("zookeeper", "--port", at.rpartition(":")[2])
@@ -88,10 +90,11 @@ def test_a_port_that_is_taken() -> None:
 
 @pytest.mark.parametrize(
     ("java_options", "why"),
-    [("-Xmxlots", "Invalid maximum heap size: -Xmxlots"), ("", "its JVM ended, and said nothing")],
+    [("-Xmxlots", "Invalid maximum heap size: -Xmxlots"), ("", "its JVM ended without output")],
 )
 def test_a_server_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java_options: str, why: str) -> None:
-    """It says why as Java told it, in one line; it tells nothing of a file that is where its data is to be."""
+    """A server that ends is reported with Java's reason, in one line, and without a remark on a file in its data
+    directory."""
     directory = tmp_path / "1" / "data"
     directory.mkdir(parents=True)
     (directory / "version-2").touch(0o600)
@@ -104,7 +107,7 @@ def test_a_server_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jav
 
 @pytest.mark.parametrize("connect", ["", "/kafka", "zk:abc", "zk:2181,", "zk:0", "zk:65536", "zk:2181/a//b", "z k:1"])
 def test_what_names_no_zookeeper(tmp_path: Path, connect: str) -> None:
-    """One sentence says what it takes, from whoever is given it."""
+    """A connect string that names no ZooKeeper is refused by every command in one sentence that describes its form."""
     takes = "it takes HOST:PORT,HOST:PORT,... and perhaps a chroot, as in zk1:2181,zk2:2181/kafka"
     for command in (["serve", "--port", "0"], ["migrate-store"]):
         done = run(*command, "--data-dir", str(tmp_path), "--zookeeper", connect)

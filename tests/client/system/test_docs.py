@@ -1,4 +1,4 @@
-"""docs/client.md: its examples run as they stand there, and its table tells what is so."""
+"""The examples of docs/client.md run unchanged, and its table of settings is right."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from tests.harness import ROOT, Server
 
 PAGE = (ROOT / "docs/client.md").read_text()
 EXAMPLES = dict(re.findall(r"^## ([\w ]+)\n.*?^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
-ORDER = ("Send", "Send columns", "Read", "Read columns", "Read a log directory", "With asyncio", "Administer")
+ORDER = (
+    "A first program", "The same for asyncio", "Send", "Send columns", "Read", "Keys and values as objects",
+    "Read columns", "Read a log directory", "With asyncio", "Administer",
+)  # fmt: skip
 
 
-TOPICS = ("orders", "readings", "events")
+TOPICS = ("greetings", "orders", "numbers", "readings", "events")
 
 
 @pytest.fixture(scope="module")
 def server(shared_broker: Server) -> Iterator[Server]:
-    """With the topics of the page, which other pages name as well."""
+    """A broker with the topics of the page, which other pages use as well."""
     for topic in TOPICS:
         create(shared_broker, topic)
     yield shared_broker
@@ -34,7 +37,7 @@ def server(shared_broker: Server) -> Iterator[Server]:
 
 
 def test_the_examples_run(server: Server) -> None:
-    """One after the other, as somebody would try them; each says what it found."""
+    """The page's examples run in order, as a reader would try them, and print what the page shows."""
     assert tuple(EXAMPLES) == ORDER
     said = {}
     for name in ORDER:
@@ -44,6 +47,10 @@ def test_the_examples_run(server: Server) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
         assert done.returncode == 0, f"{name}: {done.stderr}"
         said[name] = done.stdout
+    lines = [f"{n} b'ann' {{'n': {n % 3}}}" for n in range(6)]
+    assert said["A first program"].splitlines() == lines[:3]
+    assert said["The same for asyncio"].splitlines() == lines[3:]
+    assert said["Keys and values as objects"] == "7 {'squared': 49}\n"
     assert "RecordMetadata(topic='orders', partition=0, offset=0" in said["Send"]
     assert "0 b'ann' b'14' [('source', b'web')]" in said["Read"]
     assert said["Read columns"].startswith("1003 ['topic', 'partition', 'offset'") and "b'21.5'" in said["Read columns"]
@@ -56,7 +63,7 @@ def test_the_examples_run(server: Server) -> None:
 
 
 def test_the_table_of_settings() -> None:
-    """Each setting exists, with that default."""
+    """The table's settings exist and have these defaults."""
     rows = re.findall(r"^\| `(\w+)` \| (\S+) \|", PAGE, re.MULTILINE)
     assert len(rows) >= 10
     for name, default in rows:

@@ -1,4 +1,4 @@
-"""What becomes of a producer's batch at a broker that answers when, and as, it likes."""
+"""The outcome of a producer's batch at a broker whose answers a test chooses."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from pybroker import Producer, errors
-from pybroker.client.network import Network
+from pybroker.client.net.network import NetworkClient
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from tests.client.fake_broker import FakeBroker
 
 
 def test_a_batch_behind_a_younger_one_is_given_up_in_its_own_time() -> None:
-    """It was refused, and waits for the one under way before it is sent again: its time goes on."""
+    """A batch behind a younger one expires in its own time: it was refused, and its time runs on while it waits for the
+    one in flight."""
     younger, end = threading.Event(), threading.Event()
 
     def produce(request: Any) -> Any:
@@ -43,8 +44,8 @@ def test_a_batch_behind_a_younger_one_is_given_up_in_its_own_time() -> None:
 
 
 def test_an_answer_that_tells_of_brokers_and_not_who_leads() -> None:
-    """Kafka names the leader of a partition where that is another one, and the brokers of all that it names: what is
-    beside it has been appended (KIP-951)."""
+    """An answer with broker addresses but no new leader is a success: Kafka names a partition's new leader, and the
+    addresses of all such leaders; the other partitions were appended (KIP-951)."""
 
     def produce(request: Any) -> Any:
         kind, endpoints = m.ProduceResponse.Responses, m.ProduceResponse.NodeEndpoints
@@ -61,7 +62,8 @@ def test_an_answer_that_tells_of_brokers_and_not_who_leads() -> None:
 
 
 def test_a_mistake_at_an_answer_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever fails on the client's thread, nobody waits for ever for what it was about."""
+    """A bug while an answer is handled fails the record: no exception on the client's thread leaves a future
+    waiting."""
 
     def fail(*_: Any) -> Any:
         raise ZeroDivisionError("planted")
@@ -72,7 +74,7 @@ def test_a_mistake_at_an_answer_is_told(monkeypatch: pytest.MonkeyPatch, caplog:
         told = kind(name="t", partition_responses=[kind.PartitionResponses(index=0, base_offset=7)])
         return m.ProduceResponse(responses=[told], node_endpoints=[there])
 
-    monkeypatch.setattr(Network, "learn_leaders", fail)
+    monkeypatch.setattr(NetworkClient, "learn_leaders", fail)
     broker = FakeBroker({"Produce": produce}, {"Produce": 10, "Metadata": 9})
     try:
         with Producer(bootstrap_servers=f"127.0.0.1:{broker.port}", enable_idempotence=False) as producer:

@@ -1,4 +1,4 @@
-"""Our own clients on three brokers whose leaders and coordinators die: they go on, and lose and repeat nothing."""
+"""Our own clients on three brokers whose leaders and coordinators die: they continue, without loss or repeats."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.java, pytest.mark.xdist_group("cluster")]
 
 EVERY_S = 0.005
 KNOWS_MS = 200
-"""The longest that a client waits which is told who leads now (KIP-951)."""
+"""The longest wait of a client whose answer names the new leader (KIP-951), in ms."""
 ROUNDS_MAX = 5
 
 
 class Writer:
-    """A producer that sends a number each 5 ms, and what became of each."""
+    """A producer that sends a number each 5 ms, and the outcome of each."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self.times: list[float] = []
@@ -46,12 +46,12 @@ class Writer:
             time.sleep(EVERY_S)
 
     def more(self, records: int = 50) -> None:
-        """So many more are acknowledged."""
+        """Wait until this many more are acknowledged."""
         goal = len(self.times) + records
         until("more is acknowledged", lambda: len(self.times) >= goal, WAIT_S)
 
     def end(self) -> list[int]:
-        """The offset of each record that was sent."""
+        """Stop, and return the offset of each record that was sent."""
         self._ended.set()
         self._thread.join()
         self._producer.flush(WAIT_S)
@@ -70,7 +70,7 @@ def brokers(shared_cluster: ThreeBrokers, topic: str) -> Iterator[ThreeBrokers]:
 
 @contextmanager
 def a_leader_dies(brokers: ThreeBrokers) -> Iterator[None]:
-    """Who leads the topic is away for as long as this lasts."""
+    """Kill the leader of the topic inside the block, and restart it afterwards."""
     until("all are in sync", lambda: len(brokers.cluster.partition(brokers.topic)[1]) == 3, WAIT_S)
     brokers.kill()
     yield
@@ -78,7 +78,8 @@ def a_leader_dies(brokers: ThreeBrokers) -> Iterator[None]:
 
 
 def test_a_producer_and_a_consumer_go_on(brokers: ThreeBrokers) -> None:
-    """Two leaders die in turn; what was acknowledged is read once, at its offset, in the order in which it was sent."""
+    """A producer and a consumer go on while two leaders die in turn: acknowledged records are read once, at their
+    offset, in sent order."""
     with Producer(bootstrap_servers=brokers.bootstrap) as producer, consumer_of(brokers, brokers.topic) as consumer:
         writer, found = Writer(producer, brokers.topic), []
         for _ in range(2):
@@ -100,7 +101,7 @@ def read_some(consumer: Consumer) -> list:
 
 
 async def test_asynchronous_clients_go_on(brokers: ThreeBrokers) -> None:
-    """So do those of an event loop, which turns meanwhile."""
+    """Asynchronous clients go on too, and the event loop is not blocked."""
     producer = AsyncProducer(bootstrap_servers=brokers.bootstrap)
     consumer = AsyncConsumer(bootstrap_servers=brokers.bootstrap, auto_offset_reset="earliest")
     async with producer, consumer:
@@ -122,7 +123,8 @@ async def test_asynchronous_clients_go_on(brokers: ThreeBrokers) -> None:
 
 
 def test_a_group_goes_on(brokers: ThreeBrokers, topic: str) -> None:
-    """Its coordinator dies: a commit that was answered is found at the next one, and members stay what they are."""
+    """A group goes on when its coordinator dies: an acknowledged commit is known to the next one, and members keep
+    their ids."""
     group = f"group-of-{topic}"
     with Producer(bootstrap_servers=brokers.bootstrap) as producer:
         for n in range(100):
@@ -147,7 +149,7 @@ def test_a_group_goes_on(brokers: ThreeBrokers, topic: str) -> None:
 
 
 def gap_ms(writer: Writer, brokers: ThreeBrokers) -> float:
-    """The longest time without an acknowledgement while the leader is stopped."""
+    """The longest time in ms without an acknowledgement while the leader is stopped."""
     kit = brokers.cluster
     until("all are in sync", lambda: len(kit.partition(brokers.topic)[1]) == 3, WAIT_S)
     leader = kit.leader(brokers.topic)
@@ -161,8 +163,8 @@ def gap_ms(writer: Writer, brokers: ThreeBrokers) -> float:
 
 
 def test_a_leader_that_stops(brokers: ThreeBrokers) -> None:
-    """It hands over first, and its answer names the next one: a producer hardly waits. Of what a busy machine adds the
-    shortest counts."""
+    """A leader that stops hands over first and names the next one in its answer, so a producer hardly waits. The
+    shortest of several gaps counts, as the machine may be busy."""
     gaps: list[float] = []
     with Producer(bootstrap_servers=brokers.bootstrap, linger_ms=0) as producer:
         writer = Writer(producer, brokers.topic)

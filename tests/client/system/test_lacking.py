@@ -1,4 +1,4 @@
-"""What a client waits for in vain, it names: a leader, or a coordinator that there cannot be."""
+"""A client that waits in vain for a leader or an impossible coordinator names it in the error."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ def test_a_partition_that_nobody_leads() -> None:
 def test_a_topic_of_groups_that_cannot_be_made(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker says why once, however often clients ask; the client says it too."""
-    monkeypatch.setattr("pybroker.client.find_coordinator.SILENT_S", WAIT_MS / 1000)
+    """A groups topic that cannot be created is logged once by the broker, however often clients ask, and named by the
+    client."""
+    monkeypatch.setattr("pybroker.client.net.find_coordinator.SILENT_S", WAIT_MS / 1000)
     settings = {"offsets.topic.replication.factor": 3}
     with caplog.at_level(logging.WARNING, "pybroker"), pybroker.testing.cluster(2, settings=settings) as cluster:
         cluster.create_topic("t")
         with Consumer(bootstrap_servers=cluster.bootstrap_servers.split(",")[0], group_id="g") as consumer:
             consumer.assign([TopicPartition("t", 0)])
-            why = "the coordinator of group 'g': __consumer_offsets cannot be made: INVALID_REPLICATION_FACTOR: "
+            why = "the coordinator of group 'g': __consumer_offsets cannot be created: INVALID_REPLICATION_FACTOR: "
             with pytest.raises(KafkaError, match=f"the position in t-0 could not be had in time: {why}"):
                 consumer.position(("t", 0), timeout_ms=3 * WAIT_MS)
         said = [record.getMessage() for record in caplog.records]

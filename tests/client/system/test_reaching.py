@@ -1,4 +1,5 @@
-"""Ports and names that keep a client from its broker: it says what they may be, and nothing else waits for them."""
+"""Ports and host names at which a client cannot reach its broker: the error suggests the cause, and other work does not
+wait."""
 
 from __future__ import annotations
 
@@ -14,37 +15,37 @@ import pytest
 
 from pybroker import errors
 from pybroker.client.admin import Admin
-from pybroker.client.connection import Connection
-from pybroker.client.consumer import Consumer
-from pybroker.client.producer import Producer
+from pybroker.client.consuming.consumer import Consumer
+from pybroker.client.net.connection import BrokerConnection
+from pybroker.client.producing.producer import Producer
 from pybroker.errors import KafkaError
 from tests.client.kit import WAIT_S, create, find_nobody, read
 from tests.harness import Server
 
-PERHAPS = "the port may be one for TLS"
+PERHAPS = "the port may need TLS"
 
 
 def shake_hands(connection: socket.socket) -> None:
-    """As a TLS server does, which wants another beginning."""
+    """Begin a TLS handshake, as a server whose client must speak first in TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.wrap_socket(connection, server_side=True)
 
 
 def alert(connection: socket.socket) -> None:
-    """As a TLS server does that says why: a fatal alert, "unexpected message"."""
+    """Answer as a TLS server that sends a fatal alert, "unexpected message"."""
     connection.recv(1 << 16)
     connection.sendall(bytes((0x15, 3, 3, 0, 2, 2, 10)))
     connection.recv(1 << 16)
 
 
 def hang_up(connection: socket.socket) -> None:
-    """As a TLS server does that says nothing."""
+    """Close the connection silently, as some TLS servers do."""
     connection.recv(1 << 16)
 
 
 @contextlib.contextmanager
 def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
-    """The port of a server that does this with each connection."""
+    """The port of a server that runs this with each connection."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -64,13 +65,13 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
 
 @pytest.fixture(params=[shake_hands, alert, hang_up], ids=lambda server: server.__name__)
 def tls_port(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The port of a server that speaks TLS and nothing else."""
+    """The port of a server that accepts only TLS."""
     with serving(request.param) as port:
         yield port
 
 
 def test_a_port_without_tls(shared_broker: Server) -> None:
-    """Of a broker, and of what hangs up on others, as ZooKeeper does."""
+    """A port without TLS is named as a possible cause: a broker's, and one that hangs up on TLS, as ZooKeeper's."""
     perhaps = "TLS handshake failed: .* without TLS"
     with serving(hang_up) as port:
         for at in (shared_broker.bootstrap, f"127.0.0.1:{port}"):
@@ -84,9 +85,10 @@ def test_a_port_without_tls(shared_broker: Server) -> None:
 
 
 def test_a_port_that_speaks_tls(tls_port: int) -> None:
-    """A connection, and a producer that has waited for one, say that it may be that."""
+    """A port that speaks TLS is named as a possible cause by a connection, and by a producer that has waited for
+    one."""
     with pytest.raises(KafkaError, match=PERHAPS) as caught:
-        Connection("127.0.0.1", tls_port, timeout_s=WAIT_S)
+        BrokerConnection("127.0.0.1", tls_port, timeout_s=WAIT_S)
     assert caught.value.code == errors.NETWORK_EXCEPTION and f"127.0.0.1:{tls_port}" in caught.value.message
     with Producer(bootstrap_servers=f"127.0.0.1:{tls_port}", max_block_ms=100) as producer:
         find_nobody(producer._network)
@@ -95,7 +97,7 @@ def test_a_port_that_speaks_tls(tls_port: int) -> None:
 
 
 def test_a_name_server_that_is_slow(shared_broker: Server, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one name is looked up the client goes on: it gives that address up in its time, and takes the next."""
+    """A slow name server does not block the client: it gives up that address at the timeout, and uses the next."""
     create(shared_broker, topic)
     answered, asked, found = threading.Event(), threading.Event(), socket.getaddrinfo
 
@@ -117,7 +119,7 @@ def test_a_name_server_that_is_slow(shared_broker: Server, topic: str, monkeypat
 def test_the_next_broker_is_asked_soon(
     target: Server, topic: str, first: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that is frozen lets clients connect and says nothing, one that is dead refuses: neither is worth a word while
+    """The next broker is tried soon: a frozen one accepts and is silent, a dead one refuses. Neither is logged while
     another answers."""
     create(target, topic)
     with socket.create_server(("127.0.0.1", 0)) as frozen:

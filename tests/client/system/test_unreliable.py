@@ -1,5 +1,5 @@
-"""A producer at a broker that fails in every way: each batch has one outcome in time, and what is acknowledged is
-stored where it was told, once and in order if the producer is idempotent."""
+"""A producer at a broker with every fault: each batch has one outcome in time. An acknowledged record is stored at its
+offset, once and in order if the producer is idempotent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def number_of(value: bytes) -> int:
 
 
 def judge(broker: UnreliableBroker, sent: list[tuple[int, Delivery]], *, in_order: bool) -> None:
-    """`sent`: partition and outcome of each record, whose value begins with its place in this list."""
+    """Check `sent`, the partition and outcome of each record, whose value begins with its index in this list."""
     assert all(delivery.done() for _, delivery in sent)
     for number, (partition, delivery) in enumerate(sent):
         if delivery.exception(0) is None:
@@ -46,7 +46,7 @@ def judge(broker: UnreliableBroker, sent: list[tuple[int, Delivery]], *, in_orde
 
 @pytest.mark.parametrize("seed", range(16))
 def test_every_batch_has_one_outcome(seed: int) -> None:
-    """Whatever fails, however batches are made, split, retried and given up."""
+    """Every batch has one outcome, for all failures, batch sizes, splits, retries and timeouts."""
     chosen = random.Random(seed)
     chance = {what: chosen.choice([0, 0, likely]) for what, likely in MISFORTUNES.items()}
     idempotent, timeout_s = chosen.random() < 0.6, chosen.choice([0.7, 3, 20])
@@ -73,7 +73,8 @@ def test_every_batch_has_one_outcome(seed: int) -> None:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_connection_that_breaks_while_it_is_sent_to(idempotent: bool) -> None:
-    """The first of two requests fails at once, and its batches are to be sent again: not the others in their place."""
+    """A connection that breaks during a send fails the first of two requests at once; its batches are retried before
+    others."""
     asked, silent = threading.Event(), threading.Event()
     with UnreliableBroker(2) as broker:
 
@@ -102,7 +103,8 @@ def test_a_connection_that_breaks_while_it_is_sent_to(idempotent: bool) -> None:
 
 
 def test_not_the_leader_and_gone() -> None:
-    """As a broker that stops: it says so, and resets the connection that metadata is asked on."""
+    """A broker that answers NOT_LEADER and resets the connection on which metadata is requested, as one that stops,
+    loses nothing."""
     with UnreliableBroker(1, chance={"not leader": 1, "reset after the answer": 1}) as broker:
         how = QUICK | {"delivery_timeout_ms": 3000, "linger_ms": 0}
         with Producer(bootstrap_servers=broker.bootstrap, **how) as producer:
@@ -115,7 +117,7 @@ def test_not_the_leader_and_gone() -> None:
 
 
 def test_a_part_of_a_batch_is_cut_again() -> None:
-    """Who flushes meanwhile waits for what that part was, too."""
+    """A part of a split batch is split again, and a flush meanwhile waits for its parts, too."""
     under_way, go_on = threading.Event(), threading.Event()
     with UnreliableBroker(1, bytes_max=500) as broker:
         seen = iter(range(1000))
@@ -136,7 +138,7 @@ def test_a_part_of_a_batch_is_cut_again() -> None:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_parts_go_behind_what_is_older(idempotent: bool) -> None:
-    """One batch is to be sent again, and one behind it was too large: the older is first."""
+    """Parts of a batch that was too large are queued behind an older batch that waits for its retry."""
     go_on = threading.Event()
     with UnreliableBroker(1, bytes_max=1000) as broker:
         seen = iter(range(1000))
@@ -159,8 +161,8 @@ def test_parts_go_behind_what_is_older(idempotent: bool) -> None:
 
 
 def test_records_come_while_an_epoch_is_raised() -> None:
-    """Sequences begin again for all that waits, though another thread adds to it: else the broker takes new records for
-    old ones, and says that they are there."""
+    """Records that arrive while the epoch is raised do not break sequences, which restart for all waiting batches;
+    otherwise the broker would take new records for duplicates."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -178,7 +180,7 @@ def test_records_come_while_an_epoch_is_raised() -> None:
 
 
 def test_what_lingers_longer_than_it_may_take() -> None:
-    """It is given up in its time."""
+    """A batch that lingers longer than its delivery timeout expires in time."""
     with UnreliableBroker(1) as broker:
         slow: dict[str, Any] = {"linger_ms": 20_000, "delivery_timeout_ms": 500}
         with Producer(bootstrap_servers=broker.bootstrap, **slow) as producer:
@@ -187,7 +189,7 @@ def test_what_lingers_longer_than_it_may_take() -> None:
 
 
 def test_a_batch_that_has_its_outcome_is_not_made() -> None:
-    """Its records are gone: to seal it then was to read where nothing is."""
+    """A batch with an outcome is not sealed: its records are freed, and to seal it would read freed memory."""
     with UnreliableBroker(1) as broker, Producer(bootstrap_servers=broker.bootstrap, linger_ms=20_000) as producer:
         producer.send("t", b"00000000", partition=0)
         (queue,) = producer._accumulator._queues["t"]
@@ -201,7 +203,7 @@ def test_a_batch_that_has_its_outcome_is_not_made() -> None:
 
 
 def test_the_collector_sends_on_the_loop_s_thread() -> None:
-    """In the moment before it sleeps: a finalizer's record is sent all the same."""
+    """A finalizer that sends a record on the loop's thread, just before the loop sleeps, still wakes it."""
 
     class Sends:
         def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""aiokafka, on an event loop of its own thread, so that its background tasks run as they do in an application."""
+"""aiokafka, with its event loop on a thread, so that its background tasks run as they do in an application."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refusal(error: BaseException) -> Refused:
 
 
 def raise_for(code: int, message: object = "") -> None:
-    """aiokafka's admin calls answer with a response that may hold an error."""
+    """Raise the error in a response of aiokafka's admin client."""
     if code:
         raise refusal(for_code(code)(message))
 
@@ -49,7 +49,7 @@ class LoopThread:
             raise refusal(e) from e
 
     def close(self) -> None:
-        """Whatever goes on still is cancelled: a client that was given up while it stopped, too."""
+        """Cancel what still runs, also a client that timed out in stop()."""
         self.start(_cancel_others()).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
@@ -65,7 +65,7 @@ async def _cancel_others() -> None:
 
 
 async def stopped(client: Any) -> None:
-    """Stop it. Its connections are closed where its coordinator does not answer too, when aiokafka leaves them open."""
+    """Stop it, and close connections that aiokafka leaves open if the coordinator does not answer."""
     try:
         await (client.stop() if hasattr(client, "stop") else client.close())
     finally:
@@ -136,7 +136,7 @@ class Aiokafka(Client):
         self._loop.close()
 
     def _open(self, make: Callable[[], T]) -> T:
-        """Make a client on its loop, as aiokafka wants it, and start it."""
+        """Create and start a client on the event loop, as aiokafka requires."""
 
         async def opened() -> Any:
             client: Any = make()
@@ -215,7 +215,7 @@ class Aiokafka(Client):
         self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = -1
     ) -> None:
         new = NewTopic(topic, partitions, 1, topic_configs=dict(config or {}))
-        new.replication_factor = replication_factor  # afterwards: it takes no -1, which Kafka has known since 2.4
+        new.replication_factor = replication_factor  # afterwards: it refuses -1, which Kafka accepts since 2.4
         for _, code, message in self._admin(lambda a: a.create_topics([new])).topic_errors:
             raise_for(code, message)
 

@@ -30,7 +30,7 @@ def translated(call: Callable[[], T]) -> T:
 
 
 class ConfluentProducer(Producer):
-    """Delivery reports come by poll(), which applications call all the time; here a thread does."""
+    """A producer whose thread calls poll() for delivery reports, as applications do."""
 
     def __init__(self, conf: Mapping[str, Any]) -> None:
         self._producer = ck.Producer(dict(conf))
@@ -100,7 +100,7 @@ class Confluent(Client):
         self._admin = AdminClient(dict(self._conf))
 
     def close(self) -> None:
-        """Nothing is open: librdkafka's admin client ends with its last reference."""
+        """Do nothing: librdkafka's admin client ends with its last reference."""
 
     @contextmanager
     def producer(
@@ -133,7 +133,7 @@ class Confluent(Client):
         self, topic: str, positions: Mapping[int, int], *, out_of_range: str = "refuse", max_wait_ms: int = 500
     ) -> Iterator[Consumer]:
         conf = {
-            "group.id": "unused",  # librdkafka wants one; assign() without commits never asks for its coordinator
+            "group.id": "unused",  # librdkafka requires one; assign() without commits never contacts its coordinator
             "enable.auto.commit": False,
             "auto.offset.reset": {"refuse": "error", "earliest": "earliest"}[out_of_range],
             "fetch.wait.max.ms": max_wait_ms,

@@ -1,4 +1,4 @@
-"""Kafka's own Java client, in a JVM beside."""
+"""Kafka's own Java client, in a separate JVM."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LATEST, EARLIEST = -1, -2
 RECONNECT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
 OLDER, NEWER = VERSIONS
 JAVA = [long(OLDER), NEWER]
-"""For a test that runs with each version: 4.1.1 does the same as 3.9.1."""
+"""Parameters of a test that runs with each version: 4.1.1 behaves as 3.9.1."""
 JVMS = {
     OLDER: [pytest.mark.java, pytest.mark.xdist_group(f"java-{OLDER}"), pytest.mark.long],
     NEWER: [pytest.mark.java, pytest.mark.xdist_group(f"java-{NEWER}")],
 }
-"""The marks of what uses a JVM of the session: all that uses it runs in one worker of pytest-xdist."""
+"""The marks of a test that uses the session's JVM: all of these run in one worker of pytest-xdist."""
 _numbers = itertools.count()
 
 
@@ -122,7 +122,7 @@ class JavaClient(Client):
         linger_ms: int = 5,
         batch_bytes: int = 16384,
     ) -> Iterator[Producer]:
-        """Idempotent in any case unless acks forbid it: that is this client's default."""
+        """A producer that is idempotent unless acks forbid it: this client's default."""
         conf = {
             "compression.type": codec,
             "acks": acks,

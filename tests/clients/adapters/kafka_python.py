@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any, TypeVar
 
 with warnings.catch_warnings():
-    # Its schemas are read by a deprecated call.
+    # It reads its schemas with a deprecated call.
     warnings.filterwarnings("ignore", r"(read|open)_text is deprecated", DeprecationWarning)
     import kafka
     from kafka import TopicPartition
@@ -26,7 +26,7 @@ RECONNECT = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200}
 
 
 class ClosedAtLast(socket.socket):
-    """kafka-python drops the socket of each connection that is refused; without this, each is a ResourceWarning."""
+    """A connection whose socket is closed when it is refused; kafka-python only drops it, with a ResourceWarning."""
 
     def __del__(self) -> None:
         self.close()
@@ -49,7 +49,7 @@ def translated(call: Callable[[], T]) -> T:
 class KafkaPythonProducer(Producer):
     def __init__(self, producer: kafka.KafkaProducer, acks: Acks) -> None:
         self._producer = producer
-        self._offset_told = acks != 0  # with acks=0 the library makes one up
+        self._offset_told = acks != 0  # with acks=0 the library makes an offset up
 
     def send(self, topic: str, record: Record) -> Future[int]:
         future: Future[int] = Future()
@@ -133,7 +133,7 @@ class KafkaPython(Client):
         try:
             yield KafkaPythonProducer(producer, acks)
         except BaseException:
-            with suppress(KafkaError):  # what it cannot send any more is not this error's news
+            with suppress(KafkaError):  # records that it can no longer send are another error's subject
                 producer.close(timeout=1)
             raise
         producer.close(timeout=CALL_S_MAX)

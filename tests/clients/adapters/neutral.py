@@ -1,7 +1,7 @@
-"""What every client library can do, in words of our own, so that one story serves them all.
+"""The operations that every client library has, in our own terms, so that one test serves them all.
 
-An adapter translates: `Record` and `Refused` go in and out, whatever the library calls them. It hides no behaviour: it
-neither retries nor waits where its library does not.
+An adapter translates the library's types to `Record` and `Refused`. It hides no behaviour: it neither retries nor waits
+unless its library does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CALL_S_MAX = 30.0
-"""No call into a client takes longer against a broker that is well."""
+"""The time limit of a client call against a healthy broker."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 Acks = Literal[0, 1, "all"]
@@ -37,7 +37,7 @@ class Record(NamedTuple):
 
 
 class Refused(Exception):
-    """The client reports an error; `code` is Kafka's, or negative for an error that the client made up itself."""
+    """An error that the client reports; `code` is Kafka's, or negative for the client's own error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -47,23 +47,24 @@ class Refused(Exception):
 class Producer(ABC):
     @abstractmethod
     def send(self, topic: str, record: Record) -> Future[int]:
-        """Hand over; the future has the acknowledged offset (-1 with acks=0) or Refused. Order of calls is kept."""
+        """Send; the future has the acknowledged offset (-1 with acks=0) or Refused. Order of calls is kept."""
 
     @abstractmethod
     def flush(self, timeout_s: float = CALL_S_MAX) -> None:
-        """Return when everything sent is acknowledged or refused; AssertionError if it is not within the time."""
+        """Return when every record is acknowledged or refused; AssertionError after the timeout."""
 
 
 class Consumer(ABC):
     @abstractmethod
     def poll(self, timeout_s: float) -> list[Record]:
-        """What has arrived, in order per partition; waits for something up to the time. Refused if the fetch was."""
+        """The records that have arrived, in order by partition; wait up to the timeout for the first. Refused if the
+        fetch was refused."""
 
 
 class Client(ABC):
     name: str
     request_timeout_ms: int | None = None
-    """Milliseconds that a producer waits for an answer, where the adapter knows how; None: as its library does."""
+    """Milliseconds that a producer waits for an answer, if the adapter supports it; None: the library's default."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -78,7 +79,7 @@ class Client(ABC):
         linger_ms: int = 5,
         batch_bytes: int = 16384,
     ) -> AbstractContextManager[Producer]:
-        """A producer that the client itself limits to no less than 16 MiB a request; leaving it flushes nothing."""
+        """A producer that accepts requests of at least 16 MiB; leaving it flushes nothing."""
 
     @abstractmethod
     def consumer(
@@ -89,13 +90,13 @@ class Client(ABC):
         out_of_range: Literal["refuse", "earliest"] = "refuse",
         max_wait_ms: int = 500,
     ) -> AbstractContextManager[Consumer]:
-        """A consumer assigned to the partitions of `positions` at these offsets, without a group."""
+        """A consumer that is assigned the partitions of `positions` at these offsets, without a group."""
 
     @abstractmethod
     def create_topic(
         self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication_factor: int = -1
     ) -> None:
-        """-1: as many replicas as the broker has for its default."""
+        """Create a topic; -1 replicas means the broker's default."""
 
     @abstractmethod
     def delete_topic(self, topic: str) -> None: ...
@@ -105,19 +106,19 @@ class Client(ABC):
 
     @abstractmethod
     def delete_records(self, topic: str, partition: int, before: int) -> int:
-        """The new start of the partition."""
+        """Delete records, and return the partition's new start."""
 
     @abstractmethod
     def topics(self) -> dict[str, list[int]]:
-        """The partitions of each topic that the cluster's metadata tells, asked for now."""
+        """The partitions of each topic in the cluster's metadata, requested now."""
 
     @abstractmethod
     def offsets(self, topic: str, partition: int = 0) -> tuple[int, int]:
-        """(start, end) as ListOffsets tells them now."""
+        """The (start, end) that ListOffsets returns now."""
 
     @abstractmethod
     def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """The first offset whose record is not older, None if there is none."""
+        """The first offset whose timestamp is not older, or None."""
 
     @abstractmethod
     def topic_config(self, topic: str) -> dict[str, str | None]: ...
@@ -127,29 +128,29 @@ class Client(ABC):
 
     @abstractmethod
     def cluster(self) -> tuple[str, int, dict[int, tuple[str, int]]]:
-        """(cluster id, controller's broker id, {broker id: (host, port)})"""
+        """The (cluster id, controller's broker id, {broker id: (host, port)})."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close what the calls above left open."""
+        """Close every client that the calls above left open."""
 
-    # -- what the stories say often ------------------------------------------------------------------------------
+    # -- helpers of the tests ------------------------------------------------------------------------------------
 
     def send_all(self, topic: str, records: Iterable[Record], **how: object) -> list[int]:
-        """Send by one producer and return the acknowledged offsets; the first refusal is raised."""
+        """Send with one producer and return the acknowledged offsets; the first refusal is raised."""
         with self.producer(**how) as producer:  # type: ignore[arg-type]
             futures = [producer.send(topic, record) for record in records]
             producer.flush()
             return [future.result(0) for future in futures]
 
     def read(self, topic: str, count: int, start: int = 0, partition: int = 0, **how: object) -> list[Record]:
-        """Exactly `count` records of a partition from an offset; AssertionError if they do not come."""
+        """Read exactly `count` records of a partition from an offset; AssertionError if they do not arrive."""
         with self.consumer(topic, {partition: start}, **how) as consumer:  # type: ignore[arg-type]
             return take(consumer, count)
 
 
 def take(consumer: Consumer, count: int, timeout_s: float = CALL_S_MAX) -> list[Record]:
-    """The next `count` records; AssertionError if fewer come in time, or more."""
+    """Take the next `count` records; AssertionError if fewer arrive in time, or more."""
     records: list[Record] = []
     deadline = time.monotonic() + timeout_s
     while len(records) < count:

@@ -1,4 +1,5 @@
-"""A damaged batch in a sealed segment costs its own offset: a reader is told, seeks past it, and reads the rest."""
+"""A damaged batch in a sealed segment loses only its own offsets: a consumer gets an error, seeks past it, and reads
+the rest."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ SIZE = len(batch([b"%02d" % 0]))
 
 
 def write_and_damage(shared_broker: BrokerProcess, topic: str) -> Path:
-    """A topic of twelve batches of one record, of which four are a segment, and one is damaged; its directory."""
+    """Write twelve batches of one record, four in each segment, and damage one; return the directory."""
     with Wire(shared_broker.port) as wire:
         assert wire.create_topic(topic, config={"segment.bytes": str(4 * SIZE)}) == 0
     with Wire(shared_broker.port_of(topic)) as wire:
-        until("who leads knows it", lambda: wire.list_offset(topic, -1)[0] == 0)
+        until("the leader has the partition", lambda: wire.list_offset(topic, -1)[0] == 0)
         for n in range(COUNT):
             assert wire.produce(topic, batch([b"%02d" % n])).base_offset == n
     directory = shared_broker.partition_dir(topic)
@@ -37,7 +38,7 @@ def write_and_damage(shared_broker: BrokerProcess, topic: str) -> Path:
 
 @pytest.fixture
 def damaged(shared_broker: BrokerProcess, topic: str) -> str:
-    """Such a topic, and the broker knows what is damaged."""
+    """A topic with a damaged batch that the broker has already found."""
     directory = write_and_damage(shared_broker, topic)
     until("a look at the log dir", lambda: scrub.read_last_ms(directory.parent) is not None)
     asked_ms = scrub.ask(directory.parent)
@@ -46,7 +47,7 @@ def damaged(shared_broker: BrokerProcess, topic: str) -> str:
 
 
 def test_our_consumer(shared_broker: BrokerProcess, damaged: str) -> None:
-    """It raises from poll(), with the offset."""
+    """Our consumer raises the damage from poll(), with the offset."""
     read, refused = [], 0
     with Consumer(bootstrap_servers=shared_broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(damaged, 0)])
@@ -69,7 +70,7 @@ def test_our_consumer(shared_broker: BrokerProcess, damaged: str) -> None:
 
 @pytest.mark.parametrize("poll", ["poll", "poll_numpy", "poll_arrow"])
 def test_our_consumer_finds_it_first(shared_broker: BrokerProcess, topic: str, poll: str) -> None:
-    """The broker does not know yet. A poll that finds nothing else to return tells it at once."""
+    """Our consumer raises damage that the broker has not found yet, from the first poll without other records."""
     write_and_damage(shared_broker, topic)
     with Consumer(bootstrap_servers=shared_broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0)])
@@ -83,7 +84,7 @@ def test_our_consumer_finds_it_first(shared_broker: BrokerProcess, topic: str, p
 
 
 def test_confluent_kafka(shared_broker: BrokerProcess, damaged: str) -> None:
-    """librdkafka gives a message that holds the error."""
+    """confluent-kafka returns a message with the error."""
     read, refused = [], 0
     consumer = confluent_kafka.Consumer({"bootstrap.servers": shared_broker.bootstrap, "group.id": damaged})
     consumer.assign([confluent_kafka.TopicPartition(damaged, 0, 0)])
@@ -102,7 +103,7 @@ def test_confluent_kafka(shared_broker: BrokerProcess, damaged: str) -> None:
 
 
 def test_kafka_python(shared_broker: BrokerProcess, damaged: str) -> None:
-    """It raises from poll()."""
+    """kafka-python raises the damage from poll()."""
     read, refused = [], 0
     there = kafka.TopicPartition(damaged, 0)
     consumer = kafka.KafkaConsumer(bootstrap_servers=shared_broker.bootstrap, enable_auto_commit=False)

@@ -1,4 +1,4 @@
-"""Consumers start where they want: an offset, a time, the end; and learn of new records at once."""
+"""Consumers start at an offset, a time or the end, and get new records at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP_MS = 10
 
 @pytest.fixture
 def filled(client: Client, topic: str) -> str:
-    """A topic with 1,000 records in many batches, one each 10 ms of their own time."""
+    """A topic with 1,000 records in many batches, with timestamps 10 ms apart."""
     client.create_topic(topic)
     records = [Record(b"%d" % i, timestamp_ms=START_MS + STEP_MS * i) for i in range(1000)]
     assert client.send_all(topic, records, batch_bytes=512, idempotent=True) == list(range(1000))
@@ -25,7 +25,7 @@ def filled(client: Client, topic: str) -> str:
 
 @pytest.mark.parametrize("start", [0, 1, 499, 777, 999])
 def test_from_an_offset(client: Client, filled: str, start: int) -> None:
-    """The first record is the one at the offset, wherever in its batch that lies."""
+    """A consumer's first record has the requested offset, anywhere in a batch."""
     read = client.read(filled, 1000 - start, start)
     assert [r.offset for r in read] == list(range(start, 1000))
     assert [r.value for r in read] == [b"%d" % i for i in range(start, 1000)]
@@ -45,7 +45,7 @@ def test_from_an_offset(client: Client, filled: str, start: int) -> None:
     ids=["long before", "the first", "between", "one in the middle", "after one", "the last", "after the last"],
 )
 def test_from_a_time(client: Client, filled: str, asked_ms: int, offset: int | None) -> None:
-    """The offset for a time is that of the first record that is not older; none when all are older."""
+    """The offset for a time is that of the first record that is not older; none if all are older."""
     assert client.offset_at(filled, 0, asked_ms) == offset
     if offset is not None:
         first = client.read(filled, 1000 - offset, offset)[0]
@@ -53,7 +53,7 @@ def test_from_a_time(client: Client, filled: str, asked_ms: int, offset: int | N
 
 
 def test_the_range_of_offsets(client: Client, filled: str) -> None:
-    """Start and end of a partition; reading at the end waits, past the end is OFFSET_OUT_OF_RANGE."""
+    """A partition has a start and an end; a read at the end waits, and one past it is OFFSET_OUT_OF_RANGE."""
     assert client.offsets(filled) == (0, 1000)
     with client.consumer(filled, {0: 1000}, max_wait_ms=100) as consumer:
         assert consumer.poll(0.3) == []
@@ -67,7 +67,7 @@ def test_the_range_of_offsets(client: Client, filled: str) -> None:
 
 @pytest.mark.on_cluster
 def test_deleted_records_are_gone(client: Client, filled: str) -> None:
-    """DeleteRecords moves the start of the partition; what lies before is out of range, what follows is untouched."""
+    """DeleteRecords moves the partition's start: offsets before it are out of range, later ones are unchanged."""
     assert client.delete_records(filled, 0, 600) == 600
     assert client.offsets(filled) == (600, 1000)
     assert [r.offset for r in client.read(filled, 400, 600)] == list(range(600, 1000))
@@ -77,14 +77,14 @@ def test_deleted_records_are_gone(client: Client, filled: str) -> None:
     with pytest.raises(Refused) as refused:
         client.delete_records(filled, 0, 1001)
     assert refused.value.code == OFFSET_OUT_OF_RANGE
-    assert client.delete_records(filled, 0, 300) == 600  # the start never goes back
-    assert client.delete_records(filled, 0, -1) == 1000  # all there is
+    assert client.delete_records(filled, 0, 300) == 600  # the start never moves back
+    assert client.delete_records(filled, 0, -1) == 1000  # all remaining records
     assert client.offsets(filled) == (1000, 1000)
     assert client.send_all(filled, [Record(b"next")]) == [1000]
 
 
 def test_all_partitions_by_one_consumer(client: Client, topic: str) -> None:
-    """One consumer of several partitions from different offsets gets each from its own."""
+    """One consumer of several partitions starts each at its own offset."""
     client.create_topic(topic, partitions=4)
     client.send_all(topic, [Record(b"%d" % i, partition=i % 4) for i in range(400)])
     with client.consumer(topic, {p: p * 10 for p in range(4)}) as consumer:
@@ -95,7 +95,8 @@ def test_all_partitions_by_one_consumer(client: Client, topic: str) -> None:
 
 @pytest.mark.on_cluster
 def test_a_waiting_consumer_is_woken_by_the_append(client: Client, topic: str) -> None:
-    """With a wait of 6 s a record is there within milliseconds: the append answers the parked fetch."""
+    """A waiting consumer gets an appended record within milliseconds of a 6 s wait: the append completes the parked
+    fetch."""
     client.create_topic(topic)
     took_s = []
     with client.consumer(topic, {0: 0}, max_wait_ms=6_000) as consumer, client.producer(linger_ms=0) as producer:

@@ -1,4 +1,4 @@
-"""A leader is stopped under a producer: it hands over first, and tells clients that know KIP-951 who leads now."""
+"""A leader that stops under a producer hands over first, and names the new leader to clients that know KIP-951."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.harness import Server, until
 KNOWS_MS, OTHERS_MS = 200, 500
 EVERY_S = 0.005
 ROUNDS_MAX = 5
-"""What a busy machine adds to a gap is not the broker's: the shortest counts."""
+"""A busy machine makes gaps longer, so the shortest counts."""
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("cluster")]
 
 
 def knows(client: Client) -> bool:
-    """Is it told who leads now, and where, by an answer to Produce (KIP-951)?"""
+    """True if an answer to Produce names the new leader and its address to this client (KIP-951)."""
     return client.name.startswith("java") or (client.name == "confluent-kafka" and ck.libversion()[0] >= "2.5")
 
 
 class Steady:
-    """Writes a record each 5 ms and knows when each was acknowledged."""
+    """A producer of a record each 5 ms that notes when each was acknowledged."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self.producer, self.topic = producer, topic
@@ -47,13 +47,13 @@ class Steady:
         self.write(lambda: len(self.times) >= goal)
 
     def gap_ms(self, since: float) -> float:
-        """The longest time without an acknowledgement since then."""
+        """The longest time without an acknowledgement since then, in ms."""
         times = [each for each in self.times if each >= since]
         return 1000 * max(later - earlier for earlier, later in pairwise([since, *times]))
 
 
 def handed_over(cluster: ThreeBrokers, topic: str, steady: Steady) -> float:
-    """Stop the leader while it is written to; the longest gap, in ms."""
+    """Stop the leader during writes, and return the longest gap in ms."""
     kit = cluster.cluster
     until("all are in sync", lambda: len(kit.partition(topic)[1]) == 3)
     leader = kit.leader(topic)
@@ -70,7 +70,8 @@ def handed_over(cluster: ThreeBrokers, topic: str, steady: Steady) -> float:
 
 
 def test_a_leader_that_stops(connect: Callable[[Server], Client], shared_cluster: ThreeBrokers, topic: str) -> None:
-    """The longest gap is 200 ms for a client that knows KIP-951 and 500 ms for others, and nothing is lost."""
+    """A leader that stops causes a gap of 200 ms at most for a client that knows KIP-951, 500 ms for others, and loses
+    nothing."""
     client = connect(shared_cluster)
     client.create_topic(topic)
     limit, gaps = KNOWS_MS if knows(client) else OTHERS_MS, []

@@ -1,4 +1,4 @@
-"""kcat, as people use it at a prompt, on the older librdkafka that distributions ship."""
+"""kcat at a prompt, with the older librdkafka of Linux distributions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def kcat(server: Server, *arguments: str, stdin: str = "") -> str:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_produce_and_consume(target: Server, topic: str, codec: str) -> None:
-    """Lines with keys and a header go in by -P and come out by -C, whatever the codec, to a topic made on the way."""
+    """kcat -P produces lines with keys and a header, with any codec, to a topic that this creates; -C consumes them."""
     lines = "".join(f"k{i}:value {i}\n" for i in range(300))
     kcat(target, "-P", "-t", topic, "-K:", "-H", "origin=kcat", "-z", codec, stdin=lines)
     out = kcat(target, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%o|%k:%s|%h\n")
@@ -32,7 +32,7 @@ def test_produce_and_consume(target: Server, topic: str, codec: str) -> None:
 
 
 def test_start_from_an_offset_the_end_and_a_time(target: Server, topic: str) -> None:
-    """-o takes an absolute offset, one from the end, and a time."""
+    """kcat -o takes an absolute offset, an offset from the end, and a time."""
     kcat(target, "-P", "-t", topic, stdin="".join(f"{i}\n" for i in range(100)))
     consume = ["-C", "-t", topic, "-p", "0", "-e", "-q"]
     assert kcat(target, *consume, "-o", "97").split() == ["97", "98", "99"]
@@ -46,7 +46,7 @@ def test_start_from_an_offset_the_end_and_a_time(target: Server, topic: str) -> 
 
 
 def test_metadata(target: Server, topic: str) -> None:
-    """-L lists the brokers and the topic."""
+    """kcat -L lists the brokers and the topic."""
     kcat(target, "-P", "-t", topic, stdin="x\n")
     told = json.loads(kcat(target, "-L", "-J", "-t", topic))
     brokers = {broker["id"]: broker["name"] for broker in told["brokers"]}

@@ -1,4 +1,4 @@
-"""Clients of two listeners: each is sent to the addresses that its listener advertises, and stays with them."""
+"""Clients of two listeners: each gets, and keeps using, the addresses that its listener advertises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.harness import HOST, BrokerProcess, free_port
 
 
 class Door:
-    """An address before a broker's: passes bytes on, and counts who came."""
+    """A proxy before a broker that counts connections."""
 
     def __init__(self, port: int) -> None:
         self.came = 0
@@ -51,7 +51,7 @@ def _pass_on(source: socket.socket, sink: socket.socket) -> None:
 
 @pytest.fixture
 def alone() -> bool:
-    """One broker, whatever the target: its settings are of one."""
+    """One broker for any target, as listener settings are a single broker's."""
     return True
 
 
@@ -66,7 +66,8 @@ def outside() -> Iterator[Door]:
 def test_each_client_goes_where_its_listener_sends_it(
     kind: type[Client], start_broker: Callable[..., BrokerProcess], outside: Door, topic: str
 ) -> None:
-    """Two clients of one broker produce and consume; for the one another address is advertised than is listened at."""
+    """Each client connects to the address that its listener advertises: of two clients, one gets another address than
+    the listener's."""
     port = free_port()
     broker = start_broker(
         port=port,
@@ -83,8 +84,8 @@ def test_each_client_goes_where_its_listener_sends_it(
     assert near.send_all(topic, [Record(b"near")]) == [0]
     assert [record.value for record in near.read(topic, 1)] == [b"near"]
     near.close()
-    assert outside.came == 0, "who came inside is sent nowhere else"
-    far = kind(f"{HOST}:{outside._to}")  # past the door, which it learns of there
+    assert outside.came == 0, "a client of the inner listener gets no other address"
+    far = kind(f"{HOST}:{outside._to}")  # past the proxy, which only metadata names
     assert far.send_all(topic, [Record(b"far")]) == [1]
     assert [record.value for record in far.read(topic, 2)] == [b"near", b"far"]
     far.close()

@@ -1,4 +1,4 @@
-"""In steady state no client costs Python anything: Produce and Fetch stay on the native plane."""
+"""Clients in a steady state run no Python: Produce and Fetch stay in the native plane."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from typing import Any
 
 import pytest
 
-from pybroker.config import BrokerConfig
 from pybroker.protocol.apis import KNOWN
-from pybroker.server.broker import Broker
-from pybroker.server.dispatch import Handler
+from pybroker.server.api.dispatch import Handler
 from tests.clients.adapters.neutral import Client, Record, take
 from tests.harness import HOST
+from tests.server.live import broker_on
 
 PARTITIONS = 5
 
 
 class Counted:
-    """A broker on a thread of its own that counts the requests its Python handlers get."""
+    """A broker on a thread that counts the requests of its Python handlers."""
 
     def __init__(self, data_dir: Path) -> None:
         self.calls: Counter[str] = Counter()
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
-        sets = [f"log.dirs={data_dir}", f"listeners=PLAINTEXT://{HOST}:0"]
-        self.broker = Broker(BrokerConfig.load(None, sets), through=self._through)
+        self.broker = broker_on(data_dir, through=self._through)
         self._run(self.broker.start())
         self.bootstrap = f"{HOST}:{self.broker.port}"
 
@@ -62,7 +60,8 @@ def counted(tmp_path: Path) -> Iterator[Counted]:
 
 
 def test_a_long_consume_is_native(connect: Callable[[Any], Client], counted: Counted) -> None:
-    """Produce to five partitions, read it all while more comes: no Produce and no Fetch reaches a Python handler."""
+    """A long consume is native: with Produce to five partitions and reads of everything meanwhile, no Python handler
+    gets a Produce or a Fetch."""
     client = connect(counted)
     client.create_topic("native", PARTITIONS)
     records = [Record(b"%d" % n, partition=n % PARTITIONS) for n in range(2000)]

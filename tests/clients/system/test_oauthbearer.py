@@ -1,4 +1,4 @@
-"""Each client logs in by a token, writes and reads; with a bad one it is told so."""
+"""Each client logs in with a token, writes and reads; a bad token gets an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallback
 
 
 class Issuer:
-    """A token endpoint that knows one client, and what it was asked."""
+    """A token endpoint with one known client, and the requests that it got."""
 
     def __init__(self) -> None:
         self.forms: list[dict[str, list[str]]] = []
@@ -71,7 +71,7 @@ def settings(port: int, clients: int, keys: Path) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A listener where tokens of SIGNER's log in, and a token endpoint."""
+    """A listener that accepts tokens of SIGNER, and a token endpoint."""
     directory = tmp_path_factory.mktemp("secured")
     keys = directory / "keys.json"
     keys.write_bytes(jwks(SIGNER))
@@ -107,7 +107,7 @@ def test_librdkafka(secured: Secured, topic: str) -> None:
     assert told[0].code() == ck.KafkaError._AUTHENTICATION and "invalid_token" in told[0].str()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves sockets open then
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves sockets open
 def test_kafka_python(secured: Secured, topic: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of its own import of importlib.resources
@@ -169,7 +169,7 @@ def test_java(
     secured: Secured, topic: str, version: str, tmp_path: Path, java_driver: Callable[[str], Driver],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Its token stands in a file, which is on its own list of allowed URLs."""
+    """Java reads its token from a file, which is on its list of allowed URLs."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-D{ALLOWED_URLS}={(tmp_path / 'token').as_uri()}")
     java_driver(version)  # or skip
     driver = Driver(version)
@@ -209,7 +209,7 @@ def endpoint(secured: Secured, secret: str = "of svc") -> dict[str, str]:
 
 
 def ways(secured: Secured, directory: Path) -> list[dict[str, Any]]:
-    """A function, a file, an endpoint."""
+    """The sources of a token: a function, a file, an endpoint."""
     file = directory / "token"
     file.write_text(SIGNER.token() + "\n")
     provider = {"sasl_oauth_token_provider": SIGNER.token}
@@ -235,7 +235,7 @@ async def test_ours_of_asyncio(secured: Secured, topic: str) -> None:
 
 
 def test_an_endpoint_is_asked_as_seldom_as_may_be(secured: Secured, topic: str) -> None:
-    """A client has one token for all its connections."""
+    """An endpoint is asked for one token for all of a client's connections."""
     asked = len(secured.issuer.forms)
     with pybroker.Producer(**ours(secured, **endpoint(secured))) as producer:
         for _ in range(3):
@@ -244,7 +244,7 @@ def test_an_endpoint_is_asked_as_seldom_as_may_be(secured: Secured, topic: str) 
 
 
 def test_ours_is_told_why_there_is_no_token(secured: Secured, topic: str, tmp_path: Path) -> None:
-    """At once, where the client can do nothing for it, and without the secret."""
+    """Our client fails at once with the reason if it cannot get a token, and without the secret in the error."""
 
     def failing() -> str:
         raise RuntimeError("the secret is xyz")
@@ -253,9 +253,10 @@ def test_ours_is_told_why_there_is_no_token(secured: Secured, topic: str, tmp_pa
         (endpoint(secured, "a guess"), "it answered with status 401"),
         ({"sasl_oauthbearer_token_endpoint_url": (tmp_path / "none").as_uri()}, "it cannot be read: No such file"),
         ({"sasl_oauth_token_provider": failing}, "the function that provides tokens failed with RuntimeError"),
-        ({"sasl_oauth_token_provider": lambda: None}, "gave NoneType in place of text"),
-        ({"sasl_oauth_token_provider": lambda: "a b"}, "what was given as a token is none"),
-        ({"sasl_oauth_token_provider": STRANGER.token}, "refused the login: the token is not taken; the broker's log"),
+        ({"sasl_oauth_token_provider": lambda: None}, "returned NoneType instead of str"),
+        ({"sasl_oauth_token_provider": lambda: "a b"}, "the given token is malformed"),
+        ({"sasl_oauth_token_provider": STRANGER.token},
+         "refused the login: it did not accept the token; the reason is in the broker's log"),
     ):  # fmt: skip
         config = ours(secured, **how)
         with pybroker.Producer(**config) as producer, pytest.raises(pybroker.KafkaError, match=words) as refused:

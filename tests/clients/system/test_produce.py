@@ -1,4 +1,4 @@
-"""What producers send is what consumers read: codecs, keys, headers, acks, sizes, timestamps, order."""
+"""Consumers read exactly what producers send: codecs, keys, headers, acks, sizes, timestamps, order."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ VARIED = [
     Record(b"a" * 10_000, b"b" * 1_000, (("same", b"1"), ("same", b"2")), START_MS + 6),
     Record(bytes(range(256)) * 8, timestamp_ms=START_MS + 7),
 ]
-"""What a record may be: nulls are not empty, header names may repeat and are Unicode, values are any bytes."""
+"""Records of every kind: null is not empty, header names may repeat and are Unicode, values are any bytes."""
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_codec_brings_back_what_was_sent(client: Client, topic: str, codec: str) -> None:
-    """Keys, headers, nulls and timestamps come back unchanged at the acknowledged offsets, and all clients agree."""
+    """Records of every codec come back unchanged at the acknowledged offsets, with keys, headers, nulls and timestamps,
+    in all clients."""
     sent = [r._replace(value=r.value and r.value + b" %d" % i) for i in range(50) for r in VARIED]
     client.create_topic(topic)
     offsets = client.send_all(topic, sent, codec=codec)
@@ -48,7 +49,7 @@ def test_every_codec_brings_back_what_was_sent(client: Client, topic: str, codec
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_codec_is_kept_in_the_log(client: Client, target: Server, topic: str, codec: str) -> None:
-    """With compression.type=producer the batches lie in the log in the producer's codec."""
+    """The log keeps the producer's codec with compression.type=producer."""
     with wire.Wire(target.port) as w:
         coordinates = wire.FIND_COORDINATOR in w.api_versions()
     if client.name == "confluent-kafka" and codec == "lz4" and not coordinates:
@@ -62,7 +63,7 @@ def test_the_codec_is_kept_in_the_log(client: Client, target: Server, topic: str
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_topic_with_a_codec_of_its_own_stores_in_it(client: Client, target: Server, topic: str, codec: str) -> None:
-    """compression.type on the topic wins over the producer's; the records are the same."""
+    """A topic's compression.type wins over the producer's codec; the records are the same."""
     stored = {"none": "uncompressed"}.get(codec, codec)
     sent_in = "gzip" if codec == "none" else "none"
     client.create_topic(topic, config={"compression.type": stored})
@@ -75,10 +76,10 @@ def test_a_topic_with_a_codec_of_its_own_stores_in_it(client: Client, target: Se
 @pytest.mark.on_cluster
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 def test_acks(client: Client, target: Server, topic: str, acks: int | str) -> None:
-    """With acks 0 no answer comes and no offset is told, with 1 and all the offset is; the records are there."""
+    """acks=0 gets no answer and no offset, acks=1 and all get the offset; the records are there."""
     client.create_topic(topic)
     if acks == 0 and isinstance(target, ThreeBrokers):
-        target.cluster.until_in_sync(topic)  # a leader that has not heard of it yet loses what it need not answer
+        target.cluster.until_in_sync(topic)  # with acks=0, a leader without the newest metadata may drop records
     offsets = client.send_all(topic, [Record(b"%d" % i) for i in range(100)], acks=acks)
     assert offsets == ([-1] * 100 if acks == 0 else list(range(100)))
     assert [r.value for r in client.read(topic, 100)] == [b"%d" % i for i in range(100)]
@@ -86,7 +87,7 @@ def test_acks(client: Client, target: Server, topic: str, acks: int | str) -> No
 
 @pytest.mark.on_cluster
 def test_partitions_keep_their_order(client: Client, topic: str) -> None:
-    """Records to several partitions in turn: each partition has its own, in order, with offsets of its own."""
+    """Each partition keeps its order when records go to several in turn, with its own offsets."""
     client.create_topic(topic, partitions=5)
     sent = [Record(b"%d" % i, partition=i % 5) for i in range(1000)]
     offsets = client.send_all(topic, sent)
@@ -98,7 +99,7 @@ def test_partitions_keep_their_order(client: Client, topic: str) -> None:
 
 @pytest.mark.on_cluster
 def test_an_idempotent_producer_writes_each_record_once(client: Client, target: Server, topic: str) -> None:
-    """Its batches carry a producer id and sequences without a gap."""
+    """An idempotent producer's batches carry a producer id and sequences without a gap."""
     client.create_topic(topic)
     sent = [Record(b"%d" % i) for i in range(500)]
     assert client.send_all(topic, sent, idempotent=True, batch_bytes=512) == list(range(500))
@@ -111,7 +112,7 @@ def test_an_idempotent_producer_writes_each_record_once(client: Client, target: 
 
 
 def test_two_idempotent_producers_have_two_ids(client: Client, target: Server, topic: str) -> None:
-    """InitProducerId never tells the same id twice."""
+    """Two idempotent producers have two ids: InitProducerId never returns the same id twice."""
     client.create_topic(topic)
     for _ in range(3):
         client.send_all(topic, [Record(b"x")], idempotent=True)
@@ -120,7 +121,7 @@ def test_two_idempotent_producers_have_two_ids(client: Client, target: Server, t
 
 
 def value_for(batch_bytes: int) -> bytes:
-    """A value whose batch, alone and without key and headers, is exactly so large."""
+    """A value whose batch, alone and without key and headers, has exactly this size."""
     length = batch_bytes - wire.BATCH_OVERHEAD
     too_much = wire.BATCH_OVERHEAD + len(wire.record(b"v" * length)) - batch_bytes
     value = b"v" * (length - too_much)
@@ -130,7 +131,8 @@ def value_for(batch_bytes: int) -> bytes:
 
 @pytest.mark.parametrize("limit", [5_000, 1_048_588, 4_000_000])
 def test_max_message_bytes_is_exact(client: Client, topic: str, limit: int) -> None:
-    """A batch as large as the topic allows is taken, one byte more is MESSAGE_TOO_LARGE; large ones are read back."""
+    """max.message.bytes is exact: a batch of that size is accepted, one byte more is MESSAGE_TOO_LARGE. Large batches
+    can be read."""
     client.create_topic(topic, config={} if limit == 1_048_588 else {"max.message.bytes": str(limit)})
     largest = value_for(limit)
     with pytest.raises(Refused) as refused:
@@ -142,7 +144,7 @@ def test_max_message_bytes_is_exact(client: Client, topic: str, limit: int) -> N
 
 
 def test_log_append_time_is_the_brokers(client: Client, topic: str) -> None:
-    """With message.timestamp.type=LogAppendTime the producer's timestamps give way to the broker's clock."""
+    """message.timestamp.type=LogAppendTime replaces the producer's timestamps with the broker's clock."""
     client.create_topic(topic, config={"message.timestamp.type": "LogAppendTime"})
     before = int(time.time() * 1000)
     client.send_all(topic, [Record(b"x", timestamp_ms=START_MS)] * 3)
@@ -153,19 +155,20 @@ def test_log_append_time_is_the_brokers(client: Client, topic: str) -> None:
 
 
 def test_a_compacted_topic_wants_keys(client: Client, topic: str) -> None:
-    """cleanup.policy=compact: a record without a key is INVALID_RECORD, nothing of its batch is written."""
+    """A compacted topic requires keys: a record without one is INVALID_RECORD, and nothing of its batch is written."""
     client.create_topic(topic, config={"cleanup.policy": "compact"})
     for codec in ("none", "lz4"):
         with pytest.raises(Refused) as refused:
             client.send_all(topic, [Record(b"keyless")], codec=codec)
-        assert refused.value.code == (-1 if client.name == "aiokafka" else INVALID_RECORD)  # it knows no 87
+        assert refused.value.code == (-1 if client.name == "aiokafka" else INVALID_RECORD)  # aiokafka lacks the code
     assert client.offsets(topic) == (0, 0)
     assert client.send_all(topic, [Record(b"v", b"k"), Record(None, b"k")], codec="lz4") == [0, 1]
 
 
 @pytest.mark.on_cluster
 def test_a_missing_topic_is_made_when_a_producer_asks(client: Client, topic: str) -> None:
-    """auto.create.topics.enable: the first metadata request of a producer creates it with num.partitions."""
+    """A missing topic is created by a producer's first metadata request with auto.create.topics.enable, with
+    num.partitions."""
     assert client.send_all(topic, [Record(b"first")]) == [0]
     assert client.topics()[topic] == [0]
     assert [r.value for r in client.read(topic, 1)] == [b"first"]
@@ -174,7 +177,8 @@ def test_a_missing_topic_is_made_when_a_producer_asks(client: Client, topic: str
 def test_no_topic_is_made_where_the_broker_forbids_it(
     start_broker: Callable[..., Server], connect: Callable[[Server], Client], topic: str
 ) -> None:
-    """auto.create.topics.enable=false: the client keeps asking, the broker keeps saying that there is none."""
+    """No topic is created with auto.create.topics.enable=false: the client keeps asking, and the broker keeps
+    refusing."""
     client = connect(start_broker(sets={"auto.create.topics.enable": "false"}))
     client.create_topic(topic)
     with client.producer() as producer:

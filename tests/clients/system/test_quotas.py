@@ -1,4 +1,4 @@
-"""Clients of several libraries under quotas: each has its rate over ten seconds, and nobody else waits for them."""
+"""Clients of several libraries under quotas: each has its rate over ten seconds, and no other client is delayed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 13.0
 VALUE = bytes(1000)
 RECORD_BYTES = len(VALUE) + 8  # in a batch
 Work = Callable[[str, str, Callable[[], bool]], int]
-"""Produces to a topic, or reads it, at an address as long as it may; returns how many records it read."""
+"""Produce to a topic, or read it, at an address, while allowed; return the number of records read."""
 
 
 @pytest.fixture
@@ -97,7 +97,8 @@ READERS: dict[str, Work] = {"librdkafka-reads": librdkafka_reads, "kafka-python-
 
 
 def test_each_has_its_rate_and_nobody_waits_for_them(held: BrokerProcess) -> None:
-    """From the first request on; ten seconds' worth come at once, and then none for ten seconds."""
+    """Each client has its rate from its first request on: ten seconds' worth pass at once, and then none for ten
+    seconds. Others do not wait."""
     works = WRITERS | READERS
     with Admin(held.bootstrap) as admin:
         for name in [*WRITERS, "read", "free"]:
@@ -132,9 +133,9 @@ def test_each_has_its_rate_and_nobody_waits_for_them(held: BrokerProcess) -> Non
             admin.alter_quotas(((CLIENT_ID, name),), {PRODUCER if name in WRITERS else CONSUMER: None})
         for thread in threads:
             thread.join(60)
-    assert sorted(waits)[len(waits) * 99 // 100] < 5, "others are muted for ten seconds meanwhile"
+    assert sorted(waits)[len(waits) * 99 // 100] < 5, "a client waits while others are muted"
     counts = {name: (ends[pybroker.TopicPartition(name, 0)] or 0, took_s) for name in WRITERS}
     counts |= {name: read[name] for name in READERS}
     rates = {name: count * RECORD_BYTES / seconds for name, (count, seconds) in counts.items()}
-    for rate in rates.values():  # what a busy machine leaves them time for is less
+    for rate in rates.values():  # a busy machine leaves them less time
         assert 0.3 * RATE <= rate <= 1.05 * RATE, rates

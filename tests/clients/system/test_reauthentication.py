@@ -1,4 +1,4 @@
-"""Clients whose logins end log in again on the connection that they have, and nothing is lost (KIP-368)."""
+"""Clients whose sessions expire log in again on the same connection, and lose nothing (KIP-368)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 import pybroker
 from pybroker.client.admin import Admin
-from pybroker.client.connection import Connection
-from pybroker.client.link import Link
+from pybroker.client.net.connection import BrokerConnection
+from pybroker.interbroker.link import Link
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
 from tests.clients.adapters.java import JAVA, Handle
@@ -27,7 +27,7 @@ from tests.tokens import jwks
 
 LIFE_MS = 2000
 LONG_S = 2 * LIFE_MS / 1000 + 1
-"""Two logins long, and more."""
+"""Longer than two sessions."""
 USER, PASSWORD = "alice", "of alice"
 
 
@@ -38,7 +38,7 @@ class Secured(NamedTuple):
     issuer: Issuer
 
     def told(self, name: str) -> float:
-        """A metric of the broker."""
+        """The value of a broker's metric."""
         with closing(urllib.request.urlopen(self.metrics, timeout=10)) as page:
             lines = page.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith((name + " ", name + "{")))
@@ -46,7 +46,7 @@ class Secured(NamedTuple):
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A listener where a login holds for LIFE_MS."""
+    """A listener with sessions of LIFE_MS."""
     directory = tmp_path_factory.mktemp("secured")
     (directory / "keys.json").write_bytes(jwks(SIGNER))
     port, clients, metrics = free_port(), free_port(), free_port()
@@ -65,7 +65,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture
 def watched(secured: Secured) -> Iterator[None]:
-    """No login fails, and no connection is closed as its login has ended."""
+    """Check that no login fails, and that no connection is closed for an expired session."""
     names = ["pybroker_failed_authentications_total", "pybroker_expired_connections_killed_total"]
     before = [secured.told(name) for name in names]
     yield
@@ -85,7 +85,7 @@ def oauth(secured: Secured) -> dict[str, Any]:
 
 
 def write(send: Callable[[int], object], every_s: float = 0.05) -> int:
-    """Send for LONG_S; how many were sent."""
+    """Send for LONG_S, and return the number of records sent."""
     sent, until_s = 0, time.monotonic() + LONG_S
     while time.monotonic() < until_s:
         send(sent)
@@ -97,7 +97,7 @@ def write(send: Callable[[int], object], every_s: float = 0.05) -> int:
 @pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize("login", [scram, oauth])
 def test_ours(secured: Secured, topic: str, login: Callable[[Secured], dict[str, Any]]) -> None:
-    """A producer and a consumer of a group keep their connections."""
+    """Our producer, and our consumer in a group, keep their connections."""
     config = login(secured)
     got: list[bytes | None] = []
     with (
@@ -123,7 +123,7 @@ def test_ours(secured: Secured, topic: str, login: Callable[[Secured], dict[str,
 @pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize("login", [scram, oauth])
 def test_a_blocking_connection(secured: Secured, login: Callable[[Secured], dict[str, Any]]) -> None:
-    """Admin's: it logs in again before a request that comes late, even after the end."""
+    """Our Admin's blocking connection logs in again before a late request, even after the session's end."""
     with Admin(**login(secured)) as admin:
         admin.topics()
         (connection,) = admin.cluster._connections.values()
@@ -147,19 +147,20 @@ async def test_a_link_of_a_broker(secured: Secured) -> None:
 
 
 def test_whose_password_was_changed_is_told_so(secured: Secured, topic: str) -> None:
-    """The next login is refused with the broker's words; what was under way is not lost without a word."""
+    """A client whose password was changed gets the broker's error at its next login, and its waiting request
+    fails with it."""
     with Admin(secured.broker.bootstrap) as admin:
         admin.set_password("bob", "before")
         host, port = secured.bootstrap.split(":")
         account = Account("SCRAM-SHA-256", "bob", "before")
-        with Connection(host, int(port), account=account) as connection:
+        with BrokerConnection(host, int(port), account=account) as connection:
             admin.set_password("bob", "after")
             connection.request(m.MetadataRequest(topics=[]))
             connection._renew_s = 0  # as after most of its time
             with pytest.raises(pybroker.KafkaError, match="refused the login: Authentication failed"):
                 connection.request(m.MetadataRequest(topics=[]))
             assert not connection.is_open
-        with Connection(host, int(port), account=account._replace(password="after")):
+        with BrokerConnection(host, int(port), account=account._replace(password="after")):
             pass
 
 

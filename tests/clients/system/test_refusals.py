@@ -1,4 +1,5 @@
-"""Each client, turned away for each reason: it fails within seconds, says why as far as it knows, and harms nobody."""
+"""Each client, refused for each reason, fails within seconds, gives the reason if its library can, and disturbs no
+other client."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ import pytest
 
 import pybroker
 from pybroker.client.admin import Admin
-from pybroker.server.closings import REASONS_MAX
+from pybroker.server.network.closed_connections import REASONS_MAX
 from tests.certificates import Identity
 from tests.clients.adapters.java import JVMS, Handle
 from tests.clients.adapters.neutral import Refused
@@ -29,13 +30,13 @@ from tests.java.driver import Driver
 
 MECHANISM, OFF, PASSWORD = "SCRAM-SHA-512", "PLAIN", "secret"
 LISTENERS = ("WELL", "ELSEWHERE", "LATE", "ENDING")
-"""With a certificate that is well, one of another host, one that has expired; and where logins end."""
+"""The listeners: a valid certificate, one of another host, an expired one; and one whose sessions expire."""
 LIFE_MS = 1500
 FAILS_S_MAX = 15.0
 
 
 class At(NamedTuple):
-    """What a client is told."""
+    """The settings of a client."""
 
     address: str
     authority: str
@@ -50,7 +51,7 @@ class Secured(NamedTuple):
     authority: str
     stranger: str
     tried: list[str]
-    """The topics of the tests that began: a worker may have had only one that was skipped."""
+    """The topics of the tests that ran: a worker may have only skipped ones."""
 
     def at(self, listener: str = "WELL", **more: str) -> At:
         return At(self.addresses[listener], **{"authority": self.authority, **more})
@@ -94,7 +95,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         stranger.trust_pem(home / "stranger.pem"), tried,
     )  # fmt: skip
     broker.stop()
-    told = [line for line in broker.log if "server.closings" in line]
+    told = [line for line in broker.log if "closed_connections" in line]
     assert len(told) <= 2 * (REASONS_MAX + 1) * len(LISTENERS), told
     for mistake in ("user=ann .*Authentication failed", "mechanism 'PLAIN' is not offered") if tried else ():
         assert [line for line in told if re.search(mistake, line)], (mistake, told)
@@ -105,7 +106,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 Client = Callable[[At, str, Callable[[], None]], str]
-"""Writes to a topic (kcat: reads it) until it is refused, and says what it was told; calls the last one meanwhile."""
+"""Write to a topic (kcat: read it) until refused, and return the error; call the last argument meanwhile."""
 
 
 def librdkafka(at: At, topic: str, goes_on: Callable[[], None]) -> str:
@@ -153,7 +154,7 @@ asyncio.run(write())
 
 
 def beside(module: str, code: str) -> Client:
-    """In a process of its own: where it fails it keeps threads and sockets, which nobody can close."""
+    """Run a client in a separate process: on failure it keeps threads and sockets that cannot be closed."""
     begin = f"import asyncio, json, logging, os, ssl, sys, time, {module}\nlogging.basicConfig(stream=sys.stdout)\n"
     whole = f"{begin}config, topic = json.loads(sys.argv[1]), sys.argv[2]{code}os._exit(0)"
 
@@ -248,7 +249,7 @@ BY_JAVA = OF_LOGINS | dict.fromkeys(("authority", "host", "expired"), "SSL hands
 CLIENTS: dict[str, tuple[Client, Mapping[str, str]]] = {
     "librdkafka": (librdkafka, BY_LIBRDKAFKA), "kafka-python": (beside("kafka", KAFKA_PYTHON), BY_PYTHON),
     "aiokafka": (beside("aiokafka", AIOKAFKA), BY_PYTHON),
-    "kcat": (kcat, BY_LIBRDKAFKA | {"deleted": "brokers are down|Broker transport failure"}),  # it renews no login
+    "kcat": (kcat, BY_LIBRDKAFKA | {"deleted": "brokers are down|Broker transport failure"}),  # no re-login
     "ours": (ours, BY_OURS),
 }  # fmt: skip
 
@@ -259,15 +260,15 @@ CLIENTS: dict[str, tuple[Client, Mapping[str, str]]] = {
     *(pytest.param(f"java-{version}", marks=marks) for version, marks in JVMS.items()),
 ])  # fmt: skip
 def client(request: pytest.FixtureRequest, java_driver: Callable[[str], Driver]) -> tuple[Client, Mapping[str, str]]:
-    """A client, and what it says of each reason."""
+    """A client, and its error for each reason."""
     if request.param in CLIENTS:
         return CLIENTS[request.param]
     return java(java_driver(request.param.removeprefix("java-"))), BY_JAVA
 
 
 def test_each_reason(secured: Secured, topic: str, client: tuple[Client, Mapping[str, str]]) -> None:
-    """All at once: a wrong password; a mechanism that is off; a certificate of a stranger, one of another host, and one
-    that has expired; a user who is deleted while connected, whom the end of the login turns away."""
+    """Each reason is reported, all at once: wrong password, disabled mechanism, certificates of an unknown authority,
+    another host and the past, and a deleted user, refused when the session ends."""
     run, reasons = client
     secured.tried.append(topic)
     with Admin(secured.broker.bootstrap) as admin:

@@ -1,4 +1,4 @@
-"""The broker dies and comes back between, and during, a client's calls: what was acknowledged is there, once."""
+"""The broker dies and comes back between and during a client's calls: each acknowledged record is there once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.harness import Server, until
 from tests.marks import long
 
 START_MS = int(time.time() * 1000) - 60_000
-"""Of today: Kafka forgets, when it loads a snapshot, a producer whose last record is a day old by its timestamp."""
+"""A timestamp of today: when Kafka loads a snapshot, it drops a producer whose last record is a day old."""
 Connect = Callable[[Server], Client]
 
 
 def numbered(start: int, end: int) -> list[Record]:
-    """Records that tell their number, with keys and headers, a millisecond apart."""
+    """Records with a number each, with keys and headers, a millisecond apart."""
     return [
         Record(b"%d" % i, b"key %d" % (i % 7), (("number", b"%d" % i),), START_MS + i, offset=i)
         for i in range(start, end)
@@ -33,16 +33,17 @@ def stop(server: Server) -> None:
     server.stop()
 
 
-@pytest.fixture(params=[kill, long(stop)], ids=["kill", "stop"])  # a kill asks more
+@pytest.fixture(params=[kill, long(stop)], ids=["kill", "stop"])  # a kill needs more
 def end(request: pytest.FixtureRequest) -> Callable[[Server], None]:
-    """How the broker ends: SIGKILL, or SIGTERM with its clean stop."""
+    """The broker's end: SIGKILL, or SIGTERM with a clean shutdown."""
     return request.param
 
 
 def test_what_was_acknowledged_is_read_back_at_its_offset(
     mortal: Server, connect: Connect, topic: str, end: Callable[[Server], None]
 ) -> None:
-    """Records of every codec, the end, a restart: all are there, found by offset and by time, and more can follow."""
+    """Acknowledged records of every codec are at their offsets after a restart, found by offset and by time, and more
+    can follow."""
     client = connect(mortal)
     client.create_topic(topic, partitions=2, config={"retention.ms": "-1"})
     for i, codec in enumerate(CODECS):
@@ -60,12 +61,10 @@ def test_what_was_acknowledged_is_read_back_at_its_offset(
     assert client.read(topic, 600) == numbered(0, 600)
 
 
-@pytest.mark.parametrize("idempotent", [long(False), True], ids=["plain", "idempotent"])  # an idempotent one asks more
+@pytest.mark.parametrize("idempotent", [long(False), True], ids=["plain", "idempotent"])  # idempotence needs more
 def test_a_producer_goes_on_over_the_kill(mortal: Server, connect: Connect, topic: str, idempotent: bool) -> None:
-    """Records under way when the broker is killed, and sent while it is down, are acknowledged after its restart.
-
-    Each is read at the offset that was acknowledged; an idempotent producer's exactly once and in order.
-    """
+    """A producer goes on over the kill: records in flight, or sent while the broker is down, are acknowledged after its
+    restart. Each is read at its acknowledged offset, and an idempotent producer's exactly once and in order."""
     client = connect(mortal)
     client.create_topic(topic)
     futures: list[Future[int]] = []
@@ -80,7 +79,7 @@ def test_a_producer_goes_on_over_the_kill(mortal: Server, connect: Connect, topi
             futures += send(n + 300, n + 600)
             until("some of these are on their way", futures[n + 300].done)
             mortal.kill()
-            sending = beside.submit(send, n + 600, n + 900)  # aiokafka's send waits while its buffer is full
+            sending = beside.submit(send, n + 600, n + 900)  # aiokafka's send blocks while its buffer is full
             mortal.restart()
             futures += sending.result(30)
         producer.flush(60)
@@ -97,7 +96,7 @@ def test_a_producer_goes_on_over_the_kill(mortal: Server, connect: Connect, topi
 def test_a_consumer_goes_on_over_the_restart(
     mortal: Server, connect: Connect, topic: str, end: Callable[[Server], None]
 ) -> None:
-    """A consumer that was at offset 100 when the broker ended gets 100 next, and each record once."""
+    """A consumer at offset 100 when the broker ended gets 100 next, and each record once."""
     client = connect(mortal)
     client.create_topic(topic)
     client.send_all(topic, numbered(0, 100))
@@ -112,7 +111,8 @@ def test_a_consumer_goes_on_over_the_restart(
 def test_deleted_records_and_topics_stay_deleted(
     mortal: Server, connect: Connect, topic: str, end: Callable[[Server], None]
 ) -> None:
-    """The start of a partition never goes back, and neither a deleted topic nor its records return."""
+    """Deleted records and topics stay deleted: a partition's start never goes back, and no record of a deleted topic
+    returns."""
     if mortal.name != "pybroker" and end is kill:
         pytest.skip("Kafka writes its log starts once a minute: after a kill they do go back")
     client = connect(mortal)
@@ -131,7 +131,8 @@ def test_deleted_records_and_topics_stay_deleted(
 
 
 def test_a_clean_stop_under_load_loses_nothing(mortal: Server, connect: Connect, topic: str) -> None:
-    """SIGTERM while a producer writes: the broker ends by itself with code 0, and what it acknowledged is there."""
+    """A clean stop under load loses nothing: on SIGTERM during writes the broker ends with code 0, and every
+    acknowledged record is there."""
     client = connect(mortal)
     client.create_topic(topic)
     with client.producer(idempotent=True, batch_bytes=512) as producer:
@@ -148,5 +149,5 @@ def test_a_clean_stop_under_load_loses_nothing(mortal: Server, connect: Connect,
     offsets = [f.result(0) for f in futures]
     if mortal.name == "pybroker":
         assert offsets == list(range(1000))
-    else:  # Kafka's snapshot keeps one batch a producer, and the offsets of older ones that were under way are lost
+    else:  # Kafka's snapshot keeps one batch of each producer, and drops the offsets of older batches in flight
         assert len(offsets) == 1000

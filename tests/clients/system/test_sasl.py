@@ -1,4 +1,4 @@
-"""Each client logs in by each mechanism, writes and reads. How it is refused, test_refusals.py tells."""
+"""Each client logs in with each mechanism, writes and reads. Refusals are in test_refusals.py."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 USER, PASSWORD = "al=i,ce", "pass;word="
-"""What needs escapes in SCRAM, and quotes in a JAAS configuration."""
+"""A name that needs escapes in SCRAM, and a password that needs quotes in a JAAS configuration."""
 SIMPLE = "alice"
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a listener where USER and SIMPLE log in by every mechanism."""
+    """The address of a listener where USER and SIMPLE can log in with every mechanism."""
     port, clients = free_port(), free_port()
     users = f'user_{USER.replace("=", "").replace(",", "")}="x" user_{SIMPLE}="{PASSWORD}"'
     broker = BrokerProcess(tmp_path_factory.mktemp("secured"), port, {
@@ -49,7 +49,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def who(mechanism: str, *, escapes: bool = True) -> str:
-    """PLAIN's users are named in a file of settings, and SCRAM's may have any name."""
+    """The user of a mechanism: PLAIN's come from a settings file, and SCRAM's may have any name."""
     return SIMPLE if mechanism == "PLAIN" or not escapes else USER
 
 
@@ -70,10 +70,10 @@ def test_librdkafka(secured: str, topic: str, mechanism: str) -> None:
     assert told == []
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves sockets open then
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves sockets open
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_kafka_python(secured: str, topic: str, mechanism: str) -> None:
-    """It does not escape a user's name."""
+    """kafka-python logs in with a simple name, as it does not escape user names."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of its own import of importlib.resources
         import kafka
@@ -120,7 +120,7 @@ def test_java(
 @pytest.mark.java
 @pytest.mark.parametrize("version", JAVA)
 def test_java_with_a_delegation_token(secured: str, version: str, java_driver: Callable[[str], Driver]) -> None:
-    """Java's Admin gets a token, sees it and renews it; a client logs in by it, until it ends (KIP-48)."""
+    """Java's Admin creates, lists and renews a delegation token; a client logs in with it until it expires (KIP-48)."""
 
     def admin(user: str, password: str, more: str = "") -> Handle:
         login = f'{SCRAM} required username="{user}" password="{password}"{more};'
@@ -165,7 +165,7 @@ def test_kcat(secured: str, topic: str, mechanism: str) -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_ours(secured: str, topic: str, mechanism: str) -> None:
-    """A refusal ends a call at once, and a consumer's poll."""
+    """Our client raises a refusal at once, from a call and from a consumer's poll."""
 
     def config(password: str) -> dict[str, Any]:
         return {"bootstrap_servers": secured, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism,

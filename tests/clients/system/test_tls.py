@@ -1,4 +1,4 @@
-"""Each client by TLS: it writes and reads, and shows a certificate. What it turns away, test_refusals.py tells."""
+"""Each client with TLS writes, reads and shows a certificate. Refusals are in test_refusals.py."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PROTOCOLS = ["SSL", "SASL_SSL"]
 
 
 class Secured(NamedTuple):
-    """A broker with a listener of SSL, where clients have to show a certificate, and one of SASL_SSL."""
+    """A broker with an SSL listener that requires client certificates, and a SASL_SSL listener."""
 
     addresses: dict[str, str]
     authority: str
-    """The file of who signed the broker's certificate, and of somebody else."""
+    """The file of the authority of the broker's certificate, and of another one."""
     stranger: str
     certificate: str
     key: str
@@ -95,7 +95,7 @@ def test_librdkafka(secured: Secured, topic: str, protocol: str) -> None:
     assert told == []
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves sockets open then
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves sockets open
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_kafka_python(secured: Secured, topic: str, protocol: str) -> None:
     with warnings.catch_warnings():
@@ -174,7 +174,8 @@ def ours(secured: Secured, protocol: str) -> dict[str, Any]:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("named_as", ["kafka-python", "Java"])
 def test_ours(secured: Secured, topic: str, protocol: str, named_as: str) -> None:
-    """By either kind of names; a broker that is not known ends a call at once, and a consumer's poll."""
+    """Our client accepts settings by Python's and Kafka's names; an untrusted broker fails a call, and a consumer's
+    poll, at once."""
 
     def config(authority: str) -> dict[str, Any]:
         if named_as == "Java":
@@ -214,7 +215,7 @@ async def test_ours_with_asyncio(secured: Secured, topic: str) -> None:
 
 
 def test_ours_by_pythons_ssl_module(secured: Secured, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where core cannot use the OpenSSL of this Python."""
+    """Our client works with Python's ssl module too, which it uses if core cannot use this Python's OpenSSL."""
     monkeypatch.setattr("pybroker.core.tls_available", lambda: False)
     config = ours(secured, "SASL_SSL") | {"ssl_cafile": secured.authority}
     value = bytes(range(256)) * 3000
@@ -226,7 +227,7 @@ def test_ours_by_pythons_ssl_module(secured: Secured, topic: str, monkeypatch: p
 
 
 def test_the_command_line(secured: Secured, tmp_path: Path) -> None:
-    """A file of settings as Kafka's tools read it."""
+    """The command line reads the settings file of Kafka's tools."""
     file = tmp_path / "client.properties"
     file.write_text(
         f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={secured.authority}\n"

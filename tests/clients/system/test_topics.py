@@ -1,4 +1,4 @@
-"""Topics as clients see them: created, described, grown, deleted, refused."""
+"""Topics as clients see them: created, described, extended, deleted, refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ WEEK_MS = str(7 * 24 * 3600 * 1000)
 
 
 def test_a_created_topic_is_there_with_its_partitions_and_config(client: Client, topic: str) -> None:
-    """CreateTopics, then Metadata and DescribeConfigs tell what was asked for, and Kafka's defaults for the rest."""
+    """A created topic has the requested partitions and config in Metadata and DescribeConfigs, and Kafka's defaults
+    otherwise."""
     client.create_topic(topic, partitions=3, config={"retention.ms": "123456", "max.message.bytes": "54321"})
     until("metadata has the topic", lambda: client.topics().get(topic) == [0, 1, 2])
     config = config_of(client, topic)
@@ -37,7 +38,7 @@ def test_a_created_topic_is_there_with_its_partitions_and_config(client: Client,
     ids=["name", "partitions", "replication factor", "config value", "config name"],
 )
 def test_a_topic_that_cannot_be_is_refused(client: Client, topic: str, how: dict, code: int) -> None:
-    """Each mistake has its own error code, and no topic is made."""
+    """An impossible topic is refused with the error code of its mistake, and not created."""
     if client.name == "confluent-kafka" and how.get("partitions") == 0:
         pytest.skip("librdkafka refuses it itself")
     asked = {"topic": topic, **how}
@@ -48,7 +49,7 @@ def test_a_topic_that_cannot_be_is_refused(client: Client, topic: str, how: dict
 
 
 def test_a_topic_is_created_once(client: Client, topic: str) -> None:
-    """A second CreateTopics of the same name is TOPIC_ALREADY_EXISTS and changes nothing."""
+    """A topic is created once: a second CreateTopics is TOPIC_ALREADY_EXISTS and changes nothing."""
     client.create_topic(topic, partitions=2)
     with pytest.raises(Refused) as refused:
         client.create_topic(topic, partitions=5)
@@ -58,7 +59,8 @@ def test_a_topic_is_created_once(client: Client, topic: str) -> None:
 
 @pytest.mark.on_cluster
 def test_a_topic_grows_but_never_shrinks(client: Client, topic: str) -> None:
-    """CreatePartitions adds empty partitions that can be written at once; a smaller or equal count is refused."""
+    """A topic grows but never shrinks: CreatePartitions adds empty partitions that can be written at once, and refuses
+    a smaller or equal count."""
     client.create_topic(topic, partitions=1)
     client.send_all(topic, [Record(b"before")])
     client.create_partitions(topic, 3)
@@ -72,7 +74,8 @@ def test_a_topic_grows_but_never_shrinks(client: Client, topic: str) -> None:
 
 @pytest.mark.on_cluster
 def test_a_deleted_topic_is_gone_and_its_name_is_free(client: Client, topic: str) -> None:
-    """DeleteTopics, then the same name again: a new topic, empty, from offset 0, with none of the old configs."""
+    """A deleted topic's name is free: a new topic of that name is empty, begins at offset 0, and has none of the old
+    configs."""
     client.create_topic(topic, config={"retention.ms": "1000000"})
     assert client.send_all(topic, [Record(b"old"), Record(b"older")]) == [0, 1]
     client.delete_topic(topic)
@@ -90,7 +93,7 @@ def test_a_deleted_topic_is_gone_and_its_name_is_free(client: Client, topic: str
 
 
 def offsets_of(client: Client, topic: str) -> tuple[int, int]:
-    """Where a topic begins and ends, once the broker that is asked has heard of it."""
+    """The topic's start and end, once this broker's metadata has the topic."""
     found: list[tuple[int, int]] = []
 
     def told() -> bool:
@@ -105,7 +108,7 @@ def offsets_of(client: Client, topic: str) -> tuple[int, int]:
 
 
 def config_of(client: Client, topic: str) -> dict[str, str | None]:
-    """A topic's settings, once the broker that is asked has heard of it."""
+    """The topic's settings, once this broker's metadata has the topic."""
     found: dict[str, str | None] = {}
 
     def told() -> bool:
@@ -115,12 +118,12 @@ def config_of(client: Client, topic: str) -> dict[str, str | None]:
             assert e.code == UNKNOWN_TOPIC_OR_PARTITION
         return bool(found)
 
-    until("who is asked knows the topic", told)
+    until("the broker has the topic's metadata", told)
     return found
 
 
 def created(client: Client, topic: str) -> bool:
-    """Create a topic with two partitions; False while its deleted namesake is still on its way out."""
+    """Create a topic with two partitions; False while its deleted namesake is still being removed."""
     try:
         client.create_topic(topic, partitions=2)
     except Refused as e:
@@ -131,7 +134,8 @@ def created(client: Client, topic: str) -> bool:
 
 @pytest.mark.on_cluster
 def test_a_cluster_describes_itself(client: Client, target: Server) -> None:
-    """The addresses in the answer are those of the listener that the client came by; one broker is the controller."""
+    """A cluster describes itself with the addresses of the listener that the client used; one broker is the
+    controller."""
     cluster_id, controller, nodes = client.cluster()
     assert sorted(nodes.values()) == sorted((HOST, port) for port in target.ports)
     assert controller in nodes

@@ -1,6 +1,6 @@
-"""While there are no transactions, every client that wants one hears so at once, and for good.
+"""Each client that wants transactions gets a permanent error at once, as there are none yet.
 
-A client that takes the refusal for a passing one asks on until its time is over, and then tells of that.
+A client that treats the error as retriable retries until its timeout, and then reports a timeout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections, as every store's sessions have them: what is known of them, and what of an operation that one cost."""
+"""Sessions of every store report their connection's state and the outcome of operations that lost the connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pybroker.coordination.store import (
 )
 from pybroker.coordination.zookeeper import ZooKeeperStore
 from pybroker.coordination.zookeeper_session import ZooKeeperSession, _translated
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 from tests.coordination.conftest import TIMEOUT_MS, ZOOKEEPER
 from tests.coordination.proxied_store import close_from_elsewhere
 
@@ -36,14 +36,14 @@ AWAY_MS = 50
 
 
 def heard(session: Session) -> list[SessionState]:
-    """The states that the session comes to from now on."""
+    """The list of states that the session enters from now on."""
     states: list[SessionState] = []
     session.listen(states.append)
     return states
 
 
 async def until(session: Session, state: SessionState) -> None:
-    """Wait until the session has come to a state."""
+    """Wait until the session enters a state."""
     come = asyncio.Event()
     session.listen(lambda now: come.set() if now is state else None)
     if session.state is not state:
@@ -51,7 +51,7 @@ async def until(session: Session, state: SessionState) -> None:
 
 
 async def pass_ms(other: Session, much_ms: int) -> None:
-    """Have time go by while somebody else is answered."""
+    """Let time pass while another session gets answers."""
     began = boot_ms()
     while boot_ms() < began + much_ms:
         await other.exists("/")
@@ -78,7 +78,7 @@ async def test_a_session_that_the_store_ended_says_so(a: Session, b: Session) ->
     assert states[-1] is b.state is EXPIRED
     assert await a.exists("/brief") is None
     await b.close()
-    assert b.state is EXPIRED, "what has ended stays as it ended"
+    assert b.state is EXPIRED, "an ended session stays ended"
 
 
 async def test_a_listener_that_fails_costs_the_others_nothing(a: Session) -> None:
@@ -96,7 +96,7 @@ async def test_a_listener_that_fails_costs_the_others_nothing(a: Session) -> Non
 
 
 async def test_the_last_answer_is_of_when_its_request_was_sent(a: Session, b: Session) -> None:
-    """It lies between the call and the answer, and goes on with the next one."""
+    """answered_ms lies between the call and the answer, and moves on with the next answer."""
     for _ in range(2):
         sent_ms = boot_ms()
         await a.exists("/")
@@ -112,7 +112,7 @@ async def test_a_session_that_nobody_uses_asks_by_itself(a: Session, b: Session)
 
 
 async def test_silence_is_no_answer(a: Any, b: Session) -> None:
-    """Nobody has said that the connection broke, and nothing is heard: the last answer stays where it was."""
+    """Without answers answered_ms stays, though the connection is not known to be broken."""
     states = heard(a)
     a.suspend()
     silent_ms = boot_ms()
@@ -127,7 +127,7 @@ async def test_silence_is_no_answer(a: Any, b: Session) -> None:
     assert a.answered_ms >= silent_ms + AWAY_MS
 
 
-# -- losing a connection, of the stores that can ----------------------------------------------------------------------
+# -- losing a connection, of stores that can --------------------------------------------------------------------------
 
 
 loses = pytest.mark.parametrize("store", ["memory", ZOOKEEPER], indirect=True)
@@ -135,13 +135,13 @@ fates = pytest.mark.parametrize("fate", [Fate.LOST_BEFORE, Fate.LOST_AFTER], ids
 
 
 def lose_next(session: Any, fate: Fate) -> None:
-    """The next operation is lost, and with it the connection."""
+    """Lose the next operation and its connection."""
     to_come = iter([fate])
     session.fate = lambda: next(to_come, Fate.ANSWERED)
 
 
 async def again(session: Any) -> None:
-    """Have the session reach the store again."""
+    """Let the session reach the store again."""
     session.reconnect()
     await until(session, CONNECTED)
 
@@ -156,7 +156,7 @@ WRITES = {
 
 @pytest.mark.parametrize("store", [ZOOKEEPER], indirect=True)
 async def test_more_than_a_request_holds_is_refused(a: Session) -> None:
-    """ZooKeeper would end the connection, and that of each who sends it again."""
+    """A request above the size limit is refused, as ZooKeeper would close each connection that sends it."""
     states = heard(a)
     with pytest.raises(BadArguments, match="a request holds 1040000 bytes, and this one has 1200"):
         await a.multi([Create(f"/{n}", b"x" * 600_000) for n in range(2)])
@@ -170,7 +170,7 @@ async def test_more_than_a_request_holds_is_refused(a: Session) -> None:
 async def test_a_write_whose_connection_breaks_may_have_taken_effect(
     a: Any, b: Session, fate: Fate, write: str
 ) -> None:
-    """The caller cannot tell; the store can."""
+    """A write whose connection breaks raises ConnectionLoss, and may or may not have taken effect."""
     await a.create("/n")
     await a.create("/old")
     lose_next(a, fate)
@@ -199,7 +199,7 @@ async def test_a_listener_hears_before_an_operation_fails(a: Any, fate: Fate) ->
 @loses
 @fates
 async def test_what_was_sent_behind_is_lost_with_it(a: Any, b: Session, fate: Fate) -> None:
-    """Of several that were sent at once those before it are answered, those behind it have no effect here."""
+    """Operations sent behind one that loses its connection have no effect; those before it are answered."""
     await a.create("/n")
     fates = iter([Fate.ANSWERED, fate])
     a.fate = lambda: next(fates)
@@ -227,7 +227,7 @@ async def test_what_is_submitted_without_a_connection_waits_for_the_next(a: Any,
 
 @loses
 async def test_watches_are_forgotten_with_the_connection(a: Any, b: Session) -> None:
-    """Who watches hears that the connection broke, and reads again."""
+    """Watches are lost with the connection; the watcher is notified of that, and reads again."""
     await a.create("/n")
     events: list[WatchEvent] = []
     await a.get("/n", watch=events.append)
@@ -246,7 +246,7 @@ async def test_watches_are_forgotten_with_the_connection(a: Any, b: Session) -> 
 
 @loses
 async def test_a_session_outlives_its_connection(a: Any, b: Session) -> None:
-    """Its ephemeral nodes stay, and it is the same session afterwards."""
+    """A session and its ephemeral nodes outlive a broken connection."""
     await a.create("/brief", ephemeral=True)
     a.disconnect()
     await until(a, DISCONNECTED)
@@ -258,7 +258,7 @@ async def test_a_session_outlives_its_connection(a: Any, b: Session) -> None:
 
 @loses
 async def test_a_session_hears_of_its_end_when_it_is_connected_again(a: Any, b: Session) -> None:
-    """What it submitted in between has no effect."""
+    """A session learns of its expiry when it reconnects, and what it submitted in between has no effect."""
     await a.create("/brief", ephemeral=True)
     a.disconnect()
     await until(a, DISCONNECTED)
@@ -317,7 +317,7 @@ async def test_closing_ends_what_waits_for_a_connection(a: Any, b: Session) -> N
 async def test_how_a_server_is_asked_for_many_nodes(
     zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch, said: str | None, many: int
 ) -> None:
-    """At once only by one that says it can: the request would cost the session of an older one."""
+    """Many reads go in one MultiRead only to a server that reports support; an older one would end the session."""
     asked: list[str] = []
     if said is not None:
         monkeypatch.setattr(KazooClient, "command", lambda client, command: said)
@@ -333,18 +333,18 @@ async def test_how_a_server_is_asked_for_many_nodes(
 
 @pytest.mark.parametrize("code", [code for code in EXCEPTIONS if code])
 def test_whatever_zookeeper_answers_is_an_error_of_a_store(code: int) -> None:
-    """Also what an operator's ACLs and quotas refuse: who keeps up a registration tries again."""
+    """Each error of ZooKeeper, also of ACLs and quotas, is a StoreError, so that a registration is retried."""
     problem = _translated(EXCEPTIONS[code](), "/n")
     assert isinstance(problem, StoreError) and "/n" in str(problem)
 
 
 @pytest.mark.parametrize("store", [ZOOKEEPER], indirect=True)
 async def test_nobody_waits_to_ask_while_zookeeper_is_away(a: Any) -> None:
-    """However much is asked then, as by a controller of many topics: it is answered when ZooKeeper is back."""
+    """Submitting many operations while ZooKeeper is away does not block; they are answered when it is back."""
     a.disconnect()
     await until(a, DISCONNECTED)
     began_s = time.monotonic()
-    guard = threading.Timer(5, a._client._connection._write_sock.close)  # whoever waits for it is woken then
+    guard = threading.Timer(5, a._client._connection._write_sock.close)  # wakes a blocked writer
     guard.start()
     asked = [a.exists("/") for _ in range(2000)]
     guard.cancel()
@@ -357,7 +357,7 @@ async def test_nobody_waits_to_ask_while_zookeeper_is_away(a: Any) -> None:
 @pytest.mark.xdist_group("zookeeper")
 @pytest.mark.parametrize("times", [2, 3])
 async def test_a_chroot_is_made_though_sessions_expire(zookeeper: ZooKeeper, times: int) -> None:
-    """That of a process which stands still while it starts: it begins another one, but not for ever."""
+    """The chroot is created in another session if one expires during the start, up to a limit."""
 
     class Expiring(ZooKeeperStore):
         left = times

@@ -1,4 +1,4 @@
-"""ZooKeeper by TLS, with a login and with ACLs, as a real server has them; and whatever is wrong, in one sentence."""
+"""ZooKeeper with TLS, logins and ACLs of a real server works, and each mistake gives one clear sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kazoo.protocol.serialization import SASL, Create2, Exists
 from pybroker.config import BrokerConfig, ConfigError
 from pybroker.coordination.store import Create, NoNode, SessionState, StoreError, StoreFailed
 from pybroker.coordination.zookeeper import ZooKeeperStore, is_here, store_of
-from pybroker.coordination.zookeeper_access import Login, access_of, acls
+from pybroker.coordination.zookeeper_access import ZooKeeperLogin, access_of, acls
 from pybroker.coordination.zookeeper_acls import set_all
 from pybroker.coordination.zookeeper_session import ZooKeeperSession
 from tests.certificates import Identity
@@ -66,13 +66,13 @@ async def session_of(
 
 
 async def acl(session: ZooKeeperSession, path: str) -> set[tuple[str, int]]:
-    """{(scheme:id, permissions)} of a node."""
+    """The ACL of a node as {(scheme:id, permissions)}."""
     found, _ = await asyncio.to_thread(session._client.get_acls, path)
     return {(f"{each.id.scheme}:{each.id.id}", each.perms) for each in found}
 
 
 async def refused(*sets: Mapping[str, object], waits_ms: int = 2500) -> str:
-    """Why no session comes about; a server that is too busy to say why is given more time."""
+    """The error of a session that cannot be opened; a busy server gets more time to answer."""
     with pytest.raises((StoreError, ConfigError)) as problem:
         async with session_of(*sets, waits_ms=waits_ms):
             pass
@@ -104,7 +104,7 @@ class TestTls:
     async def test_a_session_is_what_it_is_without(
         self, server: Secured, sets: dict[str, object], version: str, suite: str
     ) -> None:
-        """Much at once, large nodes, watches: in the versions and by the suites that are asked for."""
+        """A TLS session handles large nodes and watches, in the configured protocol versions and suites."""
         said = {f"zookeeper.{name}": value for name, value in sets.items()}
         async with session_of(server.settings(), said) as session:
             connection = session._client._connection._socket
@@ -127,7 +127,7 @@ class TestTls:
 @pytest.mark.java
 @pytest.mark.xdist_group("secured zookeeper")
 async def test_whose_certificate_it_has_to_be(server: Secured) -> None:
-    """Of the host that is named, unless that is not asked for; and of an authority that is trusted."""
+    """The server's certificate must have the configured host name, unless disabled, and a trusted authority."""
     by_address = {"zookeeper.connect": server.tls.replace("localhost", "127.0.0.1")}
     why = await refused(server.settings(), by_address)
     assert "127.0.0.1" in why and "certificate is not accepted: ip address mismatch" in why
@@ -145,20 +145,20 @@ async def test_whose_certificate_it_has_to_be(server: Secured) -> None:
 @pytest.mark.java
 @pytest.mark.xdist_group("secured zookeeper")
 async def test_a_port_of_the_other_kind(server: Secured) -> None:
-    """The reason is in the sentence that a start ends with."""
+    """TLS to a plaintext port, and plaintext to a TLS port, end the start with the reason."""
     why = await refused(server.settings(), {"zookeeper.connect": server.connect})
-    assert "speaks no TLS there" in why
+    assert "perhaps it does not speak TLS there" in why
     why = await refused({"zookeeper.connect": server.tls})
-    assert f"{server.tls} speaks TLS, and zookeeper.ssl.client.enable is false" in why
+    assert f"{server.tls} speaks TLS, but zookeeper.ssl.client.enable is false" in why
 
 
 @pytest.mark.java
 async def test_a_certificate_is_asked_for(tmp_path: Path) -> None:
-    """By which ZooKeeper knows who made a node; who shows none is told so."""
+    """A client certificate is the owner of nodes in ZooKeeper, and a client without one gets an error."""
     with Secured(tmp_path, client_auth="need", host="localhost") as server:
         for version in ("TLSv1.2", "TLSv1.3"):
             why = await refused(server.settings(), {"zookeeper.ssl.protocol": version})
-            assert re.search("wants (one|a certificate),? and is shown none", why), "by one alert or another of Java's"
+            assert re.search("requires (one|a client certificate),? and got none", why), "by one of Java's alerts"
         own = {**server.settings(), **server.client("broker"), "zookeeper.set.acl": "true"}
         async with session_of(own) as session:
             await session.create("/n")
@@ -171,7 +171,7 @@ async def test_a_certificate_is_asked_for(tmp_path: Path) -> None:
             assert await acl(session, "/n") == {("x509:O=Tests,CN=broker", 31)} | WORLD_READ
             await session.set("/n", b"by the same")
         why = await refused(server.settings(), server.client(), {**as_user("other"), "zookeeper.set.acl": "true"})
-        assert "takes no part in a login by DIGEST-MD5" in why
+        assert "does not offer a login by DIGEST-MD5" in why
 
 
 @pytest.mark.java
@@ -202,7 +202,7 @@ ENABLED = {"zookeeper.connect": "zk:2181", "zookeeper.ssl.client.enable": "true"
         ({"zookeeper.clientCnxnSocket": "x.Y"}, "takes only org.apache.zookeeper.ClientCnxnSocketNetty"),
         ({"zookeeper.sasl.client.username": "kafka"}, "zookeeper.sasl.client.password is not set"),
         ({"zookeeper.sasl.client.password": "pw"}, "zookeeper.sasl.client.username is not set"),
-        ({"zookeeper.set.acl": "true"}, "nobody could change what it makes"),
+        ({"zookeeper.set.acl": "true"}, "the broker needs a ZooKeeper login to own its nodes"),
     ],
 )
 def test_what_a_setting_does_not_take(sets: dict[str, object], why: str) -> None:
@@ -212,7 +212,7 @@ def test_what_a_setting_does_not_take(sets: dict[str, object], why: str) -> None
 
 
 def test_a_key_store_of_each_form_is_taken(tmp_path: Path) -> None:
-    """Without TLS nobody reads it; the settings of Kafka's type are taken in any case of letters."""
+    """A key store of each form is accepted, its type in any letter case; without TLS it is not read."""
     own = Identity("own", hosts=["x"])
     for kind, file in (("pem", own.pem(tmp_path / "a", SECRET)), ("pkcs12", own.p12(tmp_path / "b", SECRET))):
         said = {"keystore.type": kind, "keystore.location": file, "keystore.password": SECRET}
@@ -252,7 +252,7 @@ class TestLogin:
     pytestmark = real
 
     async def test_zookeeper_knows_who_it_is(self, server: Secured, user: str) -> None:
-        """Letters of every alphabet, as Java has them."""
+        """A user name with letters of any alphabet arrives as in Java."""
         async with session_of(server.settings(), as_user(user), {"zookeeper.set.acl": "true"}) as session:
             path = f"/of-{time.monotonic_ns()}"
             await session.create(path)
@@ -262,13 +262,13 @@ class TestLogin:
 @pytest.mark.java
 @pytest.mark.xdist_group("secured zookeeper")
 async def test_a_login_that_is_refused(server: Secured) -> None:
-    """At once, and it is said who was refused."""
+    """A refused login fails at once, and the error names the user."""
     for user, password in (("kafka", "guess"), ("nobody", "guess")):
         began_s = time.monotonic()
         why = await refused(server.settings(), as_user(user, password), waits_ms=15_000)
         assert time.monotonic() - began_s < 10
         assert why == (
-            f"ZooKeeper at {server.tls} (zookeeper.connect) knows no such user, or another password: "
+            f"ZooKeeper at {server.tls} (zookeeper.connect) does not know the user, or the password is wrong: "
             f"{user!r} (zookeeper.sasl.client.username)"
         )
 
@@ -278,15 +278,15 @@ async def test_a_login_that_is_refused(server: Secured) -> None:
     "more", [["enforce.auth.enabled=true", "enforce.auth.schemes=sasl"], ["sessionRequireClientSASLAuth=true"]]
 )
 async def test_a_login_that_everybody_needs(tmp_path: Path, more: list[str]) -> None:
-    """Who has none is told so, and who has one is let in."""
+    """If every client must log in, one without a login gets an error, and one with a login is accepted."""
     with Secured(tmp_path, {"kafka": "pw"}, more=more) as server:
         way = {"zookeeper.connect": server.connect}
         for each in (way, {"zookeeper.connect": f"{server.connect}/a"}):
-            why = "lets in nobody without a login: set zookeeper.sasl.client.username"
+            why = "requires a login: set zookeeper.sasl.client.username"
             assert await refused(each) == f"ZooKeeper at {server.connect} (zookeeper.connect) {why}"
         async with session_of(way, as_user("kafka", "pw"), root="/a") as session:
             await session.create("/n")
-        assert "another password: 'kafka'" in await refused(way, as_user("kafka", "guess"))
+        assert "the password is wrong: 'kafka'" in await refused(way, as_user("kafka", "guess"))
 
 
 async def until(session: ZooKeeperSession, state: SessionState) -> None:
@@ -299,7 +299,7 @@ async def until(session: ZooKeeperSession, state: SessionState) -> None:
 @pytest.mark.java
 @pytest.mark.xdist_group("secured zookeeper")
 async def test_who_it_is_outlives_a_connection(server: Secured) -> None:
-    """Each connection logs in before anything is asked on it: nodes are its own as before."""
+    """Each new connection logs in before other requests, so that nodes still belong to the session's user."""
     async with session_of(server.settings(), as_user("kafka"), {"zookeeper.set.acl": "true"}) as session:
         base = f"/config/users-{time.monotonic_ns()}"
         with contextlib.suppress(StoreError):
@@ -316,7 +316,7 @@ async def test_who_it_is_outlives_a_connection(server: Secured) -> None:
 
 
 class Cutting(ZooKeeperProxy):
-    """Ends a connection at a token of a login, or another kind of request, as often as it is told."""
+    """Closes the connection at a login token or another kind of request, `cuts` times."""
 
     kind = SASL.type
     cuts = 0
@@ -333,7 +333,7 @@ class Cutting(ZooKeeperProxy):
 @pytest.mark.java
 @pytest.mark.xdist_group("secured zookeeper")
 async def test_a_connection_that_breaks_in_a_login_is_no_refusal(server: Secured) -> None:
-    """The session goes on by the next connection."""
+    """A connection that breaks during a login is not a refusal: the session goes on over the next one."""
     proxy = Cutting(server.zookeeper.servers[0].port)
     await proxy.open()
     proxy.cuts = 2
@@ -353,7 +353,7 @@ async def test_a_connection_that_breaks_in_a_login_is_no_refusal(server: Secured
 @pytest.mark.java
 @pytest.mark.xdist_group("secured zookeeper")
 async def test_a_chroot_is_made_whatever_connection_breaks(server: Secured) -> None:
-    """Whoever starts asks again on the next one, as long as it may wait."""
+    """Creating the chroot is retried on the next connection as long as the start may wait."""
     proxy = Cutting(server.zookeeper.servers[0].port)
     await proxy.open()
     for proxy.kind in (Exists.type, Create2.type):
@@ -365,7 +365,7 @@ async def test_a_chroot_is_made_whatever_connection_breaks(server: Secured) -> N
 
 @pytest.mark.java
 async def test_a_password_that_is_changed_is_said_and_the_session_waits(tmp_path: Path) -> None:
-    """Of a session that goes on, a refusal ends nothing: whoever asks why is told, and it goes on when it is let in."""
+    """A changed password is reported while the session waits, and the session goes on when it is accepted again."""
     with Secured(tmp_path, {"kafka": "old"}) as server:
         store = store_of(config_of({"zookeeper.connect": server.connect}, as_user("kafka", "old")))
         session = await store.session(20_000)
@@ -376,9 +376,9 @@ async def test_a_password_that_is_changed_is_said_and_the_session_waits(tmp_path
             server.zookeeper.start()
             if password == "new":
                 async with asyncio.timeout(15):
-                    while not session.refused:  # it tries by itself
+                    while not session.refused:  # the session retries by itself
                         await asyncio.sleep(0.05)
-                assert "knows no such user, or another password: 'kafka'" in await store.why()
+                assert "does not know the user, or the password is wrong: 'kafka'" in await store.why()
                 assert session.state is SessionState.DISCONNECTED
         await until(session, SessionState.CONNECTED)
         assert not session.refused and "'kafka'" not in await store.why()
@@ -401,7 +401,7 @@ TREE = {
 @pytest.mark.java
 @pytest.mark.xdist_group("secured zookeeper")
 async def test_whom_nodes_belong_to(server: Secured) -> None:
-    """By each way of making one, the chroot too. Others read what they may, and change nothing."""
+    """Nodes belong to the user, however they are created; others can only read them where allowed."""
     root, way = f"/k{time.monotonic_ns()}/a", [server.settings(), as_user("kafka"), {"zookeeper.set.acl": "true"}]
     async with session_of(*way, root=root) as session, session_of(server.settings(), root=root) as anybody:
         paths = list(TREE)
@@ -415,12 +415,12 @@ async def test_whom_nodes_belong_to(server: Secured) -> None:
                 await anybody.children(path)
             else:
                 for ask in (anybody.get(path), anybody.children(path)):
-                    with pytest.raises(StoreFailed, match="allows that to somebody else alone"):
+                    with pytest.raises(StoreFailed, match="allows that only to another login"):
                         await ask
             if TREE[path] != WORLD_ALL:
                 below = f"{path}/x"
                 for change in (anybody.set(path, b"x"), anybody.create(below), anybody.multi([Create(below)])):
-                    with pytest.raises(StoreFailed, match="allows that to somebody else alone"):
+                    with pytest.raises(StoreFailed, match="allows that only to another login"):
                         await change
         await session.create("/brokers/ids/1", ephemeral=True)
         assert await acl(session, "/brokers/ids/1") == SHOWN
@@ -434,7 +434,7 @@ async def test_whom_nodes_belong_to(server: Secured) -> None:
 @pytest.mark.java
 @pytest.mark.xdist_group("secured zookeeper")
 async def test_nodes_that_are_there_are_closed_and_opened(server: Secured) -> None:
-    """By whoever may; what is not Kafka's stays as it was, and where no cluster is nothing is touched."""
+    """ACLs of existing nodes are set and removed by an allowed user; nodes that are not Kafka's stay unchanged."""
     root = f"/k{time.monotonic_ns()}"
     kafka = {**server.settings(), **as_user("kafka"), "zookeeper.set.acl": "true"}
     async with session_of(server.settings(), root=root) as anybody, session_of(kafka, root=root) as session:
@@ -459,15 +459,15 @@ async def test_nodes_that_are_there_are_closed_and_opened(server: Secured) -> No
 @pytest.mark.java
 @pytest.mark.xdist_group("secured zookeeper")
 async def test_acls_need_somebody_that_zookeeper_knows(server: Secured) -> None:
-    """A certificate that it does not ask for is none: the first node says so."""
+    """Setting ACLs without a login or a certificate that ZooKeeper asked for fails at the first node."""
     by_plain_port = {**server.client("broker"), "zookeeper.ssl.client.enable": "true", "zookeeper.set.acl": "true"}
     config = config_of({"zookeeper.connect": server.connect}, by_plain_port)
     store = ZooKeeperStore(server.connect, access=access_of(config)._replace(tls=None))
     session = await store.session(TIMEOUT_MS)
-    with pytest.raises(StoreFailed, match="knows this connection by no login and no certificate"):
+    with pytest.raises(StoreFailed, match="this connection has neither a login nor a certificate"):
         await session.create("/n")
     await store.close()
 
 
 def test_a_login_shows_no_password() -> None:
-    assert "secret" not in repr(Login("a", "secret"))
+    assert "secret" not in repr(ZooKeeperLogin("a", "secret"))

@@ -1,4 +1,4 @@
-"""Servers of ZooKeeper that stand still, or are slow: a session goes on elsewhere, or waits for longer."""
+"""When a ZooKeeper server hangs or is slow, a session moves to another server or waits longer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from pybroker.coordination.store import SessionState
 from pybroker.coordination.zookeeper import ZooKeeperSession
-from pybroker.server.zookeeper_server import ZooKeeper
+from pybroker.development.zookeeper_server import ZooKeeper
 
 GRANT_MS = 6000
 
 
 class Slow:
-    """So much of ZooKeeper that a session stands, each answer as late as `late_s` says."""
+    """A minimal ZooKeeper server for sessions, which delays each answer by `late_s`."""
 
     def __init__(self, late_s: float, grant_ms: int = GRANT_MS) -> None:
         self.late_s = late_s
@@ -25,7 +25,7 @@ class Slow:
         self.connections = 0
 
     async def open(self) -> ZooKeeperSession:
-        """A session of it that is not opened yet."""
+        """Start the server; return a session that is not opened yet."""
         await self.begin()
         return self.session()
 
@@ -56,7 +56,7 @@ class Slow:
         self._server.close()
 
     async def end(self) -> None:
-        """Close it and its connections, before the loop ends."""
+        """Close the server and its connections before the loop ends."""
         self.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
@@ -66,7 +66,7 @@ class Slow:
 
 @pytest.mark.parametrize("late_s", [0.0, 1.5, 3.2])
 async def test_a_server_that_is_slow_with_a_session_is_waited_for(late_s: float) -> None:
-    """For longer at each try, though the first one is given up soon."""
+    """A server that is slow to create a session gets more time at each attempt, though the first attempt is short."""
     server = Slow(late_s)
     session = await server.open()
     await session.open(15)
@@ -78,7 +78,7 @@ async def test_a_server_that_is_slow_with_a_session_is_waited_for(late_s: float)
 
 @pytest.mark.java
 async def test_a_server_that_stands_still_is_left_for_another() -> None:
-    """Whichever it is, while the session lasts: its id and its ephemeral node stay."""
+    """A session leaves any server that hangs for another one, and keeps its id and ephemeral node."""
     with ZooKeeper(servers=3) as ensemble:
         session = ZooKeeperSession(ensemble.connect, GRANT_MS)
         await session.open(10)

@@ -1,4 +1,4 @@
-"""SIGKILL at every step of a round of compaction, and what Kafka's rules say of the files that it leaves."""
+"""SIGKILL at every step of a compaction round leaves files that the next start handles by Kafka's rules."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def stage() -> Iterator[Stage]:
 
 
 def story() -> list[Step]:
-    """Puts over four keys, of which one is deleted at last; two rounds, the second over what the first left."""
+    """Put four keys, delete one at the end, and run two rounds; the second compacts what the first left."""
     puts: list[Step] = []
     for i in range(COUNT):
-        puts += [("put", i % KEYS, i), *([("roll",)] if i % 2 else [])]  # small segments, which are put together
+        puts += [("put", i % KEYS, i), *([("roll",)] if i % 2 else [])]  # small segments, which a round merges
     more: list[Step] = [("put", i % KEYS, i) for i in range(COUNT, 2 * COUNT)]
     return [*puts, ("put", 0, -1), ("roll",), ("flush",), ("checkpoint",), ("clean",), *more, ("roll",), ("flush",),
             ("checkpoint",), ("clean",), ("put", 1, 99)]  # fmt: skip
@@ -42,7 +42,7 @@ PUTS: list[tuple[int, int]] = [(step[1], step[2]) for step in story() if step[0]
 
 
 def held(count: int) -> dict[bytes | None, bytes]:
-    """What a reader of the first `count` puts of the story ends with."""
+    """The last value of each key after the first `count` puts of the story."""
     out: dict[bytes | None, bytes] = {}
     for key, value in PUTS[:count]:
         out[b"key-%d" % key] = b"%d" % value
@@ -52,13 +52,13 @@ def held(count: int) -> dict[bytes | None, bytes]:
 
 
 def check(home: Home, told: Told) -> None:
-    """Of each key the last acknowledged value, at its offset; and the log goes on, through rounds and restarts."""
+    """Check that the last acknowledged value of each key is at its offset, and that rounds and restarts go on."""
     home.recovery_point, home.log_start = told.last("checkpoint", (0, 0))
     home.clean = False
     partition = home.open(flush_idle_ms=1)
     partition.become_leader(0, 0)
     count = partition.log_end_offset
-    assert count - len(told.all("put")) in (0, 1)  # one may have been on its way
+    assert count - len(told.all("put")) in (0, 1)  # one put may have been stored without a report
     records = assert_whole(partition)
     assert latest(records) == held(count)
     for record in records:
@@ -83,7 +83,7 @@ POINTS = (
 @pytest.mark.parametrize("delay", [0, long(60000)])
 @pytest.mark.parametrize("point", POINTS)
 def test_at_each_step_of_a_round(stage: Stage, tmp_path: Path, point: str, delay: int) -> None:
-    """Whatever was being written or renamed: the round is finished or undone, nothing is lost, nothing comes back."""
+    """A round killed at any write or rename is finished or undone at the next start, and no record is lost."""
     config = {**CONFIG, "file.delete.delay.ms": delay}
     step = 7 if point == "segment.read" else 1
     for kills in range(0, KILLS_MAX * step, step):
@@ -100,7 +100,7 @@ def test_at_each_step_of_a_round(stage: Stage, tmp_path: Path, point: str, delay
 
 @pytest.mark.parametrize("point", ["segment.rename", "segment.unlink"])
 def test_a_start_that_finishes_a_swap_may_be_killed_too(stage: Stage, tmp_path: Path, point: str) -> None:
-    """As often as it takes: the next one goes on."""
+    """A start that finishes a swap may be killed any number of times; the next start goes on."""
     for kills in range(KILLS_MAX):
         home = Home(tmp_path / str(kills), CONFIG)
         home.path.mkdir()
@@ -115,11 +115,11 @@ def test_a_start_that_finishes_a_swap_may_be_killed_too(stage: Stage, tmp_path: 
     pytest.fail(f"{point} is passed too often")
 
 
-# -- the files that a crash leaves, by Kafka's rules -------------------------------------------------------------------
+# -- files that a crash leaves, by Kafka's rules -----------------------------------------------------------------------
 
 
 def cleaned(path: Path) -> tuple[Home, dict[str, bytes], dict[str, bytes]]:
-    """A log, and its segments' files before and after a round that made one of all of them."""
+    """A log, and its segment files before and after a round that merged all segments into one."""
     home = Home(path, {**CONFIG, "segment.bytes": 300})
     partition = home.open(flush_idle_ms=1)
     partition.become_leader(0, 0)
@@ -157,7 +157,7 @@ LEFT: dict[str, tuple[Callable[[str], str], bool]] = {
 
 @pytest.mark.parametrize("left", LEFT)
 def test_what_a_start_makes_of_a_swap(tmp_path: Path, left: str) -> None:
-    """A .cleaned is removed, with what was decided after it; a .swap takes the place of all that it covers."""
+    """A start removes a .cleaned file and undoes its round; a .swap file replaces all segments that it covers."""
     home, before, after = cleaned(tmp_path)
     named, finished = LEFT[left]
     lay(home, before | {named(kind): after[f"{FIRST}.{kind}"] for kind in ("log", "index", "timeindex")})
@@ -170,7 +170,7 @@ def test_what_a_start_makes_of_a_swap(tmp_path: Path, left: str) -> None:
 
 
 def test_a_swap_that_is_no_segment_replaces_nothing(tmp_path: Path) -> None:
-    """It was not on disk when the power went: what it would have replaced is still there."""
+    """A .swap file that was torn by a loss of power is dropped, and the segments that it covers stay."""
     home, before, after = cleaned(tmp_path)
     lay(home, before | {f"{FIRST}.log.swap": after[f"{FIRST}.log"][:-7]})
     partition = home.open(flush_idle_ms=1)
@@ -179,7 +179,7 @@ def test_a_swap_that_is_no_segment_replaces_nothing(tmp_path: Path) -> None:
 
 
 def test_gaps_are_no_damage_where_a_log_was_compacted(tmp_path: Path) -> None:
-    """Also once its topic is no longer, and all of it is scanned because the recovery point was lost."""
+    """Gaps of a compacted log are no damage in a full scan, even if its topic is no longer compacted."""
     home, _, after = cleaned(tmp_path)
     home.config["cleanup.policy"], home.recovery_point = 1, 0
     partition = home.open(compacted=True, flush_idle_ms=1)

@@ -1,4 +1,4 @@
-"""More partitions than descriptors: idle segments are closed, and opened again for whoever needs them."""
+"""More partitions than descriptors: idle segments are closed, and reopened when they are needed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MANY = 5 * MOST
 
 
 class Logs:
-    """Partitions 0, 1, ... of one topic, in a broker whose segments may have `most` descriptors."""
+    """Partitions 0, 1, ... of one topic, in a broker that may keep `most` segment files open."""
 
     def __init__(self, home: Path, most: int = MOST) -> None:
         self.home, self.most = home, most
         self.start()
 
     def start(self) -> None:
-        self.broker = core.Broker(open_files_max=self.most, flush_idle_ms=1)
+        self.broker = core.LogManager(open_files_max=self.most, flush_idle_ms=1)
         self.logs: list[core.Partition] = []
 
     def open(self, count: int = MANY, **how: Any) -> None:
@@ -38,8 +38,7 @@ class Logs:
             self.logs.append(log)
 
     def settle(self) -> None:
-        """Wait until no more descriptors are open below the directory: the flusher has one of its own for a while,
-        a directory's perhaps."""
+        """Wait until no more descriptors are open below the directory; the flusher opens one itself at times."""
         until("few are counted", lambda: self.broker.open_files <= self.most)
         until("few are open", lambda: self._descriptors() <= self.most)
 
@@ -79,7 +78,7 @@ def read(log: core.Partition, offset: int) -> bytes:
 
 
 def test_more_partitions_than_descriptors(logs: Logs) -> None:
-    """Made, written, read, flushed and opened again, each time all of them, five times as many as there may be open."""
+    """Five times as many partitions as descriptors are created, written, read, flushed and reopened."""
     logs.open()
     logs.settle()
     for value in range(3):
@@ -100,7 +99,7 @@ def test_more_partitions_than_descriptors(logs: Logs) -> None:
 
 
 def test_a_log_whose_file_is_closed_does_all_that_a_log_does(logs: Logs) -> None:
-    """Its file is closed before each: an append, a roll, a flush, a truncation, retention, a look-up."""
+    """A log whose file is closed can still append, roll, flush, truncate, apply retention and look up."""
     logs.open()
     log = logs.logs[0]
     data = batch(4, size=100)
@@ -124,7 +123,7 @@ def test_a_log_whose_file_is_closed_does_all_that_a_log_does(logs: Logs) -> None
 
 
 def make_room_for(logs: Logs, log: core.Partition) -> None:
-    """Use the others until this log's files are closed."""
+    """Use the other logs until this log's files are closed."""
     data = batch(1)
 
     def is_closed() -> bool:
@@ -133,11 +132,11 @@ def make_room_for(logs: Logs, log: core.Partition) -> None:
                 other.append(data, now_ms=NOW)
         return not any(target(fd).startswith(f"{log.directory}/") for fd in os.listdir("/proc/self/fd"))
 
-    until("its files are closed", is_closed)
+    until("the log's files are closed", is_closed)
 
 
 def test_a_slice_keeps_its_file(logs: Logs) -> None:
-    """What is on its way to a socket is not closed beneath it."""
+    """A segment file is not closed while a slice of it is held for a socket."""
     logs.open()
     logs.logs[0].append(batch(1, size=1000), now_ms=NOW)
     held = logs.logs[0].read(0, 1 << 20).slice
@@ -151,7 +150,7 @@ def test_a_slice_keeps_its_file(logs: Logs) -> None:
 
 
 def test_what_was_not_written_is_written_before_its_file_is_closed(logs: Logs) -> None:
-    """Or the kernel may tell nobody that it could not be: the log dir is offline, as after a failed flush."""
+    """A segment is flushed before its file is closed; if the flush fails, the log dir goes offline."""
     logs.open(MOST // 2)
     for log in logs.logs:
         log.append(batch(1), now_ms=NOW)
@@ -173,7 +172,7 @@ def test_what_was_not_written_is_written_before_its_file_is_closed(logs: Logs) -
     ],
 )
 def test_a_file_that_is_lost_while_it_is_closed(logs: Logs, spoil: Callable[[str], None], error: int) -> None:
-    """Nothing is acknowledged into a file that is gone, or has lost what was in it: the log dir goes offline."""
+    """The log dir goes offline if a closed file was deleted or cut, and nothing is acknowledged into that file."""
     logs.open()
     log = logs.logs[0]
     log.append(batch(1), now_ms=NOW)
@@ -186,7 +185,7 @@ def test_a_file_that_is_lost_while_it_is_closed(logs: Logs, spoil: Callable[[str
 
 
 def test_without_a_descriptor_nothing_is_written_and_nothing_fails_for_good(logs: Logs) -> None:
-    """An append and a read wait for one, and say so after a while; the log dir stays in use."""
+    """An append or a read that gets no descriptor in time raises EMFILE; the log dir stays online."""
     logs.open()
     for log in logs.logs:
         log.append(batch(1), now_ms=NOW)

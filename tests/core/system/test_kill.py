@@ -1,4 +1,4 @@
-"""SIGKILL at every step of everything that changes files: what was acknowledged is there, and the log goes on."""
+"""SIGKILL at every step that changes files loses no acknowledged record, and the log goes on."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ def stage() -> Iterator[Stage]:
 
 
 def ends(told: Told) -> tuple[int, int]:
-    """The least and the largest offset that the log may end at."""
+    """The lowest and highest offset at which the log may end."""
     low = high = 0
     for step, result in told.said:
         if step in ("open", "truncate"):
@@ -34,7 +34,7 @@ def ends(told: Told) -> tuple[int, int]:
 
 
 def check(home: Home, told: Told) -> None:
-    """Open after the crash: nothing acknowledged is lost, nothing overlaps, no file is left over; then go on."""
+    """Open after the crash, check that nothing acknowledged is lost, overlaps or is left over, and append more."""
     home.recovery_point, home.log_start = told.last("checkpoint", (0, 0))
     home.clean = False
     partition = home.open(flush_idle_ms=1)
@@ -71,7 +71,7 @@ def check_content(home: Home) -> None:
 def kill_everywhere(
     stage: Stage, path: Path, point: str, before: list[Step], story: list[Step], *, written: int = 0, delay: int = 0
 ) -> int:
-    """Tell the story again and again, killed at the first pass of the point, the second, and so on; how many passes."""
+    """Run the story once for each pass of the point, killed at that pass; return the number of passes."""
     config = {**SEGMENTS_OF_THREE, "file.delete.delay.ms": delay}
     for kills in range(KILLS_MAX):
         home = Home(path / f"{point}-{kills}", config)
@@ -89,7 +89,7 @@ def appends(n: int) -> list[Step]:
 
 @pytest.mark.parametrize("written", [0, 1, 4, 12, 16, 17, 21, 60, 61, SIZE - 1, SIZE])
 def test_in_the_middle_of_a_batch(stage: Stage, tmp_path: Path, written: int) -> None:
-    """The partial batch is dropped, and nothing before it."""
+    """A partially written batch is dropped, and no batch before it."""
     for before in (0, 2, 3):
         home = Home(tmp_path / str(before), SEGMENTS_OF_THREE)
         home.path.mkdir()
@@ -104,7 +104,7 @@ def test_in_the_middle_of_a_batch(stage: Stage, tmp_path: Path, written: int) ->
 
 
 def test_before_the_append_and_after_it(stage: Stage, tmp_path: Path) -> None:
-    """A retry succeeds once: it is appended, or known as a duplicate with the original's offset."""
+    """A retry after a kill is stored once: it is appended, or answered as a duplicate with the original's offset."""
     for point, stored in (("append.before", 2), ("append.after", 3)):
         home = Home(tmp_path / point, SEGMENTS_OF_THREE)
         home.path.mkdir()
@@ -134,7 +134,7 @@ def test_at_each_step_of_rolls_flushes_and_a_clean_stop(stage: Stage, tmp_path: 
 @pytest.mark.parametrize("point", ["snapshot.write", "index.write", "epoch.write", "checkpoint.write"])
 @pytest.mark.parametrize("written", [1, 11])
 def test_in_the_middle_of_a_file_beside_the_log(stage: Stage, tmp_path: Path, point: str, written: int) -> None:
-    """What is replaced whole is there before or after; an index that a crash cut short is made anew."""
+    """A file that is replaced as a whole is there old or new; an index that a crash cut short is rebuilt."""
     story: list[Step] = [*appends(8), ("flush",), ("checkpoint",), ("lead", 1), *appends(2), ("stop",)]
     assert kill_everywhere(stage, tmp_path, point, [("open",)], story, written=written) > 0
 
@@ -142,7 +142,7 @@ def test_in_the_middle_of_a_file_beside_the_log(stage: Stage, tmp_path: Path, po
 @pytest.mark.parametrize("delay", [0, 60000])
 @pytest.mark.parametrize("point", ["segment.rename", "segment.unlink", "roll.after"])
 def test_during_retention_and_delete_records(stage: Stage, tmp_path: Path, point: str, delay: int) -> None:
-    """Finished or undone, segment by segment; the log start that a client was told never goes back."""
+    """Retention and DeleteRecords are finished or undone by segment; an acknowledged log start never goes back."""
     before: list[Step] = [("open",), *appends(11), ("flush",), ("delete_records", 5), ("checkpoint",)]
     story: list[Step] = [("retain",), ("checkpoint",), ("retain", 0), ("checkpoint",), *appends(2)]
     kills = kill_everywhere(stage, tmp_path, point, before, story, delay=delay)
@@ -151,7 +151,7 @@ def test_during_retention_and_delete_records(stage: Stage, tmp_path: Path, point
 
 @pytest.mark.parametrize("point", ["segment.unlink", "segment.truncate", "snapshot.write"])
 def test_during_a_truncation(stage: Stage, tmp_path: Path, point: str) -> None:
-    """Redone after the restart: whatever is left is a log without a hole."""
+    """A truncation that was killed is redone at the restart, and leaves a log without gaps."""
     for offset in (1, 3, 4, 10):
         path = tmp_path / str(offset)
         path.mkdir()
@@ -161,7 +161,7 @@ def test_during_a_truncation(stage: Stage, tmp_path: Path, point: str) -> None:
 
 @pytest.mark.parametrize("point", ["segment.unlink", "segment.truncate", "segment.read", "index.write"])
 def test_during_recovery(stage: Stage, tmp_path: Path, point: str) -> None:
-    """A start that is killed while it cuts a torn log leaves one that the next start can finish."""
+    """A start that is killed while it cuts a torn log leaves a log that the next start can recover."""
     for kills in range(KILLS_MAX):
         home = Home(tmp_path / str(kills), SEGMENTS_OF_THREE)
         home.path.mkdir()
@@ -187,7 +187,7 @@ def test_while_a_partition_is_made(stage: Stage, tmp_path: Path, point: str) -> 
 
 
 def test_while_a_partition_is_deleted(stage: Stage, tmp_path: Path) -> None:
-    """It is there as it was, or under the name of what is to be removed."""
+    """A partition whose deletion was killed has its old name or its -delete name."""
     for point in ("partition.rename", "segment.unlink"):
         home = Home(tmp_path / point, SEGMENTS_OF_THREE)
         home.path.mkdir()

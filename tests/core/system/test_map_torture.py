@@ -1,4 +1,4 @@
-"""Maps of files that a broker truncates, removes, compacts and writes anew meanwhile; it dies of kill -9 in between."""
+"""Readers that map a log's files stay right while the broker truncates, removes and compacts them and is killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pybroker
-from pybroker.client.segments import read_index
+from pybroker.client.columns.segments import read_index
 from pybroker.core import LogError
 from tests.core.map_torture import key_of, value_of
 from tests.harness import ROOT, settle, until
@@ -22,12 +22,12 @@ from tests.harness import ROOT, settle, until
 SECONDS = float(os.environ.get("PYBROKER_TORTURE_S", 8))
 READERS = 2
 EXPECTED = {2, 43, 56, 87}
-"""What a reader may be told of a file that changes beneath it: a batch is damaged or cut, or its file was. Where it was
-cut and written anew, no batch begins where the next one began."""
+"""Errors that a reader may get from a file that changes under it: a batch is damaged or cut, or the file was cut. In a
+file that was cut and rewritten, no batch may begin where the next one began."""
 
 
 class Reader:
-    """Reads the log from any offset on, again and again, and looks at each record."""
+    """Read the log from random offsets, again and again, and check each record."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
@@ -73,7 +73,7 @@ class Reader:
 
 
 def test_readers_beside_a_broker_that_is_killed_again_and_again(tmp_path: Path) -> None:
-    """No reader sees a row that the log never had, or dies; each start finds a log that goes on."""
+    """No reader crashes or sees a row that the log never had; each restarted broker goes on with the log."""
     directory = tmp_path / "t-0"
     directory.mkdir()
     readers = [Reader(directory, seed) for seed in range(READERS)]
@@ -88,11 +88,11 @@ def test_readers_beside_a_broker_that_is_killed_again_and_again(tmp_path: Path) 
                 told = victim.stdout.readline()
                 if not told:
                     raise AssertionError(victim.stderr.read().decode())
-                time.sleep(chance.uniform(0.1, 1.0))  # how far it comes is chance
+                time.sleep(chance.uniform(0.1, 1.0))  # stop at a random point
                 assert victim.poll() is None, victim.stderr.read().decode()
                 victim.kill()
             lives += 1
-            if lives % 3 == 0:  # what nobody writes any more is mapped
+            if lives % 3 == 0:  # map the files while no broker writes them
                 for path in directory.glob("*.log"):
                     settle(path)
                 for reader in readers:

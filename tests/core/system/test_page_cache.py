@@ -1,4 +1,4 @@
-"""What is read once does not stay in the page cache: scans, compaction, and consumers who catch up."""
+"""Data that is read once does not stay in the page cache: scans, compaction, and consumers that catch up."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.harness import until
 SEGMENT_BYTES = 64 << 20
 BATCH_BYTES = 1 << 20
 LEFT_BYTES = 18 << 20
-"""What may be left of a file that was read: what a reader keeps behind it, and a folio that was cut in two."""
+"""Bytes of a file that may stay cached after a read: what a reader keeps behind it, and a folio that was split."""
 
 
 GONE_BYTES = 4 << 20
-"""What may be missing of a file that nobody had the kernel forget: a virtual machine loses single pages by itself."""
+"""Bytes of a file that may be missing without an eviction, as a virtual machine loses single pages by itself."""
 
 
 def is_warm(path: Path) -> bool:
@@ -38,7 +38,7 @@ def warm(path: Path) -> None:
 
 @pytest.fixture
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """On a real disk: three segments, the last of them active."""
+    """A log on a real disk with three segments, the last of them active."""
     made = Home(tmp_path_factory.mktemp("disk"), {"segment.bytes": SEGMENT_BYTES})
     partition = made.open()
     for number in range(3 * SEGMENT_BYTES // BATCH_BYTES - 2):
@@ -50,7 +50,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 
 
 def test_recovery(home: Home) -> None:
-    """The last segment stays: what is read next is there."""
+    """Recovery leaves only the last segment in the page cache, as it is read next."""
     home.crash()
     first, second, last = home.files(".log")
     chill(first, last)
@@ -77,7 +77,7 @@ def test_a_scrub(home: Home) -> None:
 
 @pytest.mark.parametrize("cold", [True, False])
 def test_compaction(tmp_path_factory: pytest.TempPathFactory, cold: bool) -> None:
-    """What is made of segments that nobody reads is read by nobody; what is made of others may be."""
+    """A compacted segment stays in the page cache only if the segments that it replaces were there."""
     home = Home(tmp_path_factory.mktemp("disk"), {"segment.bytes": SEGMENT_BYTES, "cleanup.policy": 2})
     partition = home.open(compacted=True)
     for number in range(60):
@@ -117,7 +117,7 @@ def read_all(stage: Stage, client: Client, seen: Callable[[], None]) -> None:
 
 
 def test_a_consumer_that_catches_up(stage: Stage) -> None:
-    """Whoever follows it closely finds it in the cache; in the end a little is left. What was there before stays."""
+    """A consumer that catches up keeps at most 64 MiB of a cold segment cached, and little in the end."""
     first, second, _ = sorted(Path(stage.log.directory).glob("*.log"))
     chill(first)
     warm(second)
@@ -135,11 +135,11 @@ def test_a_consumer_that_catches_up(stage: Stage) -> None:
         stage.broker.close_idle_files()
         return cached_bytes(first) <= 8 * BATCH_BYTES
 
-    until("its file is idle, and closed", closed)
+    until("the idle file is closed", closed)
 
 
 def test_a_page_that_stays_keeps_no_others(stage: Stage) -> None:
-    """Somebody has a page of each eight megabytes mapped: what comes into the cache beside them goes all the same."""
+    """A mapped page in each 8 MiB of a cold segment does not keep its other pages in the page cache."""
     first = min(Path(stage.log.directory).glob("*.log"))
     chill(first)
     with first.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
@@ -153,7 +153,7 @@ def test_a_page_that_stays_keeps_no_others(stage: Stage) -> None:
 
 
 def test_space_is_reserved_in_whole_folios(tmp_path: Path) -> None:
-    """No extent of a large file ends within 2 MiB that the kernel reads at once, whatever size its batches have."""
+    """Space for a large segment is reserved in multiples of 2 MiB, the size of a kernel folio, for any batch size."""
     home = Home(tmp_path, {"segment.bytes": 64 << 20})
     partition = home.open()
     for _ in range(9):

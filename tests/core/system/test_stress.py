@@ -1,4 +1,4 @@
-"""Everything at once: whatever readers see are whole batches, of the right offsets, until they are told otherwise."""
+"""Everything at once: readers see only whole batches at the right offsets, or an error if the log has changed."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.core import Broker, LogError, Partition, Slice, iter_batches
+from pybroker.core import LogError, LogManager, Partition, Slice, iter_batches
 from tests.core.logs import (
     KAFKA_STORAGE_ERROR,
     NOW,
@@ -33,7 +33,7 @@ TOLD = (OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class Stress:
-    """Runs workers until time is up, each of them once at least, or one of them fails."""
+    """Run workers until time is up or one of them fails; each runs at least once."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self.seconds = seconds
@@ -43,7 +43,7 @@ class Stress:
         self.rounds: dict[str, int] = {}
 
     def go(self, work: Callable[[random.Random], None], pause: float = 0) -> None:
-        """Call `work` over and over in a thread of its own."""
+        """Call `work` repeatedly in its own thread."""
         name = f"{work.__name__}-{len(self.threads)}"
         chance = random.Random(len(self.threads))
 
@@ -74,7 +74,7 @@ class Stress:
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """Errors that a reader or writer is told when the log changed under it."""
+    """Suppress errors that a reader or writer may get when the log changes under it."""
     try:
         yield
     except LogError as e:
@@ -83,7 +83,7 @@ def told() -> Iterator[None]:
 
 
 def check(data: bytes, offset: int) -> int:
-    """Whole batches with good CRCs, the first holding offset, the others following it; their end."""
+    """Check that data is whole batches with good CRCs, the first holding offset and no gaps; return their end."""
     at, expected = 0, None
     for position, header in iter_batches(data):
         assert position == at
@@ -96,7 +96,7 @@ def check(data: bytes, offset: int) -> int:
 
 
 def through_a_socket(piece: Slice) -> bytes:
-    """Send a slice as a broker does, to a reader at the other end."""
+    """Send a slice through a socket as a broker does; return what the reader receives."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -120,7 +120,7 @@ class Readers:
         return chance.choice([start, max(start, end - chance.randrange(30)), chance.randint(start, max(start, end))])
 
     def read(self, chance: random.Random) -> None:
-        """From an offset on, several answers."""
+        """Read several answers from one offset on."""
         p = self.partition()
         if p is None:
             return
@@ -138,7 +138,7 @@ class Readers:
                     found.slice.close()
 
     def send(self, chance: random.Random) -> None:
-        """Slices that are held for a while and then sent; one that was cut meanwhile is refused."""
+        """Hold slices for a while and then send them; a slice that was truncated meanwhile is refused."""
         p = self.partition()
         if p is None:
             return
@@ -156,7 +156,7 @@ class Readers:
                 found.slice.close()
 
     def ask(self, chance: random.Random) -> None:
-        """Look-ups by time and epoch, and all that an operator may look at."""
+        """Look up by time and by epoch, and read everything that an operator may inspect."""
         p = self.partition()
         if p is None:
             return
@@ -176,7 +176,7 @@ class Readers:
 
 
 class Writer:
-    """An idempotent producer that continues where the log says it ended."""
+    """An idempotent producer that continues at the end of the log."""
 
     def __init__(self, partition: Callable[[], Partition | None], pid: int) -> None:
         self.partition, self.pid = partition, pid
@@ -194,15 +194,15 @@ class Writer:
             try:
                 went = p.append(data, now_ms=NOW)
             except LogError as e:
-                assert e.code in (*TOLD, 45)  # a truncation took what came before
+                assert e.code in (*TOLD, 45)  # a truncation removed the preceding batch
                 return
             assert went.last_offset - went.base_offset + 1 == count
             sequence += count
 
 
 def test_a_partition_under_everything(tmp_path: Path) -> None:
-    """Appends, reads, rolls, DeleteRecords, retention, truncation and flushes, each from threads of its own."""
-    broker = Broker(flush_idle_ms=1)
+    """A partition stays sound under appends, reads, rolls, DeleteRecords, retention, truncation and flushes at once."""
+    broker = LogManager(flush_idle_ms=1)
     p = broker.open(str(tmp_path), "t", 0, topic_id=TOPIC_ID, config=CONFIG)
     p.become_leader(0, 0)
     stress, readers = Stress(), Readers(lambda: p)
@@ -240,14 +240,14 @@ def test_a_partition_under_everything(tmp_path: Path) -> None:
     assert not p.offline
     end, start = p.log_end_offset, p.log_start_offset
     broker.close(clean=False)
-    p = (broker := Broker()).open(str(tmp_path), "t", 0, topic_id=TOPIC_ID, config=CONFIG, log_start_offset=start)
+    p = (broker := LogManager()).open(str(tmp_path), "t", 0, topic_id=TOPIC_ID, config=CONFIG, log_start_offset=start)
     assert (p.log_start_offset, p.log_end_offset, p.recovery) == (start, end, "")
     broker.close()
 
 
 def test_partitions_that_come_and_go(tmp_path: Path) -> None:
-    """Deleted and made again under the same name while readers hold the old handle, and slices of it."""
-    broker = Broker(flush_idle_ms=1)
+    """Partitions are deleted and recreated under the same name while readers hold the old handle and its slices."""
+    broker = LogManager(flush_idle_ms=1)
     now: list[Partition | None] = [None]
     stress, readers = Stress(), Readers(lambda: now[0])
     generation = [0]
@@ -285,8 +285,8 @@ def test_partitions_that_come_and_go(tmp_path: Path) -> None:
 
 
 def test_ten_brokers_in_one_process(tmp_path: Path) -> None:
-    """They share nothing: the same topic in each, with contents of its own; failpoints of one do not touch another."""
-    brokers = [Broker(flush_idle_ms=1) for _ in range(10)]
+    """Ten brokers in one process share nothing: neither the content of a same-named topic nor failpoints."""
+    brokers = [LogManager(flush_idle_ms=1) for _ in range(10)]
     partitions = []
     for i, broker in enumerate(brokers):
         (tmp_path / str(i)).mkdir()
@@ -306,8 +306,8 @@ def test_ten_brokers_in_one_process(tmp_path: Path) -> None:
 
 
 def test_a_slice_outlives_everything(tmp_path: Path) -> None:
-    """Its segment, its partition, its broker: the bytes stay readable until it is closed."""
-    broker = Broker(flush_idle_ms=1)
+    """A slice stays readable until it is closed, though its segment, partition and broker are gone."""
+    broker = LogManager(flush_idle_ms=1)
     p = broker.open(str(tmp_path), "t", 0, topic_id=TOPIC_ID, config={**CONFIG, "retention.bytes": 0})
     p.become_leader(0, 0)
     for _ in range(10):

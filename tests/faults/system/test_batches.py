@@ -1,4 +1,4 @@
-"""Record batches that are wrong: refused by the right code, nothing appended, whatever the topic does with batches."""
+"""A malformed record batch is refused with the right error code and not appended, for any kind of topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPICS = {
     "compacted": {"cleanup.policy": "compact"},
     "zstd": {"compression.type": "zstd"},
 }
-"""What a topic does to a batch: nothing, stamp it, look at its records, write it anew."""
+"""Topics by their handling of a batch: leave it, stamp it, check its records, rewrite it."""
 
 GOOD = batch([b"one", b"two"], key=b"k")
 
@@ -31,7 +31,7 @@ def keyed(*values: bytes) -> bytes:
 
 
 def with_crc(content: bytes) -> bytes:
-    """The batch with its checksum made right after it was changed."""
+    """Correct the checksum of a changed batch."""
     return content[:CRC_AT] + struct.pack(">I", crc32c(content[ATTRIBUTES_AT:])) + content[ATTRIBUTES_AT:]
 
 
@@ -82,7 +82,7 @@ BAD_INSIDE: dict[str, bytes] = {
     "half a gzip": batch([b"one"], attributes=1, payload=gzip.compress(keyed(b"one"))[:-9]),
     "bad records in a gzip": batch([b"one", b"two"], attributes=1, payload=gzip.compress(keyed(b"one"))),
 }
-"""Only a broker that looks at the records can tell; the header and its checksum are right. More: tests/poisons.py."""
+"""Faults that only a check of the records finds, as header and checksum are right. More are in tests/poisons.py."""
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def wire(shared_broker: BrokerProcess) -> Iterator[Wire]:
 
 @pytest.mark.parametrize("kind", TOPICS)
 def test_the_good_one_is_taken(wire: Wire, topic: str, kind: str) -> None:
-    """The batch that the bad ones are made of is fine everywhere."""
+    """The batch from which the malformed ones are made is accepted by every kind of topic."""
     assert wire.create_topic(topic, config=TOPICS[kind]) == 0
     assert wire.produce(topic, GOOD)[:2] == (0, 0)
     assert wire.produce(topic, batch([b"v"], key=b"k", attributes=1, payload=gzip.compress(keyed(b"v"))))[:2] == (0, 2)
@@ -102,7 +102,7 @@ def test_the_good_one_is_taken(wire: Wire, topic: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", TOPICS)
 @pytest.mark.parametrize("wrong", BAD)
 def test_a_bad_batch_is_refused(wire: Wire, topic: str, kind: str, wrong: str) -> None:
-    """The error says what kind of wrong it is, the log stays empty, and the connection goes on."""
+    """A malformed batch gets its error code, the log stays empty, and the connection goes on."""
     assert wire.create_topic(topic, config=TOPICS[kind]) == 0
     content, codes = BAD[wrong]
     produced = wire.produce(topic, content)
@@ -115,7 +115,7 @@ def test_a_bad_batch_is_refused(wire: Wire, topic: str, kind: str, wrong: str) -
 @pytest.mark.parametrize("kind", TOPICS)
 @pytest.mark.parametrize("wrong", BAD_INSIDE)
 def test_bad_records_are_refused(wire: Wire, topic: str, kind: str, wrong: str) -> None:
-    """Whatever the topic does with batches, nothing is stored that cannot be read."""
+    """Records that cannot be read are stored in no kind of topic."""
     assert wire.create_topic(topic, config=TOPICS[kind]) == 0
     produced = wire.produce(topic, BAD_INSIDE[wrong])
     assert produced.error in {INVALID_RECORD, CORRUPT_MESSAGE}
@@ -124,14 +124,14 @@ def test_bad_records_are_refused(wire: Wire, topic: str, kind: str, wrong: str) 
 
 
 def test_no_records_at_all(wire: Wire, topic: str) -> None:
-    """A partition with null for its records is told so."""
+    """A partition with null records gets an error."""
     assert wire.create_topic(topic) == 0
     assert wire.produce(topic, None).error in REFUSED
     assert wire.list_offset(topic, -1)[2] == 0
 
 
 def test_a_wrong_checksum_among_good_batches(wire: Wire, topic: str) -> None:
-    """Each batch stands for itself: those before and after are stored."""
+    """A batch with a wrong checksum is refused, and the batches before and after it are stored."""
     assert wire.create_topic(topic) == 0
     for content, expected in ((GOOD, (0, 0)), (BAD["checksum"][0], (CORRUPT_MESSAGE, -1)), (GOOD, (0, 2))):
         assert wire.produce(topic, content)[:2] == expected

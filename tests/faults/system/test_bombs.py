@@ -1,4 +1,4 @@
-"""Decompression bombs and topic names: small inputs with large intentions."""
+"""Decompression bombs and invalid topic names do no harm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GZIP, LZ4, ZSTD = 1, 3, 4
 
 @functools.cache
 def gzip_bomb() -> bytes:
-    """Half a gigabyte of zeros in two megabytes, made without holding it."""
+    """Half a gigabyte of zeros in two megabytes, compressed in pieces."""
     packer = zlib.compressobj(1, wbits=31)
     chunk = bytes(1 << 20)
     return b"".join(packer.compress(chunk) for _ in range(BOMB_BYTES >> 20)) + packer.flush()
@@ -43,7 +43,7 @@ def lz4_bomb() -> bytes:
     with lz4.frame.LZ4FrameCompressor(block_size=lz4.frame.BLOCKSIZE_MAX4MB, block_linked=False) as packer:
         parts = [packer.begin()]
         chunk = bytes(4 << 20)
-        parts += [packer.compress(chunk) for _ in range(16)]  # lz4 packs 255 : 1 at best
+        parts += [packer.compress(chunk) for _ in range(16)]  # lz4 compresses by 255 : 1 at most
         return b"".join([*parts, packer.flush()])
 
 
@@ -58,7 +58,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("codec", "config"), PAIRS)
 def test_a_decompression_bomb_is_refused(shared_broker: BrokerProcess, topic: str, codec: str, config: str) -> None:
-    """The broker looks inside: bounded output, nothing appended, and other clients are answered meanwhile."""
+    """A decompression bomb is refused within bounded memory, and other clients are answered meanwhile."""
     number, make = BOMBS[codec]
     bomb = batch([b"x"], attributes=number, payload=make())
     answered, done = [0], threading.Event()
@@ -83,12 +83,12 @@ def test_a_decompression_bomb_is_refused(shared_broker: BrokerProcess, topic: st
         assert {p.error for p in produced} <= REFUSED
         assert w.list_offset(topic, -1)[2] == 0
     assert resident_kb(shared_broker) - before_kb < 300_000
-    # A loop that decompresses itself answers two between any two of its bombs; there is time for hundreds.
+    # An event loop that decompresses by itself would answer twice between two bombs; there is time for hundreds.
     assert served > 20
 
 
 def test_a_bomb_is_a_batch_like_any_other_where_nobody_looks(shared_broker: BrokerProcess, topic: str) -> None:
-    """With record.validation=envelope batches stay opaque: it is stored as it came, and the broker does not grow."""
+    """With record.validation=envelope a bomb is stored as it came, and the broker's memory does not grow."""
     bomb = batch([b"x"], attributes=GZIP, payload=gzip_bomb())
     with Wire(shared_broker.port) as w:
         config = {"max.message.bytes": str(8 << 20), "record.validation": "envelope"}
@@ -100,7 +100,7 @@ def test_a_bomb_is_a_batch_like_any_other_where_nobody_looks(shared_broker: Brok
 
 
 def test_what_honest_clients_compress_is_no_bomb(shared_broker: BrokerProcess, topic: str) -> None:
-    """A thousand like records that shrink a hundredfold are taken where the broker looks inside."""
+    """A thousand similar records that compress a hundredfold are accepted."""
     payload = b"".join(record(b"the same again " * 20, b"k", i) for i in range(1000))
     packed = batch([b""] * 1000, attributes=GZIP, payload=gzip.compress(payload))
     assert len(payload) > 50 * len(packed)
@@ -130,7 +130,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_that_topics_cannot_have(broker: BrokerProcess, name: str) -> None:
-    """Refused however they come: created, made by a metadata request, produced to, fetched, deleted."""
+    """An invalid topic name is refused in create, metadata, produce, fetch and delete requests."""
     before = sorted(broker.data_dir.parent.rglob("*"))
     with Wire(broker.port) as w:
         assert w.create_topic(name) == INVALID_TOPIC
@@ -144,7 +144,7 @@ def test_names_that_topics_cannot_have(broker: BrokerProcess, name: str) -> None
 
 
 def test_the_longest_name_and_odd_ones_that_are_allowed(broker: BrokerProcess) -> None:
-    """249 characters, dots and dashes, and names that look like partitions or like files of ours."""
+    """Names of 249 characters, dots and dashes, and names that look like partitions or like our files are allowed."""
     names = ["a" * 249, "...", "-", "_", "topic-0", "a-1-2", "meta.properties", "x.-delete", "0"]
     with Wire(broker.port) as w:
         for name in names:
@@ -157,7 +157,7 @@ def test_the_longest_name_and_odd_ones_that_are_allowed(broker: BrokerProcess) -
         for name in names:
             assert name.encode() in w.fetch_all(name)[0].data
             assert w.delete_topic(name) == 0
-        until("all are gone", lambda: w.metadata()[1] == {})
+        until("all connections are closed", lambda: w.metadata()[1] == {})
     broker.stop()
     broker.restart()
     with Wire(broker.port) as w:

@@ -1,4 +1,4 @@
-"""SIGKILL of the broker at a named point of its work: what it acknowledged is there, and the retry lands once."""
+"""SIGKILL of the broker at any failpoint loses no acknowledged record, and a retry is stored once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.wire import Wire
 
 Start = Callable[..., BrokerProcess]
 BATCH_BYTES = 69
-"""Of the first batches of `Sequenced`."""
+"""Size of the first batches of `Sequenced`."""
 
 
 def die_and_retry(
     start_broker: Start, topic: str, fault: str, config: dict[str, str] | None = None, pad: int = 0
 ) -> None:
-    """Produce until the fault kills the broker, restart it, retry the batch under way, and go on."""
+    """Produce until the fault kills the broker, restart it, retry the batch in flight, and produce more."""
     broker = start_broker(failpoints=fault)
     with Wire(broker.port) as w:
         assert w.create_topic(topic, config=config) == 0
@@ -40,13 +40,13 @@ def die_and_retry(
 
 @pytest.mark.parametrize("written", [1, 4, 12, 16, 17, 21, 60, 61, BATCH_BYTES - 1])
 def test_in_the_middle_of_a_batch(start_broker: Start, topic: str, written: int) -> None:
-    """The partial batch is dropped, nothing older is touched, the retry takes its place."""
+    """A partial batch is dropped, no older batch is touched, and the retry takes its place."""
     die_and_retry(start_broker, topic, f"segment.write=kill:{written}:3")
 
 
 @pytest.mark.parametrize("point", ["append.before", "append.after"])
 def test_beside_the_append(start_broker: Start, topic: str, point: str) -> None:
-    """Before it nothing is on disk, after it the retry is known as a duplicate: the same offset both times."""
+    """A retry gets the same offset, whether the broker was killed before the append or after it."""
     die_and_retry(start_broker, topic, f"{point}=kill:0:4")
 
 
@@ -63,14 +63,14 @@ ROLL = [
 
 @pytest.mark.parametrize("point", ROLL)
 def test_at_each_step_of_a_roll(start_broker: Start, topic: str, point: str) -> None:
-    """One active segment after the restart, no gap, no overlap."""
+    """A broker killed at any step of a roll restarts with one active segment, without gap or overlap."""
     small = {"segment.bytes": "2000", "index.interval.bytes": "100"}
     die_and_retry(start_broker, topic, f"{point}=kill:0:2", small, pad=100)
 
 
 @pytest.mark.parametrize(("point", "delay_ms"), [("segment.rename", 60_000), ("segment.unlink", 0)])
 def test_while_records_are_deleted(start_broker: Start, topic: str, point: str, delay_ms: int) -> None:
-    """Killed while segments go away: some may be gone, but never one behind the start that DeleteRecords announced."""
+    """After a kill during DeleteRecords, segments from the acknowledged log start on are all there."""
     broker = start_broker(failpoints=f"{point}=kill:0:1", sets={"log.retention.check.interval.ms": 100})
     with Wire(broker.port) as w:
         config = {"segment.bytes": "2000", "file.delete.delay.ms": str(delay_ms)}
@@ -96,7 +96,7 @@ def test_while_records_are_deleted(start_broker: Start, topic: str, point: str, 
 
 @pytest.mark.long
 def test_all_of_it_again_and_again(start_broker: Start, topic: str) -> None:
-    """Killed at a different write in each of ten lives; the log is whole after the last."""
+    """A log is whole after ten lives that each end by a kill in another write."""
     broker = start_broker(failpoints="segment.write=kill:30:7")
     with Wire(broker.port) as w:
         assert w.create_topic(topic, config={"segment.bytes": "4000"}) == 0

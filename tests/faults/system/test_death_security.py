@@ -1,6 +1,6 @@
-"""SIGKILL while users, ACLs and quotas change: what was acknowledged holds after the restart, and nothing else does.
+"""SIGKILL while users, ACLs and quotas change: acknowledged changes survive the restart, and no others do.
 
-At most one change is under way when the broker dies; that one may have been made or not.
+At most one change is in flight when the broker dies, and that one may be stored or not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAMES = [f"n{i}" for i in range(8)]
 
 
 class State(NamedTuple):
-    """What holds: (user, mechanism), ACLs, and {user: bytes a second}."""
+    """The stored users as (user, mechanism), ACLs, and quotas as {user: bytes/s}."""
 
     users: frozenset[tuple[str, str]] = frozenset()
     acls: frozenset[AclBinding] = frozenset()
@@ -49,7 +49,7 @@ def acl(name: str, operation: Operation) -> AclBinding:
 
 
 def change(admin: Admin, state: State, chance: random.Random) -> Iterator[State]:
-    """What holds once a change of any kind is made, and then the change."""
+    """Yield the state after a random change, then make the change."""
     name, kind = chance.choice(NAMES), chance.randrange(3)
     if kind == 0:
         mechanism = chance.choice(["SCRAM-SHA-256", "SCRAM-SHA-512"])

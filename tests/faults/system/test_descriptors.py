@@ -1,4 +1,4 @@
-"""More partitions than file descriptors: all are made, written, read, and there after a start. Clients can connect.
+"""More partitions than file descriptors are created, written, read and restarted, and clients can connect.
 
 The size is that of `make test-all`; `make scale` runs the same with 100,000 partitions and 20,000 descriptors.
 """
@@ -22,7 +22,7 @@ PARTITIONS = int(os.environ.get("PYBROKER_SCALE_PARTITIONS", 3000))
 DESCRIPTORS = int(os.environ.get("PYBROKER_SCALE_DESCRIPTORS", 600))
 IN_TOPIC = 1000
 PATIENCE_S = 60 + PARTITIONS / 50
-"""For a start, a stop and one answer."""
+"""Timeout of a start, a stop and an answer."""
 WRITERS = 4
 IN_FLIGHT = 50
 CONNECTIONS = DESCRIPTORS // 8
@@ -49,7 +49,7 @@ def limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerP
 
 @contextmanager
 def clients_come_and_go(broker: BrokerProcess) -> Iterator[None]:
-    """Many connections rest, and another one after the other is made, asks something and goes: none waits for long."""
+    """Keep many idle connections, and make new ones that send a request and close; none may wait long."""
     over = threading.Event()
     failures: list[Exception] = []
 
@@ -79,7 +79,7 @@ def topics() -> list[str]:
 
 
 def shares() -> list[list[tuple[str, int]]]:
-    """All partitions, in as many parts as there are clients that work on them."""
+    """All partitions, in as many shares as there are client threads."""
     every = [(topic, partition) for topic in topics() for partition in range(IN_TOPIC)]
     return [every[n::WRITERS] for n in range(WRITERS)]
 
@@ -89,12 +89,12 @@ def create_all(broker: BrokerProcess) -> None:
         for topic in topics():
             assert admin.create_topic(topic, IN_TOPIC) in (0, REQUEST_TIMED_OUT)
         harness.until(
-            "all are there", lambda: sum(map(len, admin.metadata()[1].values())) == PARTITIONS, PATIENCE_S, 0.1
+            "all are listed", lambda: sum(map(len, admin.metadata()[1].values())) == PARTITIONS, PATIENCE_S, 0.1
         )
 
 
 def produce_to(broker: BrokerProcess, share: list[tuple[str, int]], offset: int) -> None:
-    """One record to each; all are acknowledged, at this offset."""
+    """Append one record to each partition; check that all are acknowledged at this offset."""
     with Wire(broker.port) as producer:
         for first in range(0, len(share), IN_FLIGHT):
             some = share[first : first + IN_FLIGHT]
@@ -129,7 +129,7 @@ def open_files(broker: BrokerProcess) -> int:
 
 @pytest.mark.timeout(5 * PATIENCE_S)
 def test_more_partitions_than_descriptors(limited: BrokerProcess) -> None:
-    """Five times as many. They are written twice and read, before and after a kill and a stop. Clients connect."""
+    """Five times as many partitions as descriptors can be written and read, before and after a kill and a stop."""
     broker = limited
     with clients_come_and_go(broker):
         create_all(broker)

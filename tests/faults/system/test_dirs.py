@@ -1,4 +1,4 @@
-"""Whose data is it: second processes, foreign directories, missing segments."""
+"""A broker refuses a directory that another process uses or owns, and a segment missing in the middle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KAFKA_STORAGE_ERROR = 56
 
 
 def refused(data_dir: Path, sets: dict[str, object] | None = None) -> str:
-    """The output of a broker that must not start here; it ends by itself, with an exit code that says failure."""
+    """The output of a broker that refuses to start; check that it exits by itself with a failure status."""
     process = Process(BrokerProcess(data_dir, free_port(), sets).command())
     try:
         assert process.wait(60) not in (0, -9, -11)
@@ -27,7 +27,7 @@ def refused(data_dir: Path, sets: dict[str, object] | None = None) -> str:
 
 
 def test_a_second_process_on_one_directory_refuses(broker: BrokerProcess, topic: str) -> None:
-    """It names the directory, and the first goes on undisturbed."""
+    """A second process on one directory refuses to start and names the directory; the first goes on."""
     with Wire(broker.port) as w:
         assert w.create_topic(topic) == 0
     producer = Sequenced(broker, topic)
@@ -40,14 +40,14 @@ def test_a_second_process_on_one_directory_refuses(broker: BrokerProcess, topic:
 
 
 def test_a_killed_broker_is_not_its_own_second(broker: BrokerProcess) -> None:
-    """Five kills in a row: each restart finds the lock and the registration of its dead self, and serves."""
+    """A killed broker restarts five times over the lock and registration of its previous process."""
     for _ in range(5):
         broker.kill()
         broker.restart()
 
 
 def test_a_directory_of_another_broker_or_cluster_is_refused(start_broker: Start) -> None:
-    """meta.properties tells: the broker id, and the cluster of a log dir that came from elsewhere."""
+    """A directory whose meta.properties has another broker id or cluster id is refused."""
     ours, theirs = start_broker(), start_broker()
     ours.stop()
     theirs.stop()
@@ -59,7 +59,10 @@ def test_a_directory_of_another_broker_or_cluster_is_refused(start_broker: Start
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_segment_missing_in_the_middle(broker: BrokerProcess, topic: str, end: str) -> None:
-    """That partition is offline with KAFKA_STORAGE_ERROR and a line that says so; the others serve, no file goes."""
+    """A segment missing in the middle takes its partition offline with KAFKA_STORAGE_ERROR and a log line.
+
+    Other partitions serve, and no file is removed.
+    """
     other = topic + "-other"
     producers = {}
     with Wire(broker.port) as w:

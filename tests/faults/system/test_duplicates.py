@@ -1,4 +1,4 @@
-"""A producer's retry after the broker came back: known for what it is, or refused, never written twice."""
+"""A producer's retry after a restart is recognised or refused, and never stored twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ End = Callable[[BrokerProcess], None]
 
 
 def stay(broker: BrokerProcess) -> None:
-    """No end at all: what holds after one must hold before."""
+    """Do nothing: rules that hold after an end must hold without one."""
 
 
 def stop(broker: BrokerProcess) -> None:
@@ -52,13 +52,13 @@ at_each_end = pytest.mark.parametrize(
 
 @pytest.fixture
 def end(request: pytest.FixtureRequest) -> End:
-    """What happens to the broker between the batch and its retry."""
+    """The event between a batch and its retry."""
     return request.param
 
 
 @pytest.fixture
 def producer(request: pytest.FixtureRequest, broker: BrokerProcess, topic: str) -> Sequenced:
-    """An idempotent producer; its window lies in one segment, or in five."""
+    """An idempotent producer whose window is in one segment, or in five."""
     config = {"segment.bytes": "300"} if request.param == "a segment a batch" else {}
     with Wire(broker.port) as w:
         assert w.create_topic(topic, config=config) == 0
@@ -67,7 +67,7 @@ def producer(request: pytest.FixtureRequest, broker: BrokerProcess, topic: str) 
 
 @at_each_end
 def test_the_last_five_batches_get_their_offsets_again(producer: Sequenced, end: End) -> None:
-    """Each of the five, in any order and more than once; an older one is out of order; nothing is written."""
+    """Retries of the last five batches get their offsets in any order; older ones are out of order."""
     producer.send_range(0, COUNT)
     end(producer.broker)
     with Wire(producer.broker.port) as w:
@@ -83,7 +83,7 @@ def test_the_last_five_batches_get_their_offsets_again(producer: Sequenced, end:
 
 @at_each_end
 def test_producers_do_not_push_each_other_out(producer: Sequenced, end: End) -> None:
-    """Twenty producers in turn: each has a window of its own, however many batches of others came since."""
+    """Twenty producers in turn each keep their own window, however many batches of others lie between."""
     others = [Sequenced(producer.broker, producer.topic) for _ in range(19)]
     first: dict[int, list[int]] = {}
     with Wire(producer.broker.port) as w:
@@ -102,7 +102,7 @@ def test_producers_do_not_push_each_other_out(producer: Sequenced, end: End) -> 
 
 @at_each_end
 def test_an_old_epoch_is_fenced(producer: Sequenced, end: End) -> None:
-    """A new epoch starts at sequence 0; the old one is refused from then on, its duplicates too."""
+    """A new producer epoch starts at sequence 0 and fences the old one, including its duplicates."""
     producer.send_range(0, 10)
     producer.epoch += 1
     with Wire(producer.broker.port) as w:
@@ -120,7 +120,7 @@ def test_an_old_epoch_is_fenced(producer: Sequenced, end: End) -> None:
 
 @at_each_end
 def test_sequences_wrap(producer: Sequenced, end: End) -> None:
-    """After 2^31-1 comes 0, inside a batch as well; duplicates are known on both sides of it."""
+    """Sequence 2^31-1 is followed by 0, also within a batch, and duplicates are recognised on both sides."""
     ids = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
     start = SEQUENCE_MAX - 3
     sent = [batch([b"a", b"b"], sequence=start, **ids), batch([b"c", b"d", b"e"], sequence=start + 2, **ids)]
@@ -136,7 +136,7 @@ def test_sequences_wrap(producer: Sequenced, end: End) -> None:
 
 @at_each_end
 def test_records_of_long_ago_are_retried_as_well(producer: Sequenced, end: End) -> None:
-    """Producers that backfill write old timestamps: those say nothing about when the producer was last seen."""
+    """Records with old timestamps are retried too: a timestamp does not date the producer's last batch."""
     old_ms = BASE_MS - 3 * 24 * 3600 * 1000
     ids = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
     sent = [batch([b"%d" % n], sequence=n, base_ms=old_ms, **ids) for n in range(8)]
@@ -150,7 +150,7 @@ def test_records_of_long_ago_are_retried_as_well(producer: Sequenced, end: End) 
 
 @at_each_end
 def test_producer_ids_are_new_after_every_end(producer: Sequenced, end: End) -> None:
-    """No id is given twice, whatever happened to the broker in between."""
+    """No producer id is given twice, however the broker ended."""
     seen = {producer.producer_id}
     for _ in range(3):
         end(producer.broker)
@@ -163,7 +163,7 @@ def test_producer_ids_are_new_after_every_end(producer: Sequenced, end: End) -> 
 
 
 def test_the_second_batch_is_not_taken_for_the_first(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
-    """The disk has no room for a producer's first batch, but for the next that was under way: order is kept."""
+    """A producer's second batch is refused after its first failed for lack of space, so that the order is kept."""
     broker = start_broker(failpoints=f"segment.write=errno:{errno.ENOSPC}:0:1")
     with Wire(broker.port) as w:
         assert w.create_topic(topic) == 0

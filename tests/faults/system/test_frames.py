@@ -1,4 +1,4 @@
-"""Frames that no client sends, to a broker process: an answer or a closed connection, never a crash or a hang."""
+"""A broker answers or closes the connection on frames that no client sends, and never crashes or hangs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def resident_kb(broker: BrokerProcess) -> int:
 
 
 def assert_serves(broker: BrokerProcess) -> None:
-    """Another client is answered, while whatever the test did to the broker goes on."""
+    """Check that another client is answered meanwhile."""
     with Wire(broker.port) as w:
         assert w.api_versions()
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 0, 1, REQUEST_BYTES_MAX + 1, 2**31 - 1])
 def test_a_length_that_cannot_be_closes_the_connection(small: BrokerProcess, length: int) -> None:
-    """Negative, empty, too short for a header, over the limit: closed, with nothing allocated by it."""
+    """A frame size that is negative, zero, too small or too large closes the connection without an allocation."""
     before_kb = resident_kb(small)
     for _ in range(20):
         with Wire(small.port) as w:
@@ -59,7 +59,7 @@ def test_the_largest_request_is_taken(small: BrokerProcess, topic: str) -> None:
         assert len(frame) - 4 == REQUEST_BYTES_MAX
         w.send(frame)
         assert w.produced()[:2] == (0, 0)
-        with contextlib.suppress(ConnectionError):  # it is closed by its length, before all of it was sent
+        with contextlib.suppress(ConnectionError):  # the size closes the connection before all of it is sent
             w.send(w.produce_frame(topic, batch([fits + b"v"])))
         assert w.is_closed()
     assert_serves(small)
@@ -77,7 +77,7 @@ def test_the_largest_request_is_taken(small: BrokerProcess, topic: str) -> None:
     ids=["http", "tls", "ssh", "ones", "random"],
 )
 def test_other_protocols_are_turned_away(shared_broker: BrokerProcess, hello: bytes) -> None:
-    """What speaks no Kafka is closed as soon as its length says so, or when it stops; the broker serves on."""
+    """Bytes of another protocol close the connection, at an impossible size or at the end of the stream."""
     with Wire(shared_broker.port) as w:
         w.send(hello)
         w.socket.shutdown(socket.SHUT_WR)
@@ -87,7 +87,7 @@ def test_other_protocols_are_turned_away(shared_broker: BrokerProcess, hello: by
 
 @pytest.mark.parametrize("cut", [1, 3, 4, 5, 12, 13, 40, -1])
 def test_a_frame_cut_anywhere_is_forgotten(shared_broker: BrokerProcess, topic: str, cut: int) -> None:
-    """The client goes in the middle of a produce: nothing of it is appended."""
+    """A Produce that is cut when its client disconnects appends nothing."""
     with Wire(shared_broker.port) as w:
         assert w.create_topic(topic) == 0
         frame = w.produce_frame(topic, batch([b"x" * 100]))
@@ -100,7 +100,7 @@ def test_a_frame_cut_anywhere_is_forgotten(shared_broker: BrokerProcess, topic: 
 
 
 def test_requests_byte_by_byte(shared_broker: BrokerProcess, topic: str) -> None:
-    """However slowly a request comes, it is executed when it is whole."""
+    """A request that arrives byte by byte is executed when it is complete."""
     with Wire(shared_broker.port) as w:
         assert w.create_topic(topic) == 0
         for byte in w.produce_frame(topic, batch([b"slow"])):
@@ -109,7 +109,7 @@ def test_requests_byte_by_byte(shared_broker: BrokerProcess, topic: str) -> None
 
 
 def mutated(frame: bytes, rng: random.Random) -> bytes:
-    """The frame with some of its bytes changed behind the header's key and version, its length kept right."""
+    """Change bytes of the frame after its api key and version; its size stays right."""
     content = bytearray(frame[4:])
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(4, len(content))
@@ -123,14 +123,14 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 
 def test_frames_that_never_end_leave_no_memory_behind(start_broker: Callable[..., BrokerProcess]) -> None:
-    """Clients that go amid large requests of all sizes, round after round: what they held is free again."""
+    """Memory of clients that disconnect within large requests is freed, round after round."""
     broker = start_broker()
     rng = random.Random(1)
     before_kb = resident_kb(broker)
     for _ in range(4):
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(Wire(broker.port)) for _ in range(40)]
-            for part in range(4):  # a little more of each in turn: their buffers grow beside each other
+            for part in range(4):  # some of each in turn, so that their buffers grow side by side
                 for w in clients:
                     w.send((struct.pack(">i", 50 << 20) if part == 0 else b"") + bytes(rng.randrange(2 << 20)))
             for w in clients:
@@ -143,7 +143,7 @@ def test_frames_that_never_end_leave_no_memory_behind(start_broker: Callable[...
 
 @pytest.mark.parametrize("api", [PRODUCE, FETCH])
 def test_mutated_produce_and_fetch(start_broker: Callable[..., BrokerProcess], topic: str, api: int) -> None:
-    """Hundreds of spoiled requests to the fast path: each comes to its end, and the log holds whole batches."""
+    """Each of hundreds of mutated Produce and Fetch requests ends, and the log holds whole batches."""
     broker = start_broker()
     rng = random.Random(api)
     with Wire(broker.port) as w:
@@ -158,7 +158,7 @@ def test_mutated_produce_and_fetch(start_broker: Callable[..., BrokerProcess], t
     for _ in range(MUTANTS):
         with Wire(broker.port) as w, contextlib.suppress(ConnectionError):
             w.send(mutated(frame, rng))
-            w.socket.shutdown(socket.SHUT_WR)  # so that even what asks for no answer, or a long wait, comes to an end
+            w.socket.shutdown(socket.SHUT_WR)  # so that acks=0 and long waits end
             while w.socket.recv(1 << 16):
                 pass
     assert broker.running

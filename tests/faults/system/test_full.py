@@ -1,4 +1,4 @@
-"""A disk that is nearly full, with the file system that most have: what there is of it is for whoever needs it."""
+"""A nearly full ext4 disk is left to other users: a log takes only what it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCH_BYTES = 1 << 20
 
 
 def test_a_log_takes_no_more_of_a_nearly_full_disk_than_it_needs(disk: Disk) -> None:
-    """It asks for as much again as is written, which ext4 gives in part before it says that there is not so much."""
+    """A log leaves a nearly full disk free space, though ext4 reserves some of a request before it reports ENOSPC."""
     home = Home(disk.path, {"segment.bytes": 1 << 30})
     partition = home.open()
     for _ in range(96):

@@ -1,4 +1,4 @@
-"""Indexes are hints: missing, torn or wrong ones are made anew, and a broker lives through files cut under it."""
+"""Missing, torn or wrong indexes are rebuilt, and a broker survives files that are cut while it runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def filled(broker: BrokerProcess, topic: str) -> Sequenced:
 
 
 def assert_found(producer: Sequenced) -> None:
-    """Every offset is found by its own fetch, and by the time of the log."""
+    """Check that each offset is found by a Fetch from it, and by its timestamp."""
     producer.assert_stored(COUNT)
     with Wire(producer.broker.port) as w:
         for offset in range(0, COUNT, 7):
@@ -53,7 +53,7 @@ def assert_found(producer: Sequenced) -> None:
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", long_for(DAMAGE, "empty", "torn", "preallocated", "past the log"))
 def test_a_damaged_index_is_made_anew(filled: Sequenced, suffix: str, damage: str) -> None:
-    """After a clean stop, which skips the scan, and after a kill: lookups are right, and no log file is touched."""
+    """A damaged index is rebuilt after a clean stop and after a kill; look-ups are right, and no log file changes."""
     broker = filled.broker
     directory = broker.partition_dir(filled.topic)
     for end in (broker.stop, broker.kill):
@@ -69,7 +69,7 @@ def test_a_damaged_index_is_made_anew(filled: Sequenced, suffix: str, damage: st
 
 
 def test_all_indexes_gone_at_once(filled: Sequenced) -> None:
-    """Only the logs and the snapshots are left of a partition: they are all made anew."""
+    """All indexes of a partition are rebuilt from its logs and snapshots."""
     broker = filled.broker
     broker.stop()
     remove(filled, ".index", ".timeindex")
@@ -82,7 +82,7 @@ def test_all_indexes_gone_at_once(filled: Sequenced) -> None:
 @pytest.mark.parametrize("which", ["last", "all"])
 @pytest.mark.parametrize("damage", ["missing", long("empty"), long("torn"), "random"])
 def test_producers_are_known_without_their_snapshots(filled: Sequenced, which: str, damage: str) -> None:
-    """After a clean stop the last snapshot, or every one, is of no use: the logs tell which batches came before."""
+    """If the last producer snapshot or all are damaged after a clean stop, the logs give the producers' state."""
     broker = filled.broker
     broker.stop()
     snapshots = sorted(broker.partition_dir(filled.topic).glob("*.snapshot"))
@@ -101,10 +101,10 @@ def remove(producer: Sequenced, *suffixes: str) -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".log"])
 def test_files_that_are_cut_under_a_running_broker(filled: Sequenced, suffix: str) -> None:
-    """No SIGBUS: a cut index is searched around, a cut log costs an error or a short answer; the broker lives."""
+    """A cut index or log under a running broker causes no SIGBUS: a log gives an error or a short answer."""
     broker = filled.broker
     with Wire(broker.port) as w:
-        w.fetch_all(filled.topic)  # the sealed segments are open and mapped by now
+        w.fetch_all(filled.topic)  # opens and maps the sealed segments
         for path in sorted(broker.partition_dir(filled.topic).glob(f"*{suffix}"))[:-1]:
             os.truncate(path, 0)
         if suffix == ".log":

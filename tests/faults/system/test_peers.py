@@ -1,4 +1,4 @@
-"""Peers that are slow, silent or many: bounded memory, and others do not notice."""
+"""Slow, silent or many clients take bounded memory, and others are served as before."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_files(broker: BrokerProcess) -> int:
 
 
 def latency_s(broker: BrokerProcess, topic: str, times: int = 31) -> float:
-    """The median of some produces and fetches by a client that behaves; each comes to its end, whatever others do."""
+    """The median time of some produces and fetches by a well-behaved client; each must be answered."""
     taken = []
     with Wire(broker.port) as w:
         for _ in range(times):
@@ -41,12 +41,12 @@ def latency_s(broker: BrokerProcess, topic: str, times: int = 31) -> float:
 
 
 def assert_unmoved(broker: BrokerProcess, topic: str, before_s: float) -> None:
-    """Who behaves is served about as fast as before. (A stalled broker would answer after seconds, or not at all.)"""
+    """Check that a well-behaved client is about as fast as before. (A stalled broker takes seconds.)"""
     assert latency_s(broker, topic) < max(20 * before_s, 0.1)
 
 
 def test_lengths_that_are_only_promised(start_broker: Start, topic: str) -> None:
-    """Five hundred clients announce 90 MiB each and send ten bytes of it: memory follows what came."""
+    """Five hundred clients that announce 90 MiB and send ten bytes take memory for what they sent."""
     broker = start_broker(sets={"socket.listen.backlog.size": 1024})
     with Wire(broker.port) as w, ExitStack() as stack:
         assert w.create_topic(topic) == 0
@@ -57,11 +57,11 @@ def test_lengths_that_are_only_promised(start_broker: Start, topic: str) -> None
         assert_unmoved(broker, topic, before_s)
         assert resident_kb(broker) - before_kb < 30_000
         assert open_files(broker) >= files + 500
-    until("the connections are given up", lambda: open_files(broker) < files + 10)
+    until("the connections are closed", lambda: open_files(broker) < files + 10)
 
 
 def test_clients_that_leave_in_the_middle_of_a_frame(broker: BrokerProcess) -> None:
-    """Whatever was half-said when the client went, its connection goes too, at once and not after an idle time."""
+    """A client that disconnects within a frame is freed at once and not after the idle time."""
     files = open_files(broker)
     for cut in (0, 2, 4, 9, 14):
         for before, half_close in itertools.product((0, 1), (False, True)):
@@ -73,12 +73,12 @@ def test_clients_that_leave_in_the_middle_of_a_frame(broker: BrokerProcess) -> N
                         w.socket.shutdown(socket.SHUT_WR)
                     if before:
                         w.receive()
-            until(f"the connections cut at {cut} are gone", lambda: open_files(broker) < files + 5, timeout_s=30)
+            until(f"the connections cut at {cut} are closed", lambda: open_files(broker) < files + 5, timeout_s=30)
     assert_serves(broker)
 
 
 def test_slow_writers(broker: BrokerProcess, topic: str) -> None:
-    """A hundred clients that send half of 1 MiB and stop: their bytes are held, others are served, then they finish."""
+    """A hundred clients that stop within 1 MiB keep their bytes, others are served, and then all of them finish."""
     with ExitStack() as stack, Wire(broker.port) as w:
         assert w.create_topic(topic, config={"max.message.bytes": str(2 * MIB)}) == 0
         before_kb, before_s = resident_kb(broker), latency_s(broker, topic)
@@ -95,7 +95,7 @@ def test_slow_writers(broker: BrokerProcess, topic: str) -> None:
 
 
 def test_slow_readers(broker: BrokerProcess, topic: str) -> None:
-    """Fifty clients ask for 20 MiB again and again and read nothing: neither memory nor others pay for it."""
+    """Fifty clients that ask for 20 MiB repeatedly and read nothing cost little memory and delay no other."""
     with ExitStack() as stack, Wire(broker.port) as w:
         assert w.create_topic(topic, config={"max.message.bytes": str(2 * MIB)}) == 0
         for _ in range(20):
@@ -109,11 +109,11 @@ def test_slow_readers(broker: BrokerProcess, topic: str) -> None:
                 peer.send(peer.frame(FETCH, 10, body))
         assert_unmoved(broker, topic, before_s)
         assert resident_kb(broker) - before_kb < 100_000
-        assert len(peers[0].receive()) > 20 * MIB  # what it asked for is there when it does read
+        assert len(peers[0].receive()) > 20 * MIB  # its answer is there when it reads
 
 
 def test_ten_thousand_idle_connections(start_broker: Start, descriptors: int, topic: str) -> None:
-    """They cost little memory and no latency; when they go, so does what they held."""
+    """Ten thousand idle connections cost little memory and no latency, and closing them frees what they held."""
     if descriptors < 10_500:
         pytest.skip(f"only {descriptors} file descriptors are allowed here")
     broker = start_broker(sets={"socket.listen.backlog.size": 4096})
@@ -122,14 +122,14 @@ def test_ten_thousand_idle_connections(start_broker: Start, descriptors: int, to
         files, before_kb, before_s = open_files(broker), resident_kb(broker), latency_s(broker, topic)
         for _ in range(10_000):
             stack.enter_context(Wire(broker.port))
-        until("all are accepted", lambda: open_files(broker) >= files + 10_000)
+        until("all connections are accepted", lambda: open_files(broker) >= files + 10_000)
         assert_unmoved(broker, topic, before_s)
         assert (resident_kb(broker) - before_kb) / 10_000 < 8, "KiB a connection"
-    until("they are gone", lambda: open_files(broker) < files + 10)
+    until("the connections are closed", lambda: open_files(broker) < files + 10)
 
 
 def test_idle_connections_are_closed_in_the_end(start_broker: Start, topic: str) -> None:
-    """connections.max.idle.ms: a silent client and one that stopped in the middle are closed, a parked fetch is not."""
+    """connections.max.idle.ms closes a silent client and one that stopped within a request, but no parked Fetch."""
     broker = start_broker(sets={"connections.max.idle.ms": 1000})
     with Wire(broker.port) as w:
         assert w.create_topic(topic) == 0
@@ -142,7 +142,7 @@ def test_idle_connections_are_closed_in_the_end(start_broker: Start, topic: str)
 
 
 def test_without_file_descriptors(start_broker: Start, topic: str) -> None:
-    """A broker that has none left stops accepting and goes on writing; with fewer clients it accepts again."""
+    """A broker without descriptors stops accepting and goes on writing; with fewer clients it accepts again."""
     broker = start_broker(sets={"socket.listen.backlog.size": 1024})
     assert broker.process is not None
     with Wire(broker.port) as w, ExitStack() as stack:
@@ -150,13 +150,13 @@ def test_without_file_descriptors(start_broker: Start, topic: str) -> None:
         soft, hard = resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (open_files(broker) + 60, hard))
         for _ in range(100):
-            stack.enter_context(Wire(broker.port))  # the kernel's backlog takes what the broker does not
+            stack.enter_context(Wire(broker.port))  # the kernel's backlog takes what the broker does not accept
         spent = cpu_s(broker.process.pid)
         started = time.monotonic()
-        for n in range(100):  # rolls ten times and more: logs keep theirs
+        for n in range(100):  # rolls at least ten times: logs keep their descriptors
             assert w.produce(topic, batch([b"v" * 200]))[:2] == (0, n)
         until("a second has passed", lambda: time.monotonic() - started > 1)
-        assert cpu_s(broker.process.pid) - spent < 0.7 * (time.monotonic() - started), "it spins"
+        assert cpu_s(broker.process.pid) - spent < 0.7 * (time.monotonic() - started), "the broker spins"
         stack.close()
         resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
         assert_serves(broker)

@@ -1,6 +1,6 @@
-"""Loss of power, the worst that POSIX allows: what was never synced is gone, what was promised is not.
+"""A loss of power, as hard as POSIX allows, takes what was never synced, and nothing that was promised.
 
-The next life of a broker begins with what a sync made durable, and with that alone (power.py).
+A broker's next life begins with exactly what a sync made durable (power.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Plugged(power.Plug):
-    """A broker of its own."""
+    """A broker that can lose power."""
 
     def __init__(self, home: Path, library: Path) -> None:
         often = {"log.retention.check.interval.ms": 200, "log.flush.start.offset.checkpoint.interval.ms": 200}
@@ -35,7 +35,7 @@ class Plugged(power.Plug):
         self.plug_in(home, library)
 
     def lose_power(self) -> None:
-        """End at once, and begin again with what is on disk."""
+        """Kill the broker, and restart it with what is on disk."""
         super().lose_power()
         self.restart()
 
@@ -48,7 +48,7 @@ def plugged(tmp_path: Path, library: Path) -> Iterator[Plugged]:
 
 
 def test_what_no_class_promises_is_gone(plugged: Plugged, topic: str) -> None:
-    """Of a topic in the page cache's class nothing is left but the topic: this is a loss of power, and no kill."""
+    """A topic in the page cache's class loses its records but not itself: this is a loss of power, not a kill."""
     with Wire(plugged.port) as w:
         assert w.create_topic(topic) == 0
     Sequenced(plugged, topic).send_range(0, 20)
@@ -59,8 +59,10 @@ def test_what_no_class_promises_is_gone(plugged: Plugged, topic: str) -> None:
 
 
 def test_group_commit_keeps_what_it_acknowledged(plugged: Plugged, topic: str) -> None:
-    """Several connections to several partitions, segments that roll, three lives: each record at its offset, and an
-    idempotent producer goes on where it was."""
+    """Group commit keeps each acknowledged record at its offset over three lives, and an idempotent producer goes on.
+
+    Several connections write to several partitions, whose segments roll.
+    """
     with Wire(plugged.port) as w:
         assert w.create_topic(topic, 3, DURABLE) == 0
     told: dict[tuple[int, int], bytes] = {}
@@ -100,7 +102,7 @@ def test_group_commit_keeps_what_it_acknowledged(plugged: Plugged, topic: str) -
 
 
 def test_what_was_decided_stays_decided(plugged: Plugged, topic: str) -> None:
-    """A topic that was made is there, one that was deleted is not, and a log start that was raised never goes back."""
+    """A created topic, a deleted one and a raised log start survive a loss of power."""
     kept, gone = topic + "-kept", topic + "-gone"
     with Wire(plugged.port) as w:
         for name in (kept, gone):
@@ -120,7 +122,10 @@ def test_what_was_decided_stays_decided(plugged: Plugged, topic: str) -> None:
 
 
 def test_records_that_retention_removed_never_come_back(plugged: Plugged, topic: str) -> None:
-    """A log start that a segment begins with is no longer on record once the files before it are gone for good."""
+    """Records that retention removed never come back after a loss of power.
+
+    A log start that equals a segment's base is no longer recorded once the files before it are durably removed.
+    """
     with Wire(plugged.port) as w:
         assert w.create_topic(topic, 1, DURABLE) == 0
         for _ in range(60):
@@ -131,9 +136,9 @@ def test_records_that_retention_removed_never_come_back(plugged: Plugged, topic:
 
         start = bases()[3]
         assert w.delete_records(topic, start) == (0, start)
-        until("they are removed", lambda: bases()[0] == start)
+        until("the segments are removed", lambda: bases()[0] == start)
         starts = plugged.data_dir / "log-start-offset-checkpoint"
-        until("the first file tells the start", lambda: topic not in starts.read_text())
+        until("the first file has the log start", lambda: topic not in starts.read_text())
     plugged.lose_power()
     with Wire(plugged.port) as w:
         assert [w.list_offset(topic, at)[2] for at in (-2, -1)] == [start, 60]

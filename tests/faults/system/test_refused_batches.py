@@ -1,4 +1,4 @@
-"""A disk without space for a while, under a client that pipelines: each record is there once, under one epoch."""
+"""A disk without space for a while stores each record of a pipelining client once, under one producer epoch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT, PARTITIONS = 200, 2
 def test_librdkafka_takes_no_new_epoch(
     start_broker: Callable[..., BrokerProcess], topic: str, config: Mapping[str, str]
 ) -> None:
-    """The disk is full for a dozen writes; the batches under way are refused with those, and all come again."""
+    """librdkafka keeps its epoch when a full disk refuses a dozen writes: all refused batches are sent again."""
     broker = start_broker(failpoints=f"segment.write=errno:{errno.ENOSPC}:7:12")
     with Wire(broker.port) as w:
         assert w.create_topic(topic, PARTITIONS, config=config) == 0
@@ -50,8 +50,7 @@ def test_librdkafka_takes_no_new_epoch(
 def test_a_pipeline_over_two_connections_is_refused_alike(
     start_broker: Callable[..., BrokerProcess], topic: str
 ) -> None:
-    """The next batch comes by another connection once there is space: it is refused until the first comes again. Then
-    the answers are those of batches that were never refused."""
+    """A batch on a second connection is refused until the refused one before it is sent again."""
     broker = start_broker(failpoints=f"segment.write=errno:{errno.ENOSPC}:2:1")
     with Wire(broker.port) as one, Wire(broker.port) as two:
         assert one.create_topic(topic) == 0

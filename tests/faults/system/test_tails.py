@@ -1,4 +1,4 @@
-"""What a crash may leave at the end of a log: recovery cuts it off, and only it."""
+"""Recovery cuts off exactly what a crash left behind the last whole batch of a log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.wire import Wire, batch
 
 COUNT = 30
 Tail = Callable[[Path, bytes], None]
-"""Spoils the end of a log file; the bytes are what the next batch would have been."""
+"""Spoils the end of a log file, given the bytes of the next batch."""
 
 
 def append(log: Path, data: bytes) -> None:
@@ -24,7 +24,7 @@ def append(log: Path, data: bytes) -> None:
 
 
 def at_offset(data: bytes, offset: int) -> bytes:
-    """The batch as a leader stamps it: the offset is not under its checksum."""
+    """Set the batch's offset as a leader does; the checksum does not cover it."""
     return offset.to_bytes(8, "big") + data[8:]
 
 
@@ -46,7 +46,7 @@ TAILS: dict[str, Tail] = {
 
 @pytest.fixture
 def crashed(broker: BrokerProcess, topic: str) -> tuple[Sequenced, Path]:
-    """A killed broker with thirty batches of one record."""
+    """A killed broker with thirty batches of one record each."""
     with Wire(broker.port) as w:
         assert w.create_topic(topic) == 0
     producer = Sequenced(broker, topic)
@@ -57,7 +57,7 @@ def crashed(broker: BrokerProcess, topic: str) -> tuple[Sequenced, Path]:
 
 @pytest.mark.parametrize("tail", TAILS)
 def test_a_torn_tail_is_cut_to_the_last_valid_batch(crashed: tuple[Sequenced, Path], tail: str) -> None:
-    """Exactly what was acknowledged is served, the file is as long as that, and the next record follows."""
+    """After a torn tail exactly the acknowledged batches are served, and the next record follows them."""
     producer, log = crashed
     whole = log.read_bytes()
     TAILS[tail](log, producer.batch(COUNT))
@@ -68,11 +68,11 @@ def test_a_torn_tail_is_cut_to_the_last_valid_batch(crashed: tuple[Sequenced, Pa
     producer.send_range(COUNT - 5, COUNT + 10)
     producer.assert_stored(COUNT + 10)
     memory_kb = int(Path(f"/proc/{producer.broker.process.pid}/status").read_text().split("VmHWM:")[1].split()[0])
-    assert memory_kb < 200_000, "a length that was not checked was allocated"
+    assert memory_kb < 200_000, "an unchecked length was allocated"
 
 
 def test_a_log_that_ends_in_the_middle_of_a_batch(crashed: tuple[Sequenced, Path]) -> None:
-    """Cut by the file system: the rest of that batch goes, the producer's retry takes its place."""
+    """The rest of a batch that the file system cut is removed, and the producer's retry takes its place."""
     producer, log = crashed
     os.truncate(log, log.stat().st_size - 7)
     producer.broker.restart()
@@ -82,7 +82,7 @@ def test_a_log_that_ends_in_the_middle_of_a_batch(crashed: tuple[Sequenced, Path
 
 
 def test_a_flipped_bit_is_never_served_as_good_data(broker: BrokerProcess, topic: str) -> None:
-    """In a sealed segment: what lies behind it is not cut off, and nobody gets the batch with a good checksum."""
+    """A flipped bit in a sealed segment loses no later batch, and no client gets that batch with a right checksum."""
     with Wire(broker.port) as w:
         assert w.create_topic(topic, config={"segment.bytes": "2000"}) == 0
     producer = Sequenced(broker, topic, pad=100)
@@ -100,13 +100,13 @@ def test_a_flipped_bit_is_never_served_as_good_data(broker: BrokerProcess, topic
             fetched = w.fetch(topic, 2, max_wait_ms=0)
             assert fetched.error != 0 or fetched.data.startswith(
                 content[2 * size : 3 * size]
-            )  # as it lies, checksum and all
+            )  # as it is stored, checksum included
         producer.assert_stored(60, start=3)
         broker.kill()
 
 
 def test_offset_past_the_end_is_refused_after_a_cut(crashed: tuple[Sequenced, Path]) -> None:
-    """A consumer that had read what a torn disk lost is told so, not left waiting."""
+    """A consumer whose offset a cut removed gets OFFSET_OUT_OF_RANGE and does not wait."""
     producer, log = crashed
     os.truncate(log, log.stat().st_size // 2)
     producer.broker.restart()

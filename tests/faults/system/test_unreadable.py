@@ -1,4 +1,4 @@
-"""A disk that cannot read some of its blocks any more: a loop device whose file lost its end."""
+"""A disk that cannot read some of its blocks: a loop device whose file lost its end."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ BATCH_BYTES = 1_000_000
 
 
 class Disk:
-    """A mounted file system, and the file that it is in."""
+    """A mounted file system, and the file that holds it."""
 
     def __init__(self, path: Path) -> None:
         self.image, self.path = path / "image", path / "disk"
 
     def mount(self) -> None:
         if os.geteuid() != 0 or not (shutil.which("mkfs.ext4") and shutil.which("mount")):
-            pytest.skip("to mount a file system takes root, mkfs.ext4 and mount")
+            pytest.skip("mounting a file system needs root, mkfs.ext4 and mount")
         self.image.touch()
         os.truncate(self.image, DISK_BYTES)
         subprocess.run(["mkfs.ext4", "-q", "-b", "4096", "-O", "^has_journal", self.image], check=True)
         self.path.mkdir()
         mounted = subprocess.run(["mount", "-o", "loop,noatime", self.image, self.path], capture_output=True, text=True)
         if mounted.returncode != 0:
-            pytest.skip(f"no loop device is to be had here: {mounted.stderr.strip()}")
+            pytest.skip(f"no loop device is available here: {mounted.stderr.strip()}")
 
     def break_down(self) -> None:
-        """What lies behind LEFT_BYTES cannot be read any more, and is not in the page cache."""
+        """Make everything behind LEFT_BYTES unreadable, and evict it from the page cache."""
         for path in self.path.rglob("*.log"):
             settle(path)
             with path.open("rb") as file:
@@ -63,7 +63,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def filled(disk: Disk) -> Home:
-    """A log of more than the disk will be able to read, as a crash left it."""
+    """A log, as after a crash, that is larger than what the disk will be able to read."""
     home = Home(disk.path, {"segment.bytes": 200 << 20})
     partition = home.open()
     for number in range(60):
@@ -84,7 +84,7 @@ def test_read_log_gives_what_can_be_read_and_the_error(disk: Disk) -> None:
 
 
 def test_a_start_changes_nothing(disk: Disk) -> None:
-    """A block that cannot be read is no damage of the log."""
+    """A block that cannot be read fails the start, and the log is not changed."""
     home = filled(disk)
     home.crash()
     disk.break_down()
@@ -99,7 +99,7 @@ def test_a_start_changes_nothing(disk: Disk) -> None:
 
 
 def test_a_fetch_is_told(disk: Disk) -> None:
-    """The records before it come, then KAFKA_STORAGE_ERROR, and those before it again: a read fails alone."""
+    """A Fetch gets the records before an unreadable block, then KAFKA_STORAGE_ERROR, and the earlier records again."""
     with BrokerProcess(disk.path / "data", free_port()) as broker, Wire(broker.port) as wire:
         assert wire.create_topic("t", config={"segment.bytes": str(40 * BATCH_BYTES)}) == 0
         for number in range(60):

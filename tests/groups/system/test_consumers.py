@@ -1,6 +1,6 @@
-"""Members of groups as real clients are: they share a topic, come, leave, crash, return, and the broker dies meanwhile.
+"""Members of groups that are real clients: they share a topic, join, leave, crash and return, while the broker dies.
 
-Each member is a process of its own. Every story runs for every client, in the kinds of rebalance that the client knows.
+Each member is a process. Every story runs for every client, with the kinds of rebalance that the client knows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import confluent_kafka as ck
 import pytest
 
-from pybroker.client.connection import Connection
+from pybroker.client.net.connection import BrokerConnection
 from pybroker.protocol import messages as m
 from tests.groups.members import SESSION_MS
 from tests.groups.team import PATIENCE_S, Team
@@ -30,7 +30,7 @@ OLDER, NEWER = long("java-3.9.1", marks=JAVA), pytest.param("java-4.1.1", marks=
 ONE_OF_ALL = [
     "confluent", long("kafka-python"), long("aiokafka"), OLDER, long("java-4.1.1", marks=JAVA),
 ]  # fmt: skip
-"""For what `make test-all` tries with one library, and `make long` with the others."""
+"""The parameters of tests that `make test-all` runs with one library, and `make long` with the others."""
 EAGER, COOPERATIVE = "eager", "cooperative"
 TEAMS = [
     long("confluent", EAGER), ("confluent", COOPERATIVE),
@@ -50,16 +50,16 @@ def client(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def team(client: str, start_broker: Start) -> Iterator[Team]:
-    """A team without members, at a broker of its own."""
+    """A team without members, on its own broker."""
     broker = start_broker(sets=SETTINGS)
-    broker.coordinator_port("team")  # a cluster loses its coordinator, and one broker whatever it is
+    broker.coordinator_port("team")  # so that the cluster variant kills the coordinator
     made = Team(client, broker)
     yield made
     made.close()
 
 
 def produce(bootstrap: str, first: int, count: int, partitions: int = PARTITIONS) -> None:
-    """Records whose value is their offset."""
+    """Produce records whose value is their offset."""
     producer = ck.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for offset in range(first, first + count):
         for partition in range(partitions):
@@ -73,8 +73,8 @@ def records(first: int, count: int) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize(("client", "way"), TEAMS, indirect=["client"])
 def test_a_team_at_work(team: Team, way: str) -> None:
-    """Two share, more come, one leaves, one crashes; the broker is killed and returns: all is read, and what was
-    committed is read once."""
+    """Two members share, others join, one leaves, one crashes, and the broker is killed and restarted: all records are
+    read, and committed ones only once."""
     cooperative = way == COOPERATIVE
     if cooperative and team.client == "aiokafka":
         pytest.skip("aiokafka rebalances eagerly only")
@@ -98,13 +98,13 @@ def test_a_team_at_work(team: Team, way: str) -> None:
     broker.restart()
     produce(broker.bootstrap, 50, 50)
     team.until("the rest is read", lambda: team.seen().keys() == records(0, 100))
-    assert {record: team.seen()[record] for record in before} == before, "what was committed was read again"
+    assert {record: team.seen()[record] for record in before} == before, "committed records were read again"
     team.share(PARTITIONS)
 
 
 @pytest.mark.parametrize("alone", [False], ids=["cluster"])
 def test_the_coordinator_dies(team: Team) -> None:
-    """On a cluster: another broker takes over the group at once, with what was committed, and nobody reads it again."""
+    """In a cluster another broker takes over the group and its offsets at once, and no record is read twice."""
     broker = team.broker
     produce(broker.bootstrap, 0, 20)
     for _ in range(2):
@@ -120,8 +120,8 @@ def test_the_coordinator_dies(team: Team) -> None:
 
 @pytest.mark.parametrize("client", ONE_OF_ALL, indirect=True)
 def test_a_static_member_comes_back_without_a_rebalance(team: Team) -> None:
-    """group.instance.id: its process is killed and another takes its place; it has the same partitions, the other keeps
-    its own, and the broker logs no rebalance."""
+    """With group.instance.id a killed member's replacement gets the same partitions, the other member keeps its own,
+    and the broker logs no rebalance."""
     broker = team.broker
     produce(broker.bootstrap, 0, 10)
     for name in ("first", "second"):
@@ -141,8 +141,8 @@ def test_a_static_member_comes_back_without_a_rebalance(team: Team) -> None:
 
 @pytest.mark.parametrize("client", ONE_OF_ALL, indirect=True)
 def test_where_a_group_goes_on(team: Team) -> None:
-    """At what it committed, synchronously or not: after a clean restart, after `kill -9`, after a reset to another
-    offset; and at the start again once its offsets have expired."""
+    """A group continues at its committed offset, sync or async: after a clean restart, after `kill -9`, after a reset.
+    It starts at the beginning once its offsets have expired."""
     broker = team.broker
     produce(broker.bootstrap, 0, 20, partitions=1)
 
@@ -168,11 +168,11 @@ def test_where_a_group_goes_on(team: Team) -> None:
 
 
 def commit(port: int, version: int, offset: int, **more: int) -> None:
-    """As an operator does, once the group has no members."""
+    """Commit an offset as an operator does, once the group has no members."""
     kind = m.OffsetCommitRequest.Topics
     topics = [kind(name=TOPIC, partitions=[kind.Partitions(partition_index=0, committed_offset=offset)])]
     request = m.OffsetCommitRequest(group_id="team", topics=topics, **more)
-    with Connection(HOST, port) as connection:
+    with BrokerConnection(HOST, port) as connection:
         until(
             "the group takes it",
             lambda: connection.request(request, version_max=version).topics[0].partitions[0].error_code == 0,
@@ -183,7 +183,7 @@ def commit(port: int, version: int, offset: int, **more: int) -> None:
 def committed(port: int) -> int:
     kind = m.OffsetFetchRequest.Groups
     asked = kind(group_id="team", topics=[kind.Topics(name=TOPIC, partition_indexes=[0])])
-    with Connection(HOST, port) as connection:
+    with BrokerConnection(HOST, port) as connection:
         [group] = connection.request(m.OffsetFetchRequest(groups=[asked])).groups
     return int(group.topics[0].partitions[0].committed_offset)
 
@@ -194,8 +194,8 @@ def committed(port: int) -> int:
 @pytest.mark.java
 @pytest.mark.parametrize("client", [NEWER], indirect=True)
 def test_a_java_consumer_of_the_newer_protocol_is_told(team: Team) -> None:
-    """group.protocol=consumer (KIP-848): the client says in its own words that the broker does not support it.
+    """With group.protocol=consumer (KIP-848) Java's client reports that the broker does not support it.
 
-    librdkafka of today tells nobody: it asks the broker for a coordinator again and again."""
+    librdkafka reports nothing: it looks for a coordinator again and again."""
     worker = team.hire(protocol="consumer")
     worker.says(r"^failed UnsupportedVersionException .*")

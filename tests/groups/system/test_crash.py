@@ -1,4 +1,4 @@
-"""kill -9 under committing clients, and what Apache Kafka's own tool reads in the log of groups."""
+"""kill -9 under committing clients, and Apache Kafka's own tool that reads the log of groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.client.connection import Connection
+from pybroker.client.net.connection import BrokerConnection
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from tests.groups.members import subscription
@@ -20,38 +20,38 @@ FEW = {"offsets.topic.num.partitions": 3, "group.initial.rebalance.delay.ms": 0}
 GROUPS = 9
 
 
-def create(connection: Connection, topic: str, partitions: int) -> None:
+def create(connection: BrokerConnection, topic: str, partitions: int) -> None:
     kind = m.CreateTopicsRequest.Topics
     asked = [kind(name=topic, num_partitions=partitions, replication_factor=1)]
     [answer] = connection.request(m.CreateTopicsRequest(topics=asked, timeout_ms=5000)).topics
     assert answer.error_code == 0
 
 
-def commit(connection: Connection, group: str, topic: str, offset: int, **member: Any) -> int:
+def commit(connection: BrokerConnection, group: str, topic: str, offset: int, **member: Any) -> int:
     kind = m.OffsetCommitRequest.Topics
     partition = kind.Partitions(partition_index=0, committed_offset=offset)
     request = m.OffsetCommitRequest(group_id=group, topics=[kind(name=topic, partitions=[partition])], **member)
     return int(connection.request(request).topics[0].partitions[0].error_code)
 
 
-def committed(connection: Connection, group: str) -> int:
+def committed(connection: BrokerConnection, group: str) -> int:
     asked = m.OffsetFetchRequest(groups=[m.OffsetFetchRequest.Groups(group_id=group, topics=None)])
     [found] = connection.request(asked).groups
     assert found.error_code == 0
     return int(found.topics[0].partitions[0].committed_offset)
 
 
-def find(connection: Connection, *groups: str) -> None:
+def find(connection: BrokerConnection, *groups: str) -> None:
     answer = connection.request(m.FindCoordinatorRequest(key_type=0, coordinator_keys=list(groups)))
     assert [c.error_code for c in answer.coordinators] == [0] * len(groups)
 
 
-def loaded(connection: Connection) -> bool:
+def loaded(connection: BrokerConnection) -> bool:
     return connection.request(m.ListGroupsRequest()).error_code == 0
 
 
-def join_alone(connection: Connection, group: str) -> dict[str, Any]:
-    """Become the only member of a group; what its commits and heartbeats then carry."""
+def join_alone(connection: BrokerConnection, group: str) -> dict[str, Any]:
+    """Become the only member of a group; return the fields that its commits and heartbeats carry."""
     join = m.JoinGroupRequest(
         group_id=group,
         session_timeout_ms=30_000,
@@ -71,17 +71,17 @@ def join_alone(connection: Connection, group: str) -> dict[str, Any]:
 
 
 def test_no_commit_that_was_acknowledged_is_lost(start_broker: Callable[..., BrokerProcess]) -> None:
-    """Killed again and again between commits: each group stands where it was told to, or one commit that was not
-    answered further; and its member goes on with the generation that it has."""
+    """After many kills between commits each group has its last acknowledged offset, or one unanswered commit more, and
+    its member continues in its generation."""
     broker = start_broker(sets=FEW)
     groups = [f"g{n}" for n in range(GROUPS)]
-    with Connection(HOST, broker.port) as connection:
+    with BrokerConnection(HOST, broker.port) as connection:
         create(connection, "t", 1)
         find(connection, *groups)
         members = {group: join_alone(connection, group) for group in groups}
     told = dict.fromkeys(groups, -1)
     for life in range(3):
-        with Connection(HOST, broker.port) as connection:
+        with BrokerConnection(HOST, broker.port) as connection:
             until("the groups are loaded", lambda c=connection: loaded(c))
             for group in groups:
                 if told[group] >= 0:
@@ -99,9 +99,9 @@ def test_no_commit_that_was_acknowledged_is_lost(start_broker: Callable[..., Bro
 
 
 def armed(start_broker: Callable[..., BrokerProcess], failpoint: str) -> BrokerProcess:
-    """A broker whose group g stands at offset 100, and that will die at the failpoint."""
+    """A broker with group g at offset 100 that dies at this failpoint."""
     broker = start_broker(sets=FEW)
-    with Connection(HOST, broker.port) as connection:
+    with BrokerConnection(HOST, broker.port) as connection:
         create(connection, "t", 1)
         find(connection, "g")
         assert commit(connection, "g", "t", 100) == 0
@@ -112,7 +112,7 @@ def armed(start_broker: Callable[..., BrokerProcess], failpoint: str) -> BrokerP
 
 
 def come_back(broker: BrokerProcess) -> None:
-    """It has died by itself; it starts again, and nothing is armed."""
+    """Wait until the broker has died, disarm its failpoint, and restart it."""
     broker.wait_end()
     broker.failpoints = ""
     broker.restart()
@@ -124,37 +124,37 @@ def come_back(broker: BrokerProcess) -> None:
 def test_a_commit_without_an_answer_was_made_whole_or_not_at_all(
     start_broker: Callable[..., BrokerProcess], failpoint: str, made: int
 ) -> None:
-    """The broker dies before, in the middle of and after the write of a commit: it stands at the last that is whole."""
+    """The broker dies before, during and after the write of a commit: the last complete commit counts."""
     broker = armed(start_broker, failpoint)
     reached = 100
-    with Connection(HOST, broker.port) as connection:
+    with BrokerConnection(HOST, broker.port) as connection:
         until("the groups are loaded", lambda: loaded(connection))
         with pytest.raises(KafkaError):
             for offset in range(101, 200):
                 commit(connection, "g", "t", offset)
                 reached = offset
     come_back(broker)
-    with Connection(HOST, broker.port) as connection:
+    with BrokerConnection(HOST, broker.port) as connection:
         until("the groups are loaded", lambda: loaded(connection))
         assert committed(connection, "g") == reached + made
 
 
-def empty_it(connection: Connection) -> None:
+def empty_it(connection: BrokerConnection) -> None:
     kind = m.OffsetDeleteRequest.Topics
     topic = kind(name="t", partitions=[kind.Partitions(partition_index=0)])
     connection.request(m.OffsetDeleteRequest(group_id="g", topics=[topic]))
 
 
-def delete_it(connection: Connection) -> None:
+def delete_it(connection: BrokerConnection) -> None:
     connection.request(m.DeleteGroupsRequest(groups_names=["g"]))
 
 
-def join_it(connection: Connection) -> None:
+def join_it(connection: BrokerConnection) -> None:
     join_alone(connection, "g")
 
 
-def stands(connection: Connection) -> tuple[str, list[bytes], int | None]:
-    """What the broker knows of group g: its state, its members' assignments, its offset."""
+def stands(connection: BrokerConnection) -> tuple[str, list[bytes], int | None]:
+    """The state of group g, its members' assignments and its offset."""
     [group] = connection.request(m.DescribeGroupsRequest(groups=["g"])).groups
     asked = m.OffsetFetchRequest(groups=[m.OffsetFetchRequest.Groups(group_id="g", topics=None)])
     [found] = connection.request(asked).groups
@@ -172,17 +172,17 @@ def stands(connection: Connection) -> tuple[str, list[bytes], int | None]:
 )
 @pytest.mark.parametrize(("failpoint", "made"), [("segment.write=kill:30", False), ("append.after=kill", True)])
 def test_what_is_decided_of_a_group_is_stored_whole_or_not_at_all(
-    start_broker: Callable[..., BrokerProcess], decide: Callable[[Connection], None], decided: object, failpoint: str,
-    made: bool,
+    start_broker: Callable[..., BrokerProcess], decide: Callable[[BrokerConnection], None], decided: object,
+    failpoint: str, made: bool,
 ) -> None:  # fmt: skip
-    """The broker dies while it writes an assignment, the end of an offset or of a group, and right after it."""
+    """The broker dies while it writes an assignment or a deletion of an offset or a group, and right after it."""
     broker = armed(start_broker, failpoint)
-    with Connection(HOST, broker.port) as connection:
+    with BrokerConnection(HOST, broker.port) as connection:
         until("the groups are loaded", lambda: loaded(connection))
         with pytest.raises(KafkaError):
             decide(connection)
     come_back(broker)
-    with Connection(HOST, broker.port) as connection:
+    with BrokerConnection(HOST, broker.port) as connection:
         until("the groups are loaded", lambda: loaded(connection))
         assert stands(connection) == (decided if made else ("Empty", [], 100))
 
@@ -195,7 +195,7 @@ def test_kafka_reads_the_log_of_groups(start_broker: Callable[..., BrokerProcess
     except peers.MissingJava as missing:
         pytest.skip(str(missing))
     broker = start_broker(sets=FEW | {"offsets.topic.num.partitions": 1})
-    with Connection(HOST, broker.port) as connection:
+    with BrokerConnection(HOST, broker.port) as connection:
         create(connection, "t", 1)
         find(connection, "g")
         who = join_alone(connection, "g")

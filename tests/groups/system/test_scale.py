@@ -1,7 +1,6 @@
-"""Many groups at once: a hundred with ten members each, in bounded time and memory, and how many commits a second.
+"""A hundred groups of ten members each, in bounded time and memory, and the rate of commits.
 
-The rates are printed (pytest -s, or the captured output of a failure); the limits asserted leave room for a
-busy machine.
+The rates are printed (pytest -s, or the captured output of a failure); the limits leave room for a busy machine.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ GROUPS, MEMBERS = 100, 10
 JOIN_SECONDS_MAX = 60.0
 BYTES_A_MEMBER_MAX = 64 << 10
 COMMITS, IN_FLIGHT = 10_000, 100
-COMMITS_A_SECOND_MIN = 1_000  # what the slowest shared machine must reach; bench and the print tell the real figure
+COMMITS_A_SECOND_MIN = 1_000  # for the slowest shared machine; bench and this output have the real rate
 
 
 def rss(pid: int) -> int:
@@ -39,7 +38,7 @@ def started(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 
 
 async def test_a_thousand_members_in_a_hundred_groups(start_broker: Callable[..., BrokerProcess]) -> None:
-    """All groups form side by side and are stable; what a member costs is bounded."""
+    """All groups form at the same time and become stable, and the memory of a member is bounded."""
     broker = started(start_broker)
     first = await connect(broker.port)
     await first.create("t", 4)
@@ -65,7 +64,7 @@ async def test_a_thousand_members_in_a_hundred_groups(start_broker: Callable[...
 
 
 async def test_commits_a_second(start_broker: Callable[..., BrokerProcess]) -> None:
-    """One partition a commit, from a few connections that keep a window of requests open."""
+    """Each commit has one partition, from a few connections that keep a window of requests open."""
     broker = started(start_broker)
     wires = [await connect(broker.port) for _ in range(4)]
     await wires[0].create("t", 4)

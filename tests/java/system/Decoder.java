@@ -3,7 +3,7 @@ import java.util.Arrays;
 import org.apache.kafka.common.config.types.Password;
 import org.apache.kafka.security.PasswordEncoder;
 
-/** Decrypts texts by a secret with Kafka's own PasswordEncoder, and prints a line each. */
+/** Decrypts texts with a secret and Kafka's own PasswordEncoder, and prints a line for each. */
 public class Decoder {
     public static void main(String[] arguments) throws Exception {
         Password secret = new Password(arguments[0]);

@@ -1,5 +1,5 @@
-// A client of TLS that shakes hands again, or exchanges its keys, while it asks for versions:
-// Handshakes PORT CA.PEM renegotiate|update REQUESTS. It prints how many were answered, and what ended it.
+// A TLS client that renegotiates, or updates its keys, while it sends ApiVersions:
+// Handshakes PORT CA.PEM renegotiate|update REQUESTS. It prints the number of answers, and why it ended.
 
 import java.io.DataInputStream;
 import java.io.FileInputStream;

@@ -1,4 +1,4 @@
-"""A log dir that Apache Kafka wrote opens in pybroker: the same records at the same offsets, and life goes on."""
+"""A log dir that Apache Kafka wrote opens in pybroker: the same records at the same offsets, and writes go on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EAGER = {
     "log.initial.task.delay.ms": 100,
     "log.flush.start.offset.checkpoint.interval.ms": 200,
 }
-"""What Kafka does in the background, it does at once."""
+"""Settings that make Kafka's background tasks run at once."""
 
 
 def records(start: int, end: int, partition: int = 0) -> list[Record]:
@@ -39,7 +39,7 @@ def records(start: int, end: int, partition: int = 0) -> list[Record]:
 
 
 class Written(NamedTuple):
-    """What lies in the log dir, as Kafka itself served it: records and (start, end) of each partition."""
+    """The contents of the log dir, as Kafka served them: records and (start, end) of each partition."""
 
     log_dir: Path
     version: str
@@ -50,17 +50,17 @@ class Written(NamedTuple):
 
     @property
     def dense(self) -> list[tuple[str, int]]:
-        """The partitions whose offsets have no gap."""
+        """The partitions without gaps in their offsets."""
         return [(topic, partition) for topic, partition in self.records if topic != "compacted"]
 
 
 def small_segments(kafka: ApacheKafka) -> dict[str, str]:
-    """Several segments from little data; 4.x allows none below 1 MiB, so that there it is one."""
+    """Settings for several segments from little data; 4.x allows none below 1 MiB, so it has one segment."""
     return {"segment.bytes": "8192"} if kafka.version.startswith("3") else {}
 
 
 def write(kafka: ApacheKafka) -> Written:
-    """Every kind of topic that a log dir can hold without groups and transactions."""
+    """Write every kind of topic that a log dir can hold without groups and transactions."""
     client = Confluent(kafka.bootstrap)
     small = small_segments(kafka)
     client.create_topic("codecs", partitions=2, config=small)
@@ -95,8 +95,8 @@ def write(kafka: ApacheKafka) -> Written:
 
 
 def compacted(kafka: ApacheKafka) -> bool:
-    """Whether Kafka's cleaner has done all that there is for it: it has come to the active segment, which it leaves.
-    Before that it may do more at any moment, and what was served would not be what is on disk."""
+    """True if Kafka's cleaner has finished: it has reached the active segment, which it does not clean. Earlier, a
+    further cleaning could make the served records differ from the disk."""
     told = kafka.log_dir / "cleaner-offset-checkpoint"
     active = max(int(path.stem) for path in (kafka.log_dir / "compacted-0").glob("*.log"))
     return told.exists() and f"compacted 0 {active}" in told.read_text().splitlines()
@@ -109,7 +109,7 @@ def wire_batches(server: ApacheKafka | BrokerProcess, topic: str, partition: int
 
 
 def served(server: ApacheKafka | BrokerProcess, topic: str, partition: int = 0) -> list[Record]:
-    """All records of a partition, however many a compaction left: read up to the end that the broker tells."""
+    """All records of a partition, however many a compaction left: read up to the broker's end offset."""
     client = Confluent(server.bootstrap)
     start, end = client.offsets(topic, partition)
     found: list[Record] = []
@@ -145,14 +145,15 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def adopted(written: Written, tmp_path: Path, start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    """pybroker on a copy of Kafka's log dir."""
+    """pybroker, started on a copy of Kafka's log dir."""
     data = tmp_path / "adopted"
     shutil.copytree(written.log_dir, data)
     return start_broker(data_dir=data, sets={"broker.id": 1, "log.retention.ms": -1})
 
 
 def test_the_same_records_at_the_same_offsets(written: Written, adopted: BrokerProcess) -> None:
-    """Keys, values, headers, timestamps and offsets of every topic as Kafka served them; and after two restarts."""
+    """Records are at the same offsets after adoption and two restarts, with Kafka's keys, values, headers and
+    timestamps, in every topic."""
     client = Confluent(adopted.bootstrap)
     for life in ("adopted", "restarted", "killed"):
         topics = {topic: partitions for topic, partitions in client.topics().items() if not topic.startswith("__")}
@@ -170,20 +171,22 @@ def test_the_same_records_at_the_same_offsets(written: Written, adopted: BrokerP
 
 
 def go_on(written: Written, adopted: BrokerProcess, topic: str, partition: int) -> None:
-    """Write 200 more records by a new idempotent producer: they follow the old ones, and all are read."""
+    """Write 200 more records with a new idempotent producer, and check that they follow the old ones, and that all can
+    be read."""
     _, end = written.offsets[topic, partition]
     more = [r._replace(offset=end + i) for i, r in enumerate(records(0, 200, partition))]
     offsets = Confluent(adopted.bootstrap).send_all(topic, more, idempotent=True, codec="zstd", batch_bytes=700)
     assert offsets == list(range(end, end + 200)), topic
     found = served(adopted, topic, partition)
-    if topic == "append-time" and written.version.startswith("4"):  # its setting is in the log of KRaft
+    if topic == "append-time" and written.version.startswith("4"):  # KRaft keeps its setting in the metadata log
         assert min(record.timestamp_ms for record in found[-len(more) :]) > START_MS + 3_600_000
         found[-len(more) :] = [r._replace(timestamp_ms=m.timestamp_ms) for r, m in zip(found[-200:], more, strict=True)]
     assert found == [*written.records[topic, partition], *more], topic
 
 
 def test_producing_goes_on_where_kafka_ended(written: Written, adopted: BrokerProcess) -> None:
-    """New records follow the old, new producers get ids above all old ones, and Kafka's tool reads the result."""
+    """Producing goes on where Kafka ended: new producer ids are above all old ones, and Kafka's tool reads the
+    result."""
     for topic, partition in written.dense:
         go_on(written, adopted, topic, partition)
     ids = {b.producer_id for b in wire_batches(adopted, "codecs")} - {-1}
@@ -194,7 +197,8 @@ def test_producing_goes_on_where_kafka_ended(written: Written, adopted: BrokerPr
 
 
 def test_a_compacted_topic_keeps_its_gaps(written: Written, adopted: BrokerProcess) -> None:
-    """Compaction leaves gaps in and between segments; they are no missing segments: cleaner-offset-checkpoint tells."""
+    """A compacted topic keeps the gaps in and between its segments: by cleaner-offset-checkpoint they are no missing
+    segments."""
     for _ in range(2):
         client = Confluent(adopted.bootstrap)
         assert client.offsets("compacted") == written.offsets["compacted", 0]

@@ -1,4 +1,5 @@
-"""A live copy of Kafka's log dir: groups stand where their transactions left them, and nothing is complained of."""
+"""A live copy of Kafka's log dir: groups have the offsets of their committed transactions, and no file is reported
+damaged."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ UNSTABLE_OFFSET_COMMIT = 88
 
 
 def stands(port: int, group: str, topic: str) -> dict[bool, tuple[int, int]]:
-    """(offset, error) of partition 0, for whoever takes what is stable only and for whoever does not mind."""
+    """The (offset, error) of partition 0, with require_stable and without."""
     kind = m.OffsetFetchRequest.Groups
     asked = [kind(group_id=group, topics=[kind.Topics(name=topic, partition_indexes=[0])])]
 
@@ -36,7 +37,7 @@ def stands(port: int, group: str, topic: str) -> dict[bool, tuple[int, int]]:
 
 
 def transaction(bootstrap: str, name: str, group: str, topic: str, offset: int) -> ck.Producer:
-    """A transaction with an offset of a group, still open."""
+    """An open transaction with an offset of a group."""
     consumer = ck.Consumer({**QUIET, "bootstrap.servers": bootstrap, "group.id": group})
     producer = ck.Producer({**QUIET, "bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{name}"})
     producer.init_transactions(30)
@@ -50,7 +51,8 @@ def transaction(bootstrap: str, name: str, group: str, topic: str, offset: int) 
 def test_offsets_count_from_their_commit_marker_on(
     kafka391: ApacheKafka, tmp_path: Path, start_broker: Callable[..., BrokerProcess], topic: str
 ) -> None:
-    """11 committed, 22 aborted, 33 open: Kafka says 11, and to those who want what is stable that it is not."""
+    """Offsets count from their commit marker on: of 11 committed, 22 aborted and 33 open, Kafka returns 11, and
+    UNSTABLE_OFFSET_COMMIT with require_stable."""
     Confluent(kafka391.bootstrap).create_topic(topic)
     for offset, name in ((11, "committed"), (22, "aborted"), (33, "open")):
         producer = transaction(kafka391.bootstrap, name, topic, topic, offset)
@@ -66,7 +68,7 @@ def test_offsets_count_from_their_commit_marker_on(
         shutil.copytree(kafka391.log_dir / name, data / name)
     producer.abort_transaction(30)
     shutil.copy(kafka391.log_dir / "meta.properties", data)
-    (data / f"{topic}-0" / "leader-epoch-checkpoint").write_text("")  # as Kafka leaves it where it knows of no epoch
+    (data / f"{topic}-0" / "leader-epoch-checkpoint").write_text("")  # as Kafka leaves it if it knows no epoch
     broker = start_broker(data_dir=data, sets={"broker.id": 1})
     assert stands(broker.port, topic, topic) == expected
     assert "file ignored" not in broker.output()

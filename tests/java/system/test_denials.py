@@ -1,4 +1,5 @@
-"""Kafka 3.9.1 with its AclAuthorizer, asked what ours is asked by somebody who may do nothing: the same denials."""
+"""Kafka 3.9.1 with its AclAuthorizer denies the same requests of a user without ACLs, with the same answers, as our
+broker."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from tests.server.test_sasl import log_in
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("peer brokers")]
 ANN = Account("PLAIN", "ann", "a")
 UNANSWERED = {"DescribeUserScramCredentials": {"users": [m.DescribeUserScramCredentialsRequest.Users(name="ann")]}}
-"""What Kafka 3.9.1 never answers as the table has it, as it does answer it."""
+"""Requests that Kafka 3.9.1 never answers as the table has them, in a form that it answers."""
 WITHOUT_A_CODE = {("OffsetFetch", 1)}
-"""Where Kafka 3.9.1 leaves out what is denied, as if it were not there; ours gives the code."""
+"""Requests in whose answers Kafka 3.9.1 omits denied resources; ours has the error code."""
 
 
 class Guarded(Kafka391):
-    """Everybody on its first listener may do everything."""
+    """A broker whose first listener allows everyone everything."""
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(data_dir)

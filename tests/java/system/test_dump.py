@@ -1,4 +1,4 @@
-"""Kafka's own tool reads our directories without complaint: after a clean stop, after kill -9, and while we write."""
+"""Kafka's own tool reads our directories without complaint: after a clean stop, after kill -9, and during writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def jars() -> None:
 
 
 def records(start: int, end: int) -> list[Record]:
-    """Text that the tool prints as it is; every tenth timestamp jumps back, as those of real producers do."""
+    """Text records that the tool prints unchanged; every tenth timestamp jumps back, as with real producers."""
     return [
         Record(b"value %d" % i, b"key %d" % (i % 9), (("h", b"x"),), START_MS + i - (5_000 if i % 10 == 0 else 0))
         for i in range(start, end)
@@ -40,7 +40,8 @@ def records(start: int, end: int) -> list[Record]:
 
 
 def fill(broker: BrokerProcess, topic: str, start: int = 0) -> int:
-    """2,000 more records in every codec and many small batches, half of them idempotent; the end offset."""
+    """Write 2,000 more records in every codec and many small batches, half of them idempotent; return the end
+    offset."""
     client = Confluent(broker.bootstrap)
     for i, codec in enumerate(CODECS):
         first = start + 400 * i
@@ -52,7 +53,7 @@ def fill(broker: BrokerProcess, topic: str, start: int = 0) -> int:
 
 
 def assert_holds(dumped: Dump, start: int, end: int) -> None:
-    """No complaint, and exactly the records that the client sent."""
+    """Check for no complaint, and exactly the records that the client sent."""
     assert dumped.complaints == []
     sent = records(start, end)
     assert [r.offset for r in dumped.records] == list(range(start, end))
@@ -70,7 +71,8 @@ def filled(broker: BrokerProcess, topic: str) -> Iterator[tuple[BrokerProcess, s
 
 @pytest.mark.long
 def test_after_a_clean_stop(filled: tuple[BrokerProcess, str, int]) -> None:
-    """Deep iteration, index sanity and index verification of every segment; a producer snapshot at the end."""
+    """A directory after a clean stop passes deep iteration, index sanity and index verification of every segment, and
+    ends with a producer snapshot."""
     broker, topic, end = filled
     broker.stop()
     directory = broker.partition_dir(topic)
@@ -94,7 +96,8 @@ def test_after_a_clean_stop(filled: tuple[BrokerProcess, str, int]) -> None:
 
 
 def test_the_index_is_dense_enough(filled: tuple[BrokerProcess, str, int]) -> None:
-    """Each full segment has an entry at least every index.interval.bytes and a batch, as Kafka would write it."""
+    """The index is dense enough: a full segment has an entry for each index.interval.bytes and a batch, as Kafka would
+    write."""
     broker, topic, _ = filled
     broker.stop()
     for log in sorted(broker.partition_dir(topic).glob("*.log"))[:-1]:
@@ -104,7 +107,8 @@ def test_the_index_is_dense_enough(filled: tuple[BrokerProcess, str, int]) -> No
 
 
 def test_after_kill_9(filled: tuple[BrokerProcess, str, int]) -> None:
-    """As the kill left it, as recovery mended it, and after more was written and stopped."""
+    """A directory after kill -9 passes: as the kill left it, as recovery repaired it, and after more writes and a
+    stop."""
     broker, topic, end = filled
     broker.kill()
     directory = broker.partition_dir(topic)
@@ -118,7 +122,7 @@ def test_after_kill_9(filled: tuple[BrokerProcess, str, int]) -> None:
 
 
 def test_after_deleted_records(filled: tuple[BrokerProcess, str, int]) -> None:
-    """DeleteRecords leaves whole segments or none: what remains is in order from a segment before the new start."""
+    """DeleteRecords removes only whole segments: the rest is in order from a segment before the new start."""
     broker, topic, end = filled
     assert Confluent(broker.bootstrap).delete_records(topic, 0, 1234) == 1234
     broker.stop()
@@ -130,7 +134,7 @@ def test_after_deleted_records(filled: tuple[BrokerProcess, str, int]) -> None:
 
 @pytest.mark.long
 def test_while_the_broker_writes(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
-    """Read five times in the middle of appends and rolls: what is there is whole, and it grows."""
+    """A directory passes while the broker writes: five reads during appends and rolls are each whole, and it grows."""
     client = Confluent(broker.bootstrap)
     client.create_topic(topic, config=SMALL_SEGMENTS)
     directory = broker.partition_dir(topic)
@@ -162,7 +166,7 @@ def test_while_the_broker_writes(broker: BrokerProcess, topic: str, tmp_path: Pa
 
 
 def test_the_tool_complains_when_it_should(filled: tuple[BrokerProcess, str, int], tmp_path: Path) -> None:
-    """The judge is awake: a flipped byte, a wrong index entry and a torn tail are each complained of."""
+    """The tool complains of each planted fault: a flipped byte, a wrong index entry and a torn tail."""
     broker, topic, _ = filled
     broker.stop()
     source = broker.partition_dir(topic)
@@ -195,7 +199,8 @@ def test_the_tool_complains_when_it_should(filled: tuple[BrokerProcess, str, int
 
 
 def test_a_compacted_directory(tmp_path: Path) -> None:
-    """Batches with gaps, emptied ones, delete horizons, in every codec, in segments made of several."""
+    """A compacted directory passes: batches with gaps, empty ones, delete horizons, in every codec, in merged
+    segments."""
     story = Story(tmp_path, 7, [0, 1, 2, 3, 4])
     for _ in range(12):
         for _ in range(30):
@@ -203,7 +208,7 @@ def test_a_compacted_directory(tmp_path: Path) -> None:
         story.clean()
     story.home.partition.flush()
     dumped = everything(story.home.directory)
-    gaps = "Non-consecutive offsets"  # which the tool tells of every compacted log
+    gaps = "Non-consecutive offsets"  # which the tool reports for every compacted log
     assert [c for c in dumped.complaints if gaps not in c] == []
     assert [(r.offset, r.timestamp_ms) for r in dumped.records] == [r[:2] for r in story.model.records]
     assert [b.count for b in dumped.batches].count(0) > 0

@@ -1,4 +1,4 @@
-"""Clients of TLS that shake hands again on a connection, or exchange its keys: Java's does both, Python's neither."""
+"""TLS clients that renegotiate on a connection, or update its keys: Java can do both, Python neither."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def test_nobody_shakes_hands_twice(run: Callable[[str], str]) -> None:
 
 
 def test_keys_may_be_exchanged(run: Callable[[str], str]) -> None:
-    """Every 4 KiB by one end, which asks the other to do so too (RFC 8446, 4.6.3)."""
+    """Keys may be updated every 4 KiB by one end, which requests an update of the other too (RFC 8446, 4.6.3)."""
     assert run("update") == f"answered {REQUESTS}\n"

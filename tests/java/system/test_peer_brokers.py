@@ -1,4 +1,4 @@
-"""Kafka 3.9.1 as the judge of a cluster: one of its brokers and two of ours lead, follow, control and die together."""
+"""A cluster of one Kafka 3.9.1 broker and two of ours: they lead, follow, control and die together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(writer: Writer, count: int) -> None:
 
 
 def judge(cluster: Mixed, writer: Writer) -> None:
-    """What was acknowledged is read back, once, at its offset; all replicas are the same bytes."""
+    """Check that acknowledged records are read once, at their offset, and that all replicas are the same bytes."""
     cluster.until_in_sync(writer.topic, PARTITIONS)
     found: dict[tuple[int, int], bytes] = {}
     for partition in range(PARTITIONS):
@@ -43,8 +43,8 @@ def judge(cluster: Mixed, writer: Writer) -> None:
 
 @pytest.mark.parametrize(("controllers", "victims"), [((KAFKA,), OURS), long(OURS, (KAFKA, *OURS))])
 def test_kills_and_stops(cluster: Mixed, controllers: tuple[int, ...], victims: tuple[int, ...]) -> None:
-    """Under each one's controller brokers are killed, and others stop cleanly: their partitions are led by the other
-    kind, and they come back as its followers."""
+    """Brokers are killed, and others stop cleanly, under each kind of controller: the other kind leads their
+    partitions, and they come back as its followers."""
     cluster.move_controller(*controllers)
     topic = cluster.create(f"killed-under-{controllers[0]}", replicas=SPREAD)
     cluster.until_in_sync(topic, PARTITIONS)
@@ -66,7 +66,8 @@ def test_kills_and_stops(cluster: Mixed, controllers: tuple[int, ...], victims: 
 
 @pytest.mark.long
 def test_a_broker_that_is_killed_while_records_come(cluster: Mixed) -> None:
-    """Kafka's broker and then one of ours, as the leader of what an idempotent producer writes."""
+    """A leader that is killed while an idempotent producer writes loses nothing: Kafka's broker first, and then
+    ours."""
     topic = cluster.create("streamed", replicas=[[KAFKA, 1, 2]] * PARTITIONS)
     cluster.until_in_sync(topic, PARTITIONS)
     writer = Writer(cluster, topic)
@@ -83,7 +84,7 @@ def test_a_broker_that_is_killed_while_records_come(cluster: Mixed) -> None:
 
 
 def test_groups_of_either_kind_of_coordinator(cluster: Mixed) -> None:
-    """Offsets that a coordinator of one kind has stored are told by one of the other."""
+    """Offsets that a coordinator of one kind has stored are returned by a coordinator of the other."""
     topic = cluster.create("grouped", replicas=SPREAD)
     cluster.until_in_sync(topic, PARTITIONS)
     writer = Writer(cluster, topic)
@@ -112,8 +113,8 @@ def test_groups_of_either_kind_of_coordinator(cluster: Mixed) -> None:
 
 
 def committed(consumer: ck.Consumer, asked: list[ck.TopicPartition]) -> list[int]:
-    """The offsets. A broker that the others name as the coordinator before the controller has told it so says
-    NOT_COORDINATOR, Kafka's too: that error is to be asked again, and librdkafka leaves that to its caller here."""
+    """The committed offsets. A broker may answer NOT_COORDINATOR until the controller has made it the coordinator,
+    Kafka's too. librdkafka leaves the retry to its caller here."""
     told: list[int] = []
 
     def answered() -> bool:
@@ -137,8 +138,8 @@ def group_config(cluster: Mixed, name: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("controllers", [(KAFKA,), long(OURS)])
 def test_a_topic_s_life(cluster: Mixed, controllers: tuple[int, ...], tmp_path: Path) -> None:
-    """Under each one's controller Kafka's tools make a topic, see its replicas and state, read what each broker has on
-    disk and have its preferred replica lead again; it grows, and goes from all disks."""
+    """A topic's life under each controller: Kafka's tools create it, describe it, list log dirs, elect its preferred
+    leader, add partitions, and delete it from all disks."""
     cluster.move_controller(*controllers)
     topic = f"made-under-{controllers[0]}"
     assignment = ",".join(":".join(map(str, replicas)) for replicas in SPREAD[:2])
@@ -183,7 +184,7 @@ def test_a_topic_s_life(cluster: Mixed, controllers: tuple[int, ...], tmp_path: 
     logs = {number: cluster.brokers[number].data_dir / ("log" if number == KAFKA else "") for number in cluster.brokers}
 
     def left() -> list[str]:
-        """Kafka keeps what it has renamed for a minute."""
+        """The remaining directories, without those that Kafka has renamed and keeps for a minute."""
         names = [path.name for log in logs.values() for path in log.iterdir()]
         return [name for name in names if name.startswith(f"{topic}-") and not name.endswith("-delete")]
 

@@ -1,4 +1,4 @@
-"""Quotas of a cluster of Kafka 3.9.1 and ours: whoever writes them, both go by them; and by Kafka's own tool."""
+"""Quotas in a cluster of Kafka 3.9.1 and ours: set by either or by Kafka's own tool, and enforced by both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from pybroker import core
 from pybroker.client.admin import Admin
-from pybroker.client.connection import Connection
+from pybroker.client.net.connection import BrokerConnection
 from pybroker.protocol import messages as m
 from pybroker.security.quotas import (
     CLIENT_ID,
@@ -34,7 +34,7 @@ HELD: dict[Entity, dict[str, float]] = {
     ((IP, "10.0.0.1"),): {CONNECTION: 8.0},
     ((IP, None),): {CONNECTION: 9.0},
 }
-"""Of all types; Kafka 3.9.1 takes no addresses of IPv6, whose colons it writes as a URL does before it looks."""
+"""Quotas of all types; Kafka 3.9.1 refuses IPv6 addresses, as it URL-encodes their colons before it checks them."""
 
 
 def admin_of(cluster: Mixed, number: int) -> Admin:
@@ -43,7 +43,7 @@ def admin_of(cluster: Mixed, number: int) -> Admin:
 
 @pytest.mark.parametrize(("writer", "reader"), [(1, KAFKA), (KAFKA, 1), (2, 1)])
 def test_what_one_writes_the_others_describe(cluster: Mixed, writer: int, reader: int) -> None:
-    with Connection(HOST, cluster.brokers[writer].port) as connection, admin_of(cluster, reader) as other:
+    with BrokerConnection(HOST, cluster.brokers[writer].port) as connection, admin_of(cluster, reader) as other:
         kind = m.AlterClientQuotasRequest.Entries
 
         def alter(values: dict[Entity, dict[str, float]], *, remove: bool) -> None:
@@ -60,13 +60,13 @@ def test_what_one_writes_the_others_describe(cluster: Mixed, writer: int, reader
         alter(HELD, remove=False)
         until("the other has them", lambda: other.quotas() == HELD)
         alter(HELD, remove=True)
-        until("they are gone", lambda: other.quotas() == {})
+        until("the quotas are gone", lambda: other.quotas() == {})
 
 
 def throttle_ms(port: int, topic: str, client_id: str) -> int:
-    """What a broker answers whoever produces to it."""
+    """The throttle time of a Produce response, in ms."""
     records = core.build_batch([(0, None, b"x" * 50_000, ())])
-    with Connection(HOST, port, client_id=client_id) as connection:
+    with BrokerConnection(HOST, port, client_id=client_id) as connection:
         request = m.ProduceRequest(acks=1, timeout_ms=5000, topic_data=produce_data(topic, {0: records}))
         return int(connection.request(request, version_max=9).throttle_time_ms)
 
@@ -83,7 +83,7 @@ def test_what_one_writes_the_others_enforce(cluster: Mixed, writer: int, leader:
 
 
 def test_kafkas_own_tool(cluster: Mixed) -> None:
-    """kafka-configs.sh, asked of ours: it sets, shows and removes."""
+    """Kafka's own kafka-configs.sh sets, shows and removes quotas on our broker."""
 
     at = ("--bootstrap-server", f"{HOST}:{cluster.brokers[1].port}")
 
@@ -100,5 +100,5 @@ def test_kafkas_own_tool(cluster: Mixed) -> None:
         entity = ((USER, "ann"), (CLIENT_ID, None))
         assert admin.quotas()[entity] == {PRODUCER: 1024.0, REQUEST: 50.0}
         configs("--alter", "--delete-config", "producer_byte_rate,request_percentage", *pair)
-        # The tool asks the controller, which may be another broker: this one hears of it.
+        # The tool asks the controller, which may be another broker: this one learns of the change later.
         until("it is gone", lambda: entity not in admin.quotas())

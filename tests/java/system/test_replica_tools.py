@@ -1,4 +1,4 @@
-"""Kafka 3.9.1's tools that ask each replica for itself, as a debugging consumer, on three brokers of ours."""
+"""Kafka 3.9.1's tools that read single replicas, as debugging consumers, on three brokers of ours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERIFICATION = "org.apache.kafka.tools.ReplicaVerificationTool"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ClusterHandle]:
-    """Each broker has all records of the one partition, which an idempotent producer wrote."""
+    """A cluster with all records of one partition on each broker, written by an idempotent producer."""
     try:
         for artifact in ((), (TOOLS,)):
             jars(VERSION, *artifact)
@@ -37,7 +37,8 @@ def cluster() -> Iterator[ClusterHandle]:
 
 
 def test_replicas_in_sync_are_verified_without_lag(cluster: ClusterHandle) -> None:
-    """The tool reads all replicas side by side: it compares nothing while one of them gives no records."""
+    """Replicas in sync are verified without lag: the tool reads all of them in parallel, and compares only if each
+    returns records."""
     asked = ["--broker-list", cluster.bootstrap_servers, "--topics-include", TOPIC, "--time", "-2"]
     tool = Process(tool_command(VERIFICATION, *asked, "--report-interval-ms", "500"))
     try:
@@ -50,7 +51,8 @@ def test_replicas_in_sync_are_verified_without_lag(cluster: ClusterHandle) -> No
 
 @pytest.mark.parametrize("broker_id", ["1", "2", "3"])
 def test_producers_are_known_on_each_replica(cluster: ClusterHandle, broker_id: str) -> None:
-    """describe-producers names the one that wrote; find-hanging finds no transaction, and ends well."""
+    """Producers are known on each replica: describe-producers lists the writer; find-hanging finds no transaction, and
+    succeeds."""
     at = ["--bootstrap-server", cluster.bootstrap_servers]
     described = run_tool(
         TRANSACTIONS, *at, "describe-producers", "--broker-id", broker_id, "--topic", TOPIC, "--partition", "0"
@@ -59,4 +61,4 @@ def test_producers_are_known_on_each_replica(cluster: ClusterHandle, broker_id: 
     found = dict(zip(names, row, strict=True))
     assert (found["LastSequence"], found["CurrentTransactionStartOffset"]) == (str(RECORDS - 1), "None")
     hanging = run_tool(TRANSACTIONS, *at, "find-hanging", "--broker-id", broker_id)
-    assert [line.split()[0] for line in hanging.splitlines() if line.strip()] == ["Topic"], "its head alone"
+    assert [line.split()[0] for line in hanging.splitlines() if line.strip()] == ["Topic"], "only the header line"

@@ -1,4 +1,4 @@
-"""What clients and tools ask of a cluster of one broker, each question put to ours and to Kafka itself."""
+"""Requests of clients and tools to a cluster of one broker: ours and Kafka's give the same answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEEDLESS = errors.ELECTION_NOT_NEEDED
 REFUSED = errors.INVALID_REPLICA_ASSIGNMENT
 LATEST = -1
 ITSELF = -7
-"""Stands for the broker that is asked."""
+"""A placeholder for the id of the broker that gets the request."""
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def made(target: Server, topic: str) -> str:
     return topic
 
 
-# -- replica ids: whoever sends one is no follower --------------------------------------------------------------------
+# -- replica ids: a request with one is no follower's -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("replica_id", [-2, -1, 0, 1, 1001])
@@ -63,7 +63,8 @@ def test_nobody_fetches_as_a_follower(target: Server, made: str, replica_id: int
 
 @pytest.mark.parametrize(("version", "refused"), [(8, errors.ILLEGAL_GENERATION), (9, errors.GROUP_ID_NOT_FOUND)])
 def test_a_commit_to_a_group_that_is_not_there(target: Server, made: str, version: int, refused: int) -> None:
-    """From version 9 on it says so (KIP-848); the coordinator of 3.9 in ZooKeeper mode is older than that."""
+    """A commit to a group that does not exist is GROUP_ID_NOT_FOUND from version 9 on (KIP-848); the coordinator of 3.9
+    in ZooKeeper mode is older."""
     until(
         "there is a coordinator",
         lambda: ask(target.port, "FindCoordinator", 0, key=made).error_code == 0,
@@ -124,7 +125,7 @@ def test_partitions_stay_where_they_are(
               for name in (made, NOWHERE)]  # fmt: skip
     answer = ask(target.port, "AlterPartitionReassignments", 0, topics=topics, timeout_ms=9000)
     found = {r.name: r.partitions[0].error_code for r in answer.responses}
-    unknown = GONE if "4.1" in target.name else refused or GONE  # which 4.1 looks at first
+    unknown = GONE if "4.1" in target.name else refused or GONE  # which 4.1 checks first
     assert (answer.error_code, found) == (0, {made: refused, NOWHERE: unknown})
     wanted = m.ListPartitionReassignmentsRequest.Topics(name=made, partition_indexes=[0, 1])
     for which in ([wanted], None):
@@ -133,7 +134,8 @@ def test_partitions_stay_where_they_are(
 
 
 def test_a_log_dir_is_meant_by_its_path(target: Server, made: str) -> None:
-    """The one where it lies is no move; a relative one, one with a slash behind it or an unknown one is not there."""
+    """A log dir is compared by its path: a move to the present one does nothing; a relative path, one with a final
+    slash, or an unknown one does not exist."""
     [here] = ask(target.port, "DescribeLogDirs", 2, topics=None).results
     kind = m.AlterReplicaLogDirsRequest.Dirs
     missing = errors.LOG_DIR_NOT_FOUND

@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture(scope="module")
 def jvm(server: Secured) -> list[str]:
-    """Whom Kafka's JVM logs in as."""
+    """The JVM options with which Kafka logs in to ZooKeeper."""
     jaas = server.home / "client.jaas"
     jaas.write_text(f'Client {{\n  {DIGEST} required username="kafka" password="{PASSWORD}";\n}};\n')
     return [*SMALL, f"-Djava.security.auth.login.config={jaas}"]
@@ -58,7 +58,7 @@ def cluster(server: Secured, jvm: list[str], tmp_path_factory: pytest.TempPathFa
 
 
 def test_both_give_nodes_the_same_acls(cluster: Mixed, server: Secured) -> None:
-    """First those that Kafka makes are looked at, by the rule that ours are held to, then those of both."""
+    """Both kinds of broker give znodes the same ACLs: Kafka's alone pass our rule, and then those of both."""
     cluster.start(KAFKA)
     of_kafka = nodes(server, CHROOT)
     assert {"/config/users", "/config/brokers", "/consumers", "/controller", "/brokers/ids/3"} <= set(of_kafka)
@@ -80,7 +80,7 @@ def test_both_give_nodes_the_same_acls(cluster: Mixed, server: Secured) -> None:
 
 
 def test_both_tools_do_the_same(cluster: Mixed, server: Secured, jvm: list[str], tmp_path: Path) -> None:
-    """What one closes the other one opens, node by node."""
+    """Both tools do the same: what one secures, the other unsecures, node by node."""
     file = tmp_path / "broker.properties"
     of_zookeeper = {name: value for name, value in cluster.brokers[1].sets.items() if name.startswith("zookeeper.")}
     file.write_text("".join(f"{name}={value}\n" for name, value in of_zookeeper.items()))
@@ -106,13 +106,14 @@ def test_both_tools_do_the_same(cluster: Mixed, server: Secured, jvm: list[str],
 
 
 def test_passwords_that_the_other_has_encrypted(server: Secured, tmp_path: Path) -> None:
-    """Kafka's tool writes some before a broker's first start, which goes by them; what that writes, Kafka reads."""
+    """Passwords that Kafka's tool encrypts before a broker's first start are used by it, and Kafka reads those that our
+    broker encrypts."""
     chroot, secret, authority = "/passwords", "secret of the encoder", Authority()
     with znodes(server.connect) as client:
         client.ensure_path(chroot)
 
     def written(name: str, password: str) -> Path:
-        """A file of settings: a key store whose key is encrypted, and the password."""
+        """A settings file with a key store, whose key is encrypted, and the password."""
         store, file = tmp_path / f"{name}.pem", tmp_path / f"{name}.properties"
         made = authority.sign(name, password=password.encode())
         store.write_bytes(made.key + made.chain)
@@ -122,7 +123,7 @@ def test_passwords_that_the_other_has_encrypted(server: Secured, tmp_path: Path)
         return file
 
     def shown() -> str:
-        """Whose certificate a client is shown."""
+        """The subject of the certificate that a client is shown."""
         context = ssl.create_default_context(cadata=authority.certificate.decode())
         with context.wrap_socket(socket.create_connection((HOST, tls)), server_hostname="localhost") as connection:
             found = x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"")

@@ -1,4 +1,4 @@
-"""Random lives, some of them, and that the judge of a campaign sees what it is there for."""
+"""Random lives lose no record, and the judge of a campaign finds each broken rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEED = 1
 
 
 def test_random_lives_lose_nothing(tmp_path: Path) -> None:
-    """Killed, failing, disturbed, and started again: every acknowledged record is read back once where it was put."""
+    """A broker that is killed, fails, is disturbed and restarts keeps every acknowledged record once, at its offset."""
     history = campaign.run(tmp_path, SECONDS, SEED, rate=50)
     print(campaign.summary(history, SEED, SECONDS))
     assert not history.problems
@@ -29,7 +29,7 @@ def rows(*numbers: int) -> list[tuple[int, bytes]]:
 
 
 def judged(records: list[tuple[int, bytes]], end: int, *acknowledged: tuple[int, int]) -> list[str]:
-    """The rules that a log breaks, of whose records these (offset, number) were acknowledged."""
+    """The rules that a log breaks, given its acknowledged records as (offset, number)."""
     history = History()
     for offset, number in acknowledged:
         history.acknowledged(0, offset, Told("w", number))
@@ -64,7 +64,7 @@ def test_each_rule_is_held(
 
 
 def test_what_readers_see_is_held() -> None:
-    """An offset that changes its content, and a group that goes back."""
+    """The judge finds an offset whose content changes, and a committed offset that goes back."""
     history = History()
     history.read(0, 0, Told("w", 0).content)
     history.read(0, 0, Told("w", 1).content)
@@ -79,7 +79,7 @@ def broken(history: History) -> list[str]:
 
 
 def test_where_a_partition_ends_is_held() -> None:
-    """The judge finds an end behind an earlier answer, or behind a record acknowledged before the question."""
+    """The judge finds an end below an earlier answer, or below a record acknowledged before the question."""
     history = History()
     history.check_end(0, 4, history.end(0))
     before = history.end(0)
@@ -91,7 +91,7 @@ def test_where_a_partition_ends_is_held() -> None:
 
 
 def test_a_commit_without_an_answer_may_be_found() -> None:
-    """A commit without an answer may be stored late; else the last acknowledged one counts, even if it is lower."""
+    """A commit without an answer may be stored late; otherwise the last acknowledged one counts, even a lower one."""
     history = History()
     history.committing(0, 5)
     history.committing(0, 9)
@@ -107,7 +107,7 @@ def test_a_commit_without_an_answer_may_be_found() -> None:
 
 
 def test_what_a_group_was_shown_is_held() -> None:
-    """A broker that answers an older offset than another, and none at all; not one that was asked before a commit."""
+    """The judge finds a lower committed offset than one already answered, except in answers asked before a commit."""
     history = History()
     before = history.stands("group", 0)
     history.committing(0, 8)
@@ -124,7 +124,7 @@ def test_what_a_group_was_shown_is_held() -> None:
 def test_a_reader_that_is_set_back_is_seen() -> None:
     history = History()
     history.committing(0, 4)
-    history.check_position(0, 4, 9)  # where its last commit may stand after all
+    history.check_position(0, 4, 9)  # its last commit may be stored
     history.check_position(0, 9, 9)
     assert broken(history) == []
     history.check_position(0, 8, 9)
@@ -132,7 +132,7 @@ def test_a_reader_that_is_set_back_is_seen() -> None:
 
 
 def test_a_broker_that_loses_records_is_caught(start_broker: Callable[..., BrokerProcess], topic: str) -> None:
-    """A planted loss: the end of a log is cut while the broker is down, as if the last batch had never been written."""
+    """The judge finds a planted loss: a log whose last batch was cut off while the broker was down."""
     broker = start_broker()
     history = History()
     with Wire(broker.port) as wire:

@@ -1,4 +1,4 @@
-"""Key stores and trust stores in each form, and the one sentence that says what is wrong with one."""
+"""Key stores and trust stores of each form, and the one sentence that describes a fault of one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def certificates(pem: bytes) -> list[x509.Certificate]:
 
 
 def is_own(found: KeyPair | None) -> bool:
-    """The key of OWN without a password, and its chain in the order of a handshake."""
+    """Check that a pair is OWN's key without a password, and its chain in the order of a handshake."""
     assert found is not None
     return (
         certificates(found.chain) == [OWN.certificate, BETWEEN.certificate, ROOT_CA.certificate]
@@ -39,7 +39,7 @@ def is_own(found: KeyPair | None) -> bool:
 
 
 def _mangled(identity: Identity) -> bytes:
-    """A certificate that is one until somebody asks for its name."""
+    """A certificate that parses until its subject is read."""
     der = identity.certificate.public_bytes(Encoding.DER)
     name = identity.certificate.subject.public_bytes()
     at = der.rindex(name)
@@ -48,7 +48,7 @@ def _mangled(identity: Identity) -> bytes:
 
 
 def refused(call: Any, *arguments: Any, **named: Any) -> str:
-    """The one sentence."""
+    """The one sentence of the refusal."""
     with pytest.raises(ConfigError) as problem:
         call(*arguments, **named)
     message = problem.value.message
@@ -61,7 +61,7 @@ def refused(call: Any, *arguments: Any, **named: Any) -> str:
 
 def test_a_pem_file_has_key_and_chain_in_any_order(tmp_path: Path) -> None:
     file = tmp_path / "own.pem"
-    before = Identity("between", ROOT_CA)  # the key that this authority had before it took another
+    before = Identity("between", ROOT_CA)  # the key that this authority used before it took another
     parts = [each.certificate_pem for each in (before, ROOT_CA, OWN, BETWEEN)] + [OWN.key_pem()]
     file.write_bytes(b"Bag Attributes\n    friendlyName: own\n" + b"".join(parts))
     assert is_own(key_store(PREFIX, type="PEM", location=str(file)))
@@ -76,10 +76,10 @@ def test_a_key_may_be_encrypted(tmp_path: Path, form: PrivateFormat) -> None:
     assert f"{PREFIX}key.password does not decrypt" in refused(
         key_store, PREFIX, type="PEM", location=str(file), key_password="not it"
     )
-    assert f"encrypted: {PREFIX}key.password has to be set" in refused(
+    assert f"has an encrypted private key: set {PREFIX}key.password" in refused(
         key_store, PREFIX, type="PEM", location=str(file)
     )
-    assert "zookeeper.ssl.keystore.password has to be set" in refused(
+    assert "set zookeeper.ssl.keystore.password" in refused(
         key_store, "zookeeper.ssl.", type=None, location=str(file),
         key_password_setting="zookeeper.ssl.keystore.password",
     )  # fmt: skip
@@ -94,7 +94,7 @@ def test_pem_may_stand_in_the_settings() -> None:
 
 @pytest.mark.parametrize("kind", ["PKCS12", "JKS", None])
 def test_pkcs12_is_read_whatever_java_calls_it(tmp_path: Path, kind: str | None) -> None:
-    """Since Java 9 keytool writes it under the name of JKS, too."""
+    """PKCS12 is read with the type JKS too: since Java 9, keytool's JKS files may be PKCS12."""
     keys = OWN.p12(tmp_path / "own.p12", "secret")
     trusts = ROOT_CA.trust_p12(tmp_path / "trust.p12", "secret")
     assert is_own(key_store(PREFIX, type=kind, location=keys, password="secret", key_password="secret"))
@@ -108,7 +108,7 @@ def test_where_nothing_is_set_there_is_none() -> None:
 
 
 def test_a_key_pair_goes_into_a_context_and_shows_itself_nowhere(tmp_path: Path) -> None:
-    """A handshake in memory ends well; and whoever prints it sees no key."""
+    """A key pair can be loaded into a context, which completes a handshake in memory, and its repr has no key."""
     found = key_store(PREFIX, type="PEM", location=OWN.pem(tmp_path / "own.pem"))
     assert found is not None and "PRIVATE" not in repr(found)
     shows, looks = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -122,7 +122,8 @@ def test_a_key_pair_goes_into_a_context_and_shows_itself_nowhere(tmp_path: Path)
 @pytest.mark.parametrize("anchor", [ROOT_CA, BETWEEN, OWN, OTHER], ids=["root", "between", "itself", "another"])
 @pytest.mark.parametrize("version", list(tls.VERSIONS))
 def test_whoever_is_trusted_ends_a_chain(anchor: Identity, version: str) -> None:
-    """As in Java, an authority in between too, and the other side itself; and nobody else."""
+    """A trusted certificate ends a chain, as in Java: an intermediate authority's, or the other side's own. Any other
+    fails."""
     shows, looks = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     KeyPair(OWN.chain_pem, OWN.key_pem()).load_into(shows)
     tls.narrow(looks, [version], (), "cipher.suites")
@@ -135,7 +136,7 @@ def test_whoever_is_trusted_ends_a_chain(anchor: Identity, version: str) -> None
 
 
 def handshake(shows: ssl.SSLContext, looks: ssl.SSLContext) -> str | None:
-    """One in memory; the version that it comes to."""
+    """Run a handshake in memory, and return the negotiated version."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = shows.wrap_bio(to_server, to_client, server_side=True)
     client = looks.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
@@ -159,11 +160,11 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     assert f"{missing} ({PREFIX}truststore.location) cannot be read" in refused(
         trust_store, PREFIX, type="PEM", location=str(missing)
     )
-    os.mkfifo(pipe)  # nobody writes to it, and nobody waits for that
-    assert "is no file" in refused(key_store, PREFIX, type="PEM", location=str(pipe))
-    assert "is no file" in refused(key_store, PREFIX, type="PEM", location="/dev/zero")
-    assert "is no file" in refused(key_store, PREFIX, type="PEM", location=str(tmp_path))
-    assert "is no name of a file" in refused(key_store, PREFIX, type="PEM", location="a\0b")
+    os.mkfifo(pipe)  # a FIFO without a writer must not block
+    assert "is not a regular file" in refused(key_store, PREFIX, type="PEM", location=str(pipe))
+    assert "is not a regular file" in refused(key_store, PREFIX, type="PEM", location="/dev/zero")
+    assert "is not a regular file" in refused(key_store, PREFIX, type="PEM", location=str(tmp_path))
+    assert "is not a file name" in refused(key_store, PREFIX, type="PEM", location="a\0b")
     large.write_bytes(OWN.chain_pem + b"\n" * FILE_BYTES_MAX)
     assert "larger than" in refused(key_store, PREFIX, type="PEM", location=str(large))
 
@@ -171,17 +172,17 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "is no PEM"),
-        (b"no text at all", "is no PEM"),
+        (b"", "is not PEM"),
+        (b"no text at all", "is not PEM"),
         (OWN.key_pem(), "has no certificate"),
         (OWN.chain_pem, "has no private key"),
         (OWN.key_pem() + OTHER.key_pem() + OWN.chain_pem, "has 2 private keys"),
-        (OTHER.key_pem() + OWN.chain_pem, "do not belong together"),
+        (OTHER.key_pem() + OWN.chain_pem, "no certificate that matches the private key"),
         (OWN.key_pem() + OWN.certificate_pem.replace(b"MII", b"MIJ", 1), "certificate that cannot be read"),
         (OWN.key_pem() + _mangled(OWN), "certificate that cannot be read"),
         (OWN.key_pem().replace(b"MIG", b"MIH", 1) + OWN.chain_pem, "private key that cannot be read"),
         (b"\xfe\xed\xfe\xed\0\0\0\2", "keytool -importkeystore"),
-        (b"-----BEGIN CERTIFICATE-----" * 100_000, "is no PEM"),
+        (b"-----BEGIN CERTIFICATE-----" * 100_000, "is not PEM"),
     ],
     ids=[
         "empty", "text", "no chain", "no key", "two keys", "another's", "bad chain", "bad name", "bad key", "jks",
@@ -196,7 +197,7 @@ def test_what_is_wrong_with_a_pem_file(tmp_path: Path, content: bytes, why: str)
 
 
 def test_a_key_that_openssl_does_not_take(tmp_path: Path) -> None:
-    """One is too short for it; of RSA-PSS it gets to see the key without its kind."""
+    """A key that OpenSSL refuses is reported: one too short, and one of RSA-PSS, which Python sees without its type."""
     file = tmp_path / "own.pem"
     for kind in ("rsa:1024", "rsa-pss"):
         made = ["openssl", "req", "-x509", "-newkey", kind, "-noenc", "-subj", "/CN=own", "-days", "3"]
@@ -207,7 +208,7 @@ def test_a_key_that_openssl_does_not_take(tmp_path: Path) -> None:
 
 
 def test_time_has_passed_or_not_come(tmp_path: Path) -> None:
-    """One's own certificate is looked at, and of those who are trusted that one of them is still valid."""
+    """An own certificate must be valid now, and at least one trusted certificate."""
     late = Identity("late", ROOT_CA, hosts=["x"], days=(-9, -2))
     early = Identity("early", ROOT_CA, hosts=["x"], days=(2, 9))
     gone = Identity("gone", days=(-9, -2))
@@ -217,7 +218,7 @@ def test_time_has_passed_or_not_come(tmp_path: Path) -> None:
     assert "is not valid before 20" in refused(
         key_store, PREFIX, type="PKCS12", location=early.p12(tmp_path / "early.p12", "secret"), password="secret"
     )
-    assert "no certificate that is still valid" in refused(
+    assert "has only expired certificates" in refused(
         trust_store, PREFIX, type="PEM", location=gone.trust_pem(tmp_path / "gone.pem")
     )
     both = tmp_path / "both.pem"
@@ -261,13 +262,13 @@ def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
     assert f"{PREFIX}keystore.key is not set" in refused(key_store, PREFIX, type="PEM", chain=chain)
     assert f"{PREFIX}keystore.type has to be PEM" in refused(key_store, PREFIX, type="JKS", key=key, chain=chain)
     assert "are both set" in refused(key_store, PREFIX, type="PEM", key=key, chain=chain, location=file)
-    assert "PEM has no password of the whole; a key that is encrypted has its password in" in refused(
+    assert "a PEM store has no password; set the password of an encrypted key in" in refused(
         key_store, PREFIX, type="PEM", location=file, password="secret"
     )
     assert "is set, but" in refused(key_store, PREFIX, type="PKCS12", password="secret")
     assert "is set, but" in refused(trust_store, PREFIX, type="PKCS12", password="secret")
     assert "it takes PEM, PKCS12, JKS" in refused(key_store, PREFIX, type="BCFKS", location=file)
-    assert f"{PREFIX}keystore.type is not set, and the name of" in refused(
+    assert f"{PREFIX}keystore.type is not set, and " in refused(
         key_store, PREFIX, type=None, location=str(Path(file).rename(tmp_path / "own"))
     )
 
@@ -277,7 +278,7 @@ def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.java
 def test_what_keytool_makes_is_read(tmp_path: Path) -> None:
-    """Its PKCS#12 with a key of its own, and one with certificates that are trusted; its JKS is refused."""
+    """keytool's stores are read: PKCS#12 with a key, and with trusted certificates. Its JKS format is refused."""
 
     def keytool(*arguments: str) -> None:
         subprocess.run(["keytool", *arguments, "-storepass", "secret"], check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""A table of handlers for each test."""
+"""A fixture that gives each test its own table of handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the cluster, without sockets: ElectLeaders, reassignments, ACLs, ApiVersions."""
+"""ElectLeaders, partition reassignments, ACL requests and ApiVersions, without sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def elect(desk: Desk, topics: list[Any] | None, kind: int = 0) -> tuple[in
 
 @pytest.mark.parametrize("kind", [0, 1])
 async def test_elections_of_partitions_that_are_led(desk: Desk, kind: int) -> None:
-    """Each is told that it needs none, once; where all are meant nobody is told anything."""
+    """Each named partition that has a leader gets ELECTION_NOT_NEEDED once; an election of all returns no results."""
     await desk.topic("t", 2)
     needless = errors.ELECTION_NOT_NEEDED
     asked = [ELECTED(topic="t", partitions=[1, 7, 1]), ELECTED(topic="none", partitions=[0])]
@@ -58,7 +58,7 @@ async def test_an_election_that_there_is_not(desk: Desk) -> None:
     ],
 )
 async def test_reassignments(desk: Desk, name: str, partition: int, replicas: list[int] | None, code: int) -> None:
-    """Refused but for the assignment that there is, since nothing is moved; none is ever in progress."""
+    """A reassignment is refused unless it equals the current assignment; the list of ongoing reassignments is empty."""
     await desk.topic("t")
     asked = REASSIGNED(name=name, partitions=[REASSIGNED.Partitions(partition_index=partition, replicas=replicas)])
     answer = await desk.ask("AlterPartitionReassignments", 0, topics=[asked], timeout_ms=1000)
@@ -70,7 +70,7 @@ async def test_reassignments(desk: Desk, name: str, partition: int, replicas: li
 
 
 async def test_acls_are_refused_one_by_one(desk: Desk) -> None:
-    """There is an answer for each, for clients count them."""
+    """The answer has one result for each ACL of the request, as clients count them."""
     new = m.CreateAclsRequest.Creations(resource_name="t", principal="User:a", host="*")
     old = m.DeleteAclsRequest.Filters()
     for count in (0, 2):
@@ -94,7 +94,7 @@ async def test_acls_are_refused_one_by_one(desk: Desk) -> None:
     ],
 )
 async def test_who_asks_for_versions_says_its_name(desk: Desk, software: str, version: str, code: int) -> None:
-    """From v3 on; before that nobody is asked."""
+    """ApiVersions checks the client's software name and version from v3 on; before v3 there is none to check."""
     fields = {"client_software_name": software, "client_software_version": version}
     answer = await desk.ask("ApiVersions", 3, **fields)
     assert (answer.error_code, len(answer.api_keys)) == (code, 0 if code else len(APIS))

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, without sockets: each resource by itself."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, without sockets: each resource is handled on its own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def change(desk: Desk, *resources: Any, validate_only: bool = False) -> li
 
 
 async def test_what_is_asked_for_is_described(desk: Desk) -> None:
-    """The keys that are named, all where none is; an unknown key is left out. Synonyms and words only on demand."""
+    """DescribeConfigs returns the named keys, or all if none is named; synonyms and documentation only on request."""
     await desk.topic("t", segment_bytes="2000000")
     [one] = await describe(desk, described(TOPIC, "t", ["segment.bytes", "none"]))
     [config] = one.configs
@@ -81,7 +81,7 @@ async def test_a_resource_that_has_no_settings_here(desk: Desk, resource: Any, c
 
 
 async def test_a_resource_that_is_described_twice(desk: Desk) -> None:
-    """Is told so at each of its places."""
+    """A resource that is named twice is refused with INVALID_REQUEST at both places."""
     await desk.topic("t")
     asked = [described(TOPIC, "t"), described(BROKER, "1"), described(TOPIC, "t", ["retention.ms"])]
     codes = [errors.INVALID_REQUEST, 0, errors.INVALID_REQUEST]
@@ -90,7 +90,7 @@ async def test_a_resource_that_is_described_twice(desk: Desk) -> None:
 
 
 async def test_brokers_have_settings_of_their_own_and_of_all(desk: Desk) -> None:
-    """The empty name stands for what all brokers are given."""
+    """The broker resource with an empty name holds the settings of all brokers."""
     assert await change(desk, changed(BROKER, "", ("log.retention.ms", SET, "5000"))) == [0]
     one, every = await describe(desk, described(BROKER, "1"), described(BROKER, ""))
     assert [c.value for c in one.configs if c.name == "log.retention.ms"] == ["5000"]
@@ -98,7 +98,7 @@ async def test_brokers_have_settings_of_their_own_and_of_all(desk: Desk) -> None
 
 
 async def test_what_is_replaced_is_all_that_there_is(desk: Desk) -> None:
-    """And what is changed leaves the rest."""
+    """AlterConfigs replaces all settings of a topic; IncrementalAlterConfigs keeps those that it does not name."""
     await desk.topic("t", segment_bytes="2000000", retention_ms="7")
     assert await change(desk, changed(TOPIC, "t", ("retention.ms", SET, "8"))) == [0]
     assert desk.stage.topic_configs.topic("t") == {"segment.bytes": "2000000", "retention.ms": "8"}
@@ -136,7 +136,7 @@ async def test_lists_grow_and_shrink(desk: Desk) -> None:
     ],
 )
 async def test_a_change_that_cannot_be(desk: Desk, resource: Any, code: int) -> None:
-    """Nothing of it is done, and the next of the request is."""
+    """An invalid change is refused as a whole, and the next resource of the request is changed."""
     await desk.topic("t", segment_bytes="2000000")
     await desk.topic("u")
     assert await change(desk, resource, changed(TOPIC, "u", ("retention.ms", SET, "5"))) == [code, 0]

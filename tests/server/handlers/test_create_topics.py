@@ -1,17 +1,16 @@
-"""CreateTopics and CreatePartitions, without sockets: topics by themselves, and a request that is too large."""
+"""CreateTopics and CreatePartitions, without sockets: each topic is handled on its own, up to a limit per request."""
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.topics import PARTITIONS_MAX
+from pybroker.decisions.topics import PARTITIONS_MAX
 from pybroker.protocol import messages as m
-from pybroker.server.handlers.topics import NO_ID, TOPICS_MAX
+from pybroker.server.api.handlers.topics import NO_ID, TOPICS_MAX
 from tests.rows import with_each
 from tests.server.handlers.desk import ELSEWHERE, HERE, Desk
 
@@ -47,7 +46,7 @@ async def grow(desk: Desk, *topics: Any, version: int = 3, validate_only: bool =
 
 
 async def test_the_answer_describes_what_was_made(desk: Desk) -> None:
-    """Its id, its counts and its settings, those of the topic marked as such (1) and defaults as defaults (5)."""
+    """The answer has the topic's id, counts and settings: source 1 for the topic's own settings, 5 for defaults."""
     asked = new("t", assignment=[[HERE], [HERE], [ELSEWHERE]], segment_bytes="2000000")
     [topic] = (await desk.ask("CreateTopics", 7, topics=[asked], timeout_ms=5000)).topics
     image = desk.stage.metadata.image.topic("t")
@@ -88,7 +87,7 @@ async def test_what_is_validated_only_is_not_made(desk: Desk) -> None:
 async def test_a_topic_that_cannot_be_is_refused_by_itself(
     desk: Desk, asked: Any, code: int, validate_only: bool
 ) -> None:
-    """With its own code, while the other of the request is made; and nothing of it is left."""
+    """An invalid topic is refused with its own code and leaves nothing; the other topic of the request is created."""
     image = desk.stage.metadata.image
     if image.topic("there") is None:
         await desk.topic("there")
@@ -99,7 +98,7 @@ async def test_a_topic_that_cannot_be_is_refused_by_itself(
 
 
 async def test_a_topic_that_is_named_twice(desk: Desk) -> None:
-    """Is answered once, and not made."""
+    """A topic that is named twice gets one answer, INVALID_REQUEST, and is not created."""
     assert await create(desk, new("t"), new("u"), new("t", 2)) == {"t": errors.INVALID_REQUEST, "u": 0}
     assert desk.stage.metadata.image.topic("t") is None
 
@@ -122,16 +121,9 @@ async def test_a_request_is_planned_only_up_to_its_limits(desk: Desk, topics: li
 
 
 async def test_as_many_topics_as_a_request_may_have(desk: Desk) -> None:
-    """They are looked at, each: these have no partitions."""
+    """A request with the maximum number of topics is validated topic by topic: these have no partitions."""
     topics = [new(f"t{n}", 0) for n in range(TOPICS_MAX)]
     assert set((await create(desk, *topics)).values()) == {errors.INVALID_PARTITIONS}
-
-
-async def test_a_disk_that_makes_no_log(desk: Desk) -> None:
-    """KAFKA_STORAGE_ERROR; the name is free for the next who asks."""
-    desk.replicas.arm("partition.create", errno.EIO, 1)
-    assert await create(desk, new("t")) == {"t": errors.KAFKA_STORAGE_ERROR}
-    assert desk.stage.metadata.image.topic("t") is None and desk.replicas.get("t", 0) is None
 
 
 async def test_a_topic_grows(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""Fetch, without sockets: what is read, what cannot be, how much, and when it is answered."""
+"""Fetch, without sockets: positions that can and cannot be read, size limits, and when the answer is sent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from pybroker import errors
 from pybroker.clock import monotonic_ms
-from pybroker.cluster.fetch_sessions import Sessions
 from pybroker.protocol import messages as m
 from pybroker.replication.proof import Proof
-from pybroker.server.handlers.fetch import Fetch, Followers
+from pybroker.server.api.handlers.fetch import Fetch, Followers
+from tests.harness import eventually
 from tests.server.handlers.desk import CALLER, ELSEWHERE, HERE, Desk
 from tests.server.live import batch, fetch_fields, values
 
@@ -22,7 +22,7 @@ A, B = batch(b"a" * 100), batch(b"b" * 100)
 
 
 async def stock(desk: Desk, topic: str, *partitions: tuple[bytes, ...], **config: str) -> bytes:
-    """Create a topic with these batches in its partitions; its id."""
+    """Create a topic with these batches in its partitions; return its id."""
     made = await desk.topic(topic, len(partitions), **config)
     for index, batches in enumerate(partitions):
         for each in batches:
@@ -59,7 +59,7 @@ async def test_each_partition_from_its_offset(desk: Desk) -> None:
     ],
 )
 async def test_what_cannot_be_read(desk: Desk, offset: int, how: dict[str, int], code: int) -> None:
-    """Is answered at once, however long the client would wait, and with nothing of the log."""
+    """An invalid Fetch is answered at once, without records, however long the client would wait."""
     await stock(desk, "t", (A,))
     async with asyncio.timeout(10):
         [found] = await fetch(desk, "t", offset, max_wait_ms=60_000, min_bytes=1 << 20, **how)
@@ -81,7 +81,7 @@ async def test_partitions_that_are_not_there(desk: Desk) -> None:
 
 
 async def test_how_much_an_answer_has(desk: Desk) -> None:
-    """One batch at least, from the first partition that has any; else as many as fit."""
+    """The answer has at least one batch, from the first partition with data, and as many more as fit."""
     await stock(desk, "t", (), (A, B), (A,))
     size = len(A)
 
@@ -101,8 +101,7 @@ async def test_a_wait_ends_with_enough_or_with_its_time(desk: Desk) -> None:
     waiting = asyncio.create_task(fetch(desk, "t", 0, max_wait_ms=60_000, min_bytes=len(A) * 3))
     replica = desk.replica("t")
     for _ in range(2):
-        while not replica.waited_for:
-            await asyncio.sleep(0)
+        await eventually("it waits", lambda: replica.waited_for, every_s=0)
         assert not waiting.done()
         await replica.append(B, 1)
     [found] = await asyncio.wait_for(waiting, 10)
@@ -112,13 +111,13 @@ async def test_a_wait_ends_with_enough_or_with_its_time(desk: Desk) -> None:
 
 
 async def test_what_is_throttled_waits_outside_the_isr(desk: Desk) -> None:
-    """As in the native plane (tests/core/test_replication_throttle.py): a follower gets nothing while too much was
-    given, and waits for no more than that."""
+    """A throttled follower outside the ISR gets no records until the quota allows them, as in the native plane
+    (tests/core/test_replication_throttle.py); a follower in the ISR is not throttled."""
     await stock(desk, "t", (A, B), leader_replication_throttled_replicas="*")
     replica, bucket = desk.replica("t"), desk.replicas.throttles.leader
     followers, proof = Followers(CALLER.listener, lambda *_: None), Proof(desk.replicas, desk.stage.config)
     desk.table[FETCH] = desk.table[FETCH]._replace(
-        by=Fetch(desk.replicas, desk.stage.metadata, Sessions(10, lambda: 1), 1 << 20, followers, proof)
+        by=Fetch(desk.replicas, desk.stage.metadata, 1 << 20, followers, proof)
     )
 
     async def given(**how: int) -> int:
@@ -130,23 +129,22 @@ async def test_what_is_throttled_waits_outside_the_isr(desk: Desk) -> None:
     bucket.set_limit(1000)
     bucket.record(10_300, monotonic_ms())
     assert await given() == 0
-    assert replica.partition().followers[0].log_end_offset == 1, "how far it is, is known all the same"
+    assert replica.partition().followers[0].log_end_offset == 1, "the fetch position is recorded even so"
     async with asyncio.timeout(10):
         assert await given(max_wait_ms=60_000) == len(B)
     await replica.lead(2, 2, [ELSEWHERE], [HERE, ELSEWHERE])
     bucket.record(10_300, monotonic_ms())
-    assert await given() == len(B), "who is in sync does not wait"
+    assert await given() == len(B), "a follower in the ISR does not wait"
     bucket.set_limit(1 << 60)
     async with asyncio.timeout(10):
         waiting = asyncio.create_task(given(max_wait_ms=60_000, min_bytes=len(B) * 2))
-        while not replica.waited_for:
-            await asyncio.sleep(0)
+        await eventually("it waits", lambda: replica.waited_for, every_s=0)
         await replica.append(B, 1)
         assert await waiting == len(B) * 2
 
 
 async def test_a_log_that_diverged(desk: Desk) -> None:
-    """The end of the epoch that the client read last (KIP-595); nothing is known of one before ours."""
+    """A diverged client gets the end of its last fetched epoch (KIP-595), or none if the leader has no older epoch."""
     await stock(desk, "t", (A, B))
     log = desk.replica("t").partition()
     log.become_leader(5, 1)
@@ -166,32 +164,14 @@ async def test_old_clients_get_no_zstd(desk: Desk) -> None:
         assert found.error_code == code
 
 
-async def session(desk: Desk, number: int, epoch: int, *offsets: int, forgotten: list[Any] | None = None) -> Any:
-    fields = fetch_fields("t", *offsets) if offsets else {**fetch_fields("t"), "topics": []}
-    return await desk.ask(
-        "Fetch", 12, session_id=number, session_epoch=epoch, forgotten_topics_data=forgotten or [], **fields
-    )
-
-
-async def test_a_session_tells_news_alone(desk: Desk) -> None:
-    """What was told before is left out, until it changes; a partition that is forgotten is not told any more."""
-    await stock(desk, "t", (A,), (A,))
-    first = await session(desk, 0, 0, 1, 1)
-    number = first.session_id
-    assert number and len(first.responses[0].partitions) == 2
-    assert (await session(desk, number, 1)).responses == []
-    await desk.replica("t", 1).append(B, 1)
-    [topic] = (await session(desk, number, 2)).responses
-    assert [p.partition_index for p in topic.partitions] == [1]
-    gone = [m.FetchRequest.ForgottenTopicsData(topic="t", partitions=[1])]
-    assert (await session(desk, number, 3, forgotten=gone)).responses == []
-
-
-async def test_sessions_that_there_are_not(desk: Desk) -> None:
+async def test_sessions_are_the_planes(desk: Desk) -> None:
+    """Python's Fetch handler offers no fetch sessions: a new one gets session id 0, a known one is not found."""
     await stock(desk, "t", (A,))
-    assert (await session(desk, 99, 1)).error_code == errors.FETCH_SESSION_ID_NOT_FOUND
-    number = (await session(desk, 0, 0, 1)).session_id
-    assert (await session(desk, number, 7)).error_code == errors.INVALID_FETCH_SESSION_EPOCH
+    full = await desk.ask("Fetch", 12, session_epoch=0, **fetch_fields("t", 0))
+    assert (full.error_code, full.session_id, len(full.responses)) == (0, 0, 1)
+    for number, epoch in ((99, 1), (0, 1), (99, -2)):
+        answer = await desk.ask("Fetch", 12, session_id=number, session_epoch=epoch, **fetch_fields("t", 0))
+        assert (answer.error_code, answer.responses) == (errors.FETCH_SESSION_ID_NOT_FOUND, [])
 
 
 async def test_a_request_without_partitions(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""The APIs of consumer groups, without sockets: what versions change in answers, and what is no group or member."""
+"""The APIs of consumer groups, without sockets: answers of each version, and unknown groups or members."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.image import OFFSETS_TOPIC
+from pybroker.decisions.image import OFFSETS_TOPIC
 from pybroker.protocol import messages as m
 from tests.server.handlers.desk import ELSEWHERE, HERE, Desk
 
@@ -19,14 +19,14 @@ UNKNOWN = errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def serve(desk: Desk) -> None:
-    """The desk leads all groups; there is a topic with two partitions."""
+    """Make the desk the leader of all groups, and create a topic with two partitions."""
     await desk.topic(OFFSETS_TOPIC, 2, cleanup_policy="compact")
-    await desk.asked.locator.lead()
+    await desk.stage.coordinator.loaded()
     await desk.topic("t", 2)
 
 
 async def commit(desk: Desk, group: str, *asked: tuple[str, int, int], version: int = 8, **more: Any) -> list[int]:
-    """Error codes of (topic, partition, offset)."""
+    """Commit (topic, partition, offset) entries; return the error code of each."""
     topics = [
         COMMITTED(name=t, partitions=[COMMITTED.Partitions(partition_index=p, committed_offset=o)]) for t, p, o in asked
     ]
@@ -56,7 +56,7 @@ async def join(desk: Desk, group: str, member_id: str = "", version: int = 9, **
 
 
 async def test_the_coordinator_is_found(desk: Desk) -> None:
-    """One at a time or many; there is none of transactions, nor of what nobody knows."""
+    """FindCoordinator answers one group or many; transactions and unknown key types are refused."""
     await serve(desk)
     old = await desk.ask("FindCoordinator", 3, key="g", key_type=0)
     assert (old.error_code, old.node_id, old.host) == (0, HERE, "host-1")
@@ -70,7 +70,7 @@ async def test_the_coordinator_is_found(desk: Desk) -> None:
 
 
 async def test_offsets_are_committed_and_fetched(desk: Desk) -> None:
-    """Of partitions that there are; all that are known, or each that is named once, -1 where there is none."""
+    """Offsets of existing partitions are committed; OffsetFetch returns all, or each named one once, or -1."""
     await serve(desk)
     assert await commit(desk, "g", ("t", 0, 5), ("t", 9, 1), ("none", 0, 1), ("t", 1, 6)) == [0, UNKNOWN, UNKNOWN, 0]
     assert await commit(desk, "g") == []
@@ -92,7 +92,7 @@ async def test_a_commit_of_a_member_whose_group_is_gone(desk: Desk, version: int
 
 
 async def test_a_metadata_that_is_too_large(desk: Desk) -> None:
-    """By itself, up to the byte."""
+    """Only the partition whose metadata is one byte over the limit is refused."""
     await serve(desk)
     most = desk.stage.config["offset.metadata.max.bytes"]
     kind = COMMITTED.Partitions
@@ -105,15 +105,15 @@ async def test_a_metadata_that_is_too_large(desk: Desk) -> None:
 
 @pytest.mark.parametrize("code", [errors.COORDINATOR_NOT_AVAILABLE, errors.NOT_COORDINATOR])
 async def test_a_group_that_is_not_led_here(desk: Desk, code: int) -> None:
-    """The code, wherever the version has room for it: by nobody yet, or by another broker."""
+    """A group without a coordinator, or with another one, gets this code in every version that has a field for it."""
     await desk.topic("t", 2)
     if code == errors.NOT_COORDINATOR:
         await desk.topic(OFFSETS_TOPIC, 2, at=ELSEWHERE, cleanup_policy="compact")
-        await desk.asked.locator.lead()
+        await desk.stage.coordinator.loaded()
     assert await commit(desk, "g", ("t", 0, 1)) == [code]
     assert await stands(desk, ("g", None)) == [(code, {})]
     asked = [m.OffsetFetchRequest.Topics(name="t", partition_indexes=[0, 1])]
-    for version in (1, 3, 7):  # aiokafka reads no error but a partition's, and would take the group for a new one
+    for version in (1, 3, 7):  # aiokafka reads only partition errors, and would take the group for a new one
         old = await desk.ask("OffsetFetch", version, group_id="g", topics=asked, require_stable=False)
         assert [(p.error_code, p.committed_offset) for p in old.topics[0].partitions] == [(code, -1)] * 2
         assert old.error_code == code or version < 2
@@ -165,7 +165,7 @@ async def test_who_may_not_join(desk: Desk, group: str, how: dict[str, Any], cod
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0), (6, errors.GROUP_ID_NOT_FOUND)])
 async def test_groups_that_there_are_not(desk: Desk, version: int, code: int) -> None:
-    """Are dead; from v6 on that is an error."""
+    """An unknown group is described as Dead; from v6 on with an error."""
     await serve(desk)
     [group] = (await desk.ask("DescribeGroups", version, groups=["none"])).groups
     assert (group.error_code, group.group_state, bool(group.error_message)) == (code, "Dead", bool(code))
@@ -177,7 +177,7 @@ async def test_groups_that_there_are_not(desk: Desk, version: int, code: int) ->
 
 
 async def test_offsets_and_groups_are_deleted(desk: Desk) -> None:
-    """An offset by itself, a partition that is not known too; then the group, which is listed until then."""
+    """An offset is deleted alone, also one of an unknown partition; the group is listed until it is deleted."""
     await serve(desk)
     await commit(desk, "g", ("t", 0, 5), ("t", 1, 6))
 

@@ -1,5 +1,5 @@
-"""A leader whose lease has lapsed, without sockets: it answers what no other leader would answer otherwise, and what
-its followers prove."""
+"""A leader whose lease has lapsed, without sockets: it answers only what any leader would answer the same way, and what
+its followers confirm."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import pytest
 
 from pybroker import errors
 from pybroker.clock import monotonic_ms
-from pybroker.cluster.image import OFFSETS_TOPIC
+from pybroker.decisions.image import OFFSETS_TOPIC
 from pybroker.protocol import messages as m
 from pybroker.replication.lease import LAPSED_MS, NO_MEMBER_MS
 from pybroker.replication.proof import Proof
 from pybroker.replication.replica import Replica
-from pybroker.server.handlers.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
-from pybroker.server.handlers.produce import ACKS_ALL
+from pybroker.server.api.handlers.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from pybroker.server.api.handlers.produce import ACKS_ALL
+from tests.harness import eventually
 from tests.server.handlers.desk import ELSEWHERE, HERE, Desk
 from tests.server.handlers.test_fetch import fetch
 from tests.server.handlers.test_groups import commit, join, serve, stands
@@ -33,7 +34,7 @@ BEYOND = BASE_MS + 1000
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    """A desk whose followers are to fetch often, so that a proof that does not come is given up soon."""
+    """A desk with a short replica fetch timeout, so that a missing confirmation by followers is given up soon."""
     made = await Desk(tmp_path / "data", "replica.fetch.wait.max.ms=50").begin()
     yield made
     await made.end()
@@ -41,7 +42,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 @pytest.fixture
 async def lapsed(desk: Desk) -> Desk:
-    """Two records that are committed, and a follower that has not fetched since the lease lapsed."""
+    """A desk with two committed records and a follower that has not fetched since the lease lapsed."""
     await desk.topic("t")
     replica = desk.replica("t")
     await replica.append(batch(b"a", b"b"), 1)
@@ -57,7 +58,7 @@ async def followed(replica: Replica) -> None:
 
 @contextlib.asynccontextmanager
 async def proving(*replicas: Replica) -> AsyncIterator[None]:
-    """The follower goes on fetching."""
+    """Let the follower fetch again and again."""
 
     async def follow() -> None:
         for epoch in count(1):
@@ -78,7 +79,7 @@ async def proving(*replicas: Replica) -> AsyncIterator[None]:
 
 
 async def ends(desk: Desk, replica_id: int | None) -> tuple[int, int]:
-    """OffsetForLeaderEpoch: error code and end. None: of v2, as librdkafka's, which has no replica id."""
+    """Send OffsetForLeaderEpoch; return (error code, end offset). With replica_id None: v2, as librdkafka sends it."""
     asked = EPOCHS.Partitions(partition=0, current_leader_epoch=-1, leader_epoch=0)
     version, by = (2, {}) if replica_id is None else (4, {"replica_id": replica_id})
     answer = await desk.ask("OffsetForLeaderEpoch", version, topics=[EPOCHS(topic="t", partitions=[asked])], **by)
@@ -91,18 +92,18 @@ async def fetched(desk: Desk, offset: int) -> tuple[int, bool]:
 
 
 async def test_a_fetch_beyond_its_end_is_not_out_of_range(lapsed: Desk) -> None:
-    """The consumer has read it at the next leader: with OFFSET_OUT_OF_RANGE it would go back."""
+    """A consumer may have read that offset at the next leader; OFFSET_OUT_OF_RANGE would make it go back."""
     assert await fetched(lapsed, 0) == (0, True)
     assert await fetched(lapsed, 2) == (0, False)
     assert await fetched(lapsed, 3) == (MOVED, False)
     [found] = await fetch(lapsed, "t", 3)
-    assert found.error_code == MOVED and found.current_leader is None, "no client is sent here again"
+    assert found.error_code == MOVED and found.current_leader is None, "no client is sent to this broker again"
     async with proving(lapsed.replica("t")):
         assert await fetched(lapsed, 3) == (errors.OFFSET_OUT_OF_RANGE, False)
 
 
 async def test_a_divergence_is_proven(lapsed: Desk) -> None:
-    """A consumer that read in another epoch gets no false divergence."""
+    """A consumer that read in another epoch gets no diverging epoch until a follower confirms this leader."""
     await lapsed.replica("t").lead(7, 2, [ELSEWHERE], [HERE, ELSEWHERE])
     [found] = await fetch(lapsed, "t", 2, last_fetched_epoch=5)
     assert (found.error_code, found.diverging_epoch) == (MOVED, None)
@@ -112,14 +113,14 @@ async def test_a_divergence_is_proven(lapsed: Desk) -> None:
 
 
 async def test_offsets_that_another_leader_would_tell_otherwise(lapsed: Desk) -> None:
-    """The end, the largest time, and that there is nothing of a time; where a log starts, and a record, are as they
-    are."""
+    """The log end, the largest timestamp and "no such offset" need a confirmation by followers; the log start and an
+    existing record do not."""
     for timestamp in (LATEST, MAX_TIMESTAMP, BEYOND):
         assert (await listed(lapsed, timestamp))[:2] == (MOVED, -1)
     assert (await listed(lapsed, EARLIEST))[:2] == (0, 0)
     assert (await listed(lapsed, BASE_MS))[:2] == (0, 0)
     assert await ends(lapsed, -1) == await ends(lapsed, None) == (MOVED, -1)
-    assert await ends(lapsed, ELSEWHERE) == (0, 2), "a follower goes by its own epoch"
+    assert await ends(lapsed, ELSEWHERE) == (0, 2), "a follower is fenced by its own epoch"
     async with proving(lapsed.replica("t")):
         assert (await listed(lapsed, LATEST))[:2] == (0, 2)
         assert (await listed(lapsed, BEYOND))[:2] == (0, -1)
@@ -127,7 +128,7 @@ async def test_offsets_that_another_leader_would_tell_otherwise(lapsed: Desk) ->
 
 
 async def deleted(desk: Desk, offset: int) -> tuple[int, int]:
-    """DeleteRecords: error code and low watermark."""
+    """Send DeleteRecords; return (error code, low watermark)."""
     kind = m.DeleteRecordsRequest.Topics
     asked = kind(name="t", partitions=[kind.Partitions(partition_index=0, offset=offset)])
     answer = await desk.ask("DeleteRecords", 2, topics=[asked], timeout_ms=0)
@@ -136,7 +137,7 @@ async def deleted(desk: Desk, offset: int) -> tuple[int, int]:
 
 
 async def test_records_are_deleted_by_the_leader(lapsed: Desk) -> None:
-    """What is past the end of a former leader is not past the end, and what it deleted would come back."""
+    """Only a confirmed leader deletes records: a former one has an old log end, and its deletions are lost."""
     assert await deleted(lapsed, 3) == (MOVED, -1)
     assert await deleted(lapsed, 1) == (MOVED, -1)
     assert lapsed.replica("t").partition().log_start_offset == 0
@@ -157,8 +158,8 @@ async def heartbeat(desk: Desk) -> int:
 
 
 async def test_groups_are_coordinated_while_followers_prove_it(desk: Desk) -> None:
-    """Answer no heartbeat, offset or description of a group unless it is certain. While ZooKeeper is away for all,
-    groups go on."""
+    """A coordinator answers no heartbeat, offset or description of a group until followers confirm it as leader; so
+    groups go on while ZooKeeper is down for all brokers."""
     await serve(desk)
     assert await commit(desk, "g", ("t", 0, 5)) == [0]
     logs = [desk.replica(OFFSETS_TOPIC, index) for index in (0, 1)]
@@ -183,7 +184,7 @@ async def test_groups_are_coordinated_while_followers_prove_it(desk: Desk) -> No
 
 
 async def test_a_refused_commit_is_in_doubt(desk: Desk) -> None:
-    """Give no member ILLEGAL_GENERATION that the next coordinator may know."""
+    """An unconfirmed coordinator does not answer ILLEGAL_GENERATION, as the next one may have that generation."""
     await serve(desk)
     for index in (0, 1):
         await followed(desk.replica(OFFSETS_TOPIC, index))
@@ -200,19 +201,18 @@ async def produced(desk: Desk) -> int:
 
 
 async def soon(answer: Awaitable[int]) -> int:
-    """The answer, which comes long before the timeout of the request."""
+    """Wait for an answer that must come long before the request's timeout."""
     async with asyncio.timeout(10):
         return await answer
 
 
 async def test_who_was_replaced_takes_nothing(lapsed: Desk) -> None:
-    """Take acks=all while ZooKeeper is away. From the loss of the registration until the controller has spoken refuse
-    it, also where it waits for followers already."""
+    """A broker takes acks=all while ZooKeeper is down. Once its registration is lost it refuses all writes, waiting
+    ones too, until the controller sends its role."""
     replica = lapsed.replica("t")
     waits = asyncio.create_task(produced(lapsed))
     await asyncio.sleep(0)
-    while replica.partition().log_end_offset == 2:
-        await asyncio.sleep(0.01)
+    await eventually("it is appended", lambda: replica.partition().log_end_offset > 2)
     assert not waits.done()
     lapsed.replicas.set_lease(NO_MEMBER_MS)
     assert await soon(waits) == MOVED
@@ -220,13 +220,13 @@ async def test_who_was_replaced_takes_nothing(lapsed: Desk) -> None:
     assert await soon(produced(lapsed)) == MOVED
     assert replica.partition().log_end_offset == end
     async with proving(replica):
-        assert (await listed(lapsed, LATEST))[0] == MOVED, "no follower of an earlier life proves it"
+        assert (await listed(lapsed, LATEST))[0] == MOVED, "a follower's fetch from before the loss confirms nothing"
         lapsed.replicas.set_lease(0)
         assert await soon(produced(lapsed)) == 0
 
 
 async def test_what_was_read_before_the_controller_spoke(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lease holds again when the answer is there: but another broker leads, and had more records."""
+    """An answer read before the lease was renewed is refused, as another broker led meanwhile and had more records."""
     await desk.topic("t")
     replica = desk.replica("t")
     await replica.append(batch(b"a", b"b"), 1)

@@ -1,5 +1,5 @@
-"""Large requests run in slices between which small ones are answered; requests that no client sends are refused before
-they are read; the answer to slices is the answer to the whole."""
+"""A large request runs in slices, with small requests answered between them, and gets the same answer as unsliced.
+Requests that no client sends are refused before they are decoded."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.caller import Call, Caller, Disconnect
+from pybroker.decisions.caller import Call, Caller, Disconnect
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import SERVED, Api
 from pybroker.protocol.bounds import Bound, bound_of
 from pybroker.security.access import Access
-from pybroker.server import dispatch as dispatch_module
-from pybroker.server import twice
-from pybroker.server.connection import Waiting
-from pybroker.server.dispatch import Dispatcher
-from pybroker.server.guards.auth_helper import AuthHelper
-from pybroker.server.guards.table import guarded
-from pybroker.server.turns import Turns
+from pybroker.server.api import dispatch as dispatch_module
+from pybroker.server.api import twice
+from pybroker.server.api.dispatch import Dispatcher
+from pybroker.server.api.guards.auth_helper import AuthHelper
+from pybroker.server.api.guards.table import guarded
+from pybroker.server.api.responder import Waiting
+from pybroker.server.api.turns import Turns
 from tests.rows import with_each
 from tests.server.handlers.desk import KEYS, Desk
 from tests.wide import arrays, wide
@@ -44,7 +44,7 @@ def called(value: Any) -> str:
 
 
 class Judge(Access):
-    """Allows nothing, and counts how often it is asked between two rounds of the event loop."""
+    """An authorizer that denies everything, and counts its calls between two rounds of the event loop."""
 
     def __init__(self) -> None:
         super().__init__(frozenset(), False, lambda *_: None)
@@ -63,7 +63,7 @@ class Judge(Access):
 
 @pytest.fixture
 def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds that a test meets soon; where an API is cut stays as it is."""
+    """Set bounds that a test reaches soon; the place where each API is sliced stays."""
 
     def of(name: str) -> Bound:
         return bound_of(name)._replace(most=SMALL.most, at_once=min(SMALL.at_once, bound_of(name).at_once))
@@ -72,7 +72,7 @@ def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def respond(dispatcher: Dispatcher, api: Api, request: Any, version: int | None = None) -> Any:
-    """The answer to a request; None where there is none."""
+    """Return the answer to a request; None if there is none."""
     version = api.max_version if version is None else version
     answer: Any = dispatcher.respond(codec.encode_request(api.key, version, 3, "test", request), ANN)
     if isinstance(answer, Waiting):
@@ -92,14 +92,14 @@ async def test_what_is_denied_is_denied_in_slices(desk: Desk, api: Api, path: tu
         request.acks = 1
     watching = asyncio.create_task(judge.watch())
     try:
-        # The desk has no brokers, without which Metadata closes the connection.
+        # The desk has no brokers, so Metadata closes the connection.
         with contextlib.suppress(*([Disconnect] if api.name == "Metadata" else [])):
             await respond(dispatcher, api, request)
     finally:
         watching.cancel()
     cut = bound_of(api.name).cut(api.request.STRUCT, api.max_version)
     if cut is not None and cut.asked[: len(path)] == path:
-        assert judge.most <= 3 * SMALL.at_once, "a slice asks for more than it has"
+        assert judge.most <= 3 * SMALL.at_once, "a slice makes more authorizer calls than it has elements"
 
 
 @pytest.mark.usefixtures("bounds")
@@ -138,7 +138,7 @@ async def test_a_large_request_is_answered_as_small_ones_are(desk: Desk) -> None
 
 
 async def test_others_have_their_turn_meanwhile(desk: Desk) -> None:
-    """A request of four thousand names, and small ones that come later, and are answered first."""
+    """Small requests that arrive after one of four thousand names are answered first."""
     dispatcher, api = Dispatcher(desk.table), SERVED[KEYS["DescribeGroups"]]
     names = [f"g{number}" for number in range(4000)]
     large = asyncio.create_task(respond(dispatcher, api, api.request(groups=names)))
@@ -151,7 +151,7 @@ async def test_others_have_their_turn_meanwhile(desk: Desk) -> None:
 
 
 async def test_a_large_request_is_paid_for_before_it_runs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client in debt waits first, and again where a slice has brought it into debt."""
+    """A client over its quota waits before its request runs, and again after a slice that exceeded the quota."""
     done: list[str] = []
     waits = [70, 0, 0, 30]
 
@@ -163,7 +163,7 @@ async def test_a_large_request_is_paid_for_before_it_runs(desk: Desk, monkeypatc
         done.append(f"waited {seconds:g}")
         await then(0)
 
-    monkeypatch.setattr("pybroker.server.large.asyncio", MappingSleep(sleep))
+    monkeypatch.setattr("pybroker.server.api.large.asyncio", MappingSleep(sleep))
     api = SERVED[KEYS["DescribeGroups"]]
 
     def by(request: Any, call: Call) -> Any:
@@ -179,7 +179,7 @@ async def test_a_large_request_is_paid_for_before_it_runs(desk: Desk, monkeypatc
 
 
 class MappingSleep:
-    """asyncio with another sleep."""
+    """asyncio with another sleep function."""
 
     def __init__(self, sleep: Any) -> None:
         self.sleep = sleep
@@ -215,7 +215,7 @@ async def test_a_turn_of_somebody_who_left_goes_to_the_next() -> None:
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("mentions", [2, 50])
 async def test_what_is_named_twice_is_refused_wherever_it_is_named(desk: Desk, mentions: int) -> None:
-    """In the first slice and in the last: nothing is made of it, and what is named once is made."""
+    """A topic named twice, in the first and the last slice, is not created; all other topics are."""
     dispatcher, api = Dispatcher(desk.table), SERVED[KEYS["CreateTopics"]]
     names = ["again", *(f"t{number}" for number in range(60)), *["again"] * (mentions - 1)]
     kind = api.request.Topics
@@ -228,7 +228,7 @@ async def test_what_is_named_twice_is_refused_wherever_it_is_named(desk: Desk, m
 
 
 async def test_names_are_kept_up_to_a_bound(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request with too many names is refused before any topic is created: names are kept as long as it lasts."""
+    """A request with too many names is refused before any topic is created, as all its names are kept until it ends."""
     monkeypatch.setattr(twice, "RESOURCES", 1_000)
     topics = [m.CreateTopicsRequest.Topics(name=f"t{n}", num_partitions=1, replication_factor=1) for n in range(1_001)]
     request = m.CreateTopicsRequest(topics=topics, timeout_ms=1000)
@@ -239,7 +239,7 @@ async def test_names_are_kept_up_to_a_bound(desk: Desk, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", ["AlterConfigs", "DescribeConfigs", "IncrementalAlterConfigs"])
 async def test_settings_of_many_topics_fit_into_one_request(desk: Desk, name: str) -> None:
-    """MirrorMaker 2 sends about 25 of each topic, all topics at once."""
+    """A request with 25 settings for each of 1,000 topics is answered: MirrorMaker 2 sends such requests."""
     api = SERVED[KEYS[name]]
     kind = api.request.Resources
     settings: dict[str, Any] = {"configuration_keys": [f"key{n}" for n in range(25)]}
@@ -273,7 +273,7 @@ async def test_as_many_acls_are_deleted_as_are_created(desk: Desk) -> None:
 
 @pytest.mark.parametrize("name", ["DescribeConfigs", "IncrementalAlterConfigs"])
 async def test_all_topics_of_a_large_cluster_fit_into_one_request(desk: Desk, name: str) -> None:
-    """`kafka-topics --describe` asks for the settings of all topics at once."""
+    """A request for the settings of 20,001 topics is answered: `kafka-topics --describe` asks for all at once."""
     api = SERVED[KEYS[name]]
     resources = [api.request.Resources(resource_type=2, resource_name=f"t{n}") for n in range(20_001)]
     answer = await respond(Dispatcher(desk.table), api, api.request(resources=resources))

@@ -1,4 +1,4 @@
-"""A Fetch of very many partitions: it is answered, and held up by nothing that is done for all of them at once."""
+"""A Fetch of very many partitions is answered, and the work for it is done in parts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.caller import Caller
+from pybroker.decisions.caller import Caller
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.bounds import FETCHED_TOPICS
 from pybroker.security.access import Access
-from pybroker.server.connection import Waiting
-from pybroker.server.dispatch import Dispatcher
-from pybroker.server.guards.auth_helper import AuthHelper
-from pybroker.server.guards.table import guarded
+from pybroker.server.api.dispatch import Dispatcher
+from pybroker.server.api.guards.auth_helper import AuthHelper
+from pybroker.server.api.guards.table import guarded
+from pybroker.server.api.responder import Waiting
 from pybroker.tasks import SHARE
 from tests.server.handlers.desk import KEYS, Desk
 from tests.server.live import batch, values
@@ -28,7 +28,7 @@ VERSION = 12
 
 
 def wanted(topics: dict[str, int], **fields: Any) -> Any:
-    """A Fetch from offset 0 of so many partitions of each topic."""
+    """A Fetch from offset 0 of this many partitions of each topic."""
     kind = TOPICS.Partitions
     named = [
         TOPICS(topic=name, partitions=[kind(partition=p, fetch_offset=0, partition_max_bytes=1000) for p in range(n)])
@@ -73,21 +73,6 @@ async def test_a_consumer_of_very_many_partitions_is_served(desk: Desk, topics: 
         assert read == ([[b"x"]] if "t" in topics else [])
 
 
-async def test_a_session_of_very_many_partitions(desk: Desk) -> None:
-    await desk.topic("t", partitions=3)
-    dispatcher, count = Dispatcher(desk.table), 20_001
-    first = await ask(dispatcher, wanted({"t": count}, session_epoch=0))
-    assert first.session_id and len(told(first)) == count
-    number = first.session_id
-    more = await ask(dispatcher, wanted({"u": count}, session_id=number, session_epoch=1))
-    assert len(told(more)) == 2 * count - 3, "partitions without an error and without news are left out"
-    gone = [m.FetchRequest.ForgottenTopicsData(topic=name, partitions=list(range(count))) for name in "tu"]
-    ends = await ask(dispatcher, wanted({}, session_id=number, session_epoch=2, forgotten_topics_data=gone))
-    assert (ends.error_code, ends.session_id, told(ends)) == (0, 0, [])
-    after = await ask(dispatcher, wanted({}, session_id=number, session_epoch=3))
-    assert after.error_code == errors.FETCH_SESSION_ID_NOT_FOUND
-
-
 async def test_a_fetch_that_waited_for_many_leaves_them_all(desk: Desk) -> None:
     count = 3 * SHARE + 1
     await desk.topic("t", partitions=count)
@@ -112,7 +97,7 @@ def vars_of(request: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("topics", [{"t": 5_001, "u": 0, "v": 3}, {f"t{n}": 3 for n in range(1_000)}])
 async def test_what_is_denied_is_refused_in_shares(desk: Desk, topics: dict[str, int]) -> None:
-    """Of many topics and of many partitions of one; every one of them is in the answer, in its place."""
+    """Denied partitions are refused in parts of bounded size; the answer has all, in the request's order."""
     most = 0
 
     def failed(request: Any, code: int, message: str) -> Any:

@@ -16,7 +16,7 @@ MOVED = m.AlterReplicaLogDirsRequest.Dirs
 
 
 async def stock(desk: Desk) -> int:
-    """Two topics with one batch in t-1; its size."""
+    """Create two topics, with one batch in t-1; return its size."""
     await desk.topic("t", 2)
     await desk.topic("u")
     await desk.replica("t", 1).append(batch(b"a"), 1)
@@ -44,7 +44,7 @@ def sizes(found: Any) -> dict[str, dict[int, int]]:
     ],
 )
 async def test_what_lies_there(desk: Desk, asked: list[Any] | None, told: dict[str, list[int]]) -> None:
-    """All, or what is named and known, each once; and how full the disk is."""
+    """DescribeLogDirs lists all partitions, or each known one that is named, once, and the disk's bytes."""
     size = await stock(desk)
     found = await describe(desk, asked)
     assert (found.error_code, found.log_dir) == (0, str(desk.log_dir_path))
@@ -53,7 +53,7 @@ async def test_what_lies_there(desk: Desk, asked: list[Any] | None, told: dict[s
 
 
 async def test_a_log_dir_that_failed(desk: Desk) -> None:
-    """Is there, with its error and nothing else; its partitions move nowhere."""
+    """A failed log dir is described with its error and no partitions; its partitions cannot be moved."""
     await stock(desk)
     desk.log_dir.fail("it is told so")
     found = await describe(desk, None)
@@ -68,7 +68,7 @@ async def move(desk: Desk, path: str, **partitions: list[int]) -> list[tuple[str
 
 
 async def test_a_partition_stays_where_it_is(desk: Desk) -> None:
-    """A log dir is meant by its absolute path; what is not held here has none."""
+    """AlterReplicaLogDirs takes only the current log dir's absolute path; other brokers' partitions are refused."""
     await stock(desk)
     await desk.topic("far", at=ELSEWHERE)
     here, unknown = str(desk.log_dir_path), errors.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch, without sockets: what a timestamp means in which version, and whose offsets."""
+"""ListOffsets and OffsetForLeaderEpoch, without sockets: each special timestamp, each version, and leader epochs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from pybroker import errors
 from pybroker.protocol import messages as m
-from pybroker.server.handlers.offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from pybroker.server.api.handlers.offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from tests.server.handlers.desk import ELSEWHERE, Desk
 from tests.server.live import BASE_MS, batch
 
@@ -17,7 +17,7 @@ EPOCHS = m.OffsetForLeaderEpochRequest.Topics
 
 
 async def stock(desk: Desk) -> None:
-    """Offsets 0 and 1 of epoch 0 at BASE_MS and the next, 2 of epoch 5 at BASE_MS + 10, of which 0 was deleted."""
+    """Append offsets 0 and 1 in epoch 0 (BASE_MS and 1 ms later) and 2 in epoch 5 (BASE_MS + 10); delete offset 0."""
     await desk.topic("t")
     replica = desk.replica("t")
     await replica.append(batch(b"a", b"b"), 1)
@@ -27,7 +27,7 @@ async def stock(desk: Desk) -> None:
 
 
 async def listed(desk: Desk, timestamp: int, version: int = 9, partition: int = 0, epoch: int = -1, **how: int) -> Any:
-    """(error code, offset, timestamp, leader epoch)"""
+    """Send ListOffsets; return (error code, offset, timestamp, leader epoch)."""
     asked = LISTED.Partitions(partition_index=partition, current_leader_epoch=epoch, timestamp=timestamp)
     how = {"replica_id": -1, **how}
     answer = await desk.ask("ListOffsets", version, topics=[LISTED(name="t", partitions=[asked])], **how)
@@ -52,7 +52,7 @@ async def listed(desk: Desk, timestamp: int, version: int = 9, partition: int = 
     ],
 )
 async def test_what_a_timestamp_means(desk: Desk, timestamp: int, found: tuple[int, int, int, int]) -> None:
-    """A time finds the first record that is not older; what was deleted is not found."""
+    """A timestamp finds the first record that is not older; a deleted record is not found."""
     await stock(desk)
     assert await listed(desk, timestamp) == found
 
@@ -74,7 +74,7 @@ async def test_an_empty_log(desk: Desk) -> None:
 
 
 async def test_who_may_ask(desk: Desk) -> None:
-    """Of a partition that there is, here, in an epoch that is not over."""
+    """A client gets offsets of a partition that exists, is led by this broker, and whose leader epoch it has right."""
     await stock(desk)
     assert (await listed(desk, LATEST, partition=1))[:2] == (errors.UNKNOWN_TOPIC_OR_PARTITION, -1)
     assert (await listed(desk, LATEST, epoch=4))[:2] == (errors.FENCED_LEADER_EPOCH, -1)
@@ -87,7 +87,7 @@ async def test_who_may_ask(desk: Desk) -> None:
 
 
 async def test_a_partition_that_is_listed_twice(desk: Desk) -> None:
-    """Even in two topics of the request; the others are answered."""
+    """A partition that is listed twice, even in two topic entries, is refused; the others are answered."""
     await stock(desk)
     await desk.topic("u")
     asked = [LISTED.Partitions(partition_index=0, timestamp=LATEST)]
@@ -99,7 +99,7 @@ async def test_a_partition_that_is_listed_twice(desk: Desk) -> None:
 
 
 async def test_a_batch_that_is_damaged(desk: Desk) -> None:
-    """A look into it is told what is wrong with it."""
+    """A look-up by time that reads a damaged batch gets CORRUPT_MESSAGE; one that does not read it succeeds."""
     await stock(desk)
     log = desk.replica("t").partition()
     log.roll()
@@ -125,7 +125,7 @@ async def test_a_batch_that_is_damaged(desk: Desk) -> None:
     ],
 )
 async def test_where_an_epoch_ended(desk: Desk, epoch: int, current: int, found: tuple[int, int, int]) -> None:
-    """The largest that is not larger, and its end; of one that is not known there is none."""
+    """The answer is the largest epoch up to the asked one, and its end offset; -1 for an unknown epoch."""
     await stock(desk)
     kind = EPOCHS.Partitions
     asked = [kind(partition=p, current_leader_epoch=current, leader_epoch=epoch) for p in (0, 7)]

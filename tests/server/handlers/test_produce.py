@@ -1,4 +1,4 @@
-"""Produce, without sockets: each partition by itself, and what cannot be told."""
+"""Produce, without sockets: each partition is handled on its own, and acks=0 gets no answer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.caller import Disconnect
-from pybroker.cluster.image import OFFSETS_TOPIC
+from pybroker.decisions.caller import Disconnect
+from pybroker.decisions.image import OFFSETS_TOPIC
 from pybroker.protocol import messages as m
 from tests.server.handlers.desk import ELSEWHERE, Desk
 from tests.server.live import batch
@@ -19,7 +19,7 @@ TRANSACTIONAL, CODEC_AT, ZSTD = 0x10, 22, 4
 
 
 def data(topic: str | bytes, **records: bytes | None) -> Any:
-    """Records of partitions: p0=..., p1=..."""
+    """Build the topic data of a request; partitions are given as p0=..., p1=..."""
     named = {"topic_id": topic} if isinstance(topic, bytes) else {"name": topic}
     return DATA(
         partition_data=[DATA.PartitionData(index=int(name[1:]), records=r) for name, r in records.items()], **named
@@ -31,14 +31,14 @@ async def produce(desk: Desk, *topics: Any, version: int = 12, acks: int = -1) -
 
 
 async def one(desk: Desk, topic: str | bytes, records: bytes | None, **how: Any) -> Any:
-    """The answer of the only partition."""
+    """Produce to one partition; return its part of the answer."""
     [answer] = (await produce(desk, data(topic, p0=records), **how)).responses
     [partition] = answer.partition_responses
     return partition
 
 
 async def test_partitions_are_answered_in_their_order(desk: Desk) -> None:
-    """Each with where its batch went, or with what was wrong with it."""
+    """Each partition is answered with the base offset of its batch, or with its error."""
     await desk.topic("t", 2)
     await desk.topic("u", message_timestamp_type="LogAppendTime")
     twice = batch(b"a", b"b")
@@ -79,7 +79,7 @@ def with_attributes(bits: int, **how: Any) -> bytes:
     ids=["null", "empty", "no header", "cut", "a byte more", "two", "control", "zstd", "transaction", "too large"],
 )
 async def test_a_batch_that_is_not_taken(desk: Desk, records: bytes | None, version: int, code: int) -> None:
-    """Nothing is appended, and the next partition is served."""
+    """An invalid batch is not appended, and the next partition is served."""
     await desk.topic("t", 2, max_message_bytes="2000")
     answer = await produce(desk, data("t", p0=records, p1=batch(b"a")), version=version)
     bad, good = answer.responses[0].partition_responses
@@ -89,7 +89,7 @@ async def test_a_batch_that_is_not_taken(desk: Desk, records: bytes | None, vers
 
 
 async def test_records_that_break_the_rules_of_their_topic(desk: Desk) -> None:
-    """The answer names them by their places in the batch."""
+    """The answer lists invalid records by their index in the batch."""
     await desk.topic("t", cleanup_policy="compact")
     answer = await one(desk, "t", batch(b"a", b"b", key=None))
     assert answer.error_code == errors.INVALID_RECORD
@@ -105,7 +105,7 @@ async def test_acks_that_there_are_not(desk: Desk, acks: int) -> None:
 
 
 async def test_without_acks_an_error_closes(desk: Desk) -> None:
-    """There is no answer that could tell it; what can be appended is, without one."""
+    """With acks=0 there is no answer for an error, so the broker closes the connection; valid batches are appended."""
     await desk.topic("t", 2)
     assert await produce(desk, data("t", p0=batch(b"a")), acks=0) is None
     with pytest.raises(Disconnect, match="t-9: UNKNOWN_TOPIC_OR_PARTITION"):
@@ -114,7 +114,7 @@ async def test_without_acks_an_error_closes(desk: Desk) -> None:
 
 
 async def test_a_partition_that_another_broker_leads(desk: Desk) -> None:
-    """Is refused without words, and with its leader (KIP-951) where the version has room for it."""
+    """Another broker's partition is refused without a message; versions with that field get its leader (KIP-951)."""
     await desk.topic("t", at=ELSEWHERE)
     for version, named in ((9, None), (10, (ELSEWHERE, 0))):
         answer = await produce(desk, data("t", p0=batch(b"a")), version=version)
@@ -126,7 +126,7 @@ async def test_a_partition_that_another_broker_leads(desk: Desk) -> None:
 
 
 async def test_what_producers_are_held_to(desk: Desk) -> None:
-    """A sequence that is not the next, the same batch again, an epoch that is over."""
+    """A sequence gap, a duplicate batch and an old producer epoch each get their own answer."""
     await desk.topic("t")
 
     async def send(epoch: int, sequence: int) -> tuple[int, int]:
@@ -149,12 +149,13 @@ async def test_topics_of_brokers_are_not_written(desk: Desk) -> None:
 
 
 async def test_a_disk_that_fails(desk: Desk) -> None:
-    """KAFKA_STORAGE_ERROR, for this and what comes after it."""
+    """A failed write gets KAFKA_STORAGE_ERROR, and so does each later one."""
     await desk.topic("t")
     desk.replicas.arm("segment.write", errno.EIO, 1)
-    for words in ("cannot be written: Input/output error", "is offline"):
+    offline = "the partition's log dir is offline: its disk failed, see the broker's log"
+    for words in ("cannot write to the partition's log dir: Input/output error", offline):
         answer = await one(desk, "t", batch(b"a"))
-        expected = (errors.KAFKA_STORAGE_ERROR, f"the log dir of the partition {words}")
+        expected = (errors.KAFKA_STORAGE_ERROR, words)
         assert (answer.error_code, answer.error_message) == expected
     assert desk.replica("t").offline
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.image import OFFSETS_TOPIC
+from pybroker.decisions.image import OFFSETS_TOPIC
 from pybroker.protocol import messages as m
 from tests.server.handlers.desk import ELSEWHERE, Desk
 from tests.server.live import BASE_MS, batch
@@ -24,14 +24,14 @@ async def stock(desk: Desk, topic: str = "t", count: int = 3, **config: str) -> 
 
 
 async def delete(desk: Desk, *asked: tuple[str, int, int]) -> list[tuple[int, int]]:
-    """(error code, low watermark) of each (topic, partition, offset)."""
+    """Send DeleteRecords; return (error code, low watermark) of each (topic, partition, offset)."""
     topics = [DELETED(name=t, partitions=[DELETED.Partitions(partition_index=p, offset=o)]) for t, p, o in asked]
     answer = await desk.ask("DeleteRecords", 2, topics=topics, timeout_ms=1000)
     return [(p.error_code, p.low_watermark) for topic in answer.topics for p in topic.partitions]
 
 
 async def test_records_go_up_to_an_offset(desk: Desk) -> None:
-    """-1 stands for the high watermark; what is gone already stays gone, and is no error."""
+    """Offset -1 stands for the high watermark; deleting what is already deleted is no error."""
     await stock(desk)
     for offset, low in ((0, 0), (2, 2), (1, 2), (2, 2), (-1, 3), (3, 3)):
         assert await delete(desk, ("t", 0, offset)) == [(0, low)]
@@ -51,7 +51,7 @@ async def test_records_go_up_to_an_offset(desk: Desk) -> None:
     ],
 )
 async def test_records_that_cannot_be_deleted(desk: Desk, asked: tuple[str, int, int], code: int) -> None:
-    """Nothing of that partition goes, and the next of the request is served."""
+    """A refused partition loses no records, and the next partition of the request is served."""
     await stock(desk)
     await stock(desk, "u")
     await stock(desk, "kept", cleanup_policy="compact")
@@ -62,14 +62,14 @@ async def test_records_that_cannot_be_deleted(desk: Desk, asked: tuple[str, int,
 
 
 async def test_a_partition_that_is_named_twice_goes_to_the_higher_offset(desk: Desk) -> None:
-    """Both places tell where it begins then."""
+    """Both entries are answered with the resulting low watermark."""
     await stock(desk)
     assert await delete(desk, ("t", 0, 2), ("t", 0, 1)) == [(0, 2), (0, 2)]
     assert await delete(desk) == []
 
 
 async def test_a_log_start_that_cannot_be_recorded_is_not_raised(desk: Desk) -> None:
-    """A start after a crash would bring the records back."""
+    """The log start stays, as a start after a crash would bring the deleted records back."""
     await stock(desk)
     desk.replicas.arm("checkpoint.write", errno.ENOSPC, 2)
     assert await delete(desk, ("t", 0, 2)) == [(errors.KAFKA_STORAGE_ERROR, -1)]
@@ -81,7 +81,7 @@ async def test_a_log_start_that_cannot_be_recorded_is_not_raised(desk: Desk) -> 
     ("transactional_id", "code"), [(None, 0), ("", errors.INVALID_REQUEST), ("a", errors.UNSUPPORTED_VERSION)]
 )
 async def test_producer_ids(desk: Desk, transactional_id: str | None, code: int) -> None:
-    """Each is another one; there are no transactions."""
+    """Each request gets another producer id; a transactional id is refused."""
     drawn = []
     for _ in range(2):
         answer = await desk.ask(
@@ -109,7 +109,7 @@ async def test_producers_are_described_with_their_last_batch(desk: Desk) -> None
 
 
 async def test_partitions_whose_producers_cannot_be_described(desk: Desk) -> None:
-    """Unknown, another broker's, or asked for twice, in whatever topics of the request."""
+    """Unknown partitions, another broker's, and those named twice are each answered with their error."""
     await stock(desk)
     await desk.topic("far", at=ELSEWHERE)
     found = await described(desk, ("t", [0, 1]), ("none", [0]), ("far", [0]), ("t", [2, 2]), ("u", []))

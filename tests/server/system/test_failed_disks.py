@@ -1,4 +1,4 @@
-"""A disk that fails while the broker runs: one log dir is offline, everybody is told, and the others serve."""
+"""A disk that fails while the broker runs: its log dir goes offline, which is visible, and the others serve."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS_MAX = 20
 
 @pytest.fixture
 async def live(tmp_path: Path) -> AsyncIterator[Live]:
-    """A broker with two log dirs that shows its metrics."""
+    """A broker with two log dirs and a metrics listener."""
     dirs = f"log.dirs={tmp_path / 'one'},{tmp_path / 'two'}"
     made = Live(tmp_path, [dirs, "metrics.listener=127.0.0.1:0"])
     await made.start()
@@ -36,7 +36,7 @@ def replicas(live: Live) -> Replicas:
 
 
 async def two_topics(live: Live, wire: Wire, **config: str) -> tuple[str, str]:
-    """(a topic in the log dir two, which has no store; a topic in the other): both have a record."""
+    """Create one topic in log dir `two`, which has no store, and one in the other, with a record each."""
     for name in ("a", "b"):
         assert (await wire.create(name, **config)).error_code == 0
         assert (await wire.produce(name, batch(b"0"))).error_code == 0
@@ -44,7 +44,7 @@ async def two_topics(live: Live, wire: Wire, **config: str) -> tuple[str, str]:
 
 
 async def refused(wire: Wire, topic: str) -> int:
-    """Produce until it is refused; how many were not."""
+    """Produce until a batch is refused; return the number of batches that were not."""
     async with asyncio.timeout(SECONDS_MAX):
         taken = 0
         while not (code := (await wire.produce(topic, batch(b"more"))).error_code):
@@ -55,7 +55,7 @@ async def refused(wire: Wire, topic: str) -> int:
 
 
 async def told(live: Live, caplog: pytest.LogCaptureFixture) -> str:
-    """The one line about a log dir that is offline."""
+    """The one log line about an offline log dir."""
     async with asyncio.timeout(SECONDS_MAX):
         while not (lines := [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]):
             await asyncio.sleep(0.01)
@@ -65,7 +65,7 @@ async def told(live: Live, caplog: pytest.LogCaptureFixture) -> str:
 
 
 async def codes(wire: Wire) -> dict[str, int]:
-    """The error of each log dir, by the last word of its path."""
+    """The error of each log dir, by the last part of its path."""
     answer: Any = await wire.call("DescribeLogDirs", 4, topics=None)
     return {Path(result.log_dir).name: result.error_code for result in answer.results}
 
@@ -82,8 +82,8 @@ async def codes(wire: Wire) -> dict[str, int]:
 async def test_a_disk_that_fails(
     live: Live, wire: Wire, caplog: pytest.LogCaptureFixture, point: str, error: int, config: dict[str, str]
 ) -> None:
-    """One call fails, once: its log dir is not tried again. Log, metrics, readiness and DescribeLogDirs say so; the
-    other log dir serves, and what is new goes there."""
+    """One failed call takes its log dir offline. The log, metrics, readiness and DescribeLogDirs report it; the other
+    log dir serves and gets all new partitions."""
     broken, sound = await two_topics(live, wire, **config)
     assert await get(live, "/readyz") == (200, "ok\n")
     replicas(live).arm(point, error, 1)
@@ -115,7 +115,7 @@ async def test_a_disk_that_fails(
 async def test_what_is_written_beside_the_records_fails(
     live: Live, wire: Wire, caplog: pytest.LogCaptureFixture, point: str
 ) -> None:
-    """Checkpoints, snapshots, indexes and names end in the same way as the records themselves."""
+    """A failed write of a checkpoint, snapshot, index or file name takes the log dir offline like one of records."""
     broken, sound = await two_topics(live, wire, segment_bytes="100")
     assert (await wire.produce(broken, batch(b"1", producer_id=7, producer_epoch=0, base_sequence=0))).error_code == 0
     log = replicas(live).leader(broken, 0).partition()
@@ -141,8 +141,8 @@ async def test_what_is_written_beside_the_records_fails(
 async def test_a_directory_removed_beneath_the_broker(
     live: Live, wire: Wire, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
-    """Nothing is acknowledged into files that nobody would find again, but for the moment until it is noticed: by the
-    look once a second, or sooner, by the seal of a segment that is gone."""
+    """No write is acknowledged once the broker has noticed the removal: by its check once a second, or earlier, when it
+    seals a segment that is gone."""
     broken, sound = await two_topics(live, wire, segment_bytes="100" if what == "before a roll" else "1000000")
     two = live.data_dir / "two"
     if what in ("active segment", "before a roll"):
@@ -164,14 +164,14 @@ async def test_a_directory_removed_beneath_the_broker(
 
 
 async def test_what_waits_for_the_disk_is_not_acknowledged_into_a_removed_file(live: Live, wire: Wire) -> None:
-    """flush.messages=1: not one record."""
+    """With flush.messages=1 not one record is acknowledged."""
     broken, _ = await two_topics(live, wire, flush_messages="1")
     shutil.rmtree(live.data_dir / "two" / f"{broken}-0")
     assert (await wire.produce(broken, batch(b"x"))).error_code == KAFKA_STORAGE_ERROR
 
 
 async def test_a_full_disk_is_no_failed_disk(live: Live, wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor is one that may not be written to for a while: it is tried again, and serves."""
+    """A full disk, a used-up quota and a missing permission keep the log dir online: the next write is tried."""
     broken, _ = await two_topics(live, wire)
     for error in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
         replicas(live).arm("segment.write", error, 1)
@@ -183,12 +183,12 @@ async def test_a_full_disk_is_no_failed_disk(live: Live, wire: Wire, caplog: pyt
 
 
 async def test_a_full_disk_is_called_so(live: Live, wire: Wire) -> None:
-    """The first refusal has only its code; the next ones have a message, until a write succeeds."""
+    """The first refusal has only its code; later ones have a message, until a write succeeds."""
     broken, _ = await two_topics(live, wire)
     words = {
-        errno.ENOSPC: "disk full: the log dir of the partition has no space left",
-        errno.EDQUOT: "disk full: the disk quota of the log dir of the partition is used up",
-        errno.EACCES: "the log dir of the partition cannot be written: Permission denied",
+        errno.ENOSPC: "disk full: no space left in the partition's log dir: free some on the broker, then retry",
+        errno.EDQUOT: "disk full: the disk quota of the partition's log dir is used up: raise it, then retry",
+        errno.EACCES: "cannot write to the partition's log dir: Permission denied",
     }
     for error, message in words.items():
         replicas(live).arm("segment.write", error, 3)
@@ -199,14 +199,14 @@ async def test_a_full_disk_is_called_so(live: Live, wire: Wire) -> None:
 
 
 async def test_a_read_that_fails_fails_alone(live: Live, wire: Wire) -> None:
-    """The log dir goes on."""
+    """A read that fails is answered with KAFKA_STORAGE_ERROR, and its log dir stays online."""
     topic, _ = await two_topics(live, wire)
     log = replicas(live).leader(topic, 0).partition()
     log.roll()
     log.flush()
     replicas(live).close_idle_files()
     replicas(live).close_idle_files()
-    replicas(live).arm("segment.read", errno.EIO, 1000)  # one that the plane meets, Python tries again
+    replicas(live).arm("segment.read", errno.EIO, 1000)  # the native plane meets one error, Python's retry the next
     assert (await wire.fetch(topic, 0)).error_code == KAFKA_STORAGE_ERROR
     replicas(live).disarm()
     assert (await wire.fetch(topic, 0)).error_code == 0

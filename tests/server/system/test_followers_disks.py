@@ -1,4 +1,4 @@
-"""A follower whose disk is full, fails, or is slow: others go on, and it is in sync again when it can be."""
+"""A follower whose disk is full, failed or slow: the others go on, and it rejoins the ISR when it can."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster() -> Iterator[ClusterHandle]:
 
 
 def replicas_of(cluster: ClusterHandle, number: int) -> Any:
-    """Those of a broker, which is in this process."""
+    """The replicas of a broker, which runs in this process."""
     life: Any = cluster._members.lives[number]
     return life._injector.broker.replicas
 
@@ -41,7 +41,7 @@ def follower(cluster: ClusterHandle, topic: str) -> int:
 
 
 def acked(cluster: ClusterHandle, topic: str, count: int = 1) -> None:
-    """So many records, each acknowledged by all that are in sync."""
+    """Produce this many records, each acknowledged by the whole ISR."""
     failed: list[Any] = []
     producer = ck.Producer(cluster.confluent_config(acks="all", enable_idempotence=True))
     for number in range(count):
@@ -51,7 +51,7 @@ def acked(cluster: ClusterHandle, topic: str, count: int = 1) -> None:
 
 
 def test_a_follower_without_space(cluster: ClusterHandle) -> None:
-    """It leaves the ISR; when there is space again it catches up, with no restart."""
+    """A follower without space leaves the ISR, and catches up without a restart when there is space again."""
     topic = cluster.create_topic("t")
     acked(cluster, topic)
     number = follower(cluster, topic)
@@ -64,7 +64,7 @@ def test_a_follower_without_space(cluster: ClusterHandle) -> None:
 
 
 def test_a_follower_whose_disk_fails(cluster: ClusterHandle) -> None:
-    """EIO at an append: what lies there is out of the ISR, and what it leads goes to others."""
+    """A follower whose append gets EIO leaves the ISR, and partitions that it leads get other leaders."""
     topic = cluster.create_topic("t", partitions=3)
     acked(cluster, topic)
     number = follower(cluster, topic)
@@ -76,7 +76,7 @@ def test_a_follower_whose_disk_fails(cluster: ClusterHandle) -> None:
 
 
 def test_a_follower_whose_disk_is_slow(cluster: ClusterHandle) -> None:
-    """The thread that copies waits once. From then on others append to that log: what else it follows does not wait."""
+    """The fetcher thread waits for a slow disk once; then other threads append to that log, and other logs go on."""
     slow, quick = cluster.create_topic("slow"), cluster.create_topic("quick")
     acked(cluster, slow)
     acked(cluster, quick)
@@ -97,7 +97,7 @@ def test_a_follower_whose_disk_is_slow(cluster: ClusterHandle) -> None:
         writing.start()
         until("its disk is known to be slow", lambda: log.slow_appends)
         producer = ck.Producer(cluster.confluent_config(acks="all", linger_ms=0))
-        producer.produce(quick, b"x", partition=0)  # it connects, and this one waits, for less than the lag allowed
+        producer.produce(quick, b"x", partition=0)  # the first record waits at the slow disk, for less than the max lag
         assert producer.flush(20) == 0
         cluster.wait_in_sync(quick)
         end, took_s = log.log_end_offset, list[float]()

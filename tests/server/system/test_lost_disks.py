@@ -1,4 +1,4 @@
-"""What goes with a log dir: the groups that are stored in it, and with the last one the broker."""
+"""A failed log dir takes its consumer groups offline; the last one ends the broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pybroker import errors
-from pybroker.cluster.image import OFFSETS_TOPIC
+from pybroker.decisions.image import OFFSETS_TOPIC
 from pybroker.groups.coordinator import partition_of
 from tests.groups.members import Member, commit, committed, stable
 from tests.harness import BrokerProcess
@@ -28,7 +28,7 @@ SECONDS_MAX = 20
 
 @pytest.fixture
 async def live(tmp_path: Path) -> AsyncIterator[Live]:
-    """A broker with two log dirs, which share the groups."""
+    """A broker with two log dirs that each hold some of the groups."""
     dirs = f"log.dirs={tmp_path / 'one'},{tmp_path / 'two'}"
     few = [f"offsets.topic.num.partitions={PARTITIONS}", "group.initial.rebalance.delay.ms=0"]
     made = Live(tmp_path, [dirs, *few, "metrics.listener=127.0.0.1:0"])
@@ -38,13 +38,13 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
 
 
 async def coordinator(wire: Wire, group: str) -> int:
-    """The error of FindCoordinator."""
+    """Send FindCoordinator; return its error code."""
     answer: Any = await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=[group])
     return int(answer.coordinators[0].error_code)
 
 
 async def groups(live: Live, wire: Wire) -> tuple[str, str]:
-    """(a group whose partition lies in the log dir two, one whose lies in the other); both are stored."""
+    """Store two groups, one with its partition in log dir `two`, one in the other; return their names."""
     while (code := await coordinator(wire, "any")) == errors.COORDINATOR_NOT_AVAILABLE:
         await asyncio.sleep(0.01)
     assert code == 0 and (await wire.create("t")).error_code == 0
@@ -60,8 +60,8 @@ async def groups(live: Live, wire: Wire) -> tuple[str, str]:
 
 
 async def test_the_groups_of_a_log_dir_that_fails(live: Live, wire: Wire) -> None:
-    """Whoever waits is told within moments, members learn it by their next heartbeat, FindCoordinator knows of nobody;
-    the groups in the other log dir go on. With the disk they are back, as they were stored."""
+    """Waiting members of the failed log dir's groups are answered within moments, others at their next heartbeat, and
+    FindCoordinator finds no coordinator. The other groups go on; the lost ones are back with the disk."""
     lost, kept = await groups(live, wire)
     members = [Member(await live.connect(), group, session_ms=300_000) for group in (lost, kept)]
     for member in members:
@@ -97,7 +97,7 @@ async def test_the_groups_of_a_log_dir_that_fails(live: Live, wire: Wire) -> Non
 
 
 async def test_the_groups_of_a_log_dir_that_is_not_there(live: Live, wire: Wire) -> None:
-    """Nobody coordinates them, and nobody is told to wait for it; a broker with them is ready for the others."""
+    """Groups of a missing log dir have no coordinator and are not answered as loading; the others are served."""
     lost, kept = await groups(live, wire)
     await live.stop()
     (live.data_dir / "two").rename(live.data_dir / "away")
@@ -115,7 +115,7 @@ async def test_the_groups_of_a_log_dir_that_is_not_there(live: Live, wire: Wire)
 
 @pytest.mark.parametrize("what", ["file", "log dir"])
 def test_a_broker_ends_with_its_store(start_broker: Callable[..., BrokerProcess], tmp_path: Path, what: str) -> None:
-    """Removed beneath it, alone or with its log dir: no topic is made that the next start would not know."""
+    """The broker ends when its store is removed, alone or with its log dir: no topic is created only to be lost."""
     one, two = tmp_path / "one", tmp_path / "two"
     broker = start_broker(sets={"log.dirs": f"{one},{two}"})
     with PlainWire(broker.port) as w:
@@ -125,7 +125,7 @@ def test_a_broker_ends_with_its_store(start_broker: Callable[..., BrokerProcess]
     else:
         shutil.rmtree(one)
     assert broker.wait_end(SECONDS_MAX) == 1
-    last = broker.output().strip().splitlines()[-2]  # the last is of this process
+    last = broker.output().strip().splitlines()[-2]  # the last line is printed by this process
     assert "its coordination store was removed" in last and str(one) in last and str(two) not in last
 
 
@@ -133,8 +133,8 @@ def test_a_broker_ends_with_its_store(start_broker: Callable[..., BrokerProcess]
 def test_a_broker_ends_with_its_last_log_dir(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path, how: str
 ) -> None:
-    """One of two may fail; with the other it ends, not as after a clean stop: the last line says why, and the status is
-    1. It does not wait for a disk that gives no answer."""
+    """A broker goes on after one of two log dirs fails, and ends with the second: its last line says why, with exit
+    status 1. It does not wait for a disk that does not answer."""
     one, two = tmp_path / "one", tmp_path / "two"
     point = {"write": "segment.write=errno:5:2:1000", "stuck": "segment.sync=sleep:60000:0:1"}.get(how, "")
     broker = start_broker(sets={"log.dirs": f"{one},{two}"}, failpoints=point)
@@ -152,6 +152,6 @@ def test_a_broker_ends_with_its_last_log_dir(
     for path in (two, one) if how != "write" else ():
         shutil.rmtree(path, ignore_errors=True)
     assert broker.wait_end(SECONDS_MAX) == 1
-    last = broker.output().strip().splitlines()[-2]  # the last is of this process
-    assert "the broker ends, for " in last and str(one) in last
+    last = broker.output().strip().splitlines()[-2]  # the last line is printed by this process
+    assert "the broker ends because " in last and str(one) in last
     assert how != "write" or ("all of its log directories failed" in last and str(two) in last)

@@ -1,4 +1,4 @@
-"""A broker as a process: a stop while requests run, and death while it writes the files of its log dirs."""
+"""A broker as a process: stops while requests run, and kills while it writes the files of its log dirs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Start = Callable[..., BrokerProcess]
 
 
 def test_a_stop_answers_the_request_that_runs(start_broker: Start, topic: str) -> None:
-    """SIGTERM while a topic is being made on a slow disk: the client is answered, and the topic is there afterwards."""
+    """SIGTERM during a topic creation on a slow disk: the client is answered, and the topic is there afterwards."""
     broker = start_broker(failpoints="partition.create=sleep:3000:1")
     with Wire(broker.port) as wire, ThreadPoolExecutor(1) as client:
         created = client.submit(wire.create_topic, topic, 2)
@@ -41,7 +41,7 @@ def test_a_stop_answers_the_request_that_runs(start_broker: Start, topic: str) -
 
 
 def test_more_partitions_than_a_common_limit_of_files(start_broker: Start, topic: str) -> None:
-    """Each active segment is an open file; the soft limit that a process begins with is mostly 1,024."""
+    """A broker with more partitions than its soft limit of open files serves: it raises that limit, often 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     partitions = 300
     if hard < 2 * partitions:
@@ -57,7 +57,7 @@ def test_more_partitions_than_a_common_limit_of_files(start_broker: Start, topic
 
 
 def test_a_hangup_ends_nothing(start_broker: Start, topic: str) -> None:
-    """SIGHUP, as a terminal that is closed and systemctl reload send it: the broker logs it, and serves."""
+    """SIGHUP, sent by a closed terminal and by systemctl reload, is logged, and the broker goes on."""
     broker = start_broker()
     assert broker.process is not None
     broker.process.signal(signal.SIGHUP)
@@ -69,7 +69,7 @@ def test_a_hangup_ends_nothing(start_broker: Start, topic: str) -> None:
 
 
 def test_a_second_signal_waits_for_no_request(start_broker: Start, topic: str) -> None:
-    """The client of a request that runs is cut off instead of answered; what was acknowledged before is there."""
+    """A running request's client is disconnected without an answer; records acknowledged before are kept."""
     broker = start_broker()
     with Wire(broker.port) as wire:
         wire.create_topic(topic)
@@ -97,9 +97,9 @@ def test_a_second_signal_waits_for_no_request(start_broker: Start, topic: str) -
 @pytest.mark.parametrize("after", [0, long(1), 2, long(5)])
 @pytest.mark.parametrize("point", ["checkpoint.write", "checkpoint.sync", "checkpoint.rename"])
 def test_death_while_a_checkpoint_is_written(start_broker: Start, topic: str, point: str, after: int) -> None:
-    """At every step of every checkpoint: the file is the old or the new one, and what was acknowledged is read back.
+    """A kill at any step of any checkpoint leaves the old file or the new one, and acknowledged records are read back.
 
-    The first may come before the broker says that it serves."""
+    The first step may come before the broker reports that it serves."""
     broker = start_broker(sets=INTERVALS)
     acknowledged = 0
     with Wire(broker.port) as wire:
@@ -110,7 +110,7 @@ def test_death_while_a_checkpoint_is_written(start_broker: Start, topic: str, po
     with suppress(OSError, Ended):
         broker.restart()
         with Wire(broker.port) as wire:
-            deadline = time.monotonic() + 20  # what does not change is not recorded again
+            deadline = time.monotonic() + 20  # an unchanged checkpoint is not written again
             while time.monotonic() < deadline:
                 acknowledged += wire.produce(topic, batch([b"%d" % acknowledged])).error == 0
     assert broker.wait_end() == -signal.SIGKILL

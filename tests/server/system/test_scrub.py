@@ -1,4 +1,4 @@
-"""Bad spots of a running broker: scrubbing finds them, reads pass by them, every client can go on behind them."""
+"""Damaged batches in a running broker: scrubbing finds them, and clients can read what comes after them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ COUNT = 12
 BAD = 5
 
 
-@pytest.fixture(params=["native", "python"])
+@pytest.fixture
 async def live(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Live]:
-    """A broker with a log of twelve batches of one size, of which four are a segment."""
-    made = Live(tmp_path / "data", native_plane=request.param == "native")
+    """A broker with a log of twelve batches of one size, four to a segment."""
+    made = Live(tmp_path / "data", native_plane=getattr(request, "param", "native") == "native")
     await made.start()
     wire = await made.connect()
     assert (await wire.create("t", segment_bytes=str(4 * SIZE))).error_code == 0
@@ -39,14 +39,14 @@ def segment(live: Live, base: int) -> Path:
 
 
 def spoil(live: Live, at: int, data: bytes = b"\xff") -> None:
-    """Write into the batch BAD, the second of its segment."""
+    """Overwrite bytes of the batch BAD, the second of its segment."""
     with segment(live, 4).open("r+b") as file:
         file.seek(SIZE + at)
         file.write(data)
 
 
 async def scrubbed(live: Live) -> None:
-    """Ask for a pass, and wait for its end."""
+    """Start a scrub and wait for its end."""
     path = Path(checkpoint_of(live.data_dir))
     path.write_text("0\n0\n")
     async with asyncio.timeout(20):
@@ -55,7 +55,7 @@ async def scrubbed(live: Live) -> None:
 
 
 async def read(wire: Wire) -> tuple[list[int], set[int]]:
-    """The numbers that a reader gets which seeks past what is refused, and the offsets that are."""
+    """Read with seeks past refused offsets; return the numbers read and the refused offsets."""
     good, refused, offset = [], set(), 0
     while offset < COUNT:
         answer = await wire.fetch("t", offset, partition_max_bytes=2 * SIZE)
@@ -75,7 +75,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_scrubbing_finds_a_batch_with_a_wrong_crc(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    """It costs the reads of its offset, also after a restart, and is told once: in which file, where, what is lost."""
+    """Only reads of the bad offset fail, also after a restart; one log line has file, position and lost offsets."""
     spoil(live, 80)
     await scrubbed(live)
     for _ in range(2):
@@ -89,10 +89,11 @@ async def test_scrubbing_finds_a_batch_with_a_wrong_crc(live: Live, caplog: pyte
     assert live.broker.replicas.scrubbed.bytes == 8 * SIZE
 
 
+@pytest.mark.parametrize("live", ["native", "python"], indirect=True)
 async def test_a_read_that_meets_damage_has_its_segment_checked(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A header that says nothing hides the batches behind it, until the segment is checked, which is at once."""
+    """A destroyed header hides the batches after it until a scrub of the segment, which the failed read starts."""
     await live.stop()
     spoil(live, 8, bytes(60))
     await live.start()
@@ -105,7 +106,7 @@ async def test_a_read_that_meets_damage_has_its_segment_checked(
 
 @pytest.mark.parametrize("size", [2 * SIZE, 2 * SIZE + 9, 0])
 async def test_scrubbing_finds_a_segment_that_was_cut(live: Live, size: int) -> None:
-    """Also where what is left of its file is sound."""
+    """Scrubbing finds a truncated segment, even one whose remaining batches are valid."""
     os.truncate(segment(live, 4), size)
     await scrubbed(live)
     good = size // SIZE
@@ -114,7 +115,7 @@ async def test_scrubbing_finds_a_segment_that_was_cut(live: Live, size: int) -> 
 
 
 async def test_a_segment_that_is_gone_is_no_segment_without_damage(live: Live) -> None:
-    """Its log goes on to be checked, and the pass says that it left something out."""
+    """Scrubbing checks the log's other segments and reports one unchecked segment."""
     await live.restart()
     segment(live, 4).unlink()
     with segment(live, 0).open("r+b") as file:
@@ -136,7 +137,7 @@ async def test_who_asks_for_a_pass_over_a_log_dir_that_is_offline_is_answered(li
 
 
 async def test_a_slow_pass_goes_by_the_rate_that_is_set_meanwhile(live: Live) -> None:
-    """One that would take minutes ends when the rate is altered, or the broker stops."""
+    """A scrub that would take minutes ends soon when its rate is raised or the broker stops."""
     await live.restart("log.scrub.io.max.bytes.per.second=1")
     path = Path(checkpoint_of(live.data_dir))
     path.write_text("0\n0\n")
@@ -162,7 +163,7 @@ async def test_what_somebody_put_right_is_read_again(live: Live, caplog: pytest.
 
 
 async def test_a_pass_is_due_after_its_interval(live: Live) -> None:
-    """A log dir that is new counts from its first look; the setting can change while the broker runs."""
+    """A new log dir's interval starts at its first check; the interval can change while the broker runs."""
     path = Path(checkpoint_of(live.data_dir))
     async with asyncio.timeout(10):
         while not path.exists():

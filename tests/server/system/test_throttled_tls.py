@@ -1,4 +1,4 @@
-"""Quotas on listeners with TLS: what waits is decrypted perhaps already, and the socket says nothing of it."""
+"""Quotas on TLS listeners: a waiting request may be decrypted already, so the socket does not show it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pybroker import core
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.security.quotas import PRODUCER
@@ -20,9 +21,12 @@ from tests.server.test_tls import context, settings
 RATE = 50_000
 
 
-@pytest.fixture(params=["native", "python"])
-async def live(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Live]:
-    made = Live(tmp_path / "data", settings(tmp_path), native_plane=request.param == "native")
+@pytest.fixture(params=["core", "ssl module"])
+async def live(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Live]:
+    """A broker with core's TLS, and one where core cannot use this Python's OpenSSL."""
+    if request.param == "ssl module":
+        monkeypatch.setattr(core, "tls_available", lambda: False)
+    made = Live(tmp_path / "data", settings(tmp_path))
     await made.start()
     admin = await made.connect("OPEN")
     await admin.create("t")
@@ -38,7 +42,7 @@ def frame(records: bytes, number: int) -> bytes:
 
 
 async def answers(wire: Wire, first: int, last: int) -> int:
-    """The largest throttle_time_ms of these, which come in their order."""
+    """Receive these answers, in order; return the largest throttle_time_ms."""
     most = 0
     for number in range(first, last):
         answered, answer = await wire.receive("Produce", 9)
@@ -53,7 +57,7 @@ async def test_what_came_at_once_is_executed_one_after_the_other(live: Live) -> 
     began = time.monotonic()
     wire.writer.write(frame(large, 0) + b"".join(frame(small, number) for number in range(1, 3)))
     assert await answers(wire, 0, 1) > 1500
-    assert time.monotonic() - began < 1.5, "it is answered before it waits"
+    assert time.monotonic() - began < 1.5, "the answer comes before the throttling"
     await answers(wire, 1, 3)
     assert time.monotonic() - began > 2
 

@@ -1,4 +1,4 @@
-"""Strangers at a listener of TLS: handshakes that are cut, bent or begun ten thousand times, and renegotiation."""
+"""Hostile clients of a TLS listener: truncated, corrupted or ten thousand unfinished handshakes, and renegotiation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def native(tmp_path: Path) -> AsyncIterator[Live]:
 
 
 def client(version: str) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
-    """An end of TLS without a socket, what comes in, and what goes out."""
+    """A TLS client without a socket, its input buffer and its output buffer."""
     made = context()
     made.minimum_version = made.maximum_version = VERSIONS[version]
     inside, outside = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -42,7 +42,7 @@ def client(version: str) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
 
 
 def shake(at: tuple[str, int], version: str, cut: int, *, reset: bool) -> int:
-    """Send the first `cut` bytes that a client says in a handshake, and leave; how many there would have been."""
+    """Send the first `cut` bytes of a client's handshake, then close; return the bytes of the whole handshake."""
     end, inside, outside = client(version)
     said = 0
     with socket.create_connection(at, 10) as sock:
@@ -87,7 +87,7 @@ async def test_a_handshake_that_is_cut_anywhere_leaves_nothing(native: Live, cap
 async def test_a_handshake_that_is_bent_anywhere_is_refused_or_goes_on(
     native: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each byte of what a client says first, with each of two bits turned: nothing but an end or an answer of TLS."""
+    """Each byte of a ClientHello, with each of two bits flipped: the broker closes, or answers with a TLS record."""
     assert native.broker is not None
     at = HOST, native.broker.addresses["TLS"].port
 
@@ -115,7 +115,7 @@ async def test_a_handshake_that_is_bent_anywhere_is_refused_or_goes_on(
 
 @pytest.fixture
 def descriptors() -> Iterator[int]:
-    """So many sockets may be open for a test."""
+    """Raise the limit of open files; yield the number of sockets that a test may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(HALF, (hard if hard > 0 else HALF * 2) - CLIENT_DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + CLIENT_DESCRIPTORS), hard))
@@ -126,7 +126,7 @@ def descriptors() -> Iterator[int]:
 def test_ten_thousand_half_handshakes(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path, descriptors: int
 ) -> None:
-    """Whoever comes behind them is served, and what they hold has a bound: an eighth of the broker's descriptors."""
+    """Later clients are served, as unfinished handshakes may hold an eighth of the broker's file descriptors."""
     first, port, last = (free_port() for _ in range(3))
     sets = dict(line.split("=", 1) for line in settings(tmp_path))
     sets["listeners"] = f"OPEN://{HOST}:{first},TLS://{HOST}:{port},BOTH://{HOST}:{last}"

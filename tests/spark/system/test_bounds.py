@@ -1,4 +1,5 @@
-"""The begin and the end of a read, planned in this process: what is not there is refused at once, by name."""
+"""The start and the end of a read, planned in this process: an offset that does not exist is refused at once, by
+name."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from pybroker.errors import INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, KafkaError
-from pybroker.spark.partitions import KafkaInputPartition
+from pybroker.spark.reading.input_partitions import KafkaInputPartition
 from pybroker.spark.schema import full
 from pybroker.spark.source import KafkaSource
 from tests.harness import BrokerProcess
@@ -26,7 +27,7 @@ def topics(shared_broker: BrokerProcess, topic: str) -> Topics:
 
 
 def planned(topics: Topics, **options: object) -> list[tuple[int, int, int]]:
-    """(partition, start, end) of each task of a batch read."""
+    """The (partition, start, end) of each task of a batch read."""
     given = {"kafka.bootstrap.servers": topics.broker.bootstrap, **options}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
     tasks = KafkaSource(texts).reader(full(False)).partitions()
@@ -42,7 +43,7 @@ def refused(topics: Topics, **options: object) -> KafkaError:
 
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
 def test_a_partition_that_is_not_there(topics: Topics, topic: str, option: str) -> None:
-    """The sentence has the topic and how many partitions it has."""
+    """A partition that does not exist is refused with the topic and its number of partitions."""
     told = refused(topics, subscribe=topic, **{option: {topic: {"0": 1, "1": 0, "2": 0, "7": 0}}})
     assert told.code == INVALID_CONFIG
     assert told.message == f"{option} names {topic}-2, {topic}-7, but topic {topic} has 2 partitions"
@@ -65,28 +66,30 @@ def test_a_partition_that_is_there_and_not_read(topics: Topics, topic: str) -> N
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 def test_offsets_beyond_the_end(topics: Topics, topic: str, option: str, isolation: str) -> None:
-    """Refused when the read is planned, with the offset and the end; the end itself is none of these."""
+    """An offset beyond the partition's end is refused when the read is planned, with the offset and the end. The end
+    itself is allowed."""
     how: Any = {"subscribe": topic, "kafka.isolation.level": isolation}
     told = refused(topics, **how, **{option: {topic: {"0": 4, "1": 9}}})
     assert told.code == INVALID_CONFIG
-    assert told.message == f"{option} of {topic}-0 is 4, and it ends at 3; {topic}-1 is 9, and it ends at 0"
+    assert told.message == f"{option} of {topic}-0 is 4, but it ends at 3; {topic}-1 is 9, but it ends at 0"
     expected = {"startingOffsets": [], "endingOffsets": [(0, 0, 3)]}
     assert planned(topics, **how, **{option: {topic: {"0": 3, "1": 0}}}) == expected[option]
 
 
 def test_a_stream_that_begins_beyond_the_end(topics: Topics, topic: str) -> None:
-    """The sentence does not say that a stream which has never run has read so far."""
+    """A stream that begins beyond the end is refused, and the sentence does not claim that the stream has read
+    anything."""
     given = topics.options(topic, startingOffsets=json.dumps({topic: {"0": 4, "1": 0}}))
     reader = KafkaSource(given).streamReader(full(False))
     with pytest.raises(KafkaError) as caught:
         reader.initialOffset()
     reader.stop()
-    assert caught.value.message == f"startingOffsets of {topic}-0 is 4, and it ends at 3"
+    assert caught.value.message == f"startingOffsets of {topic}-0 is 4, but it ends at 3"
 
 
 def test_beyond_the_end_with_losses_allowed(topics: Topics, topic: str, caplog: pytest.LogCaptureFixture) -> None:
-    """failOnDataLoss=false reads what is there, and says so."""
+    """A read beyond the end with failOnDataLoss=false reads the existing records and logs a warning."""
     with caplog.at_level(logging.WARNING):
         assert planned(topics, subscribe=topic, failOnDataLoss=False, endingOffsets={topic: {"0": 4, "1": 0}}) == [
             (0, 0, 3)]  # fmt: skip
-    assert f"endingOffsets of {topic}-0 is 4, and it ends at 3: the end is taken" in caplog.text
+    assert f"endingOffsets of {topic}-0 is 4, but it ends at 3: reading from the end" in caplog.text

@@ -1,4 +1,4 @@
-"""The source, the sink and the pipeline on a standalone cluster, whose workers have a Python of their own."""
+"""The source, the sink and the pipeline on a standalone cluster, whose workers have a separate Python."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def topics(shared_broker: BrokerProcess) -> Topics:
 
 @pytest.mark.long
 def test_source_and_sink(spark_cluster: SparkCluster, topics: Topics, topic: str, checkpoint: str) -> None:
-    """A batch read, and a stream from topic to topic, by the workers' own pybroker and not by the checkout's."""
+    """Source and sink run with the workers' pybroker, not the checkout's: a batch read, and a stream from topic to
+    topic."""
     for name in (topic, f"{topic}-copy"):
         topics.create(name, partitions=2)
     for partition in range(2):
@@ -62,7 +63,7 @@ def test_source_and_sink(spark_cluster: SparkCluster, topics: Topics, topic: str
 
 @pytest.mark.long
 def test_pipeline(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
-    """`pybroker pipeline --master spark://...`: each record is in the table once."""
+    """A pipeline with `--master spark://...` writes each record to the table once."""
     topics.create(topic, partitions=2)
     topics.produce(topic, [Record(json.dumps({"id": n}), partition=n % 2) for n in range(100)])
     table = tmp_path / "table"
@@ -75,7 +76,7 @@ def test_pipeline(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_p
 
 
 def test_what_a_test_can_do_to_it(spark_cluster: SparkCluster) -> None:
-    """Its workers come back after a kill; environments lack what they are to lack."""
+    """A worker of the test cluster comes back after a kill, and its environments lack the named packages."""
     spark_cluster.kill_worker(1)
     spark_cluster.start_worker(1)
     bare = spark_cluster.environment("pybroker", "pyarrow")

@@ -1,4 +1,5 @@
-"""A pipeline on a cluster under kills: each record of the broker's log is in the table once, and who dies says why."""
+"""A pipeline on a cluster under kills: each record of the broker's log is in the table once, and a driver that fails
+prints why."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ SEED = 1
 @pytest.mark.long
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_a_jvm_that_is_killed(table_format: str, shared_broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
-    """As by a kernel that is out of memory: the pipeline ends with one sentence, and a status that is not 0."""
+    """A killed JVM, as by the kernel's OOM killer, ends the pipeline with one sentence and a status other than 0."""
     topics = Topics(shared_broker)
     topics.produce(topics.create(topic), [Record("a"), Record("b")])
     table = ledger.options(table_format, tmp_path)
@@ -44,8 +45,8 @@ def test_a_jvm_that_is_killed(table_format: str, shared_broker: BrokerProcess, t
 @pytest.mark.long
 @pytest.mark.parametrize("table_format", ["parquet", "delta", "iceberg"])
 def test_each_kind_of_kill(table_format: str, spark_cluster: SparkCluster, tmp_path: Path) -> None:
-    """An executor, the broker, a worker and the driver are killed under one pipeline, each while it works; when all are
-    back, each record of the log is in the table once."""
+    """A pipeline survives kills of an executor, the broker, a worker and the driver, each at work: afterwards each
+    record of the log is in the table once."""
     chaos = Chaos(tmp_path, spark_cluster, SEED, table_format)
     try:
         chaos.start()

@@ -1,7 +1,7 @@
-"""What goes wrong when a pipeline is started on a cluster, and the one sentence that a person gets for it.
+"""Mistakes in starting a pipeline on a cluster, and the one sentence that a person gets for each.
 
-Each mistake is tried by one driver after the other, which needs one session for nearly all of them; the long tests try
-them by the command. What is told without Spark is in test_pipeline_command.py and test_failures.py.
+One driver tries the mistakes in turn, nearly all in one session; the long tests use the command. Errors without Spark
+are in test_pipeline_command.py and test_error_messages.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOST = r"127\.0\.0\.[12]"
 TRIALS = """
 import json, sys, time
 from pybroker.errors import KafkaError
-from pybroker.spark.pipeline.preflight import WAITING, Workers
+from pybroker.spark.pipeline.preflight import WAITING, WorkerCheck
 from pybroker.spark.session import begin
 
 master, settings, python, trials = sys.argv[1], *map(json.loads, sys.argv[2:])
@@ -44,15 +44,15 @@ def told(name, work):
 
 
 spark = begin("mistakes", master, settings, silent=True)
-told("nothing", lambda: Workers(spark, []).check())
+told("nothing", lambda: WorkerCheck(spark, []).check())
 for name, executable, brokers in trials:
     spark.sparkContext.pythonExec = executable or python
-    told(name, lambda: Workers(spark, brokers).check())
+    told(name, lambda: WorkerCheck(spark, brokers).check())
 spark.sparkContext.pythonExec = python
-told("table", lambda: Workers(spark, [], "/proc/self/cwd/nowhere").check())
+told("table", lambda: WorkerCheck(spark, [], "/proc/self/cwd/nowhere").check())
 spark.stop()
 spark = begin("too large", master, settings | {"spark.executor.memory": "8g", WAITING: "1s"}, silent=True)
-told("memory", lambda: Workers(spark, []).check())
+told("memory", lambda: WorkerCheck(spark, []).check())
 spark.stop()
 """
 OTHER_VERSION = """
@@ -65,13 +65,13 @@ runpy.run_module(sys.argv[0], run_name="__main__")
 
 
 class Trial:
-    """A pipeline that cannot work."""
+    """A pipeline with a mistake."""
 
     def __init__(self, cluster: SparkCluster, topics: Topics, topic: str, table: Path) -> None:
         self.cluster, self.topics, self.topic, self.table = cluster, topics, topic, table
 
     def start(self, *options: str, bootstrap: str | None = None, python: Path | None = None, **conf: str) -> Process:
-        """`pybroker pipeline` on the cluster, with this Python of the workers, and more settings of Spark."""
+        """Start `pybroker pipeline` on the cluster, with this Python for the workers, and more Spark settings."""
         given = ("-b", bootstrap or self.topics.broker.bootstrap, "-t", self.topic, "--table", self.table, "--once")
         named = {"spark.pyspark.python": str(python or self.cluster.environment().python)}
         settings = self.cluster.conf(**named, **{name.replace("__", "."): value for name, value in conf.items()})
@@ -80,7 +80,7 @@ class Trial:
         return self.cluster.driver("-m", "pybroker", "pipeline", *given, *schema, *master, *settings, *options)
 
     def sentence(self, process: Process) -> str:
-        """The last line of a run that failed, without a stack of Java's before it."""
+        """The last line of a run that failed without a Java stack trace before it."""
         began = time.monotonic()
         assert process.wait(SLOW_S) in (1, 2), process.output()
         print(f"{time.monotonic() - began:.1f} s: {process.lines[-1]}")
@@ -102,7 +102,8 @@ def trial(spark_cluster: SparkCluster, shared_broker: BrokerProcess, topic: str,
 def told(
     spark_cluster: SparkCluster, other_python: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], str]:
-    """What each mistake was told, by its name. The driver has the workers' Python where the relative path leads to."""
+    """The error of each mistake, by the mistake's name. The relative path leads to the workers' Python on the driver
+    only."""
     directory = tmp_path_factory.mktemp("driver")
     (directory / "environment").symlink_to(spark_cluster.environment().path)
     trials = [
@@ -129,8 +130,9 @@ def told(
 @pytest.mark.long
 @pytest.mark.parametrize("package", ["pybroker", "pyarrow"])
 def test_without_a_package(told: Callable[[str], str], package: str) -> None:
-    """The host, the Python that lacks it, and how it gets there."""
-    way_out = f"has no {package}: install it in the workers' Python (pip install 'pybroker[spark]'), or ship"
+    """A package that the workers lack is reported with the host, the Python, and how to install the package."""
+    what = {"pybroker": '"$(echo pybroker-*.whl)[spark]"', "pyarrow": "'pyarrow>=18'"}[package]
+    way_out = f"has no {package}: install it in the workers' Python (pip install {what}), or ship"
     assert re.match(rf"Spark's worker on {HOST} \(\S+/python-without-{package}/bin/python\) ", told(package))
     assert way_out in told(package)
 
@@ -139,16 +141,17 @@ def test_without_a_package(told: Callable[[str], str], package: str) -> None:
 @pytest.mark.parametrize(
     ("mistake", "sentence"),
     [
-        ("nothing", "nothing"),  # what is no mistake is not called one
-        ("version", rf"the Python of Spark's worker on {HOST} is 3\.99, and the driver's is \S+; they have to be the"),
+        ("nothing", "nothing"),  # a correct setup gets no error
+        ("version", rf"the Python of Spark's worker on {HOST} is 3\.99, and the driver's is \S+; they must be the"),
         ("path", rf"Spark's worker on {HOST} has no \./environment/bin/python: set spark\.pyspark\.python to "),
         ("broker", rf"Spark's worker on {HOST} cannot reach the broker at 127\.0\.0\.9:\d+ \(connection refused\), "),
         ("memory", r"spark://127\.0\.0\.1:\d+ gave no executor in 1 s: .*spark\.executor\.memory=8g"),
-        ("table", rf"what executors on {HOST}(, {HOST})? write to \S+/nowhere is not there for the driver: "),
+        ("table", rf"the driver does not see what executors on {HOST}(, {HOST})? write to \S+/nowhere: "),
     ],
 )
 def test_one_sentence(told: Callable[[str], str], mistake: str, sentence: str) -> None:
-    """With the host and the way out: another version, a path of the driver alone, a broker out of reach, and so on."""
+    """A mistake gives one sentence with the host and what to do: another version, a path that only the driver has, a
+    broker out of reach, and so on."""
     assert re.match(sentence, told(mistake)), told(mistake)
 
 
@@ -163,7 +166,7 @@ def test_the_workers_lack_a_package(trial: Trial, package: str) -> None:
 @pytest.mark.long
 def test_the_workers_have_another_python(trial: Trial, other_python: Path) -> None:
     told = trial.sentence(trial.start(python=other_python))
-    assert told.startswith("the Python of Spark's worker on 127.0.0.") and "they have to be the same" in told
+    assert told.startswith("the Python of Spark's worker on 127.0.0.") and "they must be the same" in told
 
 
 @pytest.mark.long
@@ -179,7 +182,8 @@ def test_nobody_listens_where_the_master_should_be(trial: Trial) -> None:
 
 
 def test_the_broker_advertises_an_address_of_its_own(trial: Trial, start_broker: Callable[..., BrokerProcess]) -> None:
-    """Its address for others is refused; the one by which it was found is not. No Spark is started for it."""
+    """A broker that advertises an unreachable address is reported with that address, not with the bootstrap address,
+    before Spark starts."""
     port = free_port()
     broker = start_broker(sets={"advertised.listeners": f"PLAINTEXT://127.0.0.9:{port}"})
     Topics(broker).create(trial.topic)
@@ -195,7 +199,7 @@ def test_no_worker_has_so_much_memory(trial: Trial) -> None:
 
 @pytest.fixture(scope="module")
 def other_python(spark_cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that says it is of another version than this one."""
+    """A Python that claims another version than this one's."""
     python = spark_cluster.environment().python
     made = tmp_path_factory.mktemp("other") / "python"
     made.write_text(f'#!{python}\n{OTHER_VERSION}')

@@ -1,4 +1,4 @@
-"""The ways in which a job is started: what the user says wins, what a person reads is where it belongs, and it ends."""
+"""Ways to start a job: the user's settings win, output goes to the right stream, and the job ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def topics(shared_broker: BrokerProcess) -> Topics:
 
 
 class Started:
-    """A command with its standard output in a file; standard error is what `process` shows."""
+    """A command with its standard output in a file; `process` shows its standard error."""
 
     def __init__(self, directory: Path, command: Sequence[object], cwd: Path = ROOT, **env: str) -> None:
         directory.mkdir(exist_ok=True)
@@ -58,7 +58,7 @@ class Started:
         return self._out.read_text()
 
     def end(self) -> str:
-        """What it wrote to standard output, once it has ended well."""
+        """Wait until it has succeeded, and return its standard output."""
         code = self.process.wait(SLOW_S)
         assert code == 0, f"{code}\n{self.process.output()}\n{self.out}"
         return self.out
@@ -79,7 +79,8 @@ def held(out: str) -> dict[str, Any]:
 
 @pytest.mark.long
 def test_what_the_user_says_wins(spark_cluster: SparkCluster, tmp_path: Path) -> None:
-    """By spark-defaults.conf, by spark-submit's options and by settings, in this order; ours are for what is left."""
+    """Settings of the user win: spark-defaults.conf, spark-submit's options and --conf, in this order; ours fill the
+    gaps."""
     script = tmp_path / "job.py"
     script.write_text(SHOW)
     (tmp_path / "spark-defaults.conf").write_text(
@@ -99,14 +100,14 @@ def test_what_the_user_says_wins(spark_cluster: SparkCluster, tmp_path: Path) ->
     assert found["spark.sql.streaming.checkpointFileManagerClass"] == "some.Class"
     assert found["spark.driver.host"] == HOST
 
-    # Without spark-submit: the JVM that the session starts has read the same file.
+    # Without spark-submit: the session's JVM has read the same file.
     plain = json.dumps({"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": SMALL_JVM})
     found = held(Started(tmp_path / "b", [sys.executable, script, plain], SPARK_CONF_DIR=str(tmp_path)).end())
     assert found["spark.app.name"] == "ours" and found["spark.sql.shuffle.partitions"] == "3"
     assert found["spark.python.unix.domain.socket.enabled"] == "false"
     assert found["pythonExec"] == sys.executable and found["spark.ui.showConsoleProgress"] == "true"
 
-    # On a cluster the workers have the Python that Spark's settings name; what is left is ours.
+    # On a cluster the workers have the Python of Spark's settings; ours fill the gaps.
     workers = str(spark_cluster.environment().python)
     settings = {**spark_cluster.settings(), "spark.master": spark_cluster.url, "spark.app.name": "named"}
     command = [sys.executable, script, json.dumps(settings)]
@@ -129,26 +130,25 @@ def ids(table: Path) -> list[int]:
 
 
 def arguments(topics: Topics, topic: str, table: Path, *more: object) -> list[object]:
-    """Of a pipeline whose group has the topic's name; the batches are small, so that there are some."""
+    """The arguments of a pipeline with the topic's name as its group; small batches, so that there are several."""
     named = ("--name", topic, "--compact-files", 0, "--max-records", 50)
     where = ("-b", topics.broker.bootstrap, "-t", topic, "--table", table)
     return ["pipeline", *where, "--schema", "id bigint", "--json", *named, *more]
 
 
 def all_is_told(started: Started, records: int) -> None:
-    """It ended well: standard output is the result and nothing else, the last line has no lag that is gone."""
+    """Check that it succeeded: standard output is only the result, and the last line reports no lag."""
     assert json.loads(started.end())["records"] == records
     lines = [line for line in started.process.lines if " records/s" in line]
-    waits = ", 0 behind" if records else ""  # nothing is claimed before Spark has looked
+    waits = ", 0 behind" if records else ""  # no lag is reported before Spark has looked
     assert lines and lines[-1].endswith(f" records/s{waits}"), started.process.output()
     assert f"{records:,} records in " in lines[-1], started.process.output()
 
 
 @pytest.mark.long
 def test_spark_submit(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
-    """In client mode. Progress is on standard error, and SIGTERM, which only the JVM gets, ends it as it should.
-
-    Spark's own log is off by the time that the query begins."""
+    """spark-submit in client mode runs a pipeline: progress is on standard error, and SIGTERM, which only the JVM gets,
+    ends it cleanly. Spark's own log is off before the query begins."""
     topics.create(topic, partitions=2)
     numbers(topics, topic, 0, 100)
     table = tmp_path / "table"
@@ -165,8 +165,8 @@ def test_spark_submit(spark_cluster: SparkCluster, topics: Topics, topic: str, t
 
 @pytest.mark.long
 def test_shipped_to_the_workers(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
-    """An archive with an environment brings pybroker to workers that lack it. The driver, which plans with the same
-    Python, has to have it unpacked, and says so; --once then ends with the group's offsets at the end."""
+    """An archive with an environment brings pybroker to workers that lack it. A driver that has not unpacked it fails
+    with one sentence; then --once ends with the group's offsets at the end."""
     topics.create(topic, partitions=2)
     numbers(topics, topic, 0, 100)
     table, home = tmp_path / "table", spark_cluster.environment().path
@@ -189,7 +189,8 @@ def test_shipped_to_the_workers(spark_cluster: SparkCluster, topics: Topics, top
 
 @pytest.mark.long
 def test_local_cluster(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
-    """local-cluster[2,1,1024]: a master, workers and executors that the driver starts. It writes to SPARK_HOME/work."""
+    """A local-cluster master works: local-cluster[2,1,1024] starts a master, workers and executors, which write to
+    SPARK_HOME/work."""
     topics.create(topic, partitions=2)
     numbers(topics, topic, 0, 100)
     home = tmp_path / "spark"
@@ -230,19 +231,21 @@ except KafkaError as error:
 
 @pytest.mark.long
 def test_an_existing_session(topics: Topics, topic: str, tmp_path: Path) -> None:
-    """A notebook's session, and another one of it, know the source for the pipeline; one that is stopped is told."""
+    """A notebook's existing session runs the pipeline, and so does another session of its JVM; a stopped session is an
+    error."""
     topics.create(topic, partitions=2)
     numbers(topics, topic, 0, 100)
     conf = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": SMALL_JVM, "spark.driver.host": HOST}
     given = (topics.broker.bootstrap, topic, tmp_path / "table", json.dumps(conf))
     command = [sys.executable, "-c", NOTEBOOK, *given]
     job = Started(tmp_path, command, tmp_path, PYSPARK_PYTHON=sys.executable)
-    told = ["first 100", "second 0 3", "third the Spark session that was given is stopped"]
+    told = ["first 100", "second 0 3", "third the given Spark session is stopped"]
     assert job.end().splitlines() == told, job.process.output()
 
 
 def test_cluster_deploy_mode(spark_cluster: SparkCluster, topics: Topics, topic: str, tmp_path: Path) -> None:
-    """Spark itself refuses it for Python on a standalone cluster; the command, which starts a driver here, does too."""
+    """Cluster deploy mode is refused: by Spark itself for Python on a standalone cluster, and by the command, whose
+    driver runs here."""
     main = ROOT / "pybroker/__main__.py"
     options = ("--master", spark_cluster.url, "--deploy-mode", "cluster")
     job = Started(tmp_path, [spark_submit(), *options, main, *arguments(topics, topic, tmp_path / "table")])
@@ -253,14 +256,15 @@ def test_cluster_deploy_mode(spark_cluster: SparkCluster, topics: Topics, topic:
     command = arguments(topics, topic, tmp_path / "table", *options)
     job = Started(tmp_path, [sys.executable, "-m", "pybroker", *command])
     assert job.process.wait(SLOW_S) == 2
-    sentence = "pybroker: spark.submit.deployMode=cluster is for spark-submit, which takes the driver elsewhere"
+    sentence = "pybroker: spark.submit.deployMode=cluster is for spark-submit, which moves the driver"
     assert job.process.lines == [sentence]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("way", "number"), [("spark-submit", signal.SIGINT), ("command", signal.SIGTERM)])
 def test_a_signal_to_all_processes(way: str, number: int, topics: Topics, topic: str, tmp_path: Path) -> None:
-    """Ctrl-C in a terminal, and what a service manager does: Python, its JVM and its workers all get it."""
+    """A signal to all processes ends the pipeline cleanly: Ctrl-C, or a service manager, signals Python, its JVM and
+    its workers."""
     topics.create(topic, partitions=2)
     numbers(topics, topic, 0, 100)
     table = tmp_path / "table"
@@ -278,7 +282,7 @@ def test_a_signal_to_all_processes(way: str, number: int, topics: Topics, topic:
 
 @pytest.mark.parametrize("everybody", [False, True], ids=["to Python", "to all processes"])
 def test_stopped_while_spark_starts(everybody: bool, topics: Topics, topic: str, tmp_path: Path) -> None:
-    """SIGTERM before there is a query ends it as well, with the last line: a JVM that dies of it is no failure."""
+    """SIGTERM while Spark starts ends the pipeline with its last line: a JVM that dies of the signal is no failure."""
     topics.create(topic, partitions=2)
     job = Started(tmp_path, [sys.executable, "-m", "pybroker", *arguments(topics, topic, tmp_path / "table"), *SMALL])
     job.process.wait_line("WARN|Spark's default log4j profile", SLOW_S)
@@ -292,7 +296,7 @@ def test_stopped_while_spark_starts(everybody: bool, topics: Topics, topic: str,
 
 @pytest.mark.long
 def test_a_failure_under_spark_submit(topics: Topics, tmp_path: Path) -> None:
-    """Its sentence is on standard error, and the exit status is the command's own."""
+    """A failure under spark-submit prints one sentence to standard error, and the exit status is the command's own."""
     command = arguments(topics, "no-such-topic", tmp_path / "table")
     start = [spark_submit(), *SMALL, ROOT / "pybroker/__main__.py", *command]
     job = Started(tmp_path, start, PYSPARK_PYTHON=sys.executable)

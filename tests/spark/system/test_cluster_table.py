@@ -1,4 +1,4 @@
-"""Tables on a cluster: paths that executors do not share, and an executor that was thought dead."""
+"""Tables on a cluster: paths that executors do not share, and an executor that was lost but still runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [*MARKS, pytest.mark.long]
 
 SLOW_S = 150.0
 PROBE_S_MAX = 2.0
-# Each process has a directory of this name of its own.
+# Each process has its own directory of this name.
 NOT_SHARED = "/proc/self/cwd"
 
 JOB = """
@@ -32,8 +32,9 @@ from pyspark.sql import Observation, functions as F
 from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job
 from pybroker.spark.pipeline.executors import hold_against
-from pybroker.spark.pipeline.preflight import Workers
-from pybroker.spark.pipeline.table import Batch, open_table
+from pybroker.spark.pipeline.preflight import WorkerCheck
+from pybroker.spark.pipeline.tables.table import MicroBatch
+from pybroker.spark.pipeline.tables.table_formats import open_table
 from pybroker.spark.session import session
 
 master, settings, directory = sys.argv[1:4]
@@ -53,14 +54,14 @@ class Trial:
         seen = Observation(f"batch {self.number}")
         watched = rows.observe(seen, F.count(F.lit(1)).alias("all"))
         check = lambda staged: hold_against(spark, self.job.table, staged, seen.get["all"])
-        self.table.add(Batch("abcdefgh", self.number), watched, check)
+        self.table.add(MicroBatch("abcdefgh", self.number), watched, check)
         self.number += 1
         return f"{seen.get['all']} rows"
 
 
 def asked(root):
     begun = time.monotonic()
-    Workers(spark, [], root).check()
+    WorkerCheck(spark, [], root).check()
     return f"{time.monotonic() - begun:.2f} s"
 
 
@@ -86,7 +87,7 @@ def once_failing(number):
 
 
 class Driver:
-    """A driver with two executors; it waits for a word at each step."""
+    """A driver with two executors; it waits for a signal at each step."""
 
     def __init__(self, cluster: SparkCluster, directory: Path, steps: str, *given: object, **more: str) -> None:
         self.directory = directory
@@ -104,7 +105,7 @@ class Driver:
         (self.directory / step).touch()
 
     def end(self) -> dict[str, str]:
-        """What it said, by the first word of each line."""
+        """The lines that it printed, by their first word."""
         assert self.process.wait(SLOW_S) == 0, self.process.output()
         return {line.split(" ")[0]: line.partition(" ")[2] for line in self.process.lines}
 
@@ -115,7 +116,7 @@ def rows_of(table: Path) -> Counter[int]:
 
 
 def state(pid: int) -> str:
-    """As ps shows it: Z for a process that has ended, and whose parent has not looked yet."""
+    """The process state as ps shows it: Z for an ended process whose parent has not reaped it yet."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -134,8 +135,8 @@ told("failing", shared.add, spark.range(0, 2000, 1, 4).select(once_failing("id")
 
 
 def test_a_path_that_is_not_shared(spark_cluster: SparkCluster, tmp_path: Path) -> None:
-    """By none or by one of the workers: told before the first batch, with the hosts. Where it shows up later, the batch
-    stops with both counts, and none of its rows is in the table. A task that failed and ran again is no difference."""
+    """A path that no worker or one worker shares is reported before the first batch, with the hosts. Later the batch
+    stops with both counts, and no rows. A retried task changes nothing."""
     driver = Driver(spark_cluster, tmp_path / "driver", UNSHARED)
     driver.at("executors")
     executors = spark_cluster.wait_executors(2)
@@ -145,12 +146,12 @@ def test_a_path_that_is_not_shared(spark_cluster: SparkCluster, tmp_path: Path) 
     driver.go("executors")
     said = driver.end()
     assert said["none"].endswith(" s") and float(said["warm"].split(" ")[0]) < PROBE_S_MAX, said
-    way_out = "give a path that the driver and all executors share, or use a table format for object stores"
+    way_out = "use a path that the driver and all executors share, or use a table format for object stores"
     for name, hosts in (("all", "127.0.0.1, 127.0.0.2"), ("half", "127.0.0.2")):
         path = NOT_SHARED + ("/nowhere" if name == "all" else "/half")
-        assert said[name] == f"what executors on {hosts} write to {path} is not there for the driver: {way_out}"
+        assert said[name] == f"the driver does not see what executors on {hosts} write to {path}: {way_out}"
     assert re.fullmatch(
-        rf"1,000 rows were read and \d+ of them are in {NOT_SHARED}/half as the driver sees it; "
+        rf"1,000 rows were read, but the driver sees \d+ of them in {NOT_SHARED}/half; "
         f"executors ran on 127.0.0.1, 127.0.0.2: {way_out}",
         said["batch"],
     ), said["batch"]
@@ -175,20 +176,20 @@ trial.start()
 def test_an_executor_that_was_thought_dead(
     table_format: str, spark_cluster: SparkCluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Stopped in a task until another has run it and the batch is committed; then it goes on to write where the table
-    or its staging was. Each row is in the table once; of plain Parquet, what it has left is thrown away."""
+    """An executor that Spark gave up, stopped in a task, writes on after another has committed the batch. Each row is
+    in the table once; files that it adds to plain Parquet are deleted."""
     patience = {
         "spark.executor.heartbeatInterval": "1s",
         "spark.network.timeout": "4s",
         "spark.network.timeoutInterval": "1s",
         "spark.storage.blockManagerHeartbeatTimeoutMs": "4s",
-        "spark.sql.files.maxRecordsPerFile": "20",  # it makes file after file
+        "spark.sql.files.maxRecordsPerFile": "20",  # a task makes many files, one after the other
     }
     home = tmp_path / "driver"
     name, options = ledger.named(table_format, home)
     given = json.dumps({"table_format": table_format, "table_options": options})
     driver = Driver(spark_cluster, home, ZOMBIE, name, given, **patience)
-    request.addfinalizer(driver.process.kill)  # else one that fails keeps the cluster's executors
+    request.addfinalizer(driver.process.kill)  # or a failed run keeps the cluster's executors
     driver.at("executors")
     executors = spark_cluster.wait_executors(2)
     zombie = next(executor for executor in executors if executor.worker == 1)
@@ -198,7 +199,8 @@ def test_an_executor_that_was_thought_dead(
     staging = home / "table/_pybroker/staging"
 
     def attempts() -> int:
-        """How many attempts of tasks are writing: of plain Parquet by their directories, else by their Python."""
+        """The number of task attempts that write: of plain Parquet by their directories, else by their Python
+        processes."""
         if table_format != "parquet":
             return sum(bool(executor.pythons) for executor in executors)
         return len({path.parent for path in staging.rglob("*.parquet") if "_temporary" in path.parts})
@@ -210,14 +212,14 @@ def test_an_executor_that_was_thought_dead(
         return Counter(ledger.read(table_format, home, ["id"])["id"].to_pylist())
 
     until("both executors write", lambda: attempts() == 2 or not driver.process.running, SLOW_S)
-    worker.signal(signal.SIGSTOP)  # else it kills the executor that the driver gives up
+    worker.signal(signal.SIGSTOP)  # or the worker kills the executor that the driver gives up
     try:
         with zombie.stopped():
             driver.at("zombie")
             assert held() == Counter(range(2000)), driver.process.output()
             assert not list(staging.rglob("*"))
             committed = files()
-        # It writes on, or ends as soon as it finds that the driver has given it up.
+        # It writes on, or ends when it sees that the driver has given it up.
         until("the zombie writes or ends", lambda: files() > committed or state(zombie.pid) == "Z", SLOW_S)
         driver.go("zombie")
         driver.at("over")

@@ -1,4 +1,5 @@
-"""The pipeline into a table of Delta Lake, read by delta-rs: what is in it, what is not, and what a crash leaves."""
+"""The pipeline into a Delta Lake table, read with delta-rs: its rows, the rows that it refuses, and what a crash
+leaves."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from pyspark.errors import StreamingQueryException
 
 from pybroker.errors import KafkaError
-from pybroker.spark.pipeline.delta import DeltaLake
 from pybroker.spark.pipeline.runner import Pipeline
-from pybroker.spark.pipeline.table import Batch
+from pybroker.spark.pipeline.tables.delta import DeltaLake
+from pybroker.spark.pipeline.tables.table import MicroBatch
 from pybroker.testing import Record
 from tests.spark.tables import (
     DAY_MS,
@@ -42,7 +43,8 @@ def ingest(topics: Topics, topic: str, tmp_path: Path) -> DeltaIngest:
 
 
 def test_json_becomes_a_delta_table(ingest: DeltaIngest) -> None:
-    """Partitioned by day; a second run adds what is new; readers prune by partition and statistics, and lose none."""
+    """JSON becomes a Delta table by day; a second run adds new records. Readers prune by partition and statistics, and
+    lose no rows."""
     ingest.topics.produce(ingest.topic, [event(0), event(1, timestamp_ms=START_MS + DAY_MS)])
     ingest.run()
     ingest.topics.produce(ingest.topic, [event(2)])
@@ -66,7 +68,8 @@ def test_every_type_arrives(ingest: DeltaIngest) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
 def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: DeltaIngest, moment: str) -> None:
-    """Files that were written and not committed are in no table; a batch that was committed is known by its number."""
+    """A crash beside the commit neither loses nor repeats: uncommitted files are in no table, and a committed batch is
+    known by its number."""
     ingest.topics.produce(ingest.topic, [event(n, timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
 
     with pytest.raises(StreamingQueryException, match="crash"):
@@ -106,17 +109,18 @@ def test_times_that_no_calendar_has(ingest: DeltaIngest) -> None:
 
 
 def test_a_table_that_was_made_anew_under_the_pipeline(ingest: DeltaIngest) -> None:
-    """Its log begins at 0 again: the next batch must not be committed behind the end of the one that is gone."""
+    """A table that is deleted and created again under the pipeline is an error: its log begins at 0, so a commit at the
+    old end must fail."""
     table = opened(ingest)
     for number in range(2):
-        add(table, Batch("aaaaaaaa", number), number)
+        add(table, MicroBatch("aaaaaaaa", number), number)
     schema = ingest.held().schema()
     shutil.rmtree(ingest.table)
-    with pytest.raises(KafkaError, match="is gone, or was made anew"):
-        table.is_done(Batch("aaaaaaaa", 2))
+    with pytest.raises(KafkaError, match="was removed or recreated"):
+        table.is_done(MicroBatch("aaaaaaaa", 2))
     DeltaTable.create(str(ingest.table), schema)
-    with pytest.raises(KafkaError, match="is gone, or was made anew"):
-        table.is_done(Batch("aaaaaaaa", 2))
+    with pytest.raises(KafkaError, match="was removed or recreated"):
+        table.is_done(MicroBatch("aaaaaaaa", 2))
 
 
 def opened(ingest: DeltaIngest, **how: Any) -> DeltaLake:
@@ -125,7 +129,7 @@ def opened(ingest: DeltaIngest, **how: Any) -> DeltaLake:
     return table
 
 
-def add(table: DeltaLake, batch: Batch, *numbers: int) -> None:
+def add(table: DeltaLake, batch: MicroBatch, *numbers: int) -> None:
     rows = table.spark.createDataFrame([(n, "k", "t", 0, n) for n in numbers], ROWS).coalesce(1)
     table.add(batch, rows, lambda count: None if count == len(numbers) else pytest.fail(f"{count} rows"))
 
@@ -133,41 +137,41 @@ def add(table: DeltaLake, batch: Batch, *numbers: int) -> None:
 
 @pytest.mark.long
 def test_two_drivers_of_one_query_commit_a_batch_once(ingest: DeltaIngest) -> None:
-    """One that was taken for dead goes on beside its successor: the second to commit finds that it is done."""
+    """Two drivers of one query commit a batch once: the second, which was believed dead, finds the batch committed."""
     one, other = opened(ingest), opened(ingest)
-    batch = Batch("aaaaaaaa", 0)
+    batch = MicroBatch("aaaaaaaa", 0)
     assert not one.is_done(batch) and not other.is_done(batch)
     add(one, batch, 1, 2)
     add(other, batch, 1, 2)
     assert ingest.ids() == [1, 2] and other.is_done(batch)
-    assert not other.is_done(Batch("aaaaaaaa", 1)) and not other.is_done(Batch("bbbbbbbb", 0))
+    assert not other.is_done(MicroBatch("aaaaaaaa", 1)) and not other.is_done(MicroBatch("bbbbbbbb", 0))
 
 
 def test_writers_beside_it_are_no_harm(ingest: DeltaIngest) -> None:
-    """Others append, and add a column, between two batches: a commit that they were faster than is made anew."""
+    """Other writers append, and add a column, between two batches: a commit that loses the race is retried."""
     table = opened(ingest)
     other = DeltaTable(ingest.table)
     other.alter.add_columns([Schema.from_arrow(pa.schema([("theirs", pa.string())])).fields[0]])
-    add(table, Batch("aaaaaaaa", 0), 1)
+    add(table, MicroBatch("aaaaaaaa", 0), 1)
     assert ingest.ids() == [1] and ingest.rows()[0]["theirs"] is None
 
 
 def test_what_is_done_is_known_when_the_log_is_cut(ingest: DeltaIngest) -> None:
-    """Delta removes old entries of its log once a checkpoint has them: the transaction is in the checkpoint."""
+    """Committed batches are known after Delta removes old log entries: the checkpoint has the transaction."""
     table = opened(ingest)
-    add(table, Batch("aaaaaaaa", 7), 1)
+    add(table, MicroBatch("aaaaaaaa", 7), 1)
     held = DeltaTable(ingest.table)
     held.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
     held.create_checkpoint()
     held.cleanup_metadata()
     assert len(list((ingest.table / "_delta_log").glob("*.json"))) == 1
-    assert opened(ingest).is_done(Batch("aaaaaaaa", 7))
+    assert opened(ingest).is_done(MicroBatch("aaaaaaaa", 7))
 
 
 @pytest.mark.long
 def test_columns_are_added(ingest: DeltaIngest) -> None:
-    """A record from before has null in a column that came later, and a later one in a column that went; a narrower type
-    is stored as the table has it."""
+    """Added columns are null in older records, and removed ones in newer records; a narrower type is stored as the
+    table's type."""
     ingest.topics.produce(ingest.topic, [event(0)])
     ingest.run()
     ingest.topics.produce(ingest.topic, [Record('{"id": 1, "more": 2.5}', timestamp_ms=START_MS)])
@@ -178,17 +182,17 @@ def test_columns_are_added(ingest: DeltaIngest) -> None:
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ({"schema": "id string"}, "column id is string, and int64 in the table .*: columns may be added"),
+        ({"schema": "id string"}, "column id is string, but int64 in the table .*: only new columns"),
         ({"schema": "id bigint, ID2 int, Kind string"}, "column Kind is kind in the table"),
         ({"schema": "id decimal(20,0)"}, "column id is decimal"),
-        ({"partition_by": ()}, "is partitioned by date, and the job by nothing"),
+        ({"partition_by": ()}, "is partitioned by date, but the job by nothing"),
         ({"partition_by": ("kafka_timestamp",)}, "cannot be partitioned by kafka_timestamp"),
         ({"schema": "id bigint, i interval day to second"}, "column i is interval day to second"),
         ({"schema": "id bigint, needed int"}, "column strict of the table .* is NOT NULL"),
     ],
 )
 def test_a_table_that_does_not_fit_is_told(ingest: DeltaIngest, how: dict[str, Any], sentence: str) -> None:
-    """Before a record is read, with the column."""
+    """A table that does not fit is reported with the column, before a record is read."""
     columns = [("id", pa.int64()), ("kind", pa.string()), ("date", pa.date32())]
     fields = [pa.field(*each) for each in columns]
     if "needed" in how.get("schema", ""):
@@ -199,24 +203,24 @@ def test_a_table_that_does_not_fit_is_told(ingest: DeltaIngest, how: dict[str, A
 
 
 def test_a_type_that_is_wider_than_the_table_is_told(ingest: DeltaIngest) -> None:
-    """delta-rs cannot widen a column: the sentence says which it is."""
+    """A type wider than the table's is reported with the column: delta-rs cannot widen columns."""
     ingest.run(schema="id int")
-    with pytest.raises(KafkaError, match=r"column id is int64, and int32 in the table .* cannot widen"):
+    with pytest.raises(KafkaError, match=r"column id is int64, but int32 in the table .* cannot widen"):
         ingest.run(schema="id bigint")
 
 
 def test_a_table_that_asks_for_more_is_told(ingest: DeltaIngest) -> None:
-    """A constraint, which the pipeline would not check."""
+    """A table with a constraint is refused, as the pipeline would not check it."""
     ingest.run()
     DeltaTable(ingest.table).alter.add_constraint({"positive": "id > 0"})
-    with pytest.raises(KafkaError, match="has checkConstraints, which the pipeline does not keep up"):
+    with pytest.raises(KafkaError, match="has checkConstraints, which the pipeline does not support"):
         ingest.run()
 
 
 @pytest.mark.long
 def test_small_files_become_one(ingest: DeltaIngest) -> None:
-    """Of a partition and a size; with the same rows, from before and after a column came. A reader of an older version
-    still finds its files."""
+    """Small files of one partition are merged, with the same rows, also across an added column. A reader of an older
+    version still finds its files."""
     for number in range(3):
         ingest.topics.produce(ingest.topic, [event(number)])
         ingest.run(compact_files=0)
@@ -230,12 +234,13 @@ def test_small_files_become_one(ingest: DeltaIngest) -> None:
 
 @pytest.mark.long
 def test_a_compaction_beside_another_change_gives_way(ingest: DeltaIngest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that others delete while their files are merged stay deleted, and those that they merge are there once."""
-    from pybroker.spark.pipeline import delta
+    """A compaction beside another change gives way: rows that others delete meanwhile stay deleted, and others are
+    there once."""
+    from pybroker.spark.pipeline.tables import delta
 
     table = opened(ingest, compact_files=2)
     for number in range(3):
-        add(table, Batch("aaaaaaaa", number), number)
+        add(table, MicroBatch("aaaaaaaa", number), number)
     rewrite = delta.rewrite
 
     def slow(*given: Any) -> Any:
@@ -245,15 +250,15 @@ def test_a_compaction_beside_another_change_gives_way(ingest: DeltaIngest, monke
         return made
 
     monkeypatch.setattr(delta, "rewrite", slow)
-    assert table.compact(Batch("aaaaaaaa", 2)) == 0
+    assert table.compact(MicroBatch("aaaaaaaa", 2)) == 0
     assert ingest.ids() == [0, 2]
     monkeypatch.undo()
-    add(table, Batch("aaaaaaaa", 3), 3)
-    assert table.compact(Batch("aaaaaaaa", 3)) == 2 and ingest.ids() == [0, 2, 3]
+    add(table, MicroBatch("aaaaaaaa", 3), 3)
+    assert table.compact(MicroBatch("aaaaaaaa", 3)) == 2 and ingest.ids() == [0, 2, 3]
 
 
 def test_a_reader_sees_whole_batches(ingest: DeltaIngest) -> None:
-    """While a batch of several files is written and committed, a reader sees all of it or nothing."""
+    """A reader sees whole batches: all of a batch of several files or nothing, while it is written and committed."""
     seen: list[int] = []
     table = opened(ingest)
     rows = table.spark.range(100, numPartitions=4).selectExpr("id", "'k' kind", "'t' kafka_topic", "0 kafka_partition")
@@ -262,13 +267,13 @@ def test_a_reader_sees_whole_batches(ingest: DeltaIngest) -> None:
         seen.extend([count, len(ingest.ids())])
 
     held = DeltaTable(ingest.table)
-    table.add(Batch("aaaaaaaa", 0), rows, look)
+    table.add(MicroBatch("aaaaaaaa", 0), rows, look)
     assert seen == [100, 0] and DeltaTable(ingest.table).count() == 100 and len(ingest.files()) == 4
     assert held.to_pyarrow_table().num_rows == 0, "a reader that has begun stays with its version"
 
 
 def test_a_check_that_fails_commits_nothing(ingest: DeltaIngest) -> None:
-    """And leaves no file behind."""
+    """A check that fails commits nothing and leaves no file."""
     table = opened(ingest)
     rows = table.spark.createDataFrame([(1, "k", "t", 0, 1)], ROWS)
 
@@ -276,28 +281,28 @@ def test_a_check_that_fails_commits_nothing(ingest: DeltaIngest) -> None:
         raise KafkaError(-1, f"{count} rows are too few")
 
     with pytest.raises(KafkaError, match="too few"):
-        table.add(Batch("aaaaaaaa", 0), rows, refuse)
+        table.add(MicroBatch("aaaaaaaa", 0), rows, refuse)
     assert ingest.ids() == [] and not list(ingest.table.rglob("*.parquet"))
 
 
 def test_a_missing_package_is_told(ingest: DeltaIngest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(KafkaError, match=r"needs the package deltalake: pip install 'pybroker\[delta\]'"):
+    with pytest.raises(KafkaError, match="needs the package deltalake: pip install 'pyarrow>=18'"):
         Pipeline(ingest.topics.spark, ingest.job(), ingest.progress)
 
 
 def test_an_empty_text_is_null_as_a_partition(ingest: DeltaIngest) -> None:
-    """The format has no other way to write it."""
+    """An empty text becomes null as a partition value, as the format cannot write it."""
     ingest.topics.produce(ingest.topic, [Record('{"id": 0, "kind": ""}')])
     ingest.run(partition_by=("kind",))
     assert [row["kind"] for row in ingest.rows()] == [None]
 
 
 def test_a_table_with_column_mapping_is_told(ingest: DeltaIngest) -> None:
-    """Its files have other names for its columns."""
+    """A table with column mapping is refused, as its files have other names for its columns."""
     ingest.run()
     first = Path(ingest.table) / "_delta_log/00000000000000000000.json"
     mapped = '"configuration":{"delta.columnMapping.mode":"name"'
     first.write_text(first.read_text().replace('"configuration":{', mapped))
-    with pytest.raises(KafkaError, match="has columnMapping, which the pipeline does not keep up"):
+    with pytest.raises(KafkaError, match="has columnMapping, which the pipeline does not support"):
         ingest.run()

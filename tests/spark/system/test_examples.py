@@ -1,4 +1,4 @@
-"""The three worked examples do what their first lines say."""
+"""The three worked examples do what their first lines promise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from examples import log_aggregation, metric_monitoring, stream_enrichment
 from pybroker.testing import Record
 from tests.spark.topics import Topics
 
-# Whichever of the group is first waits for the JVM, and for its first query: a busy machine needs 80 s for both.
+# The group's first test waits for the JVM and its first query: a busy machine needs 80 s for both.
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 
 PATIENCE_S = 150.0
@@ -28,7 +28,7 @@ def as_json(*documents: dict[str, Any], key: str | None = None) -> list[Record]:
 
 @pytest.mark.long
 def test_metric_monitoring(topics: Topics, topic: str, checkpoint: str) -> None:
-    """The minute that was too high on average is told once it is over; one that is still open is not."""
+    """Metric monitoring reports a minute whose average was too high once that minute is over, and no open minute."""
     source, target = topics.create(f"{topic}-metrics"), topics.create(f"{topic}-alerts")
     values = [("a", 80, "08:00:10"), ("a", 110, "08:00:50"), ("b", 20, "08:00:20"), ("a", 99, "08:05:00")]
     samples = [{"host": host, "value": value, "at": f"2026-11-21T{at}Z"} for host, value, at in values]
@@ -43,7 +43,8 @@ def test_metric_monitoring(topics: Topics, topic: str, checkpoint: str) -> None:
 
 @pytest.mark.long
 def test_log_aggregation(topics: Topics, topic: str, checkpoint: str) -> None:
-    """Lines go to the topic of their level, keyed by service; those of a time are found by their text."""
+    """Log aggregation writes each line to its level's topic, keyed by service; a search finds lines by time and
+    text."""
     for suffix in ("", "-error", "-other", "-unparsed"):
         topics.create(topic + suffix)
     lines = [f"2026-11-21T08:00:0{n}Z ERROR billing card declined {n}" for n in range(3)]
@@ -61,7 +62,8 @@ def test_log_aggregation(topics: Topics, topic: str, checkpoint: str) -> None:
 
 
 def test_stream_enrichment(topics: Topics, topic: str, checkpoint: str) -> None:
-    """An order that was paid in time is written back with its customer's last name; one paid late is not."""
+    """Stream enrichment writes an order that was paid in time with its customer's last name, and not one that was paid
+    late."""
     prefix = f"{topic}-"
     for name in ("orders", "payments", "customers", "paid"):
         topics.create(prefix + name)

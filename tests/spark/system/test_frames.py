@@ -1,4 +1,4 @@
-"""Records that a schema registry has framed, through the pipeline into a table."""
+"""Records with a schema registry's frame, through the pipeline into a table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pybroker.spark.pipeline import writer_schemas
-from pybroker.spark.pipeline.failures import account, failure
+from pybroker.avro import writer_schemas
+from pybroker.spark.pipeline.error_messages import account, failure
 from pybroker.spark.pipeline.runner import Pipeline
 from pybroker.testing import Record
 from tests.spark.registry import Registry, framed, record
@@ -38,11 +38,11 @@ def found(ingest: ParquetIngest) -> list[tuple[int, int]]:
 
 
 def test_avro_of_several_writers(ingest: ParquetIngest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each record by the schema that its id names, whatever the order of its fields; an unknown id is a dead letter
-    with its number. While the registry is down the batch fails, and no record is blamed."""
+    """Avro of several writers is decoded by the schema of each record's id; an unknown id becomes a dead letter with
+    its number. While the registry is down the batch fails."""
     dead = ingest.topics.create(f"{ingest.topic}-dead")
     registry = Registry()
-    monkeypatch.setattr(writer_schemas.WriterSchemas.__init__, "__defaults__", ((), None, None, (), 0.0))
+    monkeypatch.setattr(writer_schemas.WriterSchemas.__init__, "__defaults__", (None, (), 0.0))
     how: dict[str, Any] = {"registry": registry.url, "dead_letters": dead}
     produce(ingest, framed(1, JOB, ROW), framed(2, TURNED, ROW), framed(3, JOB, ROW))
     with registry.web:
@@ -61,8 +61,8 @@ def test_avro_of_several_writers(ingest: ParquetIngest, monkeypatch: pytest.Monk
 
 
 def test_an_id_that_becomes_known_meanwhile(ingest: ParquetIngest) -> None:
-    """Between the rows and the dead letters: the record would be in neither. The batch is not committed, and the next
-    run has it in the table."""
+    """An id that becomes known between reading rows and dead letters fails the batch, as its record would be in
+    neither. The next run has it in the table."""
     dead = ingest.topics.create(f"{ingest.topic}-dead")
     registry = Registry()
     how: dict[str, Any] = {"registry": registry.url, "dead_letters": dead}
@@ -81,14 +81,14 @@ def test_an_id_that_becomes_known_meanwhile(ingest: ParquetIngest) -> None:
     with registry.web:
         with pytest.raises(Exception) as caught:
             ingest.run(learn, **how)
-        assert failure(account(caught.value)).message.startswith("1 records of batch 0 did not parse, and then 0 did")
+        assert failure(account(caught.value)).message.startswith("1 records of batch 0 did not parse, and later 0 did")
         assert ingest.files() == []
         ingest.run(**how)
     assert found(ingest) == [(100, 2), (100, 2)] and ingest.topics.held(dead) == []
 
 
 def test_avro_by_a_map_of_ids(ingest: ParquetIngest, tmp_path: Path) -> None:
-    """Without a registry: the schemas are given to the job."""
+    """Avro is decoded without a registry by a map of ids to schemas."""
     file = tmp_path / "schemas.json"
     file.write_text(json.dumps({"1": JOB, "2": TURNED}))
     produce(ingest, framed(1, JOB, ROW), framed(2, TURNED, ROW), framed(3, JOB, ROW))
@@ -97,7 +97,8 @@ def test_avro_by_a_map_of_ids(ingest: ParquetIngest, tmp_path: Path) -> None:
 
 
 def test_json_behind_a_frame(ingest: ParquetIngest) -> None:
-    """The five bytes are skipped, and fields found by name; what is framed and no JSON is none."""
+    """JSON behind a frame is read: five bytes are skipped, and fields found by name; a framed value that is not JSON is
+    a dead letter."""
     text = json.dumps({"quantity": 2, "price": 100}).encode()
     produce(ingest, text, b"\0\0\0\0\x09" + text, b"\0\0\0\0\x09", b"\0\0\0" + text, framed(1, JOB, ROW))
     ingest.run(format="json", schema="price bigint, quantity bigint")
@@ -105,14 +106,14 @@ def test_json_behind_a_frame(ingest: ParquetIngest) -> None:
 
 
 def test_what_a_batch_shows_is_said_once(ingest: ParquetIngest, caplog: pytest.LogCaptureFixture) -> None:
-    """A column that no record has a value for, and one reason of those that did not parse: for each column once in a
-    run, and not where no row parsed."""
+    """A batch's remarks are logged once a run: a column without any value, and one reason for unparsable records. A
+    batch without a parsed row has no remark about columns."""
     how: dict[str, Any] = {"format": "json", "schema": "price bigint, `of it` string", "max_offsets": 2}
     produce(ingest, b"{", b"[]", *(json.dumps({"price": price, "of_it": "x"}).encode() for price in range(4)))
-    with caplog.at_level(logging.WARNING, logger="pybroker.spark.pipeline.observed"):
+    with caplog.at_level(logging.WARNING, logger="pybroker.spark.pipeline.row_counts"):
         ingest.run(**how)
     assert [row["price"] for row in ingest.rows()] == [0, 1, 2, 3]
     assert [record.getMessage() for record in caplog.records] == [
-        "records did not parse batch=0 records=2 reason=the value is no JSON object of the schema",
-        "column without a value batch=1 column=of it rows=2: it is NULL in every row; is that its name in the records?",
+        "records did not parse batch=0 records=2 reason=the value is not a JSON object of the schema",
+        "column without a value batch=1 column=of it rows=2: it is NULL in every row; do the records use another name?",
     ]

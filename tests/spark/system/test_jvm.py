@@ -1,4 +1,4 @@
-"""The JVM that a session starts: what is told when it ends, or when its Spark does not begin."""
+"""The JVM that a session starts: the errors when it ends, or when its Spark does not begin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
             "the Java Virtual Machine.\n",
             "Invalid maximum heap size: -Xmxlots",
         ),
-        ("WARNING: Using incubator modules: x\n", "its JVM ended, and said nothing"),
+        ("WARNING: Using incubator modules: x\n", "its JVM ended without output"),
     ],
 )
 def test_the_reason_of_a_jvm_that_ended(told: str, expected: str) -> None:
@@ -42,13 +42,14 @@ def test_the_reason_of_a_jvm_that_ended(told: str, expected: str) -> None:
     [
         ("spark.executor.memory=lots", 2, "Spark does not start: Executor memory must be a positive number"),
         ("spark.driver.memory=1m", 2, "Spark does not start: "),
-        long("spark.archives=/nowhere/e.tar.gz#e", 1, "/nowhere/e.tar.gz is not there"),
+        long("spark.archives=/nowhere/e.tar.gz#e", 1, "/nowhere/e.tar.gz does not exist"),
     ],
 )
 def test_a_spark_that_does_not_start(
     shared_broker: BrokerProcess, topic: str, tmp_path: Path, setting: str, code: int, sentence: str
 ) -> None:
-    """One sentence without Java's stack, whether the launcher, Java itself or Spark's context refuses a setting."""
+    """A Spark that does not start gives one sentence without Java's stack trace: the launcher, Java or Spark's context
+    refuses a setting."""
     topics = Topics(shared_broker)
     topics.create(topic)
     given = ("-b", topics.broker.bootstrap, "-t", topic, "--table", tmp_path / "table", "--schema", "id bigint")
@@ -72,12 +73,13 @@ BrokenPipeError: [Errno 32] Broken pipe
     [b"WARN a\n", b"\r[Stage 0:>  (0 + 1) / 2]\r[Stage 0:>  (1 + 1) / 2]\r", FAREWELL.replace(b"daemon", b"job")],
 )
 def test_a_worker_that_was_cut_off(rest: bytes, size: int) -> None:
-    """Its traceback is left out of what is passed on, and nothing else, in whichever pieces it comes."""
+    """The traceback of an interrupted worker, and nothing else, is removed from the JVM's output, however the output is
+    split."""
     whole = rest + FAREWELL + rest + FAREWELL + FAREWELL + rest
     stream = Tracebacks()
     assert b"".join(stream.passed(whole[at : at + size]) for at in range(0, len(whole), size)) == rest * 3
 
 
 def test_a_line_without_an_end_is_passed_on() -> None:
-    """A bar of progress has none."""
+    """An unfinished line, as of a progress bar, is passed on."""
     assert Tracebacks().passed(b"[Stage 0:>") == b"[Stage 0:>"

@@ -1,4 +1,4 @@
-"""Tables in an S3-like store, which moto's server is: no rename, and nothing between the workers and the bucket."""
+"""Tables in an S3-like store, moto's server: no rename, and no shared disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY, SECRET, REGION = "an-id", "a-secret", "us-east-1"
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    """A store in a process of its own: with one in this process delta-rs waited for its answers without end."""
+    """A store in a separate process: with a store in this process delta-rs waited for its answers for ever."""
     port = free_port()
     server = Process([sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)])
     server.wait_line("Running on", READY_S)
@@ -40,7 +40,7 @@ def store(endpoint: str) -> fs.S3FileSystem:
 
 
 def made(table_format: str, endpoint: str, topics: Topics, topic: str, home: Path) -> Ingest:
-    """A pipeline into a table in a new bucket."""
+    """Create a pipeline into a table in a new bucket."""
     bucket = f"lake-{os.urandom(4).hex()}"
     store(endpoint).create_dir(bucket)
     if table_format == "delta":
@@ -64,7 +64,8 @@ def ingest(request: pytest.FixtureRequest, endpoint: str, topics: Topics, topic:
 
 @pytest.mark.parametrize("ingest", [long("delta"), "iceberg"], indirect=True)
 def test_a_table_in_a_store(ingest: Ingest) -> None:
-    """Written in two runs, with small files merged where the format's library can, and read back."""
+    """A table in a store is written in two runs and read back; its small files are merged if the format's library
+    can."""
     ingest.topics.produce(ingest.topic, [event(0), event(1, timestamp_ms=START_MS + DAY_MS)])
     ingest.run()
     ingest.topics.produce(ingest.topic, [event(2)])
@@ -83,7 +84,8 @@ def test_a_table_in_a_store(ingest: Ingest) -> None:
     indirect=["ingest"],
 )  # fmt: skip
 def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: Ingest, moment: str) -> None:
-    """The data files are in the bucket either way; the table has their rows once after the next run."""
+    """A crash beside the commit neither loses nor repeats: the data files are in the bucket either way, and after the
+    next run the rows are in the table once."""
     ingest.topics.produce(ingest.topic, [event(n, timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
 
     with pytest.raises(StreamingQueryException, match="crash"):
@@ -97,8 +99,8 @@ def test_a_crash_beside_the_commit_neither_loses_nor_repeats(ingest: Ingest, mom
 DIES = """
 import os, signal, sys
 from pybroker.__main__ import main
-from pybroker.spark.pipeline.delta import DeltaLake
-from pybroker.spark.pipeline.iceberg import Iceberg
+from pybroker.spark.pipeline.tables.delta import DeltaLake
+from pybroker.spark.pipeline.tables.iceberg import Iceberg
 
 moment = sys.argv.pop(1)
 
@@ -124,8 +126,8 @@ main()
 def test_kill_9_beside_the_commit(
     table_format: str, endpoint: str, shared_broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    """`pybroker pipeline` dies between the data files and the commit, then between the commit and Spark's note of it;
-    the third run ends with each record once."""
+    """`kill -9` of a pipeline before the commit, and after the commit before Spark records it, neither loses nor
+    repeats a record by the end of the third run."""
     ingest = made(table_format, endpoint, Topics(shared_broker), topic, tmp_path)
     ingest.topics.produce(topic, [event(n) for n in range(3)])
     job = ingest.job()

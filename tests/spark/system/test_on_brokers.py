@@ -1,4 +1,4 @@
-"""The worked examples and the pipeline on three brokers whose leaders are killed meanwhile: each record counts once."""
+"""The worked examples and the pipeline on three brokers whose leaders are killed in turn: each record counts once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from examples import log_aggregation, metric_monitoring, stream_enrichment
 from pybroker import Producer
+from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.errors import KafkaError
-from pybroker.server.zookeeper_server import ZooKeeper
 from pybroker.spark.java import find_java
 from pybroker.spark.pipeline import Job
-from pybroker.spark.pipeline.progress import Progress
+from pybroker.spark.pipeline.progress import PipelineProgress
 from pybroker.spark.pipeline.runner import Pipeline
 from tests.brokers.kit import Cluster
 from tests.brokers.system.test_failover import read_all
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 
 WAVE = 40
-"""Records of each topic between two kills."""
+"""The records of each topic between two kills."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
 
 
 class Writer:
-    """Writes JSON, or lines, and waits until all of it is acknowledged."""
+    """A writer of JSON, or lines, that waits until every record is acknowledged."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -59,7 +59,7 @@ class Writer:
 
 
 def kill_in_turn(cluster: Cluster, topics: list[str], wave: Callable[[int], object]) -> None:
-    """Each broker once, and each leads some of the topics; it is back, and in sync, before the next one dies."""
+    """Kill each broker once while it leads some topics; wait until it is in sync before the next kill."""
     for number in cluster.brokers:
         wave(2 * number)
         cluster.kill(number)
@@ -70,19 +70,19 @@ def kill_in_turn(cluster: Cluster, topics: list[str], wave: Callable[[int], obje
 
 
 def spread(cluster: Cluster, topics: list[str]) -> None:
-    """Topics of one partition, which the brokers lead in turn."""
+    """Create topics of one partition, which the brokers lead in turn."""
     for at, topic in enumerate(topics):
         order = [1 + (at + n) % 3 for n in range(3)]
         cluster.create(topic, replicas=[order])
 
 
 def held(cluster: Cluster, topic: str) -> list[str]:
-    """What a topic has, as another client library reads it."""
+    """The records of a topic, as another client library reads them."""
     return [value.decode() for _, value in sorted(read_all(cluster, topic).items())]
 
 
 class Examples:
-    """The three examples and a pipeline, all at work, and what has to be there when they are done."""
+    """The three examples and a pipeline at work, and the records that must exist at the end."""
 
     topics = (
         "metrics", "alerts", "logs", "logs-error", "logs-other", "logs-unparsed", "orders", "payments", "customers",
@@ -104,10 +104,10 @@ class Examples:
         ]
         self.queries = [writer.start() for writer in writers]
         job = Job(bootstrap, str(self.table), "events", schema="id bigint", trigger_s=0.0)
-        self.queries.append(Pipeline(spark, job, Progress()).start())
+        self.queries.append(Pipeline(spark, job, PipelineProgress()).start())
 
     def write(self, wave: int) -> None:
-        """A wave is a minute: of metrics, of which every second one is too high, and of all else."""
+        """Write a minute of input: metrics, of which every second one is too high, and the other topics' records."""
         at, numbers = f"2026-11-21T08:{wave:02}", range(wave * WAVE, (wave + 1) * WAVE)
         self.minutes = wave
         value = 100 if wave % 2 else 50
@@ -121,7 +121,7 @@ class Examples:
         self.writer.settle()
 
     def finish(self) -> None:
-        last = self.minutes + 5  # closes the minutes before
+        last = self.minutes + 5  # closes the earlier minutes
         self.writer.write("metrics", [{"host": "z", "value": 0, "at": f"2026-11-21T08:{last:02}:00Z"}])
         self.writer.settle()
         for query in self.queries:
@@ -135,7 +135,7 @@ class Examples:
 
 @pytest.mark.long
 def test_the_examples_finish_exactly(cluster: Cluster, spark: SparkSession, tmp_path: Path) -> None:
-    """Metrics, logs, orders and a pipeline, at once; each broker is killed with -9 and comes back while they work."""
+    """The examples and a pipeline finish exactly while each broker is killed with -9 and comes back."""
     work = Examples(cluster, spark, tmp_path)
     try:
         kill_in_turn(cluster, list(work.topics), work.write)

@@ -47,14 +47,14 @@ def read(topics: Topics, format_: str, topic: str, **options: str) -> Any:
     ids=lambda options: ",".join(options) or "all",
 )
 def test_both_read_the_same(mixed: Topics, topic: str, options: dict[str, str]) -> None:
-    """The schema and every row, whatever the options."""
+    """Both sources read the same schema and the same rows with every set of options."""
     ours, theirs = read(mixed, "pybroker", topic, **options), read(mixed, "kafka", topic, **options)
     assert ours.schema.simpleString() == theirs.schema.simpleString()
     assert sorted(ours.collect(), key=repr) == sorted(theirs.collect(), key=repr)
 
 
 def test_both_write_the_same(mixed: Topics, topic: str) -> None:
-    """Keys, values, headers, and the partition that a key or a row chooses."""
+    """Both sinks write the same keys, values, headers and partitions, whether a key or a row chooses the partition."""
     written = {}
     for format_ in ("pybroker", "kafka"):
         target = mixed.create(f"{topic}-{format_}", 4)

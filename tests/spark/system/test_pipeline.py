@@ -1,4 +1,4 @@
-"""The pipeline from topics to a table: what is in the table, what is beside it, and what a crash leaves of both."""
+"""The pipeline from topics to a table: its rows, its dead letters, and what a crash leaves of both."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job, runner
-from pybroker.spark.pipeline.formats import table_schema
-from pybroker.spark.pipeline.parquet import DONE_KEPT, ParquetTable
-from pybroker.spark.pipeline.progress import Progress, lag_of
+from pybroker.spark.pipeline.executor_watch import Watch
+from pybroker.spark.pipeline.parsing.formats import table_schema
+from pybroker.spark.pipeline.progress import PipelineProgress, lag_of
 from pybroker.spark.pipeline.runner import Pipeline
-from pybroker.spark.pipeline.table import Batch
-from pybroker.spark.pipeline.waiting import Watch
+from pybroker.spark.pipeline.tables.parquet import DONE_KEPT, ParquetTable
+from pybroker.spark.pipeline.tables.table import MicroBatch
 from pybroker.testing import Record
 from tests.harness import until
 from tests.marks import long
@@ -49,7 +49,8 @@ def ingest(topics: Topics, topic: str, tmp_path: Path) -> ParquetIngest:
 
 
 def test_json_becomes_a_table_by_date(ingest: ParquetIngest) -> None:
-    """Columns of the schema and where each record came from, in a directory a day; a second run adds what is new."""
+    """JSON becomes a table by day, with the schema's columns and each record's offset; a second run adds new
+    records."""
     ingest.topics.produce(ingest.topic, [event(0), event(1, timestamp_ms=START_MS + DAY_MS)])
     ingest.run()
     ingest.topics.produce(ingest.topic, [event(2)])
@@ -63,10 +64,10 @@ def test_json_becomes_a_table_by_date(ingest: ParquetIngest) -> None:
 
 
 def test_what_does_not_parse_goes_to_the_dead_letters(ingest: ParquetIngest) -> None:
-    """With its key and value as they were, and headers that say where it was and why it is here."""
+    """Records that do not parse become dead letters, with their key, value, offset and the reason in headers."""
     dead = ingest.topics.create(f"{ingest.topic}-dead")
     broken = [Record("{", b"key", timestamp_ms=START_MS), Record(None), Record('{"id": "x"}'), Record("[]")]
-    broken.append(Record(b'{"id": 5, "kind": "\xff"}'))  # Spark would put another letter there
+    broken.append(Record(b'{"id": 5, "kind": "\xff"}'))  # Spark would replace this letter
     ingest.topics.produce(ingest.topic, [event(0), *broken, event(6)])
     ingest.run(dead_letters=dead)
     assert ingest.ids() == [0, 6]
@@ -75,12 +76,12 @@ def test_what_does_not_parse_goes_to_the_dead_letters(ingest: ParquetIngest) -> 
     assert [r.key for r in letters] == [b"key", *[None] * 4]
     told = dict(letters[0].headers)
     assert told["pybroker.topic"] == ingest.topic.encode() and told["pybroker.offset"] == b"1"
-    assert told["pybroker.error"] == b"the value is no JSON object of the schema"
+    assert told["pybroker.error"] == b"the value is not a JSON object of the schema"
     assert ingest.progress.dead_letters == 5
 
 
 def test_a_dead_letter_is_larger_than_its_record(ingest: ParquetIngest) -> None:
-    """By its headers: how large it may be is for its topic to say, and for nobody else."""
+    """A dead letter's headers make it larger than its record: only the max.message.bytes of its topic limits it."""
     dead = ingest.topics.create(f"{ingest.topic}-dead", max_message_bytes=2 << 20)
     ingest.topics.produce(ingest.topic, [Record("x" * 1_048_450)])
     ingest.run(dead_letters=dead)
@@ -88,14 +89,15 @@ def test_a_dead_letter_is_larger_than_its_record(ingest: ParquetIngest) -> None:
 
 
 def test_raw_keeps_keys_and_values(ingest: ParquetIngest) -> None:
-    """Bytes as they are, without a schema, in one directory."""
+    """The raw format keeps keys and values as bytes, without a schema, in one directory."""
     ingest.topics.produce(ingest.topic, [Record(b"\xff", b"k"), Record(None)])
     ingest.run(format="raw", schema=None, partition_by=())
     assert [(r["kafka_key"], r["kafka_value"]) for r in ingest.rows()] == [(b"k", b"\xff"), (None, None)]
 
 
 def test_avro_is_read_with_fastavro(ingest: ParquetIngest) -> None:
-    """Plain; what is none of the schema is counted, and so is what a schema registry has framed: see test_frames."""
+    """Plain Avro is decoded with fastavro; records that do not match the schema, or that have a registry's frame, are
+    counted: see test_frames."""
     schema = {
         "type": "record",
         "name": "event",
@@ -116,8 +118,8 @@ def test_avro_is_read_with_fastavro(ingest: ParquetIngest) -> None:
 
 
 def test_avro_values_that_no_column_has(ingest: ParquetIngest) -> None:
-    """Avro writes each whole number in up to 64 bits: one that is no int is a dead letter, and no end of the pipeline.
-    A uuid is its text."""
+    """An Avro whole number of up to 64 bits that is no int becomes a dead letter, and the pipeline goes on. A uuid
+    becomes its text."""
     uuid = {"type": "string", "logicalType": "uuid"}
     values = []
     for number in (7, 5_000_000_000):
@@ -139,7 +141,7 @@ def test_avro_values_that_no_column_has(ingest: ParquetIngest) -> None:
     [long("before it is written down"), long("before the files move"), "between two files", long("before it is done")],
 )
 def test_a_crash_at_any_moment_neither_loses_nor_repeats(ingest: ParquetIngest, moment: str) -> None:
-    """The run that dies leaves what it leaves; after the next one each record is in the table once."""
+    """A crash at any moment neither loses nor repeats: after the next run each record is in the table once."""
     ingest.topics.produce(ingest.topic, [event(n, timestamp_ms=START_MS + n * DAY_MS) for n in range(3)])
 
     def break_(pipeline: Pipeline) -> None:
@@ -190,7 +192,7 @@ def test_times_that_no_calendar_has(ingest: ParquetIngest) -> None:
 
 @pytest.mark.long
 def test_a_table_that_is_copied_after_a_crash(ingest: ParquetIngest, tmp_path: Path) -> None:
-    """A change that was written down and not done goes with the table: each of the two finishes its own."""
+    """A table that is copied after a crash takes its unfinished change along: table and copy each finish their own."""
     ingest.topics.produce(ingest.topic, [event(0)])
 
     def break_(pipeline: Pipeline) -> None:
@@ -214,7 +216,7 @@ def test_a_table_that_is_copied_after_a_crash(ingest: ParquetIngest, tmp_path: P
 
 
 def test_what_is_damaged_is_told(ingest: ParquetIngest) -> None:
-    """A host that lost its power may leave an empty file: a sentence names it, and nothing is skipped."""
+    """A damaged file, as a host may leave empty when it loses power, is reported by name; nothing is skipped."""
     ingest.topics.produce(ingest.topic, [event(0)])
     ingest.run()
     for name in ("changes/aaaaaaaa-000000000.json", "schemas/000000002.json"):
@@ -228,7 +230,7 @@ def test_what_is_damaged_is_told(ingest: ParquetIngest) -> None:
 
 @pytest.mark.long
 def test_a_new_checkpoint_is_another_run(ingest: ParquetIngest, tmp_path: Path) -> None:
-    """Its batches count from 0 again; they are not taken for those that are done."""
+    """A new checkpoint is another query: its batch numbers begin at 0, and do not count as committed."""
     ingest.topics.produce(ingest.topic, [event(0)])
     ingest.run(checkpoint=str(tmp_path / "one"))
     ingest.run(checkpoint=str(tmp_path / "two"))
@@ -237,21 +239,21 @@ def test_a_new_checkpoint_is_another_run(ingest: ParquetIngest, tmp_path: Path) 
 
 @pytest.mark.long
 def test_what_is_done_is_known_beside_an_older_checkpoint(ingest: ParquetIngest, tmp_path: Path) -> None:
-    """Its names may sort behind those of the new one: a batch that is done is not forgotten for their sake."""
+    """Committed batches are known beside an older checkpoint, even if its name sorts behind the new one's."""
     done = ingest.table / "_pybroker/done"
     done.mkdir(parents=True)
     for number in range(DONE_KEPT):
         (done / f"zzzzzzzz-{number:09}.json").write_text("{}")
     ingest.topics.produce(ingest.topic, [event(0)])
     ingest.run(checkpoint=str(tmp_path / "one"))
-    shutil.rmtree(tmp_path / "one/commits")  # Spark died before it wrote down that batch 0 is done, and repeats it
+    shutil.rmtree(tmp_path / "one/commits")  # Spark died before it recorded that batch 0 is done, and repeats it
     ingest.run(checkpoint=str(tmp_path / "one"))
     assert ingest.ids() == [0]
 
 
 @pytest.mark.long
 def test_small_files_become_one(ingest: ParquetIngest) -> None:
-    """After so many batches the small files of a directory are one, with the same records."""
+    """Small files of a directory become one after the set number of batches, with the same records."""
     for number in range(3):
         ingest.topics.produce(ingest.topic, [event(number)])
         ingest.run(compact_files=0)
@@ -259,13 +261,13 @@ def test_small_files_become_one(ingest: ParquetIngest) -> None:
     ingest.topics.produce(ingest.topic, [event(3)])
     ingest.run(compact_files=4)
     assert len(ingest.files()) == 1 and ingest.ids() == [0, 1, 2, 3]
-    assert ParquetTable(ingest.topics.spark, ingest.job(compact_files=2)).compact(Batch("again", 0)) == 0
+    assert ParquetTable(ingest.topics.spark, ingest.job(compact_files=2)).compact(MicroBatch("again", 0)) == 0
 
 
 @pytest.mark.long
 def test_rows_that_the_driver_does_not_see(ingest: ParquetIngest, tmp_path: Path) -> None:
-    """An executor wrote them to a disk of its own: the pipeline stops with both counts, the path and the hosts. Neither
-    rows nor letters are committed, and the batch is there whole once the path is right."""
+    """Rows that an executor wrote to a local disk stop the pipeline with both counts, the path and the hosts. No rows
+    or dead letters are committed; with the right path the batch is whole."""
     dead = ingest.topics.create(f"{ingest.topic}-dead")
     ingest.topics.produce(ingest.topic, [event(0), event(1, timestamp_ms=START_MS + DAY_MS), Record("{")])
 
@@ -274,7 +276,7 @@ def test_rows_that_the_driver_does_not_see(ingest: ParquetIngest, tmp_path: Path
         walk = pipeline.table.files.walk
         pipeline.table.files.walk = lambda name: [f for f in walk(name) if "2023-11-15" not in f[0]]  # type: ignore
 
-    sentence = f"2 rows were read and 1 of them are in {ingest.table} as the driver sees it; executors ran on 127.0.0.1"
+    sentence = f"2 rows were read, but the driver sees 1 of them in {ingest.table}; executors ran on 127.0.0.1"
     with pytest.raises(Exception, match=sentence):
         ingest.run(break_, dead_letters=dead)
     assert ingest.files() == [] and ingest.topics.held(dead) == []
@@ -283,8 +285,8 @@ def test_rows_that_the_driver_does_not_see(ingest: ParquetIngest, tmp_path: Path
 
 
 def test_a_schema_that_changes(ingest: ParquetIngest) -> None:
-    """From one run to the next, with compaction over both; a change that the table cannot take is told at the start,
-    and the next run reads what waited."""
+    """A schema may change between runs, with compaction over both. A change that the table cannot take is refused at
+    the start, and the next run reads the waiting records."""
     ingest.topics.produce(ingest.topic, [event(1)])
     ingest.run(schema="id int")
     ingest.topics.produce(ingest.topic, [event(5_000_000_000)])
@@ -296,7 +298,7 @@ def test_a_schema_that_changes(ingest: ParquetIngest) -> None:
 
 
 def test_the_columns_of_a_table() -> None:
-    """Those of the schema, those of Kafka, and what it is partitioned by."""
+    """The table's columns are the schema's, Kafka's, and those that partition it."""
     job = Job("h:1", "/t", "t", schema="id bigint, hour string", partition_by=("date", "hour"))
     assert table_schema(job).simpleString() == (
         "struct<id:bigint,hour:string,kafka_topic:string,kafka_partition:int,kafka_offset:bigint,"
@@ -306,7 +308,7 @@ def test_the_columns_of_a_table() -> None:
 
 @pytest.mark.long
 def test_a_stop_between_two_jobs_of_a_batch(ingest: ParquetIngest) -> None:
-    """Those that the batch has not begun yet are given up like one that runs; the next run does the batch."""
+    """A stop between two jobs of a batch cancels the jobs that have not started; the next run repeats the batch."""
     ingest.topics.produce(ingest.topic, [event(0)])
     spark, asked = ingest.topics.spark, threading.Event()
     pipeline = Pipeline(spark, ingest.job(), ingest.progress)
@@ -315,8 +317,8 @@ def test_a_stop_between_two_jobs_of_a_batch(ingest: ParquetIngest) -> None:
     def late(*given: Any) -> None:
         (query,) = spark.streams.active
         asked.set()
-        until("the query is told to stop", lambda: not query.isActive, PATIENCE_S)
-        time.sleep(1)  # a job that began before Spark looks for it would be found
+        until("the query is stopped", lambda: not query.isActive, PATIENCE_S)
+        time.sleep(1)  # a job that began before Spark checks would be found
         add(*given)
 
     pipeline.table.add = late  # type: ignore[method-assign]
@@ -329,7 +331,7 @@ def test_a_stop_between_two_jobs_of_a_batch(ingest: ParquetIngest) -> None:
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ({"topics": None}, "one of them"),
+        ({"topics": None}, "either topics or a pattern"),
         ({"format": "xml"}, "it can be json, avro, raw"),
         ({"schema": None}, "format json needs a schema"),
         ({"format": "raw"}, "takes no schema"),
@@ -337,7 +339,7 @@ def test_a_stop_between_two_jobs_of_a_batch(ingest: ParquetIngest) -> None:
     ],
 )
 def test_a_job_that_makes_no_sense_is_told(how: dict[str, Any], sentence: str) -> None:
-    """Before Spark is started."""
+    """A contradiction in the job's options is reported before Spark starts."""
     given = {"bootstrap": "h:1", "table": "/t", "topics": "t", "schema": SCHEMA, **how}
     with pytest.raises(KafkaError, match=sentence):
         Job(**given)
@@ -346,35 +348,35 @@ def test_a_job_that_makes_no_sense_is_told(how: dict[str, Any], sentence: str) -
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ({"schema": "id bigintt"}, 'the schema is no list of columns: .*"BIGINTT"'),
-        ({"schema": "id bigint, ID string"}, "the schema has a column ID, which is there twice"),
-        ({"schema": "kafka_offset bigint"}, "the schema has a column kafka_offset, which is there twice or the table"),
+        ({"schema": "id bigint default x.y"}, "the schema is not a list of columns: "),
+        ({"schema": "id bigint, ID string"}, "the schema's column ID is a duplicate"),
+        ({"schema": "kafka_offset bigint"}, "the schema's column kafka_offset is a duplicate, or reserved"),
         ({"partition_by": ("colour",)}, "cannot be partitioned by colour"),
-        ({"partition_by": ("KIND",)}, "by KIND, which is written kind in the schema"),
-        ({"schema": "Date string", "partition_by": ("date",)}, "by date, which is written Date in the schema"),
-        ({"partition_by": ("date", "date")}, "one of them is there twice"),
-        ({"schema": "`.x` string", "partition_by": (".x",)}, "readers pass by directories"),
-        ({"format": "avro", "schema": "{"}, "is no JSON"),
-        ({"format": "avro", "schema": '{"type": "long"}'}, "no record with fields"),
+        ({"partition_by": ("KIND",)}, "by KIND, which the schema spells kind"),
+        ({"schema": "Date string", "partition_by": ("date",)}, "by date, which the schema spells Date"),
+        ({"partition_by": ("date", "date")}, "one of them is repeated"),
+        ({"schema": "`.x` string", "partition_by": (".x",)}, "readers skip directories"),
+        ({"format": "avro", "schema": "{"}, "is not JSON"),
+        ({"format": "avro", "schema": '{"type": "long"}'}, "not a record with fields"),
         (
             {"format": "avro", "schema": '{"type":"record","fields":[{"name":"a","type":["int","string"]}]}'},
-            "has no column of Spark",
+            "has no Spark type",
         ),
     ],
 )
 def test_a_job_that_does_not_fit_is_told(ingest: ParquetIngest, how: dict[str, Any], sentence: str) -> None:
-    """Before anything is read."""
+    """A job that does not fit its table is reported before a record is read."""
     with pytest.raises(KafkaError, match=sentence):
         ingest.run(**how)
 
 
 def test_lag_is_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
-    """Between where a batch ended and the latest offsets, in new partitions too; nothing is claimed before Spark says
-    both."""
+    """Lag is the distance from the last batch's end to the latest offsets, new partitions included; there is none
+    before Spark has reported both."""
     source = {"endOffset": '{"t":{"0":5,"1":7}}', "latestOffset": '{"t":{"0":9,"1":7,"2":3}}'}
     assert lag_of(source) == 7
     assert lag_of({"endOffset": None, "latestOffset": source["latestOffset"]}) is None
-    progress = Progress()
+    progress = PipelineProgress()
     progress.see(None)
     progress.see({"batchId": 0, "sources": [{"endOffset": None}]})
     progress.say()
@@ -385,7 +387,8 @@ def test_lag_is_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_group_is_at_the_end(ingest: ParquetIngest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether Spark has reported the last batch by then or not; also when there was nothing new."""
+    """The group's offsets are at the end, whether or not Spark has reported the last batch, and also without new
+    records."""
     ingest.topics.produce(ingest.topic, [event(0), event(1)])
     monkeypatch.setattr(StreamingQuery, "lastProgress", None)
     job = ingest.job(name=ingest.topic)
@@ -397,8 +400,8 @@ def test_the_group_is_at_the_end(ingest: ParquetIngest, monkeypatch: pytest.Monk
 
 
 def test_no_lag_that_is_gone() -> None:
-    """Spark says what waits behind a batch some time after it is done: what later batches have read waits no more."""
-    progress = Progress()
+    """A record that later batches have read is no lag: Spark reports a batch's lag only some time after it is done."""
+    progress = PipelineProgress()
     report = {"batchId": 4, "sources": [{"endOffset": '{"t":{"0":0}}', "latestOffset": '{"t":{"0":100}}'}]}
     seen = []
     progress.batch(4, 10, 0, 1.0)
@@ -415,7 +418,8 @@ def test_no_lag_that_is_gone() -> None:
 
 @pytest.mark.long
 def test_partition_values_that_no_directory_can_have(ingest: ParquetIngest) -> None:
-    """Whoever may write to the topic must not end the pipeline for good: these are dead letters, the others rows."""
+    """A partition value that no directory name can hold makes its record a dead letter, as any producer may send one;
+    other records become rows."""
     kinds = ["x" * 250, "/" * 83, "a/b", "..", "\n", "_x", "é" * 125]
     unfit = ["x" * 251, "/" * 84, "a\0b", "é" * 126]
     values = [json.dumps({"id": at, "kind": kind}) for at, kind in enumerate([*kinds, *unfit])]

@@ -1,4 +1,4 @@
-"""`pybroker pipeline` as a person runs it: a process with a Spark of its own, stopped, killed, and started again."""
+"""`pybroker pipeline` as a person runs it: a process with its own Spark, stopped, killed, and started again."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def start_at(bootstrap: str, topic: str, table: Path, *options: str) -> Process:
 
 
 def ids(table: Path) -> list[int]:
-    """What is in the table at one moment: where a file goes while it is looked at, another has its rows by then. For a
-    moment both are there, and their rows twice."""
+    """The ids in the table now: a file that disappears while it is read has its rows in another file. Both may exist
+    for a moment, and their rows twice."""
     while True:
         files: list[Path] = []
         for directory, below, names in os.walk(table):
@@ -79,7 +79,7 @@ def numbers(topics: Topics, topic: str, *span: int) -> None:
 
 
 def told(process: Process) -> dict[str, Any]:
-    """The JSON document at the end of what a process has said."""
+    """The JSON document at the end of a process's output."""
     text = "\n".join(process.lines)
     found: dict[str, Any] = json.loads(text[text.rindex("{") :])
     return found
@@ -87,8 +87,8 @@ def told(process: Process) -> dict[str, Any]:
 
 @pytest.mark.long
 def test_killed_at_work_and_stopped_at_the_end(topics: Topics, topic: str, tmp_path: Path) -> None:
-    """kill -9 between two batches, or in one; the next run goes on, and ends cleanly on SIGTERM with all of it in the
-    table once and nothing half done."""
+    """kill -9 within a batch or between two loses nothing: the next run goes on, and ends on SIGTERM with every record
+    in the table once."""
     table = tmp_path / "table"
     topics.create(topic)
     numbers(topics, topic, 0, 100)
@@ -105,17 +105,20 @@ def test_killed_at_work_and_stopped_at_the_end(topics: Topics, topic: str, tmp_p
     assert ids(table) == list(range(120))
     assert told(second)["dead_letters"] == 0 and told(second)["records"] <= 120
     assert any("records/s, " in line for line in second.lines), second.output()
+    begins = ["starting Spark", "Spark is started, waiting for its workers", "waiting for the first batch"]
+    assert [line for line in second.lines if line in begins] == begins, second.output()
 
 
 @pytest.mark.long
 def test_stopped_in_a_batch(topics: Topics, topic: str, tmp_path: Path, spark: SparkSession) -> None:
-    """SIGTERM gives it up without an account of how it ended; nothing of it is in the table, all of it in the next."""
+    """SIGTERM within a batch cancels it without an error: none of it is in the table, and the next run has all of
+    it."""
     table = tmp_path / "table"
     topics.create(topic)
-    count = 400_000  # a batch of some seconds
+    count = 400_000  # a batch of several seconds
     with Producer(bootstrap_servers=topics.broker.bootstrap) as producer:
         producer.send_columns(topic, [b'{"id": %d}' % number for number in range(count)])
-    usual = ("--conf", "spark.driver.extraJavaOptions=-XX:+UseSerialGC")  # a stack overflows as it does for users
+    usual = ("--conf", "spark.driver.extraJavaOptions=-XX:+UseSerialGC")  # the stack overflows as it does for users
     first = start(topics, topic, table, "--every", "0", *usual)
     staging = table / "_pybroker/staging"
     until("a batch is staged", lambda: not first.running or (staging.is_dir() and any(staging.iterdir())), SLOW_S)
@@ -133,14 +136,14 @@ def test_stopped_in_a_batch(topics: Topics, topic: str, tmp_path: Path, spark: S
         ({"table": "/proc/table"}, "the table: file:/proc/table/_pybroker could not be made"),
         ({"table": "/proc/table", "checkpoint": "/proc/points"}, "the checkpoint: /proc/points could not be made"),
         ({"table": "s3://bucket/table"}, "Spark has no file system for s3://: plain Parquet and checkpoints need"),
-        ({"table": "hdfs://nobody.invalid/table"}, "the name of the host nobody.invalid is not known"),
+        ({"table": "hdfs://nobody.invalid/table"}, "the host name nobody.invalid is unknown"),
         ({"table": "hdfs://127.0.0.1:1/table"}, "could not reach localhost:1: connection refused"),
     ],
 )
 def test_a_path_that_cannot_be(
     spark: SparkSession, topics: Topics, topic: str, where: dict[str, str], sentence: str
 ) -> None:
-    """That is told before anything is read."""
+    """A path that cannot exist is reported before a record is read."""
     topics.create(topic)
     with pytest.raises(KafkaError) as caught:
         pipeline.run(Job(topics.broker.bootstrap, topics=topic, schema="id bigint", **where), spark=spark)
@@ -150,10 +153,10 @@ def test_a_path_that_cannot_be(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--schema", "id bigint"], "topics or a pattern of topics are needed, one of them"),
+        (["--schema", "id bigint"], "give either topics or a pattern of topics"),
         (
             ["-t", "a", "--pattern", "b", "--schema", "id bigint"],
-            "topics or a pattern of topics are needed, one of them",
+            "give either topics or a pattern of topics",
         ),
         (["-t", "a"], "format json needs a schema"),
         (["-t", "a", "--format", "raw", "--schema", "x int"], "format raw takes no schema"),
@@ -162,17 +165,17 @@ def test_a_path_that_cannot_be(
     ],
 )
 def test_what_makes_no_sense_is_told(arguments: list[str], sentence: str) -> None:
-    """In one sentence, with exit code 2, before Spark is started."""
+    """A contradiction in the options is one sentence, with exit code 2, before Spark starts."""
     done = run("pipeline", "--table", "/nowhere", *arguments)
     assert done.code == 2 and sentence in done.sentence
 
 
 def test_secrets_among_the_arguments_are_told_of() -> None:
-    """Of Spark and of a table's store, as those of brokers are: once each, by name."""
+    """Secrets on the command line, for Spark, a table's store or brokers, are warned of once each, by name."""
     given = ["--conf", "spark.hadoop.fs.s3a.secret.key=sesame", "--conf", "spark.ui.enabled=false"]
     given += ["--table-option", "AWS_SECRET_ACCESS_KEY=sesame", "--table-option", "AWS_ENDPOINT_URL=http://x"]
     done = run("pipeline", "--table", "/nowhere", "-t", "a", *given)
-    told = [line for line in done.err.splitlines() if "can read an argument" in line]
+    told = [line for line in done.err.splitlines() if "can read arguments" in line]
     assert [line.split(": put ")[1].split(" into ")[0] for line in told] == [
         "AWS_SECRET_ACCESS_KEY", "spark.hadoop.fs.s3a.secret.key",
     ]  # fmt: skip
@@ -180,19 +183,19 @@ def test_secrets_among_the_arguments_are_told_of() -> None:
 
 
 def test_java_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One sentence that says what to do, and exit code 2."""
+    """Missing Java is one sentence that says what to do, and exit code 2."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     done = run("pipeline", "--table", str(tmp_path / "t"), "-t", "a", "--schema", "id bigint")
     assert done.code == 2 and "install a JDK 17 or newer" in done.sentence
 
 
 def test_spark_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So is Spark: the extra that brings it is named."""
+    """Missing Spark is one sentence with the packages to install, and exit code 2."""
     from pybroker.spark import session
 
     monkeypatch.setattr(session.importlib.util, "find_spec", lambda _: None)
     done = run("pipeline", "--table", "/nowhere", "-t", "a", "--schema", "id bigint")
-    assert done.code == 2 and "pip install 'pybroker[spark]'" in done.sentence
+    assert done.code == 2 and "PySpark is not installed: pip install 'pyarrow>=18' 'pyspark" in done.sentence
 
 
 @pytest.mark.parametrize(
@@ -207,7 +210,7 @@ def test_spark_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_not_there_is_told(
     topics: Topics, options: list[str], code: int, sentence: str, tmp_path: Path
 ) -> None:
-    """In one sentence and at once: Spark, which takes seconds and many lines, is not started for it."""
+    """Missing input is one sentence at once, without starting Spark, which takes seconds and prints many lines."""
     given = ["-b", topics.broker.bootstrap, "--table", str(tmp_path), "--schema", "id bigint", *options]
     done = run("pipeline", *given)
     assert done.code == code and done.sentence.startswith(sentence)
@@ -216,7 +219,8 @@ def test_what_is_not_there_is_told(
 def test_a_topic_for_dead_letters_that_nobody_makes(
     topics: Topics, topic: str, tmp_path: Path, start_broker: Callable[..., BrokerProcess]
 ) -> None:
-    """It is told at the start, not with the first of them. Where brokers make topics, it need not be there."""
+    """A dead letter topic that no broker creates is reported at the start, not at the first dead letter. It may be
+    missing if brokers create topics."""
     strict = Topics(start_broker(sets={"auto.create.topics.enable": "false"}))
     strict.create(topic)
     named = ("-b", strict.broker.bootstrap, "-t", topic, "--dead-letters", "letters", "--schema", "id bigint")
@@ -227,14 +231,14 @@ def test_a_topic_for_dead_letters_that_nobody_makes(
 
 
 def test_the_broker_of_the_environment(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PYBROKER_BOOTSTRAP_SERVER says it to this command as to every other."""
+    """The command uses PYBROKER_BOOTSTRAP_SERVER, as every command does."""
     monkeypatch.setenv("PYBROKER_BOOTSTRAP_SERVER", topics.broker.bootstrap)
     done = run("pipeline", "-t", "no-such-topic", "--table", tmp_path, "--schema", "id bigint")
     assert done.code == 1 and done.sentence.startswith("topic no-such-topic: ")
 
 
 def test_a_port_of_the_metrics_that_is_taken(topics: Topics, tmp_path: Path) -> None:
-    """The sentence has the port."""
+    """A metrics port in use is reported with the port."""
     port = topics.broker.port
     done = run("pipeline", "-t", "a", "--table", tmp_path, "--schema", "id bigint", "--metrics-port", port)
-    assert done.code == 2 and done.sentence == f"metrics cannot be shown at port {port}: address already in use"
+    assert done.code == 2 and done.sentence == f"metrics cannot be served on port {port}: address already in use"

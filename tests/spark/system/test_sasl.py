@@ -1,4 +1,4 @@
-"""Spark logs in, by TLS and without: a source's driver and executors, a sink, and what is said where they cannot."""
+"""Spark logs in, with TLS and without: a source's driver and executors, a sink, and the errors of a failed login."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 def secured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[BrokerProcess, Reach]]:
-    """A broker, and how clients reach the listener where they log in."""
+    """A broker, and how clients reach its authenticated listener."""
     port, clients, protocol = free_port(), free_port(), request.param
     sets = {
         "listeners": f"PLAINTEXT://{HOST}:{port},CLIENTS://{HOST}:{clients}",
@@ -48,7 +48,7 @@ def secured(
 
 
 class Reach(NamedTuple):
-    """Where clients log in, and whom they believe."""
+    """The address at which clients log in, and the certificate authority that they trust."""
 
     port: int
     protocol: str
@@ -100,7 +100,7 @@ def test_a_wrong_password_is_told(
 
 
 def test_a_read_by_a_token(spark: SparkSession, topic: str, tmp_path: Path) -> None:
-    """Of a token endpoint: executors ask it for tokens of their own, with what the options say."""
+    """Executors fetch OAuth tokens of their own from the token endpoint in the options."""
     issuer, keys = Issuer(), tmp_path / "keys.json"
     keys.write_bytes(jwks(SIGNER))
     port, clients = free_port(), free_port()

@@ -1,4 +1,4 @@
-"""DataFrames into topics: what becomes of each column, and when a row counts as written."""
+"""DataFrames into topics: how columns become records, and when a row is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.client.connection import Connection
+from pybroker.client.net.connection import BrokerConnection
 from pybroker.testing import Record, records
 from tests.harness import HOST, until
 from tests.spark.topics import Topics
@@ -30,7 +30,7 @@ def write(topics: Topics, frame: Any, **options: object) -> None:
 
 def said(caught: pytest.ExceptionInfo[Any]) -> str:
     found = re.search(r"KafkaError: (.*)", str(caught.value))
-    assert found, str(caught.value)
+    assert found and "Traceback" not in str(caught.value)[: found.start()], str(caught.value)
     return found[1]
 
 
@@ -39,7 +39,7 @@ def bare(records: list[Record]) -> list[tuple[Any, ...]]:
 
 
 def test_columns_become_records(topics: Topics, topic: str) -> None:
-    """Text and bytes, nulls, headers and the partition that a row names; a column that is none of ours is left."""
+    """Columns become records: text, bytes, nulls, headers and the row's partition; other columns are ignored."""
     topics.create(topic, 2)
     frame = topics.spark.sql(
         "select * from values"
@@ -54,7 +54,7 @@ def test_columns_become_records(topics: Topics, topic: str) -> None:
 
 
 def test_the_topic_is_in_the_row_or_in_the_option(topics: Topics, topic: str) -> None:
-    """The option wins, as with Spark's connector; a row without either is refused, and fails the job."""
+    """The topic is the option's, or else the row's, as with Spark's connector; a row without either fails the job."""
     topics.create(f"{topic}-a")
     topics.create(f"{topic}-b")
     frame = topics.spark.sql(f"select * from values ('{topic}-a', '1'), ('{topic}-b', '2') as t(topic, value)")
@@ -68,7 +68,7 @@ def test_the_topic_is_in_the_row_or_in_the_option(topics: Topics, topic: str) ->
 
 
 def test_keys_choose_the_partition_as_in_java(topics: Topics, topic: str) -> None:
-    """What Spark writes lies where another client would have put it."""
+    """Keys choose partitions as Kafka's Java client does, so Spark's records lie beside other clients'."""
     from confluent_kafka import Producer
 
     topics.create(topic, 5)
@@ -89,22 +89,22 @@ def test_keys_choose_the_partition_as_in_java(topics: Topics, topic: str) -> Non
     ("query", "options", "sentence"),
     [
         ("select 'k' as key", {"topic": "t"}, "column value is missing"),
-        ("select 'v' as value", {}, "nothing says which topic"),
+        ("select 'v' as value", {}, "no topic is given"),
         ("select 1 as value", {"topic": "t"}, "column value is int; it can be string or binary"),
         ("select 'v' as value, 'a' as partition", {"topic": "t"}, "column partition is string; it can be int"),
-        ("select 'v' as value", {"topic": "t", "kafka.acks": "1"}, "acknowledged by all"),
+        ("select 'v' as value", {"topic": "t", "kafka.acks": "1"}, "only acks=all is supported"),
         ("select 'v' as value", {"topic": "t", "repeatHeaders": "true"}, "repeatHeaders is for streams"),
     ],
 )
 def test_what_cannot_be_written_is_told(topics: Topics, query: str, options: dict[str, str], sentence: str) -> None:
-    """Before any row is."""
+    """A column that cannot be written is refused before any row is written."""
     with pytest.raises(Exception) as caught:
         write(topics, topics.spark.sql(query), **options)
     assert sentence in said(caught)
 
 
 def test_a_refused_row_fails_the_job(topics: Topics, topic: str) -> None:
-    """A record that the topic is not configured to take is the job's failure, with the broker's reason."""
+    """A record that the topic refuses fails the job, with the broker's reason."""
     topics.create(topic, 1, max_message_bytes=1000)
     with pytest.raises(Exception) as caught:
         write(topics, topics.spark.sql("select repeat('x', 5000) as value"), topic=topic)
@@ -112,7 +112,7 @@ def test_a_refused_row_fails_the_job(topics: Topics, topic: str) -> None:
 
 
 def test_a_complete_result_is_appended_each_time(topics: Topics, topic: str, tmp_path: Path) -> None:
-    """outputMode("complete"), as Spark's connector takes it: a running count, whole, with each batch."""
+    """A complete result is appended whole with each batch by outputMode("complete"), as with Spark's connector."""
     topics.create(topic)
     topics.create(f"{topic}-counts")
     write(topics, topics.spark.sql("select 'v' as value"), topic=topic)
@@ -128,16 +128,16 @@ def test_a_complete_result_is_appended_each_time(topics: Topics, topic: str, tmp
 
 
 def test_overwrite_is_refused(topics: Topics, topic: str) -> None:
-    """A topic is not a table that could be replaced."""
+    """Overwrite mode is refused, as a topic is not a table that can be replaced."""
     topics.create(topic)
     options = {"kafka.bootstrap.servers": topics.broker.bootstrap, "topic": topic}
     with pytest.raises(Exception) as caught:
         topics.spark.sql("select 'v' as value").write.format("pybroker").options(**options).mode("overwrite").save()
-    assert 'say mode("append")' in said(caught)
+    assert 'use mode("append")' in said(caught)
 
 
 def test_a_stream_from_topic_to_topic(topics: Topics, topic: str, checkpoint: str) -> None:
-    """Each batch is there once it is committed, and is not written again by the next run."""
+    """A stream from topic to topic writes each batch by its commit, and the next run does not write it again."""
     source, sink = topics.create(f"{topic}-in", 2), topics.create(f"{topic}-out", 2)
     for begin in (0, 10):
         topics.produce(source, range(begin, begin + 5), partition=0)
@@ -147,8 +147,8 @@ def test_a_stream_from_topic_to_topic(topics: Topics, topic: str, checkpoint: st
 
 
 def run(topics: Topics, source: str, sink: str, checkpoint: str, fails: bool = False, **options: object) -> str:
-    """One AvailableNow run from topic to topic; the id of the query. One that `fails` does so at the row "poison", once
-    the tasks beside that row's have written theirs."""
+    """Run once with AvailableNow from topic to topic; return the query's id. One that `fails` does so at the row
+    "poison", after the other tasks have written their rows."""
     frame = topics.stream(source).selectExpr("value", "partition")
     given = {name: str(value) for name, value in options.items()}
     servers = {"kafka.bootstrap.servers": topics.broker.bootstrap, "topic": sink}
@@ -165,13 +165,13 @@ def run(topics: Topics, source: str, sink: str, checkpoint: str, fails: bool = F
 
 
 def poisoned(port: int, sink: str) -> Any:
-    """A function of Spark that fails at "poison" once a and b, which another task reads, are in the sink. Without that
-    wait Spark now and then stops the other task before it has written them."""
+    """A Spark function that fails at "poison" after a and b, which another task reads, are in the sink. Without the
+    wait Spark sometimes stops the other task before it has written them."""
     from pyspark.sql.functions import udf
 
     def value(given: bytearray) -> str:
         if given == b"poison":
-            with Connection(HOST, port) as connection:
+            with BrokerConnection(HOST, port) as connection:
 
                 def written() -> bool:
                     return {b"a", b"b"} <= {r.value for r in records.read(connection, sink, None)}
@@ -185,8 +185,8 @@ def poisoned(port: int, sink: str) -> Any:
 
 @pytest.mark.long
 def test_repeats_can_be_dropped(topics: Topics, topic: str, checkpoint: str) -> None:
-    """A task that fails half way is run again by the next run of its query: the rows that it had written are there
-    twice, with the same headers, by which a reader drops them."""
+    """A task that fails half way is run again by its query's next run: its rows are there twice, with the same headers,
+    by which a reader drops repeats."""
     source, sink = topics.create(f"{topic}-in", 2), topics.create(f"{topic}-out", 2)
     topics.produce(source, ["a", "b"], partition=0)
     topics.produce(source, ["c", "poison"], partition=1)
@@ -205,13 +205,13 @@ def test_repeats_can_be_dropped(topics: Topics, topic: str, checkpoint: str) -> 
 
 
 def workers() -> list[int]:
-    """The Python processes that Spark runs for this test process: what its daemons have forked."""
+    """The Python workers that Spark runs for this test process: its daemons' forks."""
     parents, daemons = {}, set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             pid, parent = int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])
             parents[pid] = parent
-            if stat.with_name("comm").read_text().strip() == "pyspark.daemon":  # as warm_python names them
+            if stat.with_name("comm").read_text().strip() == "pyspark.daemon":  # as warm_python names its processes
                 daemons.add(pid)
 
     def is_ours(pid: int) -> bool:
@@ -223,8 +223,8 @@ def workers() -> list[int]:
 
 
 def test_executors_are_killed_at_work(topics: Topics, topic: str, checkpoint: str) -> None:
-    """Every Python process of Spark dies by SIGKILL while a query reads and writes: the query ends with that, and the
-    next run of it leaves no row out."""
+    """SIGKILL of every Python worker while a query reads and writes ends the query with an error; the next run loses no
+    row."""
     source, sink = topics.create(f"{topic}-in"), topics.create(f"{topic}-out")
     topics.produce(source, range(500))
     limited = topics.stream(source, maxOffsetsPerTrigger=10).select("value")
@@ -234,7 +234,7 @@ def test_executors_are_killed_at_work(topics: Topics, topic: str, checkpoint: st
     struck: set[int] = set()
 
     def killed() -> bool:
-        """Whether the query has ended of it; a process that was idle when it died is none that Spark misses."""
+        """True if the kill has ended the query; Spark does not notice the death of an idle worker."""
         for pid in workers():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -246,7 +246,7 @@ def test_executors_are_killed_at_work(topics: Topics, topic: str, checkpoint: st
         until("the query ends", killed, PATIENCE_S)
     finally:
         query.stop()
-    # A process that was idle, was killed and has not ended yet is taken by Spark for one that lives.
+    # Spark may still use an idle worker that was killed and has not ended yet.
     until("the killed ones are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in struck), PATIENCE_S)
     run(topics, source, sink, checkpoint)
     assert {int(r.value or b"") for r in topics.held(sink)} == set(range(500))

@@ -1,4 +1,4 @@
-"""Topics as DataFrames: every column, from where to where, and what is said where that cannot be."""
+"""Topics as DataFrames: every column, starts and ends, and the errors for a range that cannot be read."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def values(frame: Any) -> list[str]:
 
 
 def said(caught: pytest.ExceptionInfo[Any]) -> str:
-    """What a person reads of a failure in Spark: the line with the error, among those of two stacks."""
+    """The line with the error in Spark's failure, with no stack trace before it."""
     found = re.search(r"KafkaError: (.*)", str(caught.value))
-    assert found, str(caught.value)
+    assert found and "Traceback" not in str(caught.value)[: found.start()], str(caught.value)
     return found[1]
 
 
 def test_every_column_is_what_the_broker_has(topics: Topics, topic: str) -> None:
-    """Nulls, empty bytes, headers and times arrive in Spark as a slow reader finds them in the topic."""
+    """Every column has the broker's values: nulls, empty bytes, headers and times, as a slow reader finds them."""
     topics.create(topic, 2)
     topics.produce(
         topic,
@@ -54,7 +54,7 @@ def test_every_column_is_what_the_broker_has(topics: Topics, topic: str) -> None
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_batches_are_read(topics: Topics, topic: str, codec: str) -> None:
-    """Whatever codec another client's producer chose."""
+    """Compressed batches are read, with each codec that another client's producer may use."""
     topics.create(topic)
     producer = Producer({"bootstrap.servers": topics.broker.bootstrap, "compression.type": codec, "linger.ms": 50})
     for number in range(2000):
@@ -64,7 +64,8 @@ def test_compressed_batches_are_read(topics: Topics, topic: str, codec: str) -> 
 
 
 def test_a_read_begins_and_ends_where_it_is_told(topics: Topics, topic: str) -> None:
-    """By offset, by the word, by one time and by times; a partition is read up to what the end says of it."""
+    """A read begins and ends at its options: offsets, "earliest" and "latest", one timestamp, or timestamps by
+    partition."""
     topics.create(topic, 2)
     for partition in range(2):
         topics.produce(
@@ -83,15 +84,16 @@ def test_a_read_begins_and_ends_where_it_is_told(topics: Topics, topic: str) -> 
     assert read(**by_partition) == ["0:4", "1:3", "1:4"]
     with pytest.raises(Exception) as caught:
         read(startingTimestamp=START_MS + 99)
-    assert "is as late as the time that was given" in said(caught)
+    assert "is as late as the given time" in said(caught)
     assert read(startingTimestamp=START_MS + 99, startingOffsetsByTimestampStrategy="latest") == []
     with pytest.raises(Exception) as caught:
         read(startingOffsets=f'{{"{topic}":{{"0":3}}}}')
-    assert said(caught).endswith(f"startingOffsets says nothing of {topic}-1")
+    assert said(caught).endswith(f"startingOffsets lacks {topic}-1")
 
 
 def test_topics_are_named_matched_or_assigned(topics: Topics, topic: str) -> None:
-    """Three ways to say what is read; a topic that is not there is named."""
+    """Topics are named, matched by pattern, or assigned by partition; a topic that does not exist is named in the
+    error."""
     for suffix in ("-a", "-b"):
         topics.create(topic + suffix, 2)
         topics.produce(topic + suffix, [f"p1{suffix}"], partition=1)
@@ -114,7 +116,7 @@ def test_topics_are_named_matched_or_assigned(topics: Topics, topic: str) -> Non
 
 
 def test_the_schema_of_the_user_selects(topics: Topics, topic: str) -> None:
-    """Only the columns of the user's schema are read, in its order; one of another type is refused by name."""
+    """The user's schema selects and orders columns; a column of another type is refused by name."""
     topics.create(topic)
     topics.produce(topic, ["a", "b"])
     source = topics.spark.read.format("pybroker").options(**topics.options(topic))
@@ -122,7 +124,7 @@ def test_the_schema_of_the_user_selects(topics: Topics, topic: str) -> None:
     assert frame.columns == ["offset", "value"] and [tuple(r) for r in frame.collect()] == [(0, b"a"), (1, b"b")]
     assert [tuple(r) for r in source.schema("topic string").load().collect()] == [(topic,), (topic,)]
     for schema, problem in [
-        ("value string", "column value is binary here, not string"),
+        ("value string", "column value is binary in pybroker, not string"),
         ("body binary", "a topic has no column body"),
         ("value binary NOT NULL", "column value may be null"),
     ]:
@@ -132,7 +134,8 @@ def test_the_schema_of_the_user_selects(topics: Topics, topic: str) -> None:
 
 
 def test_tasks_share_a_big_partition(topics: Topics, topic: str) -> None:
-    """minPartitions and maxRecordsPerPartition cut a range for several tasks; together they read the same records."""
+    """A large partition is split between tasks by minPartitions and maxRecordsPerPartition; together they read each
+    record once."""
     topics.create(topic)
     for begin in range(0, 1000, 50):
         topics.produce(topic, range(begin, begin + 50))
@@ -144,7 +147,8 @@ def test_tasks_share_a_big_partition(topics: Topics, topic: str) -> None:
 
 
 def test_an_answer_may_be_smaller_than_a_batch_and_larger_than_a_fetch(topics: Topics, topic: str) -> None:
-    """With tiny fetches each answer is one batch; the rows are the same, and many answers make one RecordBatch."""
+    """A fetch response may be smaller than a batch or hold many: the rows are the same, and many small responses make
+    one RecordBatch."""
     topics.create(topic)
     for begin in range(0, 200, 20):
         topics.produce(topic, ["x" * 100 + str(n) for n in range(begin, begin + 20)])
@@ -154,13 +158,13 @@ def test_an_answer_may_be_smaller_than_a_batch_and_larger_than_a_fetch(topics: T
 
 
 def test_an_empty_topic_is_no_rows(topics: Topics, topic: str) -> None:
-    """So is a range without records."""
+    """An empty topic gives no rows, and so does a range without records."""
     topics.create(topic, 3)
     assert topics.read(topic).count() == 0
 
 
 def test_what_retention_took_is_an_error_or_is_left_out(topics: Topics, topic: str) -> None:
-    """failOnDataLoss says which; the error has the offsets."""
+    """Records that retention has deleted are an error with the offsets, or left out with failOnDataLoss=false."""
     from pybroker.client.admin import Admin
     from pybroker.protocol import messages as m
 
@@ -173,31 +177,31 @@ def test_what_retention_took_is_an_error_or_is_left_out(topics: Topics, topic: s
     start = f'{{"{topic}":{{"0":2}}}}'
     with pytest.raises(Exception) as caught:
         topics.read(topic, startingOffsets=start).collect()
-    assert f"{topic}-0 was to be read from offset 2 to 10, and begins at 4 now" in said(caught)
+    assert f"{topic}-0 was to be read from offset 2 to 10, but begins at 4 now" in said(caught)
     assert values(topics.read(topic, startingOffsets=start, failOnDataLoss=False)) == [str(n) for n in range(4, 10)]
     assert values(topics.read(topic)) == [str(n) for n in range(4, 10)]
 
 
 def test_a_wrong_option_fails_before_anything_is_read(topics: Topics) -> None:
-    """The sentence of the options' own tests reaches the user of Spark."""
+    """A wrong option fails before a record is read, and Spark shows the sentence."""
     with pytest.raises(Exception) as caught:
         topics.spark.read.format("pybroker").option("subscribe", "t").load().collect()
     assert "kafka.bootstrap.servers is missing" in said(caught)
 
 
 def test_nobody_answers_at_the_address(topics: Topics) -> None:
-    """The address is in the sentence, and it does not take long."""
+    """An address where no broker answers is named in the error, which comes quickly."""
     with pytest.raises(Exception) as caught:
         topics.read("t", **{"kafka.bootstrap.servers": "127.0.0.1:1", "fetchOffset.numRetries": 0}).collect()
     assert "127.0.0.1:1" in said(caught)
 
 
 def test_there_is_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """A Java that is missing, none at all, or too old is told in one sentence."""
+    """Java that is missing, or too old, is reported in one sentence."""
     from pybroker.spark import java
 
     monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(KafkaError, match="there is none by JAVA_HOME or on PATH"):
+    with pytest.raises(KafkaError, match="but JAVA_HOME and PATH have none"):
         java.find_java({"PATH": str(tmp_path)})
     with pytest.raises(KafkaError, match="where there is no bin/java"):
         java.find_java({"JAVA_HOME": str(tmp_path)})
@@ -208,9 +212,9 @@ def test_there_is_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Non
     with pytest.raises(KafkaError, match="JAVA_HOME has Java 8, and Spark needs 17"):
         java.find_java({"JAVA_HOME": str(tmp_path)})
     old.write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(KafkaError, match="does not tell its version"):
+    with pytest.raises(KafkaError, match="does not report its version"):
         java.find_java({"JAVA_HOME": str(tmp_path)})
-    release = tmp_path / "release"  # which spares the start of a JVM
+    release = tmp_path / "release"  # saves the start of a JVM
     release.write_text('IMPLEMENTOR="x"\nJAVA_VERSION="1.8.0_392"\n')
     with pytest.raises(KafkaError, match="JAVA_HOME has Java 8, and Spark needs 17"):
         java.find_java({"JAVA_HOME": str(tmp_path)})

@@ -1,4 +1,4 @@
-"""Topics as streams: what a trigger takes, where a query goes on, and what becomes of records that are lost."""
+"""Topics as streams: the size of a trigger's batch, where a query resumes, and lost records."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.spark import offsets
-from pybroker.spark.offset_reader import OffsetReader
-from pybroker.spark.partitions import KafkaInputPartition
-from pybroker.spark.progress_group import START_MARK
+from pybroker.spark.reading.input_partitions import KafkaInputPartition
+from pybroker.spark.reading.offset_reader import OffsetReader
+from pybroker.spark.reading.progress_group import START_MARK
 from tests.harness import until
 from tests.marks import long
 from tests.spark.topics import Topics
@@ -30,7 +30,7 @@ PATIENCE_S = 60.0
 
 
 class Run:
-    """A streaming query that keeps the values of each batch; a checkpoint makes the next run go on from it."""
+    """A streaming query that keeps the values of each batch; a checkpoint makes the next run resume."""
 
     def __init__(self, frame: Any, checkpoint: str, **trigger: Any) -> None:
         self.batches: list[list[str]] = []
@@ -45,17 +45,17 @@ class Run:
         return [value for batch in self.batches for value in batch]
 
     def wait(self, what: str, probe: Callable[[], object]) -> None:
-        """Return when `probe` is true; a query that fails meanwhile fails the test with its own words."""
+        """Return when `probe` is true; if the query fails meanwhile, fail the test with its error."""
         until(what, lambda: probe() or self.query.exception(), PATIENCE_S)
         assert self.query.exception() is None, str(self.query.exception())
 
     def finish(self) -> list[list[str]]:
-        """The batches, once the query has ended by itself."""
+        """The batches, once the query has ended on its own."""
         assert self.query.awaitTermination(PATIENCE_S), "the query goes on"
         return self.batches
 
     def failure(self) -> str:
-        """What a query that fails tells a person."""
+        """The error that a failing query shows to a person."""
         with pytest.raises(Exception) as caught:
             self.finish()
         found = re.search(r"KafkaError: (.*)", str(caught.value))
@@ -74,7 +74,7 @@ def running(frame: Any, checkpoint: str) -> Iterator[Run]:
 
 @pytest.fixture
 def available(topics: Topics, topic: str, checkpoint: str) -> Callable[..., Run]:
-    """Run a query over all that the test's topic has now, from its checkpoint on."""
+    """Run a query over all of the topic's present records, from its checkpoint on."""
     return lambda **options: Run(topics.stream(topic, **options), checkpoint, availableNow=True)
 
 
@@ -95,8 +95,8 @@ def texts(*numbers: int) -> list[str]:
 
 
 def test_all_that_is_there_in_limited_batches(topics: Topics, topic: str, available: Callable[..., Run]) -> None:
-    """AvailableNow reads what was there when it began, no more than maxOffsetsPerTrigger at a time, shared between the
-    partitions by their backlog; the next run reads only what came since."""
+    """AvailableNow reads the records present at its start, at most maxOffsetsPerTrigger at once, shared by backlog; the
+    next run reads only newer records."""
     topics.create(topic, 2)
     topics.produce(topic, range(6))
     topics.produce(topic, range(100, 103), partition=1)
@@ -111,7 +111,7 @@ def test_all_that_is_there_in_limited_batches(topics: Topics, topic: str, availa
 
 
 def test_a_running_query_takes_what_comes(topics: Topics, topic: str, checkpoint: str, admin: Admin) -> None:
-    """Records arrive as they are produced, those of partitions that are made meanwhile from their first one."""
+    """A running query reads records as they are produced, and those of new partitions from the first one."""
     topics.create(topic)
     topics.produce(topic, [1])
     with running(topics.stream(topic), checkpoint) as run:
@@ -124,7 +124,7 @@ def test_a_running_query_takes_what_comes(topics: Topics, topic: str, checkpoint
 
 
 def test_a_trigger_waits_for_enough_records(topics: Topics, topic: str, checkpoint: str) -> None:
-    """With minOffsetsPerTrigger the first trigger takes what is there, and the next ones wait for as many."""
+    """A trigger waits for minOffsetsPerTrigger records; the query's first trigger takes what there is."""
     topics.create(topic)
     topics.produce(topic, [0])
     with running(topics.stream(topic, minOffsetsPerTrigger=3, maxTriggerDelay="1h"), checkpoint) as run:
@@ -142,7 +142,7 @@ def idle(run: Run) -> bool:
 
 
 def test_a_trigger_waits_no_longer_than_it_may(topics: Topics, topic: str, checkpoint: str) -> None:
-    """After maxTriggerDelay fewer records than minOffsetsPerTrigger are taken too."""
+    """A trigger waits no longer than maxTriggerDelay, even if there are fewer records than minOffsetsPerTrigger."""
     topics.create(topic)
     topics.produce(topic, [0])
     with running(topics.stream(topic, minOffsetsPerTrigger=1000, maxTriggerDelay="300ms"), checkpoint) as run:
@@ -152,24 +152,25 @@ def test_a_trigger_waits_no_longer_than_it_may(topics: Topics, topic: str, check
 
 
 def test_a_stream_from_the_end_needs_a_name(topics: Topics, topic: str, checkpoint: str) -> None:
-    """Without one a crash in its first batch would move its start: it is refused, with the reason and the way out."""
+    """A stream from the end needs a name, or a crash in its first batch would move its start: the error gives the
+    reason and what to do."""
     topics.create(topic)
     run = Run(topics.stream(topic, startingOffsets="latest"), checkpoint, availableNow=True)
     assert "kafka.group.id or queryName, or startingOffsets=earliest" in run.failure()
 
 
 def test_a_restart_in_the_first_batch_does_not_move_the_start(topics: Topics, topic: str, admin: Admin) -> None:
-    """Spark asks a query that died before its first batch was planned for its start again: it is the one it was, until
-    a batch is done. What is committed then is how far the query has come."""
+    """A restart in the first batch does not move the start: Spark asks a query for its start again until a batch is
+    done. From then on the commits are the query's progress."""
     from pybroker.spark import options, schema
-    from pybroker.spark.stream import KafkaStreamReader
+    from pybroker.spark.reading.stream_reader import KafkaStreamReader
 
     topics.create(topic)
     topics.produce(topic, ["before"])
     group = f"{topic}-group"
 
     def reader() -> KafkaStreamReader:
-        """As a process of Spark's driver that plans a query makes it."""
+        """A reader as Spark's driver makes one to plan a query."""
         given = topics.options(topic, startingOffsets="latest", **{"kafka.group.id": group})
         return KafkaStreamReader(options.parse_source(given, streaming=True), schema.full(include_headers=False))
 
@@ -191,14 +192,14 @@ def test_a_restart_in_the_first_batch_does_not_move_the_start(topics: Topics, to
         second.commit({topic: {"0": 2}})
     assert (committed().offset, committed().metadata) == (2, "")
     topics.produce(topic, ["later"])
-    with stopping(reader()) as third:  # with another checkpoint: the same query has no need to ask any more
+    with stopping(reader()) as third:  # with another checkpoint: the same query no longer asks
         assert third.initialOffset()[topic] == {"0": 3}
 
 
 def test_the_group_of_two_streams(topics: Topics, topic: str, admin: Admin) -> None:
-    """As of two pipelines without a name: what the one has done moves no start of the other, nor does its start."""
+    """The group of two streams without a name moves neither's start: commits of one do not count for the other."""
     from pybroker.spark import options, schema
-    from pybroker.spark.stream import KafkaStreamReader
+    from pybroker.spark.reading.stream_reader import KafkaStreamReader
 
     group = f"{topic}-group"
 
@@ -218,7 +219,8 @@ def test_the_group_of_two_streams(topics: Topics, topic: str, admin: Admin) -> N
 
 
 def test_a_first_batch_that_fails_is_run_again(topics: Topics, topic: str, checkpoint: str) -> None:
-    """A query from "latest" whose first batch fails reads, when it is started again, all that came since it began."""
+    """A first batch that fails is run again: the restarted query from "latest" reads every record since its first
+    start."""
     topics.create(topic)
     topics.produce(topic, ["before"])
     stream = topics.stream(topic, startingOffsets="latest", queryName=topic)
@@ -238,13 +240,14 @@ def test_a_first_batch_that_fails_is_run_again(topics: Topics, topic: str, check
 def test_retention_overtakes_a_stopped_job(
     topics: Topics, topic: str, available: Callable[..., Run], admin: Admin
 ) -> None:
-    """What it had not read is gone: the query says which offsets, or goes on with what is left if it is told to."""
+    """Retention that overtakes a stopped job is an error with the lost offsets, or skipped with
+    failOnDataLoss=false."""
     topics.create(topic)
     topics.produce(topic, range(4))
     assert available().finish() == [texts(0, 1, 2, 3)]
     topics.produce(topic, range(4, 10))
     delete_records(admin, topic, 7)
-    assert f"{topic}-0 was to be read from offset 4 to 10, and begins at 7 now" in available().failure()
+    assert f"{topic}-0 was to be read from offset 4 to 10, but begins at 7 now" in available().failure()
     assert available(failOnDataLoss=False).finish() == [texts(7, 8, 9)]
 
 
@@ -252,7 +255,8 @@ def test_retention_overtakes_a_stopped_job(
 def test_retention_overtakes_a_first_batch_that_failed(
     topics: Topics, topic: str, checkpoint: str, available: Callable[..., Run], admin: Admin
 ) -> None:
-    """It was to begin at what was the earliest offset then: its restart does not skip in silence what is gone."""
+    """Retention that overtakes a failed first batch is an error: the restart does not silently skip the deleted
+    records."""
     topics.create(topic)
     topics.produce(topic, range(6))
 
@@ -264,7 +268,7 @@ def test_retention_overtakes_a_first_batch_that_failed(
         failing.awaitTermination(PATIENCE_S)
     delete_records(admin, topic, 4)
     for _ in range(2):
-        assert f"{topic}-0 was to be read from offset 0 to 6, and begins at 4 now" in available().failure()
+        assert f"{topic}-0 was to be read from offset 0 to 6, but begins at 4 now" in available().failure()
     assert available(failOnDataLoss=False).finish() == [texts(4, 5)]
     assert available().finish() == []
     topics.produce(topic, [6])
@@ -272,7 +276,7 @@ def test_retention_overtakes_a_first_batch_that_failed(
 
 
 def test_a_topic_is_deleted_while_it_is_read(topics: Topics, topic: str, checkpoint: str, admin: Admin) -> None:
-    """The query ends with the topic's name, and not with silence."""
+    """A topic that is deleted while it is read ends the query with an error that names it."""
     topics.create(topic)
     topics.produce(topic, [1])
     run = Run(topics.stream(topic, **{"fetchOffset.retryIntervalMs": 10}), checkpoint, processingTime="0 seconds")
@@ -285,8 +289,8 @@ def test_a_topic_is_deleted_while_it_is_read(topics: Topics, topic: str, checkpo
 def test_a_topic_is_made_anew(
     topics: Topics, topic: str, available: Callable[..., Run], admin: Admin, count: int
 ) -> None:
-    """A topic with another id is another topic, however many records it has: that is lost data, and the choice is the
-    user's. Who goes on reads the new topic from its start."""
+    """A topic that is created again has another id, so the old one's data is lost, however many records the new one
+    has. With failOnDataLoss=false the query reads the new topic from its start."""
     topics.create(topic)
     topics.produce(topic, range(4))
     assert available().finish() == [texts(0, 1, 2, 3)]
@@ -294,7 +298,7 @@ def test_a_topic_is_made_anew(
     topics.create(topic)
     topics.produce(topic, range(100, 100 + count))
     told = available().failure()
-    assert f"{topic}-0 was read up to offset 4, and belongs to a topic that was deleted and created anew" in told
+    assert f"{topic}-0 was read up to offset 4, but belongs to a topic that was deleted and created again" in told
     assert available(failOnDataLoss=False).finish() == [texts(*range(100, 100 + count))]
     topics.produce(topic, ["newer"])
     assert available().finish() == [["newer"]]
@@ -304,7 +308,8 @@ def test_a_topic_is_made_anew(
 def test_a_topic_is_made_anew_before_its_batch_is_read(
     topics: Topics, topic: str, checkpoint: str, admin: Admin
 ) -> None:
-    """A batch that was planned is not read from another topic: Spark repeats it with the offsets of the checkpoint."""
+    """A topic that is created again before its planned batch is read fails the batch: Spark repeats it with the
+    checkpoint's offsets."""
     topics.create(topic)
     topics.produce(topic, range(4))
 
@@ -318,16 +323,17 @@ def test_a_topic_is_made_anew_before_its_batch_is_read(
     topics.create(topic)
     topics.produce(topic, range(100, 106))
     run = Run(topics.stream(topic), checkpoint, availableNow=True)
-    assert f"{topic}-0 was to be read up to offset 4, and belongs to a topic that was deleted" in run.failure()
+    assert f"{topic}-0 was to be read up to offset 4, but belongs to a topic that was deleted" in run.failure()
     run = Run(topics.stream(topic, failOnDataLoss=False), checkpoint, availableNow=True)
     assert [batch for batch in run.finish() if batch] == [texts(*range(100, 106))]
 
 
 def test_a_topic_is_made_anew_while_a_task_reads(topics: Topics, topic: str, admin: Admin) -> None:
-    """The task was planned for the topic that is gone: it reads nothing of the new one."""
+    """A topic that is created again while a task reads gives that task no records: it was planned for the deleted
+    topic."""
     from pybroker.spark import options
-    from pybroker.spark.partitions import input_partitions
-    from pybroker.spark.reader import read_range
+    from pybroker.spark.reading.input_partitions import input_partitions
+    from pybroker.spark.reading.reader import read_range
 
     def read(**more: str) -> list[int]:
         given = options.parse_source(topics.options(topic, **more), streaming=True)
@@ -345,7 +351,7 @@ def test_a_topic_is_made_anew_while_a_task_reads(topics: Topics, topic: str, adm
     admin.delete_topic(topic)
     topics.create(topic)
     topics.produce(topic, range(100, 106))
-    with pytest.raises(KafkaError, match=f"{topic}-0 was to be read from offset 0, and belongs to a topic that was de"):
+    with pytest.raises(KafkaError, match=f"{topic}-0 was to be read from offset 0, but belongs to a topic that was de"):
         read(startingOffsets="earliest")
     assert read(startingOffsets="earliest", failOnDataLoss="false") == []
 
@@ -354,7 +360,8 @@ def test_a_topic_is_made_anew_while_a_task_reads(topics: Topics, topic: str, adm
 def test_a_checkpoint_without_topic_ids_goes_on(
     topics: Topics, topic: str, checkpoint: str, available: Callable[..., Run]
 ) -> None:
-    """One of Spark's own connector, or of an earlier version: ids are kept from its next batch on."""
+    """A checkpoint without topic ids, of Spark's connector or an earlier version, is used; its next batch adds the
+    ids."""
     topics.create(topic)
     topics.produce(topic, range(2))
     assert available().finish() == [texts(0, 1)]
@@ -371,14 +378,14 @@ def test_a_checkpoint_without_topic_ids_goes_on(
 
 
 def test_the_broker_is_away_for_a_moment(own_topics: Topics, topic: str, checkpoint: str) -> None:
-    """A kill -9 of the broker and its return are no end of a query."""
+    """A broker that is killed with -9 and comes back does not end a query."""
     topics = own_topics
     topics.create(topic)
     topics.produce(topic, [1])
     with running(topics.stream(topic, **{"fetchOffset.retryIntervalMs": 100}), checkpoint) as run:
         run.wait("the first record is read", lambda: run.values == ["1"])
         topics.broker.kill()
-        time.sleep(0.5)  # long enough for the query to meet the closed port, which is what this is about
+        time.sleep(0.5)  # long enough for the query to meet the closed port, which this test needs
         topics.broker.restart()
         topics.produce(topic, [2])
         run.wait("the second record is read", lambda: run.values == ["1", "2"])

@@ -1,4 +1,4 @@
-"""The table of Parquet files: which files get into it, how its columns change, and what compaction does to both."""
+"""The table of Parquet files: which files it takes, how its columns change, and what compaction does to both."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from pybroker.errors import KafkaError
 from pybroker.spark.pipeline import Job
-from pybroker.spark.pipeline.compaction import due, level_of
-from pybroker.spark.pipeline.evolution import evolved
-from pybroker.spark.pipeline.parquet import Change, ParquetTable
-from pybroker.spark.pipeline.table import Batch
+from pybroker.spark.pipeline.tables.compaction import due, level_of
+from pybroker.spark.pipeline.tables.evolution import evolved
+from pybroker.spark.pipeline.tables.parquet import FileChange, ParquetTable
+from pybroker.spark.pipeline.tables.table import MicroBatch
 from tests.spark import ledger
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark")]
 
 
 class Made:
-    """A table without a topic: each batch is what a line of SQL says."""
+    """A table without a topic: each batch is the result of a SQL query."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark = spark
@@ -33,14 +33,14 @@ class Made:
         self.number = 0
 
     def open(self, schema: str, **how: Any) -> ParquetTable:
-        """As a start of the pipeline does it."""
+        """Open the table as a start of the pipeline does."""
         how.setdefault("partition_by", ())
         table = ParquetTable(self.spark, Job("h:1", str(self.root), "t", schema=schema, **how))
         table.recover()
         return table
 
-    def add(self, table: ParquetTable, rows: str, check: Callable[[int], None] = lambda _: None) -> Batch:
-        batch = Batch("abcdefgh", self.number)
+    def add(self, table: ParquetTable, rows: str, check: Callable[[int], None] = lambda _: None) -> MicroBatch:
+        batch = MicroBatch("abcdefgh", self.number)
         table.add(batch, self.spark.sql(rows), check)
         self.number += 1
         return batch
@@ -69,8 +69,8 @@ def plant(directory: Path, of: Path) -> None:
 
 
 def test_files_that_no_job_committed(made: Made, tmp_path: Path) -> None:
-    """An executor that was thought dead writes into the staging before it is listed, after that, and after it is gone:
-    nothing of it gets into the table, and all of it is thrown away."""
+    """Files that no job committed stay out of the table and are deleted. A lost executor writes them before the staging
+    is listed, afterwards, and after the staging is gone."""
     made.spark.sql("select -1l id").write.parquet(str(tmp_path / "zombie"))
     (zombie,) = (tmp_path / "zombie").glob("*.parquet")
     table = made.open("id bigint")
@@ -92,7 +92,7 @@ def test_files_that_no_job_committed(made: Made, tmp_path: Path) -> None:
     def check(rows: int) -> None:
         counted.append(rows)
         attempt()
-        plant(staged[-1], zombie)  # as a file that a job did commit, but behind the listing
+        plant(staged[-1], zombie)  # as if a job had committed the file, but after the listing
 
     made.add(table, "select 1l id", check)
     assert not staged[-1].exists()
@@ -105,7 +105,8 @@ def test_files_that_no_job_committed(made: Made, tmp_path: Path) -> None:
 
 
 def test_the_other_algorithm_of_commits(made: Made) -> None:
-    """A user has set it. Still no file leaves _temporary before the job is committed: that one died."""
+    """Commit algorithm 2, which a user may set, still leaves every file in _temporary until the job commits; this job
+    died."""
     configuration = made.spark._jsc.hadoopConfiguration()
     name = "mapreduce.fileoutputcommitter.algorithm.version"
     configuration.set(name, "2")
@@ -119,12 +120,12 @@ def test_the_other_algorithm_of_commits(made: Made) -> None:
 
 
 def test_two_pipelines_in_one_table(made: Made) -> None:
-    """By mistake: what one has staged does not go with the staging of the other, and a batch is not added by both."""
+    """Two pipelines that share a table by mistake keep separate staging, and add a batch once."""
     one, other = made.open("id bigint"), made.open("id bigint")
-    mine, theirs = Batch("aaaaaaaa", 0), Batch("bbbbbbbb", 0)
+    mine, theirs = MicroBatch("aaaaaaaa", 0), MicroBatch("bbbbbbbb", 0)
     commit = one._commit
 
-    def both(name: str, change: Change) -> None:
+    def both(name: str, change: FileChange) -> None:
         other.add(theirs, made.spark.sql("select 2l id"), lambda _: None)
         commit(name, change)
 
@@ -153,7 +154,7 @@ def test_two_pipelines_in_one_table(made: Made) -> None:
     ],
 )
 def test_columns_that_change(spark: SparkSession, known: str, wanted: str, becomes: str) -> None:
-    """Added behind the others, or widened; those that are gone stay."""
+    """Changed columns are added behind the others, or widened; removed ones stay."""
     from pyspark.sql.types import StructType
 
     assert evolved(StructType.fromDDL(known), StructType.fromDDL(wanted)).simpleString() == f"struct<{becomes}>"
@@ -172,7 +173,7 @@ def test_columns_that_change(spark: SparkSession, known: str, wanted: str, becom
     ],
 )
 def test_columns_that_cannot_change_so(spark: SparkSession, known: str, wanted: str, sentence: str) -> None:
-    """The sentence names the column and both types."""
+    """Columns that cannot change so are refused, with the column and both types."""
     from pyspark.sql.types import StructType
 
     with pytest.raises(KafkaError, match=sentence):
@@ -180,7 +181,8 @@ def test_columns_that_cannot_change_so(spark: SparkSession, known: str, wanted: 
 
 
 def test_a_table_takes_new_columns_and_wider_ones(made: Made) -> None:
-    """From one start to the next: readers see NULL before, and wide numbers behind."""
+    """A table takes new columns and wider types between starts: readers see NULL in older rows, and wide numbers in
+    newer ones."""
     made.add(made.open("id int, price decimal(4,1)"), "select 1 id, 2.5bd price, named_struct('x', 1) s")
     table = made.open("id bigint, price decimal(20,1), kind string")
     made.add(table, "select 5000000000l id, cast(2.5 as decimal(20,1)) price, 'k' kind")
@@ -193,14 +195,14 @@ def test_a_table_takes_new_columns_and_wider_ones(made: Made) -> None:
     ("schema", "how", "sentence"),
     [
         ("id string", {}, "column id is int in the table and string in the job"),
-        ("id int", {"partition_by": ("date", "hour")}, "partitioned by date, and the job by date, hour"),
+        ("id int", {"partition_by": ("date", "hour")}, "partitioned by date, but the job by date, hour"),
     ],
 )
 @pytest.mark.parametrize("recorded", [True, False])
 def test_what_does_not_fit_is_told_at_the_start(
     made: Made, schema: str, how: dict[str, Any], sentence: str, recorded: bool
 ) -> None:
-    """Also where the table is of a time when no columns were recorded: then its footers tell them."""
+    """A table that does not fit is refused at the start, also if it records no columns: then its footers have them."""
     made.add(made.open("id int", partition_by=("date",)), "select 1 id, date'2023-11-14' date")
     if not recorded:
         for path in (made.root / "_pybroker/schemas").iterdir():
@@ -210,7 +212,8 @@ def test_what_does_not_fit_is_told_at_the_start(
 
 
 def test_files_of_a_table_that_has_nothing_recorded(made: Made) -> None:
-    """Their columns are added up, wider types win whichever file comes first, and a file of another writer counts."""
+    """Files of a table without recorded columns have their columns merged: wider types win in any file order, and other
+    writers' files count."""
     made.spark.sql("select 1l id").write.parquet(str(made.root))
     made.spark.sql("select 2 id, 'k' kind").write.mode("append").parquet(str(made.root))
     pq.write_table(pq.read_table(made.files()[0]).replace_schema_metadata(None), made.root / "theirs.parquet")
@@ -224,7 +227,7 @@ def test_files_of_a_table_that_has_nothing_recorded(made: Made) -> None:
 
 
 def test_compaction_keeps_columns_that_came_later(made: Made) -> None:
-    """And takes types that became wider, nested ones too: no value is lost, in whatever order the files come."""
+    """Compaction keeps columns that came later, and types that became wider, nested ones too, in any file order."""
     made.add(made.open("id int, s struct<x:int>", compact_files=3), "select 1 id, named_struct('x', 1) s")
     wide = "id bigint, s struct<x:bigint,y:string>, kind string"
     table = made.open(wide, compact_files=3)
@@ -237,18 +240,18 @@ def test_compaction_keeps_columns_that_came_later(made: Made) -> None:
 
 
 def test_compaction_that_loses_rows_deletes_nothing(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here an executor merges on a disk of its own."""
+    """Compaction that loses rows deletes no file: here an executor merges on a local disk."""
     table = made.open("id bigint", compact_files=2)
     batch = [made.add(table, f"select {number}l id") for number in range(2)][-1]
     before = made.files()
     monkeypatch.setattr(table, "_moves", lambda *_: ())
-    with pytest.raises(KafkaError, match="2 rows were read and 0 of them are in"):
+    with pytest.raises(KafkaError, match="2 rows were read, but the driver sees 0 of them in"):
         table.compact(batch)
     assert made.files() == before
 
 
 def test_compaction_leaves_alone_what_is_not_the_pipelines(made: Made) -> None:
-    """A file with a column that the table does not have, and one that Spark did not write."""
+    """Compaction leaves alone a file with a column that the table lacks, and a file that Spark did not write."""
     table = made.open("id bigint", compact_files=2)
     made.spark.sql("select 7l id, 'x' other").write.mode("append").parquet(str(made.root))
     pq.write_table(pq.read_table(made.files()[0]).replace_schema_metadata(None), made.root / "theirs.parquet")
@@ -260,7 +263,8 @@ def test_compaction_leaves_alone_what_is_not_the_pipelines(made: Made) -> None:
 
 @pytest.mark.long
 def test_compaction_merges_by_levels(made: Made) -> None:
-    """Of 27 batches in merges of three each row is written anew three times; no file is merged twice at one level."""
+    """Compaction merges by levels: 27 batches in merges of three rewrite each row three times, and no file twice at one
+    level."""
     table = made.open("id bigint", compact_files=3)
     merged = 0
     for number in range(27):
@@ -273,13 +277,14 @@ def test_compaction_merges_by_levels(made: Made) -> None:
 
 
 def test_a_path_that_looks_like_a_pattern(spark: SparkSession, tmp_path: Path) -> None:
-    """Neither compaction nor a reader would find the files: it is told at the start."""
+    """A path with a glob's characters is refused at the start, as neither compaction nor a reader would find its
+    files."""
     with pytest.raises(KafkaError, match=r"Spark reads \[ as part of a pattern"):
         Made(spark, tmp_path / "a[b]").open("id bigint")
 
 
 def test_which_files_are_due() -> None:
-    """Enough of one level in one directory; large ones are done."""
+    """Files are due when a directory has enough of one level; large ones are done."""
     small = [(f"t/date=1/part-abcdefgh-00000000{n}-00000-0badcafe.parquet", 10) for n in range(3)]
     merged = [("t/date=1/part-abcdefgh-000000002-compact-00000-0badcafe.parquet", 10)]
     large = [("t/date=1/part-abcdefgh-000000003-00000-0badcafe.parquet", 60)]
@@ -290,7 +295,7 @@ def test_which_files_are_due() -> None:
 
 
 def test_what_is_recorded_of_columns(made: Made) -> None:
-    """A file for each change, none for a start without one."""
+    """A change of columns is recorded in a file; a start without a change records none."""
     made.open("id int")
     made.open("id int")
     made.open("id bigint")

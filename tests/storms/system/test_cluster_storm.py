@@ -1,8 +1,8 @@
-"""Three brokers of one process in a storm: killed, stopped and started again, topics made and deleted, connections that
-are reset, while a producer writes what all in-sync replicas are to have.
+"""A cluster of three brokers in one process survives a storm while a producer writes with acks=all.
 
-Roles change, logs are cut and partitions go while they are fetched. Here for some seconds; tools/sanitize.py
-runs it under the sanitizers for longer.
+Brokers are killed, stopped and started, topics created and deleted, connections reset. Roles change, logs are
+truncated, and partitions are deleted while they are fetched. This runs for seconds; tools/sanitize.py runs it under the
+sanitizers for longer.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ END_S_MAX = 120.0
 
 
 class Writer(threading.Thread):
-    """Writes numbers, each once; `acked` has those that all in-sync replicas have. By pybroker's own client: threads of
-    libraries that know no sanitizer end such a process."""
+    """Writes each number once; `acked` has those that all in-sync replicas stored.
+
+    It uses pybroker's own client, as threads of libraries built without a sanitizer would crash such a process.
+    """
 
     def __init__(self, cluster: ClusterHandle, topics: dict[str, int]) -> None:
         super().__init__(name="writer", daemon=True)
@@ -59,7 +61,7 @@ def cluster() -> Iterator[ClusterHandle]:
 
 @pytest.mark.timeout(900)
 def test_a_cluster_in_a_storm(cluster: ClusterHandle) -> None:
-    """What was acknowledged is read back at its offset, and every replica is in sync in the end."""
+    """After a storm every acknowledged record is read back at its offset, and every replica gets in sync."""
     rng = random.Random(1)
     cluster.create_topic(KEPT, 4, segment_bytes=20000, file_delete_delay_ms=0)
     cluster.create_topic(SYNCED, 2, flush_messages=1)

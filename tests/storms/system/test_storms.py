@@ -1,7 +1,7 @@
-"""A broker in a storm: connections that are reset, slow disks and forks, while real clients use it.
+"""A broker in a storm serves real clients while connections are reset, disks are slow and processes fork.
 
-Here for some seconds. tools/sanitize.py runs them under the sanitizers for longer, once it has seen that they
-find a fault that was put into core.
+This runs for seconds. tools/sanitize.py runs it under the sanitizers for longer, after it has checked that they find a
+fault planted in core.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.storms.storm import Storm, TlsStorm
 
 SECONDS = float(os.environ.get("PYBROKER_STORM_SECONDS", "4"))
 UNDER_SANITIZERS = {"LD_PRELOAD": ""}
-"""What a process is started with that is to run without them."""
+"""Environment of a process that runs without sanitizers."""
 SLOW = " ".join(
     f"{point}=sleep:{ms}:0:1000000"
     for point, ms in {
@@ -41,7 +41,7 @@ QUOTAS = {"producer_byte_rate": 200_000.0, "consumer_byte_rate": 2_000_000.0, "r
 
 
 def listeners(home: Path, port: int) -> dict[str, object]:
-    """Settings of a broker with one listener in the open, one of TLS, and one where users log in as well."""
+    """Settings of a broker with a plaintext listener, a TLS listener, and one with TLS and logins."""
     authority = Authority()
     own = authority.sign("localhost")
     (home / "broker.pem").write_bytes(own.key + own.chain)
@@ -61,7 +61,7 @@ def port_of(sets: dict[str, object], name: str) -> int:
 
 
 def prepare(port: int) -> None:
-    """Make the user, whom quotas hold."""
+    """Create the user and its quotas."""
     with Admin(f"{HOST}:{port}") as admin:
         admin.set_password(USER, PASSWORD, [MECHANISM])
         admin.alter_quotas((("user", USER),), QUOTAS)
@@ -72,8 +72,7 @@ def prepare(port: int) -> None:
 def test_clients_in_a_storm(
     start_broker: Callable[..., BrokerProcess], tmp_path: Path, failpoints: str
 ) -> None:
-    """What they were told holds, of them who log in over TLS and have quotas, too; the broker says of nothing that it
-    failed, and stops cleanly."""
+    """In a storm every answer to clients holds, also over TLS with quotas; the broker logs no failure and stops."""
     port = free_port()
     sets = SETS | listeners(tmp_path, port)
     broker = start_broker(sets=sets, port=port, failpoints=failpoints)
@@ -88,14 +87,14 @@ def test_clients_in_a_storm(
     counts = [storm.end() for storm in storms]
     assert code == 0, users.output()
     assert min(counts) > 0
-    said = broker.output().replace("TLS handshake failed", "")  # which are the storm's
+    said = broker.output().replace("TLS handshake failed", "")  # those of the storm
     assert "Traceback" not in said and "failed" not in said, said
     broker.stop()
 
 
 @pytest.mark.timeout(900)
 def test_forks_in_a_storm(tmp_path: Path) -> None:
-    """A process that has a broker forks again and again while clients come and go: it serves, restarts and ends."""
+    """A process with a broker that forks repeatedly during a storm still serves, restarts and ends its broker."""
     with new_broker(data_dir=str(tmp_path), settings={"num.network.threads": 3}) as broker:
         storms = [Storm(broker.port, seed) for seed in range(STORMS)]
         for storm in storms:
@@ -105,7 +104,7 @@ def test_forks_in_a_storm(tmp_path: Path) -> None:
         while time.monotonic() < ends:
             pid = os.fork()
             if pid == 0:
-                time.sleep(0.3)  # it outlives connections, and a restart
+                time.sleep(0.3)  # outlives connections and a restart
                 os._exit(0)
             children.append(pid)
             stored += len(broker.produce("t", f"{stored}"))

@@ -1,4 +1,4 @@
-"""A cluster as a test holds it: replicated, stopped broker by broker, in sync again, seen, read, and there soon."""
+"""A cluster in a test: replicated, stopped broker by broker, in sync again, inspected, read, and quick to start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 def read(cluster: ClusterHandle, topic: str, count: int) -> list[bytes | None]:
-    """The values of a one-partition topic as confluent-kafka reads them."""
+    """The values of a one-partition topic, read with confluent-kafka."""
     consumer = ck.Consumer(cluster.confluent_config(group_id="readers"))
     consumer.subscribe([topic])
     found: list[bytes | None] = []
@@ -39,7 +39,8 @@ def read(cluster: ClusterHandle, topic: str, count: int) -> list[bytes | None]:
 
 
 def test_brokers_come_and_go(kind: Kind) -> None:
-    """What is written while a leader is dead is there, and so is what was before; a rolling restart is not noticed."""
+    """Brokers come and go without loss: records from before and during a leader's death are there, and a rolling
+    restart goes unnoticed."""
     with pybroker.testing.cluster(**kind) as cluster:
         assert cluster.running == cluster.brokers == [1, 2, 3]
         topic = cluster.create_topic("orders", partitions=3)
@@ -67,7 +68,7 @@ def test_brokers_come_and_go(kind: Kind) -> None:
 
 
 def test_all_are_killed_and_come_back(kind: Kind) -> None:
-    """They find what they had acknowledged."""
+    """A cluster whose brokers are all killed comes back with every acknowledged record."""
     with pybroker.testing.cluster(2, **kind) as cluster:
         cluster.produce("t", "a", "b")
         cluster.kill()
@@ -81,7 +82,7 @@ def test_all_are_killed_and_come_back(kind: Kind) -> None:
 
 
 def test_nobody_is_asked_while_no_broker_runs(pybroker_cluster: ClusterHandle) -> None:
-    """It is said at once."""
+    """A call while no broker runs fails at once with a sentence."""
     topic = pybroker_cluster.create_topic("orders")
     pybroker_cluster.kill()
     began = time.monotonic()
@@ -98,7 +99,7 @@ def leads_any(cluster: ClusterHandle, topic: str, number: int) -> bool:
 
 
 def test_a_clean_stop_is_no_death(pybroker_cluster: ClusterHandle, caplog: pytest.LogCaptureFixture) -> None:
-    """No log warns that a broker is dead, not even of the controller, which hands over before it stops."""
+    """A clean stop logs no warning of a dead broker, even if the controller stops, which hands over first."""
     caplog.set_level("INFO", "pybroker")
     topic = pybroker_cluster.create_topic("t", partitions=3)
     for number in pybroker_cluster.brokers:
@@ -108,19 +109,21 @@ def test_a_clean_stop_is_no_death(pybroker_cluster: ClusterHandle, caplog: pytes
         until("others lead", lambda leads=leads: not leads())
         pybroker_cluster.start(number)
     pybroker_cluster.wait_in_sync(topic)
-    assert "is dead" not in caplog.text and "controlled shutdown not done" not in caplog.text
+    assert "is dead" not in caplog.text and "controlled shutdown failed" not in caplog.text
     assert "controller resigned" in caplog.text
 
 
 def test_a_group_begins_while_a_broker_is_dead(pybroker_cluster: ClusterHandle) -> None:
-    """The topic of the groups is there from the start: it could not be made with a broker less than it has replicas."""
+    """A group can begin while a broker is dead: its topic exists from the start, as it could not be created with fewer
+    brokers than replicas."""
     pybroker_cluster.produce("t", "a")
     pybroker_cluster.kill(pybroker_cluster.leader("t"))
     assert read(pybroker_cluster, "t", 1) == [b"a"]
 
 
 def test_records_as_those_of_a_lone_broker(pybroker_cluster: ClusterHandle) -> None:
-    """With keys, headers, times, partitions and offsets; what is not there is named."""
+    """A cluster's records have keys, headers, timestamps, partitions and offsets, as a single broker's; a missing topic
+    or partition is named."""
     pybroker_cluster.create_topic("t", partitions=2, config={"retention.ms": -1}, segment_bytes=1 << 20)
     given = [Record("a", "k", [("h", b"1")], 17), Record(None, b"k", partition=1), Record(b"", partition=1)]
     stored = pybroker_cluster.produce("t", *given, "b")
@@ -139,7 +142,7 @@ def test_records_as_those_of_a_lone_broker(pybroker_cluster: ClusterHandle) -> N
 
 
 def test_a_broker_of_it_has_faults(kind: Kind) -> None:
-    """One by one; what one refuses another serves."""
+    """A broker of a cluster can have faults of its own: a request that it refuses, another broker serves."""
     with pybroker.testing.cluster(**kind) as cluster:
         topic = cluster.create_topic("t")
         producer = ck.Producer(cluster.confluent_config(enable_idempotence=True))
@@ -150,8 +153,8 @@ def test_a_broker_of_it_has_faults(kind: Kind) -> None:
 
 
 def test_it_is_there_soon(kind: Kind, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the call to the first record that all replicas have, of the quickest of three: what is promised is for a
-    machine at rest, and as much later as there is more to do than there are processors."""
+    """A cluster is ready soon: the quickest of three starts, to the first record on all replicas, meets the promise.
+    That is for an idle machine, and is scaled by load."""
     took_s = []
     for _ in range(3):
         began = time.monotonic()
@@ -166,7 +169,7 @@ def test_it_is_there_soon(kind: Kind, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_without_java_brokers_that_begin_late_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ZooKeeper fails before their threads run."""
+    """Without Java, brokers that start late do not wait: ZooKeeper's failure is known before their threads run."""
     begin = Subprocess.start
 
     def late(life: Subprocess) -> None:
@@ -182,7 +185,7 @@ def test_without_java_brokers_that_begin_late_do_not_wait(monkeypatch: pytest.Mo
 
 
 def test_threads_that_copy_from_leaders() -> None:
-    """As many as num.replica.fetchers says."""
+    """A broker has as many fetcher threads as num.replica.fetchers."""
     with pybroker.testing.cluster(1, settings={"num.replica.fetchers": 2}) as one:
         names = [thread.name for thread in threading.enumerate()]
         assert [names.count(f"pybroker-fetcher-{n}") for n in range(3)] == [1, 1, 0]
@@ -190,26 +193,26 @@ def test_threads_that_copy_from_leaders() -> None:
 
 
 def test_sizes_and_settings() -> None:
-    """What cannot be is said in a sentence."""
+    """Impossible sizes and settings are refused in one sentence."""
     with pytest.raises(ValueError, match="at least one broker, not 0"):
         pybroker.testing.cluster(0)
     with pytest.raises(ValueError, match="mode is 'docker'; it can be one of inprocess, subprocess"):
         pybroker.testing.cluster(mode="docker")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="store is 'etcd'; it can be one of memory, zookeeper"):
         pybroker.testing.cluster(store="etcd")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="processes of their own"):
+    with pytest.raises(ValueError, match="mode='subprocess' needs store='zookeeper'"):
         pybroker.testing.cluster(mode="subprocess", store="memory")
     with pybroker.testing.cluster(1, settings={"num.partitions": 2}) as one:
         topic = one.create_topic("small")
         assert one.in_sync(topic) == [1]
-        with pytest.raises(ValueError, match="there is no broker 2: they are 1"):
+        with pytest.raises(ValueError, match="there is no broker 2: its brokers are 1"):
             one.kill(2)
     with pytest.raises(BrokerFailed, match="is not a setting"):
         pybroker.testing.cluster(1, settings={"no.such.setting": 1})
 
 
 def test_without_java_or_its_jars(monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
-    """A sentence says what is missing, and nobody waits for brokers that wait for ZooKeeper."""
+    """Missing Java or jars are named in one sentence, and no broker waits for ZooKeeper."""
     if kind.store == "memory":
         pytest.skip("a store in memory needs no Java")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")

@@ -1,4 +1,4 @@
-"""The examples of docs/testing.md are tests that pass, as they stand there."""
+"""The examples of docs/testing.md pass as tests, word for word."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/testing.md").read
 
 
 def test_there_are_seven() -> None:
-    """The page is read as it is written."""
+    """The page has seven examples, extracted unchanged."""
     assert len(EXAMPLES) == 7
     assert all("def test_" in example for example in EXAMPLES)
 
 
 @pytest.mark.parametrize("mode", ["inprocess", long("subprocess")])
 def test_the_examples_pass(pytester: pytest.Pytester, mode: str) -> None:
-    """Each is a test module of its own."""
+    """The examples pass, each as a separate test module."""
     for number, example in enumerate(EXAMPLES):
         pytester.makepyfile(**{f"test_example_{number}": example})
     pytester.runpytest_subprocess(*STRICT, f"--pybroker-mode={mode}").assert_outcomes(

@@ -1,5 +1,5 @@
-"""A user's failover test: an idempotent producer of confluent-kafka writes on while its leader is killed, frozen or cut
-off, and every record that was acknowledged is read back once."""
+"""A user's failover test: an idempotent producer of confluent-kafka writes while its leader is killed, paused or cut
+off, and every acknowledged record is read once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ACKED_S_MAX = 40.0
 SETTINGS = {"zookeeper.session.timeout.ms": 2000, "replica.lag.time.max.ms": 1500}
 
 class Writer:
-    """Writes numbers into a topic on a thread of its own, and notes where each was acknowledged."""
+    """A thread that writes numbers into a topic, and notes the offset of each acknowledgement."""
 
     def __init__(self, cluster: ClusterHandle, topic: str) -> None:
         self.acked: dict[int, bytes] = {}
         self.failed: list[str] = []
         self.somewhere = 0
-        """Acknowledged without an offset: librdkafka heard that a batch which it sent again was there already."""
+        """Records acknowledged without an offset: librdkafka had resent a batch that was already there."""
         self._topic = topic
         self._producer = Producer(
             cluster.confluent_config(
@@ -61,7 +61,7 @@ class Writer:
             self.acked[message.offset()] = message.value()
 
     def until_acked(self, more: int = 50) -> None:
-        """Records that are written from now on are acknowledged."""
+        """Wait until records that are written from now on are acknowledged."""
         wanted, deadline = self._told_of + 100 + more, time.monotonic() + ACKED_S_MAX
         while self._told_of < wanted:
             assert time.monotonic() < deadline, f"{self._told_of} of {wanted} after {ACKED_S_MAX} s"
@@ -72,7 +72,7 @@ class Writer:
         return len(self.acked) + self.somewhere
 
     def finish(self) -> None:
-        """What is under way is acknowledged, too."""
+        """Stop, and wait for the acknowledgement of records in flight."""
         self._over.set()
         self._thread.join()
         assert self._producer.flush(ACKED_S_MAX) == 0
@@ -89,7 +89,7 @@ TWO_KINDS = pytest.mark.parametrize("cluster", [KINDS[0], KINDS[2]], ids=str, in
 
 
 def judge(cluster: ClusterHandle, topic: str, writer: Writer, *others: bytes) -> None:
-    """Everything that was written is there once, in order, at the offset at which it was acknowledged."""
+    """Check that every record is there once, in order, at its acknowledged offset."""
     writer.finish()
     found = {record.offset: record.value for record in cluster.records(topic)}
     assert [value for value in found.values() if value in others] == list(others)
@@ -113,8 +113,8 @@ def test_a_leader_is_killed(cluster: ClusterHandle) -> None:
 
 
 def test_a_leader_is_cut_off(cluster: ClusterHandle) -> None:
-    """It reaches neither the others nor the store, and what clients send it waits; those go on when it learns, by the
-    network that is back, that it leads no more."""
+    """A leader that is cut off reaches neither the other brokers nor the store, and its clients' requests wait. They
+    continue when the network is back and it learns that it no longer leads."""
     topic = cluster.create_topic("orders")
     with Writer(cluster, topic) as writer:
         leader = cluster.leader(topic)
@@ -132,13 +132,13 @@ def test_a_leader_is_cut_off(cluster: ClusterHandle) -> None:
 
 @pytest.mark.parametrize("cluster", [KINDS[2]], ids=str, indirect=True)
 def test_a_leader_is_frozen(cluster: ClusterHandle) -> None:
-    """Until its session has ended, and then it goes on."""
+    """A leader is paused until its session has expired, and then goes on."""
     topic = cluster.create_topic("orders")
     leader = cluster.leader(topic)
     with Writer(cluster, topic) as writer:
         cluster.pause(leader)
         assert leader in cluster.running
-        with pytest.raises(BrokerFailed, match=f"broker {leader} is paused, and stops only when it goes on"):
+        with pytest.raises(BrokerFailed, match=f"broker {leader} is paused and cannot stop cleanly"):
             cluster.stop(leader)
         cluster.wait_in_sync(topic)
         writer.until_acked()
@@ -150,14 +150,15 @@ def test_a_leader_is_frozen(cluster: ClusterHandle) -> None:
 
 @pytest.mark.pybroker_cluster(1, store="memory")
 def test_a_thread_is_not_frozen(pybroker_cluster: ClusterHandle) -> None:
-    """A sentence says what does that."""
+    """A broker in a thread cannot be paused, and the error names the alternatives."""
     with pytest.raises(ValueError, match="cannot be frozen: pause it with mode='subprocess', or cut it off"):
         pybroker_cluster.pause(1)
 
 
 @TWO_KINDS
 def test_a_follower_is_cut_from_its_leader(cluster: ClusterHandle) -> None:
-    """It is out of the in-sync replicas, and in again once the network is back; nobody else leads meanwhile."""
+    """A follower that is cut from its leader leaves the in-sync replicas, and joins them again with the network; the
+    leader stays."""
     topic = cluster.create_topic("orders")
     leader = cluster.leader(topic)
     follower = next(number for number in cluster.brokers if number not in (leader, cluster.controller))
@@ -174,7 +175,7 @@ def test_a_follower_is_cut_from_its_leader(cluster: ClusterHandle) -> None:
 
 @TWO_KINDS
 def test_the_store_is_away(cluster: ClusterHandle) -> None:
-    """What was led is led on, and acks=all goes on; a ZooKeeper is the test's to kill and to start."""
+    """While the store is down, leaders go on and acks=all works; a test can kill and start the ZooKeeper."""
     topic = cluster.create_topic("orders")
     with Writer(cluster, topic) as writer:
         if cluster.zookeeper is None:

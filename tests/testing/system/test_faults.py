@@ -1,4 +1,4 @@
-"""Faults from the test, as clients of others meet them: the answers of APIs, connections, groups, the disk."""
+"""Faults that a test injects, as other projects' clients see them: in API answers, connections, groups, the disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def values(broker: BrokerHandle, topic: str = "t") -> list[Any]:
 
 
 def test_a_retriable_error_is_retried(broker: BrokerHandle) -> None:
-    """The next two answers to Produce are errors; the client tries a third time, and the record is there once."""
+    """A retriable error is retried: after two error answers to Produce the third try succeeds, and the record is there
+    once."""
     producer = Producer(broker.confluent_config(enable_idempotence=True))
     fault = broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)
     assert send(producer, "t", "a") == [None]
@@ -30,7 +31,7 @@ def test_a_retriable_error_is_retried(broker: BrokerHandle) -> None:
 
 
 def test_a_fatal_error_reaches_the_application(broker: BrokerHandle) -> None:
-    """An error that no client retries is what the delivery reports; the record was not appended."""
+    """A fatal error is the delivery's result, and the record is not appended."""
     broker.create_topic("t")
     producer = Producer(broker.confluent_config())
     with broker.faults.fail("Produce", 44, times=None) as fault:
@@ -41,7 +42,8 @@ def test_a_fatal_error_reaches_the_application(broker: BrokerHandle) -> None:
 
 
 def test_a_dropped_answer_is_no_second_record_from_an_idempotent_producer(broker: BrokerHandle) -> None:
-    """The record is appended, its answer never comes: after its timeout the client sends again, to no effect."""
+    """A dropped answer causes no second record from an idempotent producer: the record is appended, the client times
+    out and sends again, to no effect."""
     producer = Producer(broker.confluent_config(enable_idempotence=True, socket_timeout_ms=500))
     assert send(producer, "t", "a") == [None]
     fault = broker.faults.drop("Produce")
@@ -51,7 +53,7 @@ def test_a_dropped_answer_is_no_second_record_from_an_idempotent_producer(broker
 
 
 def test_a_delayed_answer(broker: BrokerHandle) -> None:
-    """The record is there at once, its acknowledgement later: when the time is over, or the fault is taken back."""
+    """A delayed answer comes after its time, or when the fault is removed; the record is there at once."""
     with contextlib.closing(KafkaProducer(**broker.kafka_python_config())) as producer:
         producer.send("t", b"a").get(30)
         with broker.faults.delay("Produce", 60) as fault:
@@ -68,7 +70,8 @@ def test_a_delayed_answer(broker: BrokerHandle) -> None:
 
 @pytest.mark.parametrize("executed", [True, False])
 def test_a_connection_closed_instead_of_an_answer(broker: BrokerHandle, executed: bool) -> None:
-    """The client connects again and sends again; without idempotence an executed request then shows twice."""
+    """A connection that is closed instead of an answer makes the client reconnect and resend; without idempotence an
+    executed request is then there twice."""
     producer = Producer(broker.confluent_config())
     assert send(producer, "t", "a") == [None]
     broker.faults.disconnect("Produce", executed=executed)
@@ -77,7 +80,7 @@ def test_a_connection_closed_instead_of_an_answer(broker: BrokerHandle, executed
 
 
 def test_a_stalled_fetch(broker: BrokerHandle, consume: Callable[..., Consumer]) -> None:
-    """A consumer whose fetches hang sees nothing, its heartbeats go on, and then it sees everything."""
+    """A stalled fetch blocks a consumer's records but not its heartbeats, and later every record arrives."""
     consumer = consume(broker, "t")
     broker.produce("t", "a")
     assert read(consumer, 1) == [b"a"]
@@ -90,7 +93,7 @@ def test_a_stalled_fetch(broker: BrokerHandle, consume: Callable[..., Consumer])
 
 
 def test_faults_fit_a_client_and_let_requests_by(broker: BrokerHandle) -> None:
-    """`client_id` names whose requests are caught, `after` how many are let through first."""
+    """A fault may be limited: `client_id` selects the client, and `after` the number of requests that pass first."""
     broker.create_topic("t")
     spared, struck = (Producer(broker.confluent_config(client_id=name)) for name in ("spared", "struck"))
     fault = broker.faults.fail("Produce", "POLICY_VIOLATION", times=None, after=1, client_id="struck")
@@ -102,7 +105,7 @@ def test_faults_fit_a_client_and_let_requests_by(broker: BrokerHandle) -> None:
 
 
 def test_a_forced_rebalance(broker: BrokerHandle, consume: Callable[..., Consumer]) -> None:
-    """The members of the group are asked to join again, and do."""
+    """A forced rebalance makes the group's members rejoin."""
     broker.produce("t", "a")
     assigned: list[Any] = []
     consumer = consume(broker, "t", on_assign=lambda _, partitions: assigned.append(partitions))
@@ -118,7 +121,7 @@ def test_a_forced_rebalance(broker: BrokerHandle, consume: Callable[..., Consume
 
 
 def test_a_fault_reaches_a_fetch_that_waits_already(broker: BrokerHandle, consume: Callable[..., Consumer]) -> None:
-    """Its next try to find records is caught, and the client fetches again."""
+    """A fault reaches a fetch that already waits: its next attempt fails, and the client fetches again."""
     broker.produce("t", "a")
     consumer = consume(broker, "t", fetch_wait_max_ms=60_000, socket_timeout_ms=70_000)
     assert read(consumer, 1) == [b"a"]
@@ -130,7 +133,7 @@ def test_a_fault_reaches_a_fetch_that_waits_already(broker: BrokerHandle, consum
 
 
 def test_closed_connections(broker: BrokerHandle, consume: Callable[..., Consumer]) -> None:
-    """Clients whose connections are cut come back by themselves."""
+    """Clients whose connections are closed reconnect on their own."""
     broker.produce("t", "a")
     producer, consumer = Producer(broker.confluent_config()), consume(broker, "t")
     assert read(consumer, 1) == [b"a"]
@@ -141,7 +144,7 @@ def test_closed_connections(broker: BrokerHandle, consume: Callable[..., Consume
 
 
 def test_a_full_disk(broker: BrokerHandle) -> None:
-    """Appends fail while the disk is full, what is stored can be read, and with room all goes on."""
+    """A full disk fails appends, stored records can be read, and appends succeed again once there is room."""
     producer = Producer(broker.confluent_config())
     assert send(producer, "t", "a") == [None]
     with broker.faults.full_disk():
@@ -155,7 +158,7 @@ def test_a_full_disk(broker: BrokerHandle) -> None:
 
 
 def test_a_record_that_is_given_up_says_what_was_in_its_way(broker: BrokerHandle) -> None:
-    """It was refused again and again for a reason that could have passed: the last refusal stands in the error."""
+    """A record whose delivery timed out after retriable refusals has the last refusal in its error."""
     broker.create_topic("t")
     settings = {"delivery_timeout_ms": 5000, "request_timeout_ms": 4500, "linger_ms": 0}
     with pybroker.Producer(bootstrap_servers=broker.bootstrap_servers, **settings) as producer:
@@ -167,7 +170,7 @@ def test_a_record_that_is_given_up_says_what_was_in_its_way(broker: BrokerHandle
 
 
 def test_names_that_are_none_are_said(broker: BrokerHandle) -> None:
-    """An API or an error that nobody knows is a ValueError that lists what there is."""
+    """An unknown API or error name is a ValueError that lists the known names."""
     with pytest.raises(ValueError, match="'produce' is no API of this broker: Produce, "):
         broker.faults.drop("produce")
     with pytest.raises(ValueError, match="'OOPS' is neither"):
@@ -175,7 +178,8 @@ def test_names_that_are_none_are_said(broker: BrokerHandle) -> None:
 
 
 def test_faults_end_with_the_life_of_the_broker(broker: BrokerHandle) -> None:
-    """No fault survives a restart, none can be had from a broker that is down, and clear() takes all of them."""
+    """Faults end with the broker's run: none survives a restart, a stopped broker takes none, and clear() removes
+    all."""
     broker.faults.fail("Produce", "INVALID_RECORD", times=None)
     stalled = broker.faults.stall("Metadata")
     with broker.faults.full_disk():
@@ -183,7 +187,7 @@ def test_faults_end_with_the_life_of_the_broker(broker: BrokerHandle) -> None:
     with pytest.raises(BrokerFailed, match="does not run"):
         broker.faults.drop("Produce")
     broker.start()
-    with pytest.raises(ValueError, match="life of the broker"):
+    with pytest.raises(ValueError, match="the fault ended when the broker was stopped"):
         _ = stalled.hits
     stalled.remove()
     assert send(Producer(broker.confluent_config()), "t", "a") == [None]
@@ -193,7 +197,7 @@ def test_faults_end_with_the_life_of_the_broker(broker: BrokerHandle) -> None:
 
 
 def test_a_stop_waits_for_nothing_that_is_stalled(broker: BrokerHandle, consume: Callable[..., Consumer]) -> None:
-    """A clean stop and a kill end what a fault holds up."""
+    """A stop does not wait for a stalled request: clean stop and kill both end it."""
     broker.produce("t", "a")
     consumer = consume(broker, "t")
     assert read(consumer, 1) == [b"a"]
@@ -207,7 +211,8 @@ def test_a_stop_waits_for_nothing_that_is_stalled(broker: BrokerHandle, consume:
 
 @pytest.mark.parametrize("how", ["delay", "stall", "drop", "disconnect"])
 def test_a_client_logs_in_beside_a_fault_of_every_api(how: str) -> None:
-    """ApiVersions before a login is not caught: the login would wait, and end after 30 s."""
+    """A client can log in beside a fault of every API: ApiVersions before a login is exempt, or the login would time
+    out after 30 s."""
     with BrokerHandle(sasl="SCRAM-SHA-512") as broker:
         broker.create_topic("t")
         asked = {"delay": (None, 0.05), "stall": ("ApiVersions",)}.get(how, (None,))

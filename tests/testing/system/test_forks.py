@@ -1,4 +1,4 @@
-"""Tests that fork, as multiprocessing does: the broker is the parent's, and the child disturbs nothing of it."""
+"""Tests that fork, as multiprocessing does: the broker is the parent's, and the child does not affect it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDS_S_MAX = 2.0
 
 
 class Child:
-    """A forked process that does something, says how that went, and lives until it is told to end."""
+    """A forked process that runs a function, reports the result, and lives until it is stopped."""
 
     def __init__(self, what: Callable[[], object] = lambda: None) -> None:
         said, say = os.pipe()
@@ -49,7 +49,7 @@ class Child:
 
 @pytest.fixture
 def spoken_to(broker: BrokerHandle) -> Iterator[list[socket.socket]]:
-    """Connections that have asked for something and go on."""
+    """Connections that have sent a request and stay open."""
     found: list[socket.socket] = []
     for _ in range(5):
         sock = socket.create_connection((broker.host, broker.port))
@@ -63,7 +63,8 @@ def spoken_to(broker: BrokerHandle) -> Iterator[list[socket.socket]]:
 
 
 def test_a_connection_of_before_a_fork_ends_at_once(broker: BrokerHandle, spoken_to: list[socket.socket]) -> None:
-    """The broker closes it while the child has it open: its client sees the end, and the broker lives."""
+    """A connection from before a fork ends at once when the broker closes it, although the child has it open: its
+    client sees the end, and the broker lives."""
     child = Child()
     for sock in spoken_to:
         sock.sendall(struct.pack(">ihhih", 10, 999, 0, 2, 0))  # an API that is not served
@@ -79,7 +80,8 @@ def test_a_connection_of_before_a_fork_ends_at_once(broker: BrokerHandle, spoken
 
 
 def test_a_broker_restarts_while_a_child_lives(broker: BrokerHandle, spoken_to: list[socket.socket]) -> None:
-    """Its port and its log dirs are free at once, and its clients see the end."""
+    """A broker restarts while a child lives: its port and its log dirs are free at once, and its clients see the
+    end."""
     broker.produce("t", "a")
     child = Child()
     broker.restart()
@@ -93,7 +95,8 @@ def test_a_broker_restarts_while_a_child_lives(broker: BrokerHandle, spoken_to: 
 
 
 def test_a_child_uses_the_broker_and_ends_nothing(broker: BrokerHandle) -> None:
-    """It may produce and read; it does not start, stop or ask it; the end of its `with` ends nothing."""
+    """A child can produce to the broker and read, but not start, stop or query it; leaving its `with` block ends
+    nothing."""
     broker.produce("t", "parent")
 
     def child() -> None:
@@ -120,7 +123,7 @@ def skip_beneath_tsan(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_child_uses_a_cluster_and_ends_nothing(kind: Kind) -> None:
-    """As a client of it: neither the end of its `with` nor a call ends anything."""
+    """A child can use a cluster as a client; neither leaving its `with` block nor a call ends anything."""
     if "address" in os.environ.get("PYBROKER_SANITIZE", ""):
         pytest.skip("AddressSanitizer's allocator may be locked by a thread that a child has not: clients have many")
     skip_beneath_tsan(kind)
@@ -193,19 +196,20 @@ def ends_well(program: str, *arguments: str) -> None:
 
 
 def test_a_child_that_ends_as_programs_do(mode: Mode) -> None:
-    """It leaves the parent's `with` and its interpreter; broker and data are the parent's and stay."""
+    """A child that ends as programs do leaves the parent's `with` block and its interpreter; the parent's broker and
+    data stay."""
     ends_well(LEAVES, mode)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_child_of_a_cluster_ends_as_programs_do(kind: Kind) -> None:
-    """So it is with a cluster and its ZooKeeper."""
+    """A child of a cluster that ends as programs do leaves the cluster and its ZooKeeper running."""
     skip_beneath_tsan(kind)
     ends_well(CLUSTER_LEAVES, kind["mode"], kind["store"])
 
 
 def test_a_broker_of_a_childs_own() -> None:
-    """A forked process starts one as any other process does."""
+    """A forked process can start a broker of its own."""
 
     def child() -> None:
         with new_broker() as broker:

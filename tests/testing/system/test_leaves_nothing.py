@@ -1,4 +1,4 @@
-"""Nothing stays behind: no thread, descriptor, process or file, however the test, or the test run, ended."""
+"""No thread, descriptor, process or file stays behind, however the test, or the test run, ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.testing.kit import KINDS, Kind
 
 
 def descriptors() -> set[str]:
-    """What this process has open, by kind and name."""
+    """The open descriptors of this process, by kind and name."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -35,7 +35,7 @@ def children() -> set[str]:
 
 
 def use(broker: BrokerHandle) -> None:
-    """What a test does with a broker, and a little worse."""
+    """Use a broker as a test does, and leave more open than a test should."""
     broker.create_topic("t", partitions=3)
     broker.produce("t", "a")
     broker.kill()
@@ -48,14 +48,14 @@ def use(broker: BrokerHandle) -> None:
 @pytest.mark.alone
 @pytest.mark.usefixtures("uncollected")
 def test_threads_descriptors_processes_and_files_go(mode: Mode) -> None:
-    """After close() this process is as it was."""
-    with new_broker(mode=mode) as broker:  # what is loaded once is loaded
+    """Threads, descriptors, processes and files are gone after close()."""
+    with new_broker(mode=mode) as broker:  # modules and caches are loaded only once
         use(broker)
     threads, files, processes = set(threading.enumerate()), descriptors(), children()
     with new_broker(mode=mode) as broker:
         use(broker)
         assert os.path.isdir(broker.data_dir)
-    broker.close()  # once more does nothing
+    broker.close()  # a second close() does nothing
     assert not os.path.exists(broker.data_dir)
     assert set(threading.enumerate()) <= threads
     assert descriptors() <= files
@@ -65,7 +65,7 @@ def test_threads_descriptors_processes_and_files_go(mode: Mode) -> None:
 @pytest.mark.alone
 @pytest.mark.usefixtures("uncollected")
 def test_a_start_that_fails_leaves_nothing(mode: Mode) -> None:
-    """Neither does a broker that never was one."""
+    """A start that fails leaves nothing, and neither does a broker that never started."""
     with contextlib.suppress(Exception):
         BrokerHandle(mode=mode, settings={"num.partitions": 0})
     threads, files, processes = set(threading.enumerate()), descriptors(), children()
@@ -77,7 +77,7 @@ def test_a_start_that_fails_leaves_nothing(mode: Mode) -> None:
 
 
 def use_cluster(cluster: ClusterHandle) -> None:
-    """What a test does with a cluster, and leaves as it is."""
+    """Use a cluster as a test does, and leave it running."""
     topic = cluster.create_topic("t")
     cluster.produce(topic, "a")
     cluster.kill(cluster.leader(topic))
@@ -91,7 +91,7 @@ def use_cluster(cluster: ClusterHandle) -> None:
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_nothing_of_a_cluster_stays(kind: Kind) -> None:
-    """With a broker that is dead, one that is cut off and all that are frozen."""
+    """A cluster leaves nothing, also with a dead broker, one that is cut off, and all paused."""
     with cluster(**kind) as running:
         use_cluster(running)
     threads, files, processes = set(threading.enumerate()), descriptors(), children()
@@ -99,10 +99,10 @@ def test_nothing_of_a_cluster_stays(kind: Kind) -> None:
         use_cluster(running)
         directory = running._members.directory
         assert os.path.isdir(directory)
-    running.close()  # once more does nothing
+    running.close()  # a second close() does nothing
     assert not os.path.exists(directory)
     until("its threads have ended", lambda: set(threading.enumerate()) <= threads)
-    with contextlib.suppress(AssertionError):  # the sets say more
+    with contextlib.suppress(AssertionError):  # the sets show which descriptors differ
         until("its descriptors are closed", lambda: descriptors() <= files)
     assert descriptors() - files == set()
     assert children() <= processes
@@ -121,7 +121,8 @@ print(*(getattr(life, "pid", -1) for life in lives), *(s.pid for s in cluster.zo
 
 @pytest.mark.parametrize("then", ["", "raise KeyboardInterrupt", "os.kill(os.getpid(), 9)"])
 def test_a_program_that_does_not_close_its_cluster(tmp_path: Path, mode: Mode, then: str) -> None:
-    """No broker and no ZooKeeper outlives it, however it ends, and the files go with the last of its processes."""
+    """A program that does not close its cluster leaves no broker and no ZooKeeper, however it ends; the files go with
+    the last process."""
     code = CLUSTER.format(mode=mode, then=then)
     env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) as process:
@@ -146,7 +147,7 @@ print(getattr(broker._life, "pid", -1), flush=True)
 
 @pytest.fixture
 def program(tmp_path: Path, mode: Mode) -> Callable[[str], subprocess.Popen[str]]:
-    """Start a program that has a broker and then does something else than closing it; its files are in tmp_path."""
+    """Start a program that has a broker and does not close it; its files are in tmp_path."""
 
     def start(then: str) -> subprocess.Popen[str]:
         code = PROGRAM.format(mode=mode, then=then)
@@ -162,7 +163,7 @@ def broker_pid(process: subprocess.Popen[str]) -> int:
 
 
 def gone(pid: int) -> bool:
-    """No such process, or one that only waits for its parent to take note."""
+    """True if the process does not exist, or only waits for its parent to reap it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -173,7 +174,8 @@ def gone(pid: int) -> bool:
 def test_a_program_that_forgets_to_close(
     program: Callable[[str], subprocess.Popen[str]], tmp_path: Path, then: str
 ) -> None:
-    """At the end of the interpreter the process and the files of the broker go, and nothing goes wrong."""
+    """A program that forgets to close its broker ends without an error, and the broker's process and files are removed
+    at its exit."""
     with program(then) as process:
         pid = broker_pid(process)
         code = process.wait(30)
@@ -185,7 +187,8 @@ def test_a_program_that_forgets_to_close(
 def test_a_program_that_is_killed(
     program: Callable[[str], subprocess.Popen[str]], tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker's own process notices that it is alone, and tidies up; else the next test run does."""
+    """A program that is killed leaves nothing: a broker's own process notices and cleans up; other leftovers are
+    removed by the next test run."""
     with program("time.sleep(600)") as process:
         pid = broker_pid(process)
         process.kill()
@@ -202,7 +205,7 @@ def test_a_program_that_is_killed(
 
 
 def test_only_what_nobody_uses_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Directories that are in use, young, or of another name stay."""
+    """Only unused directories are swept; those in use, young, or of another name stay."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(datadir.tempfile, "tempdir", None)
     used = DataDir()

@@ -1,4 +1,4 @@
-"""The pytest plugin in test runs of its own: fixtures, marker, modes, workers, failures and interruptions."""
+"""The pytest plugin in separate test runs: fixtures, marker, modes, workers, failures and interruptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture(autouse=True)
 def own_temporary_directory(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the brokers of the inner run keep their files, to see that they go."""
+    """A directory for the files of the inner run's brokers, to check that they are removed."""
     path = pytester.path / "tmp"
     path.mkdir()
     monkeypatch.setenv("TMPDIR", str(path))
@@ -62,14 +62,15 @@ SUBPROCESS = "--pybroker-mode=subprocess"
 
 @pytest.mark.parametrize("options", [[], long([SUBPROCESS]), long(["-n2"]), ["-n2", SUBPROCESS]], ids=" ".join)
 def test_fixtures(pytester: pytest.Pytester, own_temporary_directory: Path, options: list[str]) -> None:
-    """A fresh broker for each test, a shared one for a session; in both modes, under xdist and pytest-asyncio."""
+    """The fixtures give a fresh broker for each test and a shared one for a session, in both modes, with xdist and
+    pytest-asyncio."""
     pytester.makepyfile(TESTS)
     pytester.runpytest_subprocess(*STRICT, *options).assert_outcomes(passed=7)
     assert left(own_temporary_directory) == []
 
 
 def test_the_marker_says_how_the_broker_is_started(pytester: pytest.Pytester) -> None:
-    """Settings, mode and directory of one test's broker, or those of a class or module."""
+    """The marker sets how a broker is started: settings, mode and directory, for one test, or for a class or module."""
     pytester.makepyfile(
         """
         import pytest
@@ -89,13 +90,18 @@ def test_the_marker_says_how_the_broker_is_started(pytester: pytest.Pytester) ->
 
 
 def test_a_wrong_word_of_a_marker_is_named(pytester: pytest.Pytester) -> None:
-    """With the word that was meant, and not as a TypeError of what the marker is handed to; a setting by its name."""
+    """A wrong argument of the marker is named, with the nearest known one, and not as a TypeError of an inner call; a
+    setting is named by its name."""
     pytester.makepyfile(
         """
         import pytest
 
         @pytest.mark.pybroker(sttings={})
         def test_word(pybroker):
+            pass
+
+        @pytest.mark.pybroker(nothing=1)
+        def test_no_word(kafka_broker):
             pass
 
         @pytest.mark.pybroker({"num.partitions": 3})
@@ -112,16 +118,45 @@ def test_a_wrong_word_of_a_marker_is_named(pytester: pytest.Pytester) -> None:
         """
     )
     result = pytester.runpytest_subprocess(*STRICT)
-    result.assert_outcomes(errors=4)
+    result.assert_outcomes(errors=5)
     text = result.stdout.str()
-    assert "takes mode, settings, data_dir, sasl, acls and tls, and no sttings: did you mean settings?" in text
-    assert "takes its words by name" in text and "and no stor: did you mean store?" in text
+    assert "@pytest.mark.pybroker has no argument sttings: did you mean settings?" in text
+    assert "has no argument nothing: it takes mode, settings, data_dir, sasl, acls and tls" in text
+    assert "takes keyword arguments only" in text
+    assert "@pytest.mark.pybroker_cluster has no argument stor: did you mean store?" in text
     assert "num.partitons (settings of the test) is not a setting of this broker; did you mean num.partitions?" in text
     assert "ignored" not in text and "TypeError" not in text
 
 
+def test_a_second_name_for_the_fixture(pytester: pytest.Pytester, own_temporary_directory: Path) -> None:
+    """`kafka_broker` is a second name for the `pybroker` fixture, for tests that use the module too; the broker's log
+    is shown once."""
+    pytester.makepyfile(
+        """
+        import pytest
+        import pybroker
+
+        @pytest.mark.pybroker(settings={"num.partitions": 3})
+        def test_module(kafka_broker):
+            with pybroker.Producer(**kafka_broker.pybroker_config()) as producer:
+                producer.send("t", b"a", partition=2).result(10)
+            assert [r.value for r in kafka_broker.records("t")] == [b"a"]
+
+        def test_same(kafka_broker, request):
+            assert kafka_broker is request.getfixturevalue("pybroker")
+
+        def test_fails(kafka_broker):
+            assert False
+        """
+    )
+    result = pytester.runpytest_subprocess(*STRICT, SUBPROCESS)
+    result.assert_outcomes(passed=2, failed=1)
+    assert result.stdout.str().count("log of the broker at 127.0.0.1:") == 1
+    assert left(own_temporary_directory) == []
+
+
 def test_a_failure_shows_what_the_broker_said(pytester: pytest.Pytester, own_temporary_directory: Path) -> None:
-    """Beside a failed test stands the log of its broker; its files go all the same."""
+    """A failed test shows its broker's log, and the broker's files are deleted."""
     pytester.makepyfile(
         """
         def test_fails(pybroker):
@@ -138,8 +173,8 @@ def test_a_failure_shows_what_the_broker_said(pytester: pytest.Pytester, own_tem
 
 
 def test_the_marker_says_how_the_cluster_is_started(pytester: pytest.Pytester, own_temporary_directory: Path) -> None:
-    """Its size, settings, mode and store; who says nothing of the mode goes by the option, unless the store is in
-    memory. Beside a failed test stand the logs of its brokers."""
+    """The marker sets how a cluster is started: size, settings, mode and store. Without a mode the option decides,
+    unless the store is in memory. A failed test shows all brokers' logs."""
     pytester.makepyfile(
         """
         import pytest
@@ -174,22 +209,23 @@ def test_the_marker_says_how_the_cluster_is_started(pytester: pytest.Pytester, o
     )
     result = pytester.runpytest_subprocess(*STRICT, SUBPROCESS)
     result.assert_outcomes(passed=3, failed=1, errors=1)
-    words = "brokers, mode, store, settings, sasl, acls and tls, and no data_dir"
-    result.stdout.fnmatch_lines([f"*pybroker_cluster takes {words}*"])
+    words = "brokers, mode, store, settings, sasl, acls and tls"
+    result.stdout.fnmatch_lines([f"*pybroker_cluster has no argument data_dir: it takes {words}*"])
     result.stdout.fnmatch_lines(["*log of broker 2*", "*broker registered broker=2 *"])
     assert left(own_temporary_directory) == []
 
 
 @pytest.mark.parametrize("mode", ["inprocess", "subprocess"])
 def test_an_interrupted_run_leaves_nothing(pytester: pytest.Pytester, own_temporary_directory: Path, mode: str) -> None:
-    """Ctrl-C in the middle of a test ends the run, its brokers and their files."""
+    """Ctrl-C in a test ends the run and leaves no broker and no file."""
     pytester.makepyfile(
         """
         import time
 
         def test_sleeps(pybroker, shared_pybroker):
             print("READY", flush=True)
-            time.sleep(600)
+            while True:  # a signal just before a sleep does not cut it short
+                time.sleep(0.1)
         """
     )
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", f"--pybroker-mode={mode}"]
@@ -204,11 +240,11 @@ def test_an_interrupted_run_leaves_nothing(pytester: pytest.Pytester, own_tempor
 
 
 def test_loading_the_plugin_loads_nothing_of_the_broker() -> None:
-    """A test run that uses no broker pays nothing for it."""
+    """The plugin loads no broker module, so that a run without brokers costs nothing."""
     code = "import sys, pybroker.testing.plugin; print([m for m in sys.modules if m.startswith('pybroker.')])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = {name.split(".")[1] for name in eval(run.stdout)}
-    small = {"clock", "errors", "forks", "tasks"}  # which import nothing of the broker
+    small = {"clock", "errors", "fork_safety", "tasks"}  # modules that import no broker
     assert loaded == {"testing", *small}
 
 
@@ -249,7 +285,8 @@ async def test_awaited():
 
 
 def test_a_failure_ends_at_the_line_of_the_test(pytester: pytest.Pytester) -> None:
-    """No frame of the kit, nor of the client that it uses, is between the test's line and the sentence."""
+    """A failure's traceback ends at the line of the test: no frame of the kit or the client comes between that line and
+    the sentence."""
     pytester.makepyfile(FAILING)
     run = pytester.runpytest_subprocess(*STRICT)
     run.assert_outcomes(failed=8)
@@ -261,7 +298,7 @@ def test_a_failure_ends_at_the_line_of_the_test(pytester: pytest.Pytester) -> No
             r"E +TypeError: a record's value is bytes, str or None, not int",
             r"E +pybroker.errors.KafkaError: UNKNOWN_TOPIC_OR_PARTITION: .*orders.*",
             r"E +ValueError: 'Produces' is no API of this broker: .*",
-            r"E +pybroker.testing.life.BrokerFailed: .*log.segment.byte.*",
+            r"E +pybroker.testing.lifecycle.BrokerFailed: .*log.segment.byte.*",
             r"E +pybroker.errors.KafkaError: NETWORK_EXCEPTION: could not reach .*",
         ]
     )

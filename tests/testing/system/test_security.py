@@ -1,4 +1,4 @@
-"""Secured brokers: everybody's clients log in with the configurations of the kit, and ACLs are what a test says."""
+"""Secured brokers: every client library logs in with the kit's configuration, and a test sets the ACLs."""
 
 from __future__ import annotations
 
@@ -49,16 +49,17 @@ def reached(request: pytest.FixtureRequest, mode: Mode) -> Iterator[BrokerHandle
 
 @pytest.fixture
 def two() -> Iterator[BrokerHandle]:
-    """ann and bob, who may do nothing yet."""
+    """A broker with the users ann and bob, without ACLs."""
     with BrokerHandle(sasl=TWO, acls=True) as handle:
         yield handle
 
 
-@pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")  # kafka-python leaves one
+@pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")  # kafka-python's
 async def test_clients_log_in_with_what_the_kit_gives_them(
     reached: BrokerHandle, consume: Callable[..., Consumer]
 ) -> None:
-    """confluent-kafka, kafka-python, aiokafka and ours; after a kill too, at the same address."""
+    """Clients log in with the kit's configuration: confluent-kafka, kafka-python, aiokafka and ours, also after a kill,
+    at the same address."""
     assert send(Producer(reached.confluent_config()), "t", "confluent") == [None]
     with KafkaProducer(**reached.kafka_python_config()) as producer:
         producer.send("t", b"kafka-python").get(20)
@@ -98,12 +99,12 @@ def test_who_does_not_log_in_or_guesses_is_refused(secured: BrokerHandle) -> Non
     for how in (secured.pybroker_config(sasl_password="guess"), stranger):
         with pybroker.Producer(**how) as producer, pytest.raises(pybroker.KafkaError, match="log"):
             producer.send("t", b"x").result(20)
-    assert secured.create_topic("t") == "t", "the kit itself need not"
+    assert secured.create_topic("t") == "t", "the kit itself needs no login"
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_properties_are_those_of_kafkas_tools(mechanism: str, tmp_path: Path) -> None:
-    """A file for --command-config, with a password that has to be escaped in it."""
+    """Properties are those of Kafka's tools: a --command-config file, with a password that needs escaping."""
     with BrokerHandle(sasl={"mechanism": mechanism, "users": {"ann": "x", "bob": AWKWARD}}) as broker:
         assert broker.users == {"ann": "x", "bob": AWKWARD}
         broker.create_topic("seen")
@@ -136,7 +137,8 @@ def test_a_java_client_logs_in() -> None:
 
 
 def test_users_may_do_what_they_are_allowed(two: BrokerHandle, consume: Callable[..., Consumer]) -> None:
-    """Each user by its own login; what is denied is denied whatever is allowed; the kit may do everything."""
+    """Users may do what ACLs allow, each with their own login. A Deny wins over every Allow; the kit may do
+    everything."""
     two.produce("orders", "1")
     assert send(Producer(two.confluent_config()), "orders", "2") == [DENIED]
     two.allow("ann", "write", "create", topic=["orders", "others"])
@@ -179,12 +181,12 @@ def test_super_users_of_a_test_stay_super() -> None:
     [
         ({"acls": True}, "acls=True needs sasl"),
         ({"sasl": "GSSAPI"}, "the mechanism is 'GSSAPI'; it can be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
-        ({"sasl": {"mechanisms": "PLAIN"}}, "sasl has 'mechanisms'; it takes 'mechanism' and 'users'"),
+        ({"sasl": {"mechanisms": "PLAIN"}}, "sasl has 'mechanisms'; the keys are 'mechanism' and 'users'"),
         ({"sasl": {"users": {}}}, "at least one name"),
         ({"sasl": {"users": {"ann": ""}}}, "none of them empty"),
         ({"sasl": {"users": ["ann"]}}, "a mapping"),
-        ({"sasl": True, "settings": {"listeners": "PLAINTEXT://:0"}}, "listeners is the kit's where sasl or tls is"),
-        ({"tls": True, "settings": {"listeners": "PLAINTEXT://:0"}}, "listeners is the kit's where sasl or tls is"),
+        ({"sasl": True, "settings": {"listeners": "PLAINTEXT://:0"}}, "listeners is set by the kit where"),
+        ({"tls": True, "settings": {"listeners": "PLAINTEXT://:0"}}, "listeners is set by the kit where"),
         ({"tls": True, "acls": True}, "acls=True needs sasl"),
     ],
 )
@@ -200,9 +202,9 @@ def test_what_a_broker_has_not_cannot_be_asked_of_it(broker: BrokerHandle, two: 
         broker.allow("ann", "read", topic="t")
     with pytest.raises(ValueError, match="there is no user 'eve'; there are ann, bob"):
         two.aiokafka_config(user="eve")
-    with pytest.raises(ValueError, match="'reed' is none of"):
+    with pytest.raises(ValueError, match="'reed' is not one of"):
         two.allow("ann", "reed", topic="t")
-    with pytest.raises(ValueError, match="say what may be done"):
+    with pytest.raises(ValueError, match="name the operations and the resources"):
         two.allow("ann", "read")
     assert broker.users == {} and "sasl.username" not in broker.confluent_config()
 
@@ -238,8 +240,8 @@ def test_fixtures_and_markers(pytester: pytest.Pytester, mode: str) -> None:
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_secured_broker_is_there_as_soon(tls: bool) -> None:
-    """From the call to the first record that a client who logged in has acknowledged: one of fifty lives at the latest,
-    so much later as there is more to do than there are processors."""
+    """A secured broker is ready as soon as an open one: the quickest of fifty starts, to the first acknowledged record
+    of a logged-in client, meets the promise, scaled by load."""
 
     def live() -> float:
         called = time.perf_counter()

@@ -1,4 +1,5 @@
-"""How long a test waits for its broker: from the call to the first acknowledged record, and until all of it is gone."""
+"""The time that a test waits for its broker: from the call to the first acknowledged record, and until everything is
+closed."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ PROMISED_MS = {"inprocess": 300, "subprocess": 600}
 
 
 class Round(NamedTuple):
-    """One broker's life, in ms: until its first record is acknowledged, from there until all is gone, and what the
-    processors worked for it, in this process and the broker's own."""
+    """One broker's times in ms: to its first acknowledged record, from there until everything is closed, and the CPU
+    time, of this process and the broker's."""
 
     acknowledged: float
     gone: float
@@ -34,10 +35,11 @@ def live(mode: Mode) -> Round:
 
 
 def test_the_first_record_is_acknowledged_soon(mode: Mode, capsys: pytest.CaptureFixture[str]) -> None:
-    """The median of twenty brokers is printed beside what is promised, which is for a machine at rest.
+    """The first record is acknowledged soon: the median of twenty brokers is printed beside the promise, which is for
+    an idle machine.
 
-    Held to it on any machine are the work of the processors, to which no other test adds, and the quickest of them, by
-    so much later as there is more to do than there are processors."""
+    On any machine two figures must meet it: the CPU time, to which no other test adds, and the quickest broker's time,
+    scaled by the machine's load."""
     first, *rounds = [live(mode) for _ in range(ROUNDS + 1)]
     acknowledged, gone, worked = (statistics.median(times) for times in zip(*rounds, strict=True))
     quickest, slowest = min(rounds).acknowledged, max(rounds).acknowledged

@@ -1,0 +1,1 @@
+"""Connections: buffers, waiting requests, disconnection, and the mailbox to Python."""

@@ -1,0 +1,1 @@
+"""Followers: fetching partitions from their leaders."""

@@ -1,0 +1,1 @@
+"""Produce and Fetch without Python: decoding, execution, and responses."""

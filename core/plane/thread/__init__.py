@@ -1,0 +1,1 @@
+"""A network thread: its turn, reading and executing requests, and its inbox."""

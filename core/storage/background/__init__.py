@@ -1,0 +1,1 @@
+"""Background work on logs: flushing, syncing, reading cold pages, closing idle files."""

@@ -1,0 +1,1 @@
+"""A log: its ordered segments, watermarks and leader epochs, its log dir, appends and reads."""

@@ -1,0 +1,1 @@
+"""Recovery at a start: logs are scanned, damage is marked, indexes and producer state are rebuilt."""

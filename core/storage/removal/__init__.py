@@ -1,0 +1,1 @@
+"""Removal at the ends of a log: retention removes its head, truncation its tail."""

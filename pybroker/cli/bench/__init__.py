@@ -1,0 +1,1 @@
+"""`pybroker bench`: workloads for a broker, and how fast it executes them."""

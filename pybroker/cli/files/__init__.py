@@ -1,0 +1,1 @@
+"""The commands about the files of log dirs: show their batches, find and repair damage."""

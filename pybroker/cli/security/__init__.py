@@ -1,0 +1,1 @@
+"""The commands for users, their ACLs, quotas and delegation tokens."""

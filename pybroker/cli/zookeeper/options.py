@@ -1,0 +1,42 @@
+"""Options that the commands for ZooKeeper share: its address, and how to reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from pybroker.cli import file_permissions
+from pybroker.cli.main import Misuse
+
+if TYPE_CHECKING:
+    from pybroker.config import BrokerConfig
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def zookeeper_options(function: F) -> F:
+    where = click.option("--zookeeper", metavar="HOSTS", help="HOST:PORT,..., and a chroot if any. It wins over FILE.")
+    file = click.option("--config", "file", metavar="FILE", type=click.Path(),
+                        help="A broker's .properties file, whose zookeeper. settings say how to reach it.")  # fmt: skip
+    return where(file(function))
+
+
+def config_of(zookeeper: str | None, file: str | None, program: Mapping[str, str] | None = None) -> BrokerConfig:
+    """Return a broker's configuration with a ZooKeeper. `program` has settings of the command itself, named in its
+    errors. Raises Misuse."""
+    from pybroker.config import BrokerConfig, ConfigError
+
+    options = {name: (value, click.get_current_context().command_path) for name, value in (program or {}).items()}
+    try:
+        if zookeeper is not None:
+            options["zookeeper.connect"] = (zookeeper, "--zookeeper")
+        config = BrokerConfig.load(file, options=options)
+    except ConfigError as problem:
+        raise Misuse(problem.message) from None
+    if file is not None:
+        file_permissions.warn_of_config(file)
+    if config["zookeeper.connect"] is None:
+        raise Misuse("no ZooKeeper is given: add --zookeeper, or zookeeper.connect in the file of --config")
+    return config

@@ -1,0 +1,1 @@
+"""The producer: records into batches, batches into requests, and answers into outcomes."""

@@ -1,1 +1,0 @@
-"""Decisions: pure functions of what they are told, without I/O, clock or randomness."""

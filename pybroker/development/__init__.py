@@ -1,0 +1,1 @@
+"""A ZooKeeper for development and tests, from the jars of PySpark."""

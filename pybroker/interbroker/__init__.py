@@ -1,0 +1,1 @@
+"""The connections that a broker opens to other brokers of its cluster."""

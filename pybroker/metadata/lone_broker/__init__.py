@@ -1,0 +1,1 @@
+"""Parts of a broker on its embedded store: its start, the log dirs of its partitions, its way to a cluster."""

@@ -1,0 +1,1 @@
+"""OAUTHBEARER, its tokens (JWT), the keys that sign them, and requests to web servers."""

@@ -1,0 +1,1 @@
+"""Sockets, listeners, TLS and logins of clients, and the limits of connections."""

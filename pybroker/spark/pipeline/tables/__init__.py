@@ -1,0 +1,1 @@
+"""The tables of a pipeline: directories of Parquet files, Delta Lake and Iceberg."""

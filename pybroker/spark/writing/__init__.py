@@ -1,0 +1,1 @@
+"""Write rows of a DataFrame to topics, in Spark's tasks."""
