@@ -167,7 +167,8 @@ $(PY):
 	@$(PYTHON) -m venv $(VENV)
 
 # What is imported is compiled then: all of it took as long as a third of an installation.
-pip := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
+# Ten retries: an index that answers again within two minutes ends no build.
+pip := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile --retries 10
 build_requires = $(shell $(PY) -c 'import shlex, tomllib; print(shlex.join(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"]))')
 # An editable install without extensions: they are compiled below, in place, and only when their sources change.
 editable = PYBROKER_EXT=none $(pip) --no-build-isolation --editable
