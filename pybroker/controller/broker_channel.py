@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypedDict
+from typing import NamedTuple, Protocol
 
 from pybroker import errors
-from pybroker.decisions.image import LiveBroker, PartitionState
-from pybroker.decisions.metadata_cache import FULL
+from pybroker.controller.metadata_update import VERSION, Head, Merged, MetadataUpdate, Told, by_topic, decided
+from pybroker.decisions.image import LiveBroker
 from pybroker.decisions.rollback import Known
 from pybroker.errors import KafkaError, system_words
 from pybroker.logs import event
 from pybroker.model import TopicPartition
+from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.message import R, Request
 from pybroker.protocol.wire import EncodeError
@@ -34,8 +35,7 @@ from pybroker.tasks import wait_for_either
 
 log = logging.getLogger(__name__)
 
-LEADER_AND_ISR, UPDATE_METADATA, STOP_REPLICA = 7, 8, 4
-PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+LEADER_AND_ISR, STOP_REPLICA = 7, 4
 RETRY_S = 0.1
 AGAIN_S = 1.0
 ACCEPTS_S = 1.0
@@ -49,23 +49,17 @@ class Asked(Protocol):
 
     closed: asyncio.Future[str]
 
-    async def ask(self, message: Request[R], version: int) -> R:
-        """Send a request and return its response. Raises ConnectionError, TimeoutError."""
+    async def ask(
+        self, message: Request[R], version: int, *, tail: Callable[[], codec.Tail] | None = None
+    ) -> R:
+        """Send a request and return its response. `tail` returns the encoded end of the request, if other requests
+        share it. Raises ConnectionError, TimeoutError."""
 
     def close(self) -> None: ...
 
 
 OpenLink = Callable[[LiveBroker], Awaitable[Asked]]
 """Connects to a broker's inter-broker listener. Raises OSError; ConnectionRefusedError if the port is closed."""
-
-
-class Told(NamedTuple):
-    """A partition's state to send, and its topic id; `offline`: replicas on live brokers whose logs are unusable."""
-
-    topic_id: bytes
-    state: PartitionState
-    is_new: bool = False
-    offline: tuple[int, ...] = ()
 
 
 class Stop(NamedTuple):
@@ -77,21 +71,19 @@ class Stop(NamedTuple):
 
 @dataclass(slots=True)
 class PendingRequests:
-    """One batch of up to three requests; `live`, the live brokers, is set if it has an UpdateMetadata."""
+    """One batch of up to three requests."""
 
     leaders: dict[TopicPartition, Told] = field(default_factory=dict)
-    metadata: dict[TopicPartition, Told] = field(default_factory=dict)
+    metadata: list[MetadataUpdate] = field(default_factory=list)
+    """What one UpdateMetadata says: the latest state of each partition, and the last one's live brokers."""
     stops: dict[TopicPartition, Stop] = field(default_factory=dict)
-    live: Mapping[int, LiveBroker] | None = None
-    full: bool = False
-    """`metadata` has all partitions: topics that are not in it were deleted."""
 
     def drop_next(self) -> None:
         """Drop the next request, which can never be encoded; the others are sent."""
         if self.leaders:
             self.leaders = {}
-        elif self.live is not None:
-            self.live = None
+        elif self.metadata:
+            self.metadata = []
         else:
             self.stops = {}
 
@@ -128,13 +120,14 @@ class BrokerChannel:
 
     def __init__(
         self, controller_id: int, controller_epoch: int, broker: LiveBroker, epoch: int, open_link: OpenLink,
-        reports: Reports,
+        reports: Reports, merged: Merged,
     ) -> None:  # fmt: skip
         self.broker = broker
         self.epoch = epoch
-        self._head = _Head(controller_id=controller_id, controller_epoch=controller_epoch, broker_epoch=epoch)
+        self._head = Head(controller_id=controller_id, controller_epoch=controller_epoch, broker_epoch=epoch)
         self._open_link = open_link
         self._reports = reports
+        self._merged = merged
         self._batches: list[PendingRequests] = []
         self._news = asyncio.Event()
         self._link: Asked | None = None
@@ -156,18 +149,13 @@ class BrokerChannel:
         batch.leaders.update(told)
         self._news.set()
 
-    def update_metadata(
-        self, told: Mapping[TopicPartition, Told], live: Mapping[int, LiveBroker], *, first: bool = False,
-        full: bool = False,
-    ) -> None:  # fmt: skip
-        """Queue an UpdateMetadata of these partitions and the live brokers. With `first`, or without partitions, it is
-        sent before later LeaderAndIsr requests: followers need the addresses. `full`: these are all partitions."""
+    def update_metadata(self, update: MetadataUpdate, *, first: bool = False) -> None:
+        """Queue an UpdateMetadata. With `first`, or without partitions, it is sent before later LeaderAndIsr requests:
+        followers need the addresses."""
         batch = self._batch()
-        if first or not told:
+        if first or not update.told:
             self._append()
-        batch.metadata.update(told)
-        batch.live = live
-        batch.full |= full
+        batch.metadata.append(update)
         self._news.set()
 
     def stop_replicas(self, stops: Mapping[TopicPartition, Stop]) -> None:
@@ -269,9 +257,10 @@ class BrokerChannel:
             if batch.leaders:
                 self._led(batch, await link.ask(self._leader_and_isr(batch), LEADER_AND_ISR))
                 batch.leaders = {}
-            if batch.live is not None:
-                self._whole((await link.ask(self._update_metadata(batch), UPDATE_METADATA)).error_code)
-                batch.live = None
+            if batch.metadata:
+                update = self._merged.of(batch.metadata)
+                self._whole((await link.ask(update.request(self._head), VERSION, tail=update.tail)).error_code)
+                batch.metadata = []
             if batch.stops:
                 self._stopped(batch, await link.ask(self._stop_replica(batch), STOP_REPLICA))
         except (ConnectionError, TimeoutError) as problem:
@@ -308,16 +297,16 @@ class BrokerChannel:
                         removing_replicas=[],
                         is_new=told.is_new,
                         leader_recovery_state=0,
-                        **_decided(told.state),
+                        **decided(told.state),
                     )
                     for index, told in partitions
                 ],
             )
-            for name, topic_id, partitions in _by_topic(batch.leaders)
+            for name, topic_id, partitions in by_topic(batch.leaders)
         ]
         name = None
         leaders = []
-        live = batch.live or {}
+        live = batch.metadata[-1].live if batch.metadata else {}
         for broker_id in {told.state.leader for told in batch.leaders.values()}:
             broker = live.get(broker_id)
             if broker is not None:
@@ -325,42 +314,6 @@ class BrokerChannel:
                 at = broker.endpoints[name]
                 leaders.append(kind.LiveLeaders(broker_id=broker_id, host_name=at.host, port=at.port))
         return kind(type=0, topic_states=topics, live_leaders=leaders, **self._head)
-
-    def _update_metadata(self, batch: PendingRequests) -> m.UpdateMetadataRequest:
-        kind = m.UpdateMetadataRequest
-        states = kind.TopicStates.PartitionStates
-        live = batch.live or {}
-        topics = [
-            kind.TopicStates(
-                topic_name=name,
-                topic_id=topic_id,
-                partition_states=[
-                    states(
-                        partition_index=index,
-                        replicas=list(told.state.replicas),
-                        zk_version=told.state.partition_epoch,
-                        offline_replicas=[b for b in told.state.replicas if b not in live or b in told.offline],
-                        **_decided(told.state),
-                    )
-                    for index, told in partitions
-                ],
-            )
-            for name, topic_id, partitions in _by_topic(batch.metadata)
-        ]
-        brokers = [
-            kind.LiveBrokers(
-                id=broker.id,
-                rack=broker.rack,
-                endpoints=[
-                    kind.LiveBrokers.Endpoints(
-                        host=at.host, port=at.port, listener=name, security_protocol=PROTOCOLS[broker.protocols[name]]
-                    )
-                    for name, at in broker.endpoints.items()
-                ],
-            )
-            for broker in live.values()
-        ]
-        return kind(topic_states=topics, live_brokers=brokers, type=FULL if batch.full else 0, **self._head)
 
     def _stop_replica(self, batch: PendingRequests) -> m.StopReplicaRequest:
         kind = m.StopReplicaRequest
@@ -416,36 +369,3 @@ def _known(answer: m.LeaderAndIsrResponse) -> dict[TopicPartition, Known]:
         )
         for p in answer.known
     }
-
-
-class _Head(TypedDict):
-    """The first fields of each request."""
-
-    controller_id: int
-    controller_epoch: int
-    broker_epoch: int
-
-
-class _Decided(TypedDict):
-    controller_epoch: int
-    leader: int
-    leader_epoch: int
-    isr: list[int]
-
-
-def _decided(state: PartitionState) -> _Decided:
-    """The fields of a partition in both LeaderAndIsr and UpdateMetadata."""
-    return {
-        "controller_epoch": state.controller_epoch,
-        "leader": state.leader,
-        "leader_epoch": state.leader_epoch,
-        "isr": list(state.isr),
-    }
-
-
-def _by_topic(told: Mapping[TopicPartition, Told]) -> Iterable[tuple[str, bytes, list[tuple[int, Told]]]]:
-    """(name, id, sorted partitions) of each topic."""
-    topics: dict[tuple[str, bytes], list[tuple[int, Told]]] = {}
-    for (name, index), each in sorted(told.items()):
-        topics.setdefault((name, each.topic_id), []).append((index, each))
-    return [(name, topic_id, found) for (name, topic_id), found in topics.items()]

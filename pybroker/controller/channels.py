@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from pybroker.controller.broker_channel import BrokerChannel, OpenLink, Reports
 from pybroker.controller.context import ControllerContext
+from pybroker.controller.metadata_update import Merged, MetadataUpdate
 from pybroker.model import TopicPartition
 
 
@@ -17,13 +18,14 @@ class Channels(dict[int, BrokerChannel]):
         self._broker_id = broker_id
         self._open_link = open_link
         self._reports = reports
+        self._merged = Merged()
 
     def open(self, context: ControllerContext, brokers: Iterable[int]) -> None:
         """Open channels to registered brokers."""
         for broker in brokers:
             self[broker] = BrokerChannel(
                 self._broker_id, context.fence.epoch, context.brokers[broker], context.epochs[broker],
-                self._open_link, self._reports,
+                self._open_link, self._reports, self._merged,
             )  # fmt: skip
 
     def close(self, brokers: Iterable[int]) -> None:
@@ -56,7 +58,6 @@ class Channels(dict[int, BrokerChannel]):
     ) -> None:  # fmt: skip
         """Send UpdateMetadata for these partitions to all live brokers, or to some. `first` and `full` as in a channel;
         not `full` while topics cannot be read, or brokers would forget these."""
-        told, live = context.told(keys), dict(context.brokers)
-        full = full and not context.damaged
+        update = MetadataUpdate(context.told(keys), dict(context.brokers), full=full and not context.damaged)
         for broker in self if to is None else to:
-            self[broker].update_metadata(told, live, first=first, full=full)
+            self[broker].update_metadata(update, first=first)

@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
-from pybroker.controller.broker_channel import Told
 from pybroker.controller.damage import Damaged, is_of_one_topic
+from pybroker.controller.metadata_update import Told
 from pybroker.coordination.commit import read, until_answered
 from pybroker.coordination.store import (
     BadVersion,
@@ -72,6 +75,9 @@ class ControllerContext:
     """Partitions whose state node is missing though the topic exists: the topic's id, and the last known state."""
     doubted: set[TopicPartition] = field(default_factory=set)
     """Partitions whose last state only their replicas know: restoration.py elects their leaders."""
+    untold: set[TopicPartition] = field(default_factory=set)
+    """Partitions to send to all brokers after the requests that wait in the inbox: when a broker comes back, hundreds
+    of leaders add its replicas to their ISRs at once."""
     damaged: Damaged = field(default_factory=Damaged)
     """Topics that are left out: brokers go on serving them, and the controller changes nothing."""
     ids: dict[str, tuple[bytes, int]] = field(default_factory=dict)
@@ -321,13 +327,15 @@ class ControllerContext:
                 for index, state in enumerate(topic.partitions):
                     yield TopicPartition(topic.name, index), state
 
-    def live(self, key: TopicPartition) -> set[int]:
+    def live(self, key: TopicPartition) -> AbstractSet[int]:
         """The live brokers that can use their replica of a partition; empty if the partition is doubted."""
-        return set() if key in self.doubted else self.usable(key)
+        return frozenset() if key in self.doubted else self.usable(key)
 
-    def usable(self, key: TopicPartition) -> set[int]:
+    def usable(self, key: TopicPartition) -> AbstractSet[int]:
         """The live brokers, except those whose log of a partition failed."""
-        return {broker for broker in self.brokers if (broker, key) not in self.failed}
+        live, state = self.brokers.keys(), self.state(key) if self.failed else None
+        failed = [broker for broker in state.replicas if (broker, key) in self.failed] if state is not None else ()
+        return live - set(failed) if failed else live
 
     def leaving_of(self, key: TopicPartition) -> set[int]:
         """The brokers that should no longer lead a partition: they shut down, or cannot append to it."""
@@ -345,12 +353,16 @@ class ControllerContext:
         """The current states of partitions, to send to brokers; those in `new` are new. Partitions of a topic being
         deleted are left out: a broker that received them again would show the topic for ever."""
         found = {}
-        for key in keys:
-            with self.about(key.topic):
-                state = self.state(key)
-                if state is not None and key.topic not in self.deleting:
-                    offline = tuple(broker for broker in state.replicas if self._unusable(broker, key, state))
-                    found[key] = Told(self.topics[key.topic].id, state, key in new, offline)
+        some_unusable = bool(self.failed or self.full)
+        for name, its in groupby(keys, itemgetter(0)):
+            topic = self.topics.get(name)
+            if topic is None or name in self.deleting:
+                continue
+            with self.about(name):
+                for key in its:
+                    if (state := self.state(key)) is not None:
+                        unusable = (b for b in state.replicas if some_unusable and self._unusable(b, key, state))
+                        found[key] = Told(topic.id, state, key in new, tuple(unusable))
         return found
 
     # -- writing -----------------------------------------------------------------------------------------------------

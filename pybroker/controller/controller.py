@@ -222,10 +222,11 @@ class Controller:
         if self.restoration.stale:
             await self._raise_epoch()
         restored = await self.restoration.restore()
-        await self._create_missing()
+        created = await self._create_missing()
         gone = {broker for _, state in context.states() for broker in state.isr} - context.brokers.keys()
         changed = await self._elect(f"brokers gone: {_names(gone)}" if gone else "new controller")
-        self._lead_and_follow([key for key, _ in context.states() if key not in changed | restored])
+        sent = changed | restored | created
+        self._lead_and_follow([key for key, _ in context.states() if key not in sent])
         self._tell_metadata([key for key, _ in context.states()], full=True)
         await self._delete()
         await self._log_dirs()
@@ -369,7 +370,8 @@ class Controller:
             touched |= await self._elect(f"brokers came: {_names(came)}")
             for broker in came:
                 self.channels.all_held(context, broker)
-        self._tell_metadata(touched | usable)  # a leader does not add an offline replica to the ISR
+        if touched or usable or not (came or changed):  # else all brokers were sent the live brokers above
+            self._tell_metadata(touched | usable)  # a leader does not add an offline replica to the ISR
         await self._delete()
 
     async def _topics(self) -> None:
@@ -482,11 +484,16 @@ class Controller:
     # -- writes for requests and the leader balance ------------------------------------------------------------------
 
     async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
-        """Write new states, send them to their replicas, and update all brokers' metadata. Return the partitions that
-        were written."""
+        """Write new states and send them to their replicas, then, after requests that wait, to all brokers. Return the
+        partitions that were written."""
         done = await self._change(changes, cause)
-        self._tell_metadata(done)
+        self._context.untold |= done
+        self._inbox.once("metadata", self._tell_untold)
         return done
+
+    async def _tell_untold(self) -> None:
+        untold, self._context.untold = self._context.untold, set()
+        self._tell_metadata(untold)
 
 
 def _names(brokers: Iterable[int]) -> str:

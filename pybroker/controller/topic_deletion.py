@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pybroker import errors
-from pybroker.controller.broker_channel import BrokerChannel, Stop, Told
+from pybroker.controller.broker_channel import BrokerChannel, Stop
 from pybroker.controller.context import OPS_PER_WRITE, READ_AT_ONCE, ControllerContext
+from pybroker.controller.metadata_update import MetadataUpdate, Told
 from pybroker.coordination.commit import read, until_answered
 from pybroker.coordination.store import Create, Delete, NoNode, NotEmpty, Op
-from pybroker.decisions.image import DELETED, LiveBroker
+from pybroker.decisions.image import DELETED
 from pybroker.decisions.topics import Topic
 from pybroker.logs import event
 from pybroker.metadata import nodes
@@ -123,9 +124,9 @@ class Deletions:
         }
         if not gone:
             return
-        live: dict[int, LiveBroker] = dict(self._context.brokers)
+        update = MetadataUpdate(gone, dict(self._context.brokers))
         for channel in self._controller.channels.values():
-            channel.update_metadata(gone, live)
+            channel.update_metadata(update)
 
     def _ask(self, name: str) -> None:
         """Ask replicas to stop, then to delete, unless they were asked in their broker's current registration."""

@@ -17,7 +17,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 from pybroker.errors import KafkaError
@@ -107,9 +107,13 @@ class Link(asyncio.Protocol):
         if renew_in_s is not None:
             self._renew_s = time.monotonic() + renew_in_s
 
-    async def ask(self, message: Request[R], version: int, *, timeout_s: float = TIMEOUT_S) -> R:
-        """Send a request at this version and return its answer. Raises ConnectionError if the connection ends first,
-        TimeoutError. Logs in again first if the last login is about to expire (KIP-368)."""
+    async def ask(
+        self, message: Request[R], version: int, *, timeout_s: float = TIMEOUT_S,
+        tail: Callable[[], codec.Tail] | None = None,
+    ) -> R:  # fmt: skip
+        """Send a request at this version and return its answer. `tail` returns its encoded end, if other requests share
+        it. Raises ConnectionError if the connection ends first, TimeoutError. Logs in again first if the last login is
+        about to expire (KIP-368)."""
         if time.monotonic() >= self._renew_s and not self.closed.done():
             assert self._account is not None
             self._renew_s = math.inf
@@ -118,14 +122,14 @@ class Link(asyncio.Protocol):
             await asyncio.wait([self._login])
             with contextlib.suppress(OSError):  # a failed login has closed the connection: _ask raises
                 self._login.result()
-        return await self._ask(message, version, timeout_s)
+        return await self._ask(message, version, timeout_s, None if tail is None else tail())
 
-    async def _ask(self, message: Request[R], version: int, timeout_s: float) -> R:
+    async def _ask(self, message: Request[R], version: int, timeout_s: float, tail: codec.Tail | None = None) -> R:
         if self.closed.done() or self._transport is None:
             raise ConnectionError(f"the connection to {self.address} is closed")
         api = apis.SPOKEN[type(message).SCHEMA.key]
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        body = codec.encode_request(api.key, version, self._correlation_id, self._client_id, message)
+        body = codec.encode_request(api.key, version, self._correlation_id, self._client_id, message, tail)
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._asked.append(_PendingAnswer(api, version, self._correlation_id, answer))
         self._transport.write(SIZE.pack(len(body)) + body)

@@ -13,15 +13,16 @@ from pybroker.errors import UNSUPPORTED_VERSION
 from pybroker.protocol import messages
 from pybroker.protocol.apis import API_VERSIONS, CONTROLLED_SHUTDOWN, KNOWN, SERVED
 from pybroker.protocol.diagnose import fault
-from pybroker.protocol.message import Bytes, Message, Reader, Sendable, Sliced
+from pybroker.protocol.message import Bytes, Message, Reader, Sendable, Sliced, Writer
 from pybroker.protocol.reader import Piece, Slicer, compile_reader, compile_slicer
 from pybroker.protocol.wire import ELEMENTS_MAX, EncodeError, ProtocolError, TooMany, skip_tags, uvarint
-from pybroker.protocol.writer import compile_writer
+from pybroker.protocol.writer import compile_halves, compile_writer
 
 __all__ = [
     "EncodeError",
     "ProtocolError",
     "RequestHeader",
+    "Tail",
     "TooMany",
     "decode",
     "decode_request_header",
@@ -33,6 +34,7 @@ __all__ = [
     "encode_request_parts",
     "encode_response",
     "encode_response_parts",
+    "encode_tail",
     "encode_unsupported",
 ]
 
@@ -42,6 +44,7 @@ Pieces = list[Any]
 """Bytes, and objects given for records: slices of a request, file ranges of a response."""
 
 _UNREADABLE: Final = (StructError, IndexError, UnicodeDecodeError)
+_HALVES: Final[dict[tuple[str, int, str], tuple[Writer, Writer]]] = {}
 _UNWRITABLE: Final = (StructError, TypeError, AttributeError, ValueError, OverflowError)
 
 
@@ -117,6 +120,11 @@ def _pieces(message: Message, version: int, *before: bytes) -> Pieces:
         if not schema.first <= version <= schema.last:
             raise EncodeError(f"{schema.name} has versions {schema.first} to {schema.last}, not {version}")
         writer = kind.WRITERS[version] = compile_writer(kind, version)
+    return _written(writer, message, version, *before)
+
+
+def _written(writer: Writer, message: Message, version: int, *before: bytes) -> Pieces:
+    kind = type(message)
     pieces: Pieces = [*before]
     try:
         writer(message, pieces.append)
@@ -204,9 +212,36 @@ def _skip_section(data: bytes | memoryview, position: int) -> int:
     return skip_tags(data, position, len(data), count)
 
 
-def encode_request(api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message) -> bytes:
-    """Encode a request with its header, without the size field. Raises EncodeError."""
-    return _join(_pieces(message, version, _request_header(api_key, version, correlation_id, client_id)))
+class Tail(NamedTuple):
+    """The encoding of a message from one field on, for requests that differ only before it."""
+
+    field: str
+    data: bytes
+
+
+def encode_request(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message, tail: Tail | None = None
+) -> bytes:
+    """Encode a request with its header, without the size field; with `tail` only the fields before this. Raises
+    EncodeError."""
+    header = _request_header(api_key, version, correlation_id, client_id)
+    if tail is None:
+        return _join(_pieces(message, version, header))
+    before, _ = _halves(type(message), version, tail.field)
+    return b"".join([*_written(before, message, version, header), tail.data])
+
+
+def encode_tail(message: Message, version: int, field: str) -> Tail:
+    """Encode a message from an untagged field on. Raises EncodeError."""
+    _, after = _halves(type(message), version, field)
+    return Tail(field, _join(_written(after, message, version)))
+
+
+def _halves(kind: type[Message], version: int, field: str) -> tuple[Writer, Writer]:
+    key = kind.SCHEMA.name, version, field
+    if key not in _HALVES:
+        _HALVES[key] = compile_halves(kind, version, field)
+    return _HALVES[key]
 
 
 def encode_request_parts(

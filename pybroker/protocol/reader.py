@@ -164,7 +164,7 @@ class _Compiler:
         if field.type in FORMATS:
             format_ = FORMATS[field.type]
             assert format_ != "16s", "struct would read one string of n * 16"
-            self.spend(where, 1 if self.kind.SCHEMA.name.endswith("Request") else NUMBERS_IN_ELEMENT)
+            self.spend(where, 1 if self.are_answered(field) else NUMBERS_IN_ELEMENT)
             short = self.constant("U", _unpackers(format_))
             if self.is_on_path(field):
                 self.emit("while n > step:")
@@ -290,6 +290,10 @@ class _Compiler:
         """Write code that counts `n` items, `share` of which are one element, against the limit of the message."""
         self.emit("left -= n" if share == 1 else f"left -= n // {share}")
         self.emit(f"if left < 0: refuse_many('{where}', most)")
+
+    def are_answered(self, field: Field) -> bool:
+        """True for an array of partitions in a request; its other numbers are replicas."""
+        return self.kind.SCHEMA.name.endswith("Request") and field.name.startswith("partition")
 
     def least(self, field: Field) -> int:
         """The smallest size of an element in bytes."""

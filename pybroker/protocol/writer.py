@@ -21,6 +21,16 @@ def compile_writer(kind: type[Message], version: int) -> Writer:
     return _Compiler(kind, version).compile()
 
 
+def compile_halves(kind: type[Message], version: int, field: str) -> tuple[Writer, Writer]:
+    """Compile the writers of a top-level message's fields before one of them, and from it on."""
+    fields = kind.STRUCT.untagged(version)
+    place = next(index for index, each in enumerate(fields) if each.name == field)
+    return (
+        _Compiler(kind, version).compile_fields(fields[:place], kind),
+        _Compiler(kind, version).compile_fields(fields[place:], kind, tags_of=kind.STRUCT),
+    )
+
+
 class ArrayWriters(NamedTuple):
     """The writers of a struct's fields before and after one of its arrays, and of an element of that array."""
 

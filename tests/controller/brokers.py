@@ -39,7 +39,7 @@ class FakeLink:
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         broker.links.append(self)
 
-    async def ask(self, message: Any, version: int) -> Any:
+    async def ask(self, message: Any, version: int, **_: Any) -> Any:
         await asyncio.sleep(0)
         if self.closed.done():
             raise ConnectionError("the broker is dead")

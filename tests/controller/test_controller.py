@@ -485,7 +485,7 @@ async def test_what_no_request_can_carry_keeps_nobody_from_the_rest(
     """A request that cannot be encoded is logged and not sent again; the broker gets its later requests."""
     ask, failures = FakeLink.ask, 0
 
-    async def cannot(self: FakeLink, message: Any, version: int) -> Any:
+    async def cannot(self: FakeLink, message: Any, version: int, **_: Any) -> Any:
         nonlocal failures
         if self._broker.number == 2 and isinstance(message, m.LeaderAndIsrRequest) and not failures:
             failures += 1

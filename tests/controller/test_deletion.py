@@ -227,7 +227,7 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[set[int], async
     """The numbers of brokers that receive no request until an event is set."""
     numbers, event, ask = set[int](), asyncio.Event(), FakeLink.ask
 
-    async def late(link: FakeLink, message: Any, version: int) -> Any:
+    async def late(link: FakeLink, message: Any, version: int, **_: Any) -> Any:
         if link._broker.number in numbers:
             await event.wait()
         return await ask(link, message, version)

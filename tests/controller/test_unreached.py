@@ -10,6 +10,7 @@ import pytest
 
 from pybroker.controller import broker_channel
 from pybroker.controller.broker_channel import BrokerChannel
+from pybroker.controller.metadata_update import Merged
 from pybroker.decisions.image import LiveBroker
 from tests.controller.stage import live_broker
 from tests.harness import eventually
@@ -52,7 +53,7 @@ async def test_the_reason_is_said_once(caplog: pytest.LogCaptureFixture, monkeyp
         links.append(Link())
         return links[-1]
 
-    channel = BrokerChannel(1, 1, live_broker(2), 7, open_link, reports)  # type: ignore[arg-type]
+    channel = BrokerChannel(1, 1, live_broker(2), 7, open_link, reports, Merged())  # type: ignore[arg-type]
 
     async def several() -> None:
         until = tries + 5
@@ -97,7 +98,7 @@ async def test_a_broker_that_has_just_registered_may_refuse_for_a_moment(
         links.append(Link())
         return links[-1]
 
-    channel = BrokerChannel(1, 1, live_broker(2), 7, open_link, Reports())  # type: ignore[arg-type]
+    channel = BrokerChannel(1, 1, live_broker(2), 7, open_link, Reports(), Merged())  # type: ignore[arg-type]
     await eventually("it is reached", lambda: links)
     assert not caplog.messages
     channel.close()

@@ -26,7 +26,7 @@ OWN_TESTS: Final = {
 """Pages with a test of their own, by its path."""
 NO_COMMANDS: Final = (
     "api.md", "architecture.md", "compare.md", "config.md", "logs.md", "missing.md", "on-disk.md", "promises.md",
-    "protocol.md",
+    "protocol.md", "scale.md",
 )  # fmt: skip
 """Pages without commands. Their `text` blocks are pictures and log lines."""
 DEVELOPERS: Final = ("CONTRIBUTING.md", "performance.md")

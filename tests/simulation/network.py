@@ -87,7 +87,7 @@ class SimLink:
     def hung_up(self) -> bool:
         return self.closed.done()
 
-    async def ask(self, message: Any, version: int, *, timeout_s: float = TIMEOUT_S) -> Any:
+    async def ask(self, message: Any, version: int, *, timeout_s: float = TIMEOUT_S, **_: Any) -> Any:
         async with self._one:
             if self.closed.done():
                 raise ConnectionError("closed")

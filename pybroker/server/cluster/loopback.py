@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeVar
 
 from pybroker.decisions.caller import Call, Caller
 from pybroker.errors import KafkaError
+from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.message import Message, Request
 from pybroker.server.api.dispatch import AnyHandler, Handler, done
@@ -29,8 +31,10 @@ class Loopback:
             m.AlterPartitionRequest: Handler(orders.alter_partition, control.alter_partition_failed),
         }
 
-    async def ask(self, message: Request[A], version: int, *, timeout_s: float = 0.0) -> A:
-        """Return the response to a request; `timeout_s` is ignored. Raises ConnectionError after `close`."""
+    async def ask(
+        self, message: Request[A], version: int, *, timeout_s: float = 0.0, tail: Callable[[], codec.Tail] | None = None
+    ) -> A:
+        """Return the response to a request; `timeout_s`, `tail` are ignored. Raises ConnectionError after `close`."""
         if self.closed.done():
             raise ConnectionError("the connection was closed")
         handler = self._handlers[type(message)]
