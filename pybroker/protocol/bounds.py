@@ -1,9 +1,9 @@
 """The table of bounds: the most elements in a request of each API, how many are decoded at once, and where it is cut.
 
-An element is a struct, a string or a partition of an array, at any depth; replicas are counted by eight. A request with
-more than `most` elements is refused while it is decoded; no real client sends one. A request with more than `at_once`
-elements is decoded and answered in slices of that many elements, between which other requests are executed. If the API
-can be cut, each slice is executed as a request of its own, and the responses are joined.
+An element is a struct, a string or a number of an array, at any depth; eight replicas of a controller's are one.
+A request with more than `most` elements is refused while it is decoded; no real client sends one. A request with more
+than `at_once` elements is decoded and answered in slices of that many elements, between which other requests are
+executed. If the API can be cut, each slice is executed as a request of its own, and the responses are joined.
 
 A cut has the arrays of the request, from the outermost to the one whose elements are sliced, and the corresponding
 arrays of the response.

@@ -58,6 +58,9 @@ def _unpackers(format_: str) -> tuple[Callable[..., tuple[float, ...]], ...]:
     return tuple(Layout(f">{count}{format_}").unpack_from for count in range(16))
 
 
+OF_A_CONTROLLER = ("LeaderAndIsrRequest", "UpdateMetadataRequest")
+
+
 class _Compiler:
     """Writes the source line by line; `run` has the fixed fields for the next struct call."""
 
@@ -292,8 +295,9 @@ class _Compiler:
         self.emit(f"if left < 0: refuse_many('{where}', most)")
 
     def are_answered(self, field: Field) -> bool:
-        """True for an array of partitions in a request; its other numbers are replicas."""
-        return self.kind.SCHEMA.name.endswith("Request") and field.name.startswith("partition")
+        """True for an array of a request, except for the replicas in a controller's: each number may be answered."""
+        name = self.kind.SCHEMA.name
+        return name.endswith("Request") and (name not in OF_A_CONTROLLER or field.name.startswith("partition"))
 
     def least(self, field: Field) -> int:
         """The smallest size of an element in bytes."""

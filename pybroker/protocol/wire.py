@@ -16,8 +16,8 @@ takes 200 bytes of memory and a microsecond, so limiting the size of a frame is 
 half a second. Kafka's largest clusters have 200,000 partitions."""
 
 NUMBERS_IN_ELEMENT: Final = 8
-"""Numbers in an array, such as replicas, that count as one element. In a request each partition of an array counts, as
-each may be answered with a struct."""
+"""Numbers in an array, such as replicas, that count as one element. In a client's request each number counts, as each
+may be a partition that is answered with a struct."""
 
 BESIDE_MAX: Final = 20_000
 """Elements in a nested array that is not cut, such as assignments or configs of a topic, and is executed at once."""
