@@ -40,7 +40,7 @@ COMMANDS: Final = {
     "delete-records": Command(
         "pybroker.cli.offsets", "Delete the records of partitions before an offset.", "delete_records"
     ),
-    "cluster": Command("pybroker.cli.cluster", "Show a cluster's brokers, and incomplete partitions."),
+    "cluster": Command("pybroker.cli.cluster.show", "Show a cluster's brokers, check its health, and restart it."),
     "logdirs": Command("pybroker.cli.logdirs", "Show where partitions lie on disk, and how large they are."),
     "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
     "users": Command("pybroker.cli.security.users", "List, set and remove the passwords by which users log in."),

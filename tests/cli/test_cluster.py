@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.cli.cluster import counted, troubled
-from pybroker.client.net.metadata import PartitionInfo, TopicInfo
+from pybroker.cli.cluster.health import BrokerReports, ClusterHealth, counted, problems, troubled
+from pybroker.cli.cluster.restart import order, refusal, refusals
+from pybroker.client.net.metadata import Node, PartitionInfo, TopicInfo
 from tests.cli.conftest import Command, run
 from tests.cli.members import write
 from tests.harness import HOST, Server, free_port
@@ -48,7 +49,7 @@ def test_what_a_cluster_lacks() -> None:
         for index, (leader, replicas, isr) in enumerate(cases)
     )
     topic = TopicInfo(name="t", id=bytes(16), error=0, internal=False, partitions=partitions)
-    assert [(each[1], each[2], each[-1]) for each in troubled([topic], {"t": 2})] == [
+    assert [(each.partition, each.leader, each.state) for each in troubled([topic], {"t": 2})] == [
         (1, 2, "under min ISR"), (2, 2, "under-replicated"), (3, None, "offline")
     ]  # fmt: skip
 
@@ -59,6 +60,104 @@ def test_a_partition_counts_in_each_less_serious_state() -> None:
         "offline": 2, "under min ISR": 3, "under-replicated": 4
     }  # fmt: skip
     assert set(counted([]).values()) == {0}
+
+
+def _info(*cases: tuple[int, tuple[int, ...], tuple[int, ...]], name: str = "t") -> TopicInfo:
+    """A topic whose partitions have these (leader, replicas, ISR)."""
+    partitions = tuple(
+        PartitionInfo(index, leader, 1, replicas, isr, 0) for index, (leader, replicas, isr) in enumerate(cases)
+    )
+    return TopicInfo(name, bytes(16), False, partitions, 0)
+
+
+NODES = tuple(Node(number, f"b{number}", 9092, rack) for number, rack in ((1, "x"), (2, "y"), (3, "x")))
+WELL = _info((1, (1, 2, 3), (1, 2, 3)))
+QUIET = BrokerReports({}, {}, {})
+
+
+@with_each(
+    ("cluster", "reports", "expected"),
+    [
+        (ClusterHealth("c", 1, NODES, (WELL,), {}), QUIET, []),
+        (ClusterHealth("c", None, NODES, (WELL,), {}), QUIET, ["no controller is elected"]),
+        (ClusterHealth("c", 1, NODES[:2], (WELL,), {}), QUIET, ["broker 3 is not registered, and has 1 replica"]),
+        (ClusterHealth("c", 1, NODES, (WELL,), {}), QUIET._replace(silent={2: "refused"}),
+         ["broker 2 does not answer: refused"]),
+        (ClusterHealth("c", 1, NODES, (WELL,), {}), QUIET._replace(full={3: {"/d": "no space left"}}),
+         ["broker 3 takes no writes in /d: no space left"]),
+        (ClusterHealth("c", 1, NODES, (_info((-1, (1, 2), (2,)), (1, (1, 2, 3), (1,)), (1, (1, 2), (1,))),), {"t": 2}),
+         QUIET,
+         ["1 partition is without a leader: t-0 (replicas 1,2, last in sync 2)",
+          "2 partitions are under min ISR, and refuse acks=all: t-1 (in sync 1 of 1,2,3, min.insync.replicas 2), t-2"]),
+        (ClusterHealth("c", 1, NODES, (_info(*[(1, (1, 2, 3), (1, 2))] * 7),), {"t": 2}), QUIET,
+         ["7 partitions are under-replicated: t-0 (in sync 1,2 of 1,2,3), t-1"]),
+    ],
+)  # fmt: skip
+def test_what_is_degraded_is_a_sentence_each(
+    cluster: ClusterHealth, reports: BrokerReports, expected: list[str]
+) -> None:
+    """A healthy cluster has no sentence; each way of being degraded is one, with topics, brokers and numbers."""
+    told = problems(cluster, reports)
+    assert len(told) == len(expected)
+    assert all(sentence.startswith(head) for sentence, head in zip(told, expected, strict=True)), told
+    assert not any("t-5" in sentence for sentence in told)
+
+
+def test_a_check_is_an_exit_code(pybroker_: Command, target: Server) -> None:
+    """check ends with 0 for a healthy cluster, and 2 if none answers; options of `cluster` hold for it too."""
+    done = pybroker_("cluster", "check")
+    assert done.code == 0 and " is healthy: 1 broker, controller " in done.out, done
+    told = run("cluster", "-b", target.bootstrap, "check", "--wait", "in-sync", "--timeout", 60, "--json").json
+    assert told["state"] == "healthy" and told["problems"] == [] and told["offline"] == told["under_min_isr"] == 0
+    nowhere = f"{HOST}:{free_port()}"
+    absent = run("cluster", "check", "-b", nowhere, "--wait", "in-sync", "--timeout", "0.2")
+    assert absent.code == 2 and nowhere in absent.sentence
+    absent = run("cluster", "check", "-b", nowhere, "--json")
+    assert absent.code == 2 and json.loads(absent.out)["state"] == "unreachable" and nowhere in absent.err
+
+
+def test_the_order_of_a_restart() -> None:
+    """Brokers go rack by rack, and the controller is the last."""
+    cluster = ClusterHealth("c", 1, NODES, (WELL,), {})
+    assert [node.id for node in order(cluster)] == [3, 2, 1]
+    assert [node.id for node in order(cluster, [1, 2])] == [2, 1]
+
+
+@with_each(
+    ("partition", "least", "allow_pause", "expected"),
+    [
+        ((1, (1, 2, 3), (1, 2, 3)), 2, False, []),
+        ((1, (1, 2, 3), (2, 3)), 2, False, []),
+        ((1, (1, 2, 3), (1, 3)), 2, False, ["t-0 would have 1 of 3 replicas in sync, min.insync.replicas 2"]),
+        ((1, (1, 2, 3), (1, 3)), 2, True, ["t-0 would have 1 of 3 replicas in sync, min.insync.replicas 2"]),
+        ((1, (1, 2), (1, 2)), 2, False, ["t-0 would have 1 of 2 replicas in sync, min.insync.replicas 2"]),
+        ((1, (1, 2), (1, 2)), 2, True, []),
+        ((1, (1,), (1,)), 1, False, ["t-0 would have 0 of 1 replicas in sync, min.insync.replicas 1"]),
+        ((1, (1,), (1,)), 2, True, []),
+    ],
+)  # fmt: skip
+def test_a_restart_is_refused_below_min_isr(
+    partition: tuple[int, tuple[int, ...], tuple[int, ...]], least: int, allow_pause: bool, expected: list[str]
+) -> None:
+    """A broker is not restarted if a partition would go under min ISR; --allow-pause lets those pause that could never
+    do without it."""
+    cluster = ClusterHealth("c", 1, NODES, (_info(partition),), {"t": least})
+    assert refusals(cluster, 1, allow_pause=allow_pause) == expected
+    refused = refusal(cluster, NODES[:1], allow_pause=allow_pause)
+    assert refused == (f"broker 1 is not restarted: without it {expected[0]}" if expected else "")
+
+
+def test_a_restart_is_shown_or_refused(pybroker_: Command, target: Server) -> None:
+    """Without --run the procedure is printed; a topic with one replica refuses it, and nothing is run."""
+    pybroker_("topics", "create", "single", "-p", 1)
+    shown = pybroker_("cluster", "restart")
+    assert shown.code == 1 and "controller" in shown.out and "Not now: broker" in shown.out, shown
+    refused = pybroker_("cluster", "restart", "--yes", "--run", "echo {id} >&2; exit 9")
+    assert refused.code == 1 and "min.insync.replicas 1" in refused.sentence
+    paused = pybroker_("cluster", "restart", "--allow-pause", "--json").json
+    assert paused["refused"] is None and [each["port"] for each in paused["order"]] == [target.port]
+    failed = pybroker_("cluster", "restart", "--allow-pause", "--yes", "--run", "exit $(({id} * 0 + 9))")
+    assert failed.code == 1 and "ended with exit code 9" in failed.err and "to go on, mend broker" in failed.err
 
 
 def test_where_partitions_lie(pybroker_: Command, target: Server, thousand: str) -> None:
@@ -148,6 +247,8 @@ def test_a_file_that_says_no_offsets(tmp_path: Path, text: str) -> None:
         ["delete-records", "t", "--before", "1", "--offset-json-file", "-"],
         ["offsets", "t", "--at", "yesterday"],
         ["logdirs", "--broker", "x"],
+        ["cluster", "check", "--wait", "nothing"],
+        ["cluster", "restart", "--in-sync-timeout", "0"],
     ],
     ids=" ".join,
 )

@@ -7,6 +7,7 @@ A connection that failed in the middle of an answer is closed: the next answer c
 
 import contextlib
 import math
+import select
 import socket
 import ssl
 import time
@@ -102,6 +103,14 @@ class BrokerConnection:
             with contextlib.suppress(OSError):
                 self._socket.close()
             self._socket = None
+
+    def has_ended(self) -> bool:
+        """True if the other end has closed the connection, or this one; no request may be under way."""
+        if self._socket is None:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))  # readable: a broker sends nothing that was not asked for
 
     def forked(self) -> None:
         """Close the child's copy of the socket after a fork: parent and child would take each other's answers."""
