@@ -34,6 +34,7 @@ OWN = {
     "log.scrub.io.max.bytes.per.second",
     "metrics.listener",
     "record.validation",
+    "unclean.recovery.timeout.ms",
     "zookeeper.sasl.client.password",
     "zookeeper.sasl.client.username",
     "org.apache.kafka.sasl.oauthbearer.allowed.urls",

@@ -74,6 +74,14 @@ CLUSTER = table(
         Range(0),
     ),
     Setting(
+        "unclean.recovery.timeout.ms",
+        LONG,
+        "30000",
+        "How long a partition waits for absent replicas if each live replica of its ISR may have lost records with the "
+        "power; then the longest log leads. The wait ends once all replicas are there.",
+        Range(0),
+    ),
+    Setting(
         "replica.selector.class",
         STRING,
         None,

@@ -365,7 +365,7 @@ def _known(answer: m.LeaderAndIsrResponse) -> dict[TopicPartition, Known]:
     """The broker's states of its partitions, from its response."""
     return {
         TopicPartition(p.topic_name, p.partition_index): Known(
-            p.leader_epoch, p.partition_epoch, p.leader, tuple(p.isr), p.log_epoch, p.log_end
+            p.leader_epoch, p.partition_epoch, p.leader, tuple(p.isr), p.log_epoch, p.log_end, p.power_lost
         )
         for p in answer.known
     }

@@ -28,7 +28,7 @@ from pybroker.coordination.store import (
     StoreFailed,
     Watch,
 )
-from pybroker.decisions.image import LiveBroker, PartitionState
+from pybroker.decisions.image import NO_LEADER, LiveBroker, PartitionState
 from pybroker.decisions.topics import Topic
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -67,6 +67,8 @@ class ControllerContext:
     full: set[tuple[int, TopicPartition]] = field(default_factory=set)
     """Replicas of live brokers whose log dir is full: they serve reads, but should neither lead nor be in sync if
     another replica can."""
+    power_lost: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    """Members of the ISR whose log may lack its end, of partitions without another leader: last_replicas.py elects."""
     watched: set[str] = field(default_factory=set)
     """Topics whose nodes were read and have not changed since; a watch is set on each."""
     written: dict[TopicPartition, int] = field(default_factory=dict)
@@ -292,6 +294,23 @@ class ControllerContext:
         self.written = {key: zxid for key, zxid in self.written.items() if key.topic != name}
         self.failed = {each for each in self.failed if each[1].topic != name}
         self.full = {each for each in self.full if each[1].topic != name}
+        self.power_lost = {key: lost for key, lost in self.power_lost.items() if key.topic != name}
+
+    def forget_brokers(self, gone: AbstractSet[int]) -> None:
+        """Forget what is known of brokers' replicas, as their registrations are gone."""
+        self.failed = {each for each in self.failed if each[0] not in gone}
+        self.full = {each for each in self.full if each[0] not in gone}
+        self.power_lost = {key: left for key, lost in self.power_lost.items() if (left := lost - gone)}
+
+    def note_power_lost(self, broker: int, key: TopicPartition, lost: bool = True) -> None:
+        """Note that a member of the ISR may lack the end of its log, or that it does not."""
+        state = self.state(key)
+        if lost and state is not None and broker in state.isr and len(state.replicas) > 1:
+            self.power_lost.setdefault(key, set()).add(broker)
+        elif key in self.power_lost:
+            self.power_lost[key].discard(broker)
+            if not self.power_lost[key]:
+                del self.power_lost[key]
 
     async def _read_state(self, key: TopicPartition, replicas: tuple[int, ...]) -> dict[TopicPartition, PartitionState]:
         """The state of a partition that another program wrote; empty if the topic is left out because of it."""
@@ -328,8 +347,12 @@ class ControllerContext:
                     yield TopicPartition(topic.name, index), state
 
     def live(self, key: TopicPartition) -> AbstractSet[int]:
-        """The live brokers that can use their replica of a partition; empty if the partition is doubted."""
-        return frozenset() if key in self.doubted else self.usable(key)
+        """The live brokers that can use their replica of a partition, and did not lose power while in sync; empty if
+        the partition is doubted."""
+        if key in self.doubted:
+            return frozenset()
+        lost = self.power_lost.get(key)
+        return self.usable(key) - lost if lost else self.usable(key)
 
     def usable(self, key: TopicPartition) -> AbstractSet[int]:
         """The live brokers, except those whose log of a partition failed."""
@@ -382,6 +405,9 @@ class ControllerContext:
         for written in await asyncio.gather(*(self._write_share(share) for share in shares)):
             done.update(written)
         self._put(done)
+        for key in self.power_lost.keys() & done.keys():
+            if done[key].leader != NO_LEADER:  # members that lost power have left the ISR, or lead
+                del self.power_lost[key]
         return done
 
     def _dump(self, key: TopicPartition, state: PartitionState) -> bytes:

@@ -129,13 +129,16 @@ class Controller:
         inbox = self._inbox = Inbox(self._broker_id)
         context = self.context = ControllerContext(self._session, fence)
         self._deletions = Deletions(context, self, remember=self._remember_deleted)
-        self._restoration = Restoration(context, self.channels, self._unclean, self, inbox)
+        timeout = functools.partial(self._config.__getitem__, "unclean.recovery.timeout.ms")
+        self._restoration = Restoration(context, self.channels, self._unclean, self, inbox, timeout)
+        last = functools.partial(self._restoration.last.ask_again, lambda: inbox.once("last", self._elect_again))
         self._session.listen(self._heed)
         balance = Balance(self._config, context, self, inbox)
         loop = asyncio.get_running_loop()
         timers = [
             loop.create_task(keep_up(balance.run, "balance of leaders")),
             loop.create_task(keep_up(self._look_again, "check of unreadable nodes")),
+            loop.create_task(keep_up(last, "wait for replicas")),
         ]
         why = ""  # empty if `stop` ends the term
         try:
@@ -191,9 +194,7 @@ class Controller:
     async def _check_node(self) -> None:
         """End the term if /controller is gone or another broker's; otherwise watch it."""
         inbox = self._inbox
-        await check_node(
-            self._session, self._broker_id, lambda _: inbox.once("controllership", self._check_node)
-        )
+        await check_node(self._session, self._broker_id, lambda _: inbox.once("controllership", self._check_node))
 
     async def _over(self, why: str = "the session of the controller has ended") -> None:
         raise KafkaError(errors.NOT_CONTROLLER, why)
@@ -278,10 +279,12 @@ class Controller:
         def elect(key: TopicPartition, state: PartitionState) -> PartitionState | None:
             if state.leader_epoch < 0:
                 return None
-            allowed, leaving = unclean(key.topic), context.leaving_of(key)
+            allowed, leaving = key not in context.power_lost and unclean(key.topic), context.leaving_of(key)
             return elections.after_change(state, context.live(key), unclean=allowed, leaving=leaving)
 
-        return await self._change(context.decide(elect), cause)
+        changed = await self._change(context.decide(elect), cause)
+        longest = await self.restoration.last.decide() if context.power_lost else {}
+        return changed | await self._change(longest, f"{cause}; power was lost: the longest log leads")
 
     async def _change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
         """Write new states, and send them to their replicas. Return the partitions that were written."""
@@ -348,8 +351,7 @@ class Controller:
         self.channels.close(gone)
         context.leaving -= gone
         usable = {key for broker, key in context.failed | context.full if broker in gone}  # until it fails again
-        context.failed = {each for each in context.failed if each[0] not in gone}
-        context.full = {each for each in context.full if each[0] not in gone}
+        context.forget_brokers(gone)
         for broker in changed:
             self.channels[broker].moved(brokers[broker])
         event(log, logging.INFO, "brokers changed", came=_names(came), gone=_names(gone), live=_names(brokers))
@@ -367,6 +369,7 @@ class Controller:
         if came:
             self.restoration.came(came)
             touched |= await self.restoration.restore()
+            await self.restoration.last.came(came)
             touched |= await self._elect(f"brokers came: {_names(came)}")
             for broker in came:
                 self.channels.all_held(context, broker)

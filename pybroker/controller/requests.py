@@ -220,7 +220,8 @@ async def _elect_leaders(
     context = _context(controller)
     codes: dict[TopicPartition, int] = {}
     changes: dict[TopicPartition, PartitionState] = {}
-    forced = context.doubted & set(keys or context.doubted) if election_type == UNCLEAN else set[TopicPartition]()
+    waiting = context.doubted | context.power_lost.keys()
+    forced = waiting & set(keys or waiting) if election_type == UNCLEAN else set[TopicPartition]()
     done = await controller.restoration.force(forced)
     codes |= {key: errors.NONE if key in done else errors.ELIGIBLE_LEADERS_NOT_AVAILABLE for key in forced}
     for key in [key for key, _ in context.states()] if keys is None else keys:

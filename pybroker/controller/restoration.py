@@ -26,6 +26,7 @@ from pybroker import errors
 from pybroker.controller.channels import Channels
 from pybroker.controller.context import ControllerContext
 from pybroker.controller.inbox import Inbox
+from pybroker.controller.last_replicas import LastReplicas
 from pybroker.coordination.commit import commit, read
 from pybroker.coordination.store import BadVersion, NoNode, Session, Set
 from pybroker.decisions import election
@@ -101,8 +102,9 @@ class Restoration:
 
     def __init__(
         self, context: ControllerContext, channels: Channels, unclean: Callable[[str], bool], controller: StateWriter,
-        inbox: Inbox,
+        inbox: Inbox, timeout_ms: Callable[[], int],
     ) -> None:  # fmt: skip
+        self.last = LastReplicas(context, self, unclean, timeout_ms)
         self._context = context
         self._channels = channels
         self._unclean = unclean
@@ -129,15 +131,24 @@ class Restoration:
             if key in doubted or any(written < epochs.get(broker, -1) for broker in state.isr or state.replicas):
                 for broker in state.replicas:
                     asked[broker].append(key)
-        await self._hear(asked)
+        self.last.silent(asked, await self.hear(asked))
         if self._news:  # a store with one old state may have others
             self._news.update(*asked.values())
         self._news |= doubted
 
-    async def _hear(self, asked: Mapping[int, Collection[TopicPartition]]) -> None:
-        await asyncio.gather(*(self._ask(broker, keys) for broker, keys in asked.items() if broker in self._channels))
+    async def hear(self, asked: Mapping[int, Collection[TopicPartition]]) -> set[int]:
+        """Ask live brokers about partitions, and note their answers. Return the brokers that answered."""
+        live = [broker for broker in asked if broker in self._channels]
+        heard = await asyncio.gather(*(self._ask(broker, asked[broker]) for broker in live))
+        return {broker for broker, answered in zip(live, heard, strict=True) if answered}
 
-    async def _ask(self, broker: int, keys: Collection[TopicPartition]) -> None:
+    def heard(self, key: TopicPartition) -> dict[int, Known]:
+        """The states that brokers reported in their current registration."""
+        epochs = self._context.epochs
+        return {broker: known for broker, (epoch, known) in self._known[key].items() if epochs.get(broker) == epoch}
+
+    async def _ask(self, broker: int, keys: Collection[TopicPartition]) -> bool:
+        """Ask a broker; True if it answered."""
         ids = {key: self._context.topics[key.topic].id for key in keys if key.topic in self._context.topics}
         try:
             async with asyncio.timeout(HEAR_S):
@@ -147,10 +158,11 @@ class Restoration:
                 self.stale = True
             else:
                 event(log, logging.WARNING, "broker state query failed", broker=broker, reason=problem)
-            return
+            return False
         if latest_epoch >= 0:  # -1: a Kafka broker, which does not report its states
             known = dict.fromkeys(ids, NOTHING) | known
         self._take(broker, known, went_back=latest_epoch > self._context.epochs.get(broker, latest_epoch))
+        return True
 
     def knows(self, broker: int, known: Mapping[TopicPartition, Known]) -> None:
         """Note the later states that a broker sent when it refused a LeaderAndIsr."""
@@ -169,6 +181,7 @@ class Restoration:
                 continue
             state = self._context.state(key)
             self._known[key][broker] = epoch, each
+            self._context.note_power_lost(broker, key, each.power_lost)
             if state is not None and (went_back or is_ahead(each, state)):
                 self._news.add(key)
 
@@ -201,7 +214,9 @@ class Restoration:
     async def force(self, keys: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Elect the best live replica of each of these partitions, though absent ones may have more records. Return the
         partitions that changed. Raises as `restore`."""
-        return await self._write(self._decide(keys, unclean=True))
+        doubted = self._context.doubted.intersection(keys := set(keys))
+        done = await self._write(self._decide(doubted, unclean=True))
+        return done | await self._controller.change(await self.last.decide(keys), "the longest log leads: forced")
 
     async def _write(self, states: Mapping[TopicPartition, PartitionState]) -> set[TopicPartition]:
         context = self._context
@@ -221,7 +236,7 @@ class Restoration:
             state = self._context.state(key)
             for broker in state.replicas if state is not None else ():
                 asked[broker].append(key)
-        await self._hear(asked)
+        await self.hear(asked)
 
     def _decide(self, keys: Iterable[TopicPartition], *, unclean: bool = False) -> dict[TopicPartition, PartitionState]:
         """The next states of these partitions."""
@@ -250,10 +265,8 @@ class Restoration:
         return (after or election.above(was, was.leader, was.isr))._replace(partition_epoch=0)
 
     def _facts(self, key: TopicPartition) -> dict[int, Known]:
-        """The states that brokers reported in their current registration."""
-        epochs = self._context.epochs
-        said = self._known[key].items()
-        return {broker: known for broker, (epoch, known) in said if epochs.get(broker) == epoch and known.log_end >= 0}
+        """The states that brokers with a usable log reported in their current registration."""
+        return {broker: known for broker, known in self.heard(key).items() if known.log_end >= 0}
 
     def _say(self, changes: Mapping[TopicPartition, PartitionState]) -> None:
         key = min(changes)

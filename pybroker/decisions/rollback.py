@@ -34,11 +34,14 @@ class Known(NamedTuple):
     """The last leader epoch in its log; -1 for none."""
     log_end: int
     """The end of its log; -1 if the log is unusable."""
+    power_lost: bool = False
+    """True if the log may lack its end: power was lost before that was synced, and the replica was not in sync since.
+    See last_replica.py."""
 
 
-NOTHING = Known(-1, -1, NO_LEADER, (), -1, 0)
-"""The state of a broker without a log of the partition."""
-UNUSABLE = NOTHING._replace(log_end=-1)
+NOTHING = Known(-1, -1, NO_LEADER, (), -1, 0, power_lost=True)
+"""The state of a broker without a log of the partition. A member of the ISR has lost its directory with the power."""
+UNUSABLE = NOTHING._replace(log_end=-1, power_lost=False)
 
 
 def is_ahead(known: Known, state: PartitionState) -> bool:

@@ -4,7 +4,7 @@ The controller decides with them: decisions/rollback.py."""
 
 from __future__ import annotations
 
-from pybroker.decisions.image import Image
+from pybroker.decisions.image import NO_LEADER, Image
 from pybroker.decisions.rollback import UNUSABLE, Known
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.replica import Replica
@@ -26,5 +26,7 @@ def known_of(replica: Replica, image: Image, isr: IsrKeeper) -> Known:
         and state.leader_epoch == role.leader_epoch and state.partition_epoch >= partition_epoch
     ):  # fmt: skip
         leader, partition_epoch, members = state.leader, state.partition_epoch, state.isr
-    log_epoch = epochs[-1][0] if epochs else -1
-    return Known(role.leader_epoch, partition_epoch, leader, members, log_epoch, replica.log.log_end_offset)
+    if leader != NO_LEADER and isr.broker_id in members:
+        replica.power_lost = False  # it has caught up since
+    log_epoch, end = epochs[-1][0] if epochs else -1, replica.log.log_end_offset
+    return Known(role.leader_epoch, partition_epoch, leader, members, log_epoch, end, replica.power_lost)

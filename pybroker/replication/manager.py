@@ -23,7 +23,7 @@ from pybroker.decisions.election import TAKES_NO_APPENDS
 from pybroker.decisions.image import DELETED, LiveBroker, PartitionState
 from pybroker.decisions.metadata_cache import MetadataCache, UpdateMetadata
 from pybroker.decisions.orders import LeaderAndIsr, MetadataOrder, Order, Role, StopReplica, UncheckedBroker
-from pybroker.decisions.rollback import Known
+from pybroker.decisions.rollback import UNUSABLE, Known
 from pybroker.decisions.topics import Topic, check_name
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -266,10 +266,12 @@ class ReplicaManager:
         return role is not None and (role.leader_epoch, role.partition_epoch) > (leader_epoch, partition_epoch)
 
     async def known(self, keys: Iterable[tuple[TopicPartition, bytes]]) -> dict[TopicPartition, Known]:
-        """The facts about these partitions of topics with these ids; no entry for one without a replica here."""
+        """The facts about these partitions of topics with these ids; UNUSABLE for one that may be in a lost log dir."""
         async with self._in_order:
-            image, held = self._metadata.image, ((self._replicas.get(*key), topic_id) for key, topic_id in keys)
-            return {r.key: known_of(r, image, self._isr) for r, topic_id in held if r and r.topic_id == topic_id}
+            image, held = self._metadata.image, [(key, topic_id, self._replicas.get(*key)) for key, topic_id in keys]
+            found = {key: known_of(r, image, self._isr) for key, topic_id, r in held if r and r.topic_id == topic_id}
+            absent = [key for key, _, replica in held if replica is None and self._replicas.lacks_log_dir]
+            return found | dict.fromkeys(absent, UNUSABLE)
 
     def _knows(self, key: TopicPartition, leader_epoch: int) -> bool:
         """True unless the sender's leader epoch is older than ours."""

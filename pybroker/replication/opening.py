@@ -188,6 +188,7 @@ class Opener:
             written=0 if new else log_dir.written(key),
             given_up=str(key) in self._given_up,
         )
+        opening.replica.power_lost = log_dir.lost_power and opening.replica.copied and not new
         if partition.recovery:
             event(log, logging.WARNING, "partition recovered", partition=key, repaired=partition.recovery)
         log_dir.lower(key, partition.log_end_offset)

@@ -65,6 +65,7 @@ class Replica:
         "log",
         "plane",
         "plane_key",
+        "power_lost",
         "rules",
         "topic_id",
         "truncating",
@@ -97,6 +98,8 @@ class Replica:
         self.gone = False
         self.copied = False
         """True in a cluster: records may be copied from a leader, with the gaps that compaction left there."""
+        self.power_lost = False
+        """True if its log may lack records that it had before a loss of power, and was not in sync since."""
         self._flush_messages: int = config["flush.messages"]
         self._led_since = -1  # the leader epoch since which we have led without a break
         self._appending: asyncio.Lock | None = None  # created at the first append by Python
@@ -186,6 +189,7 @@ class Replica:
             self._led_since = leader_epoch  # before the role changes: requests from earlier epochs must fail
         become = functools.partial(self.partition().become_leader, followers=followers, isr=isr)
         await self._become(become, leader_epoch, partition_epoch)
+        self.power_lost = False  # from now on the log is what its partition has
         self.tell()
 
     async def follow(self, leader: int, leader_epoch: int, partition_epoch: int) -> None:

@@ -114,6 +114,11 @@ class Replicas:
         """All log dirs, including those that cannot be used."""
         return self._dirs
 
+    @property
+    def lacks_log_dir(self) -> bool:
+        """True if a log dir cannot be used: it may have replicas that are not known here."""
+        return len(self._opener.usable()) < len(self._dirs)
+
     def get(self, topic: str, partition: int) -> Replica | None:
         return self._held.get(TopicPartition(topic, partition))
 
@@ -173,6 +178,11 @@ class Replicas:
         for replica in opened:
             self._publish(replica)
         return opened
+
+    async def name_boot(self) -> None:
+        """Record the high watermarks, and with them the boot in which the logs are whole: a broker that is killed in
+        this boot did not lose power."""
+        await asyncio.get_running_loop().run_in_executor(self._workers, self.recorder.record_high_watermarks)
 
     def let_go(self, key: TopicPartition) -> None:
         """Drop a replica that could not be opened but may open now, so that it is opened as if for the first time."""

@@ -17,7 +17,7 @@ from pybroker.decisions.caller import Call, Caller
 from pybroker.decisions.changes import Changes
 from pybroker.decisions.image import LiveBroker, PartitionState, TopicImage
 from pybroker.decisions.metadata_cache import FULL, MetadataCache
-from pybroker.decisions.rollback import Known
+from pybroker.decisions.rollback import NOTHING, Known
 from pybroker.metadata import nodes
 from pybroker.metadata.lone_broker.loading import prepare
 from pybroker.model import TopicPartition
@@ -29,6 +29,8 @@ from tests.harness import eventually
 from tests.virtual import loop_ms
 
 SESSION_MS = 30_000
+EMPTY = NOTHING._replace(power_lost=False)
+"""The state of a log that has no records, and lost none."""
 
 
 class FakeLink:
@@ -163,8 +165,8 @@ class FakeBroker:
             topics.append(kind(topic_id=topic.topic_id, partition_errors=found))
         kept = m.LeaderAndIsrResponse.Known
         told = [
-            kept(topic_name=key.topic, partition_index=key.partition, **self.known[key]._asdict())
-            for key in sorted(known & self.known.keys())
+            kept(topic_name=key.topic, partition_index=key.partition, **self.known.get(key, EMPTY)._asdict())
+            for key in sorted(known)
         ]
         return m.LeaderAndIsrResponse(error_code=code, topics=topics, known=told, latest_broker_epoch=self.epoch)
 

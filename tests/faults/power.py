@@ -37,7 +37,7 @@ class Plug(BrokerProcess):
         return self._home / f"durable-{self._lives}"
 
     def environment(self) -> Mapping[str, str]:
-        self._durable.mkdir()
+        self._durable.mkdir(exist_ok=True)  # it may have been killed meanwhile, in the same boot
         names = {"LD_PRELOAD": self._library, "POWERCUT_ROOT": self._disk, "POWERCUT_DURABLE": self._durable}
         return {**super().environment(), **{name: str(path) for name, path in names.items()}}
 

@@ -137,6 +137,7 @@ class Life(Process):
         self.metadata.watch(located.show)
         found = replicas.survey({}).items()
         await self.manager.open_found({key: each.topic_id for key, each in found if each.topic_id is not None})
+        await replicas.name_boot()
         world.checker.opened(self)
         self._serve()
         self.isr.start()

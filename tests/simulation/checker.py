@@ -67,6 +67,9 @@ class Checker:
         self.states: dict[TopicPartition, PartitionState] = {}
         self._controller_epoch = -1
         self._promised = True
+        self.others_have_it: dict[TopicPartition, int] = {}
+        """Partitions whose replicas outside the ISR have all that a member lost with the power, so that the promise
+        stands, and their leader epochs at the loss."""
         self._read: dict[TopicPartition, tuple[bytes, bytes, int]] = {}
         """The nodes that `states` were read from."""
         self._ids: dict[TopicPartition, bytes] = {}
@@ -141,7 +144,7 @@ class Checker:
         """Note that from now on membership of an ISR counts for this life of the broker. Its earlier life, whose broker
         epoch the store still had, may have joined the ISR after its power failed."""
         life.lost = {key for key in life.lost if key in self.states and life.number in self.states[key].isr}
-        self._promised = not life.lost
+        self._promised = not life.lost - self.others_have_it.keys()
 
     def after_turn(self, ran: set[Life]) -> None:
         if not self._promised:
@@ -203,7 +206,9 @@ class Checker:
             if seen.high_watermark > committed.end:
                 self._commit(key, committed, replica.log, seen.high_watermark)
         for life, log, seen in held:
-            if key in life.lost and life.number in isr:
+            lost_in = self.others_have_it.get(key)
+            is_excused = lost_in is None or state is None or state.leader < 0 or state.leader_epoch <= lost_in
+            if key in life.lost and life.number in isr and is_excused:
                 continue
             if life.number in isr and log.log_end_offset < committed.end:
                 self.fail(

@@ -18,6 +18,7 @@ from pybroker.metadata import nodes
 from pybroker.metadata.planning import NewTopic
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.replication.disks.lock_file import LOCK
 from tests.simulation.broker import CONTROLLED_SHUTDOWN, Life
 from tests.simulation.checker import T, U
 
@@ -133,6 +134,7 @@ class Faults:
         self._say("power lost at", life)
         life.kill()
         lost = [key for key in states if lose_tail(life.home / str(key), self._world.random)]
+        reboot(life.home)
         self._again(number, 0.3, lost)
 
     def _again(self, number: int, within_s: float, lost: Collection[TopicPartition] = ()) -> None:
@@ -291,6 +293,11 @@ class Faults:
         else:
             self._say("delete u by", life)
             self._ask(life, partial(life.topics.delete, U.topic, known.id))
+
+
+def reboot(home: Path) -> None:
+    """Let a log dir name another boot of its machine than this one."""
+    (home / LOCK).write_bytes(b"an earlier boot\n")
 
 
 def lose_tail(directory: Path, random: Random) -> bool:

@@ -77,6 +77,16 @@ def growth_at_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(isr, "laggards", none_late)
 
 
+def loss_of_power_not_reported(patch: pytest.MonkeyPatch) -> None:
+    """A broker does not report that its log may lack its end."""
+    known = ReplicaManager.known
+
+    async def known_as_whole(manager: ReplicaManager, keys: Any) -> Any:
+        return {key: each._replace(power_lost=False) for key, each in (await known(manager, keys)).items()}
+
+    patch.setattr(ReplicaManager, "known", known_as_whole)
+
+
 def fetch_counted_for_a_later_life(patch: pytest.MonkeyPatch) -> None:
     """A leader confirms a follower by a fetch of an earlier life of its broker."""
     wait_and_ask = IsrKeeper._await

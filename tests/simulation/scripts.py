@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pybroker import core
@@ -15,8 +15,9 @@ from pybroker.decisions.caller import Call
 from pybroker.metadata import nodes
 from pybroker.protocol import messages as m
 from tests.simulation.broker import Life
-from tests.simulation.checker import T
+from tests.simulation.checker import GROUPS, T
 from tests.simulation.clients import ACKS_ALL
+from tests.simulation.faults import lose_tail, reboot
 from tests.simulation.world import World
 
 LONG_S = 20.0
@@ -149,6 +150,31 @@ async def a_follower_comes_back_with_less(world: World) -> None:
     await asyncio.sleep(1)
     assert 3 not in states[T].isr
     leader.again(3)
+    world.clients.start()
+
+
+async def the_last_replica_loses_power(world: World, order: Sequence[int]) -> None:
+    """The ISR shrinks to the leader of T, then all brokers are down. The leader lost power, and the end of its logs;
+    the others have all that was acknowledged. They start in this order, in which 0 is the leader."""
+    lives, states = world.network.lives, world.checker.states
+    await until("all are in sync", lambda: all(len(states[key].isr) == 3 for key in (T, GROUPS)))
+    await until("records are acknowledged", lambda: world.clients.acked > 3)
+    await quiet(world)
+    leader = states[T].leader
+    others = [number for number in lives if number != leader]
+    for number in others:
+        lives[number].kill()
+    await until("it is the last", lambda: all(states[key].isr == (leader,) for key in (T, GROUPS)))
+    life = lives[leader]
+    life.kill()
+    world.say(f"-- power lost at {leader}")
+    world.checker.others_have_it = {key: states[key].leader_epoch for key in (T, GROUPS)}
+    life.lost.update(key for key in (T, GROUPS) if lose_tail(life.home / str(key), world.random))
+    assert T in life.lost
+    reboot(life.home)
+    for place in order:
+        world.start([leader, *others][place])
+        await asyncio.sleep(2)
     world.clients.start()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,26 @@ def test_what_the_store_shows_is_judged(tmp_path: Path) -> None:
 def test_a_controllership_that_people_delete(seed: int, tmp_path: Path) -> None:
     """No acknowledged record is lost, there is one controller in the end, and all is healthy again."""
     simulate(seed, tmp_path, script=scripts.the_controllership_goes)
+
+
+ORDERS = {"the last first": (0, 1, 2), "the last in between": (1, 0, 2), "the last last": (2, 1, 0)}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_the_last_in_sync_replica_loses_power(seed: int, order: tuple[int, ...], tmp_path: Path) -> None:
+    """A replica that has what the last one in the ISR lost is elected, in whatever order the brokers return."""
+    simulate(seed, tmp_path, script=partial(scripts.the_last_replica_loses_power, order=order))
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_a_broker_that_hides_its_loss_of_power_is_found(
+    order: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the broker does not report the loss, it leads, and acknowledged records are gone."""
+    planted.loss_of_power_not_reported(monkeypatch)
+    with pytest.raises(Violated, match="are committed"):
+        simulate(1, tmp_path, script=partial(scripts.the_last_replica_loses_power, order=order))
 
 
 def test_a_callback_that_raises_fails_the_schedule(tmp_path: Path) -> None:

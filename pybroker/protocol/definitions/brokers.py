@@ -32,7 +32,7 @@ LeaderAndIsrResponse 4 v0-7 flex 4+
   }[] v5+,
   known:{
     topic_name:str, partition_index:i32, leader_epoch:i32, partition_epoch:i32, leader:i32, isr:i32[],
-    log_epoch:i32, log_end:i64
+    log_epoch:i32, log_end:i64, power_lost:bool v7+ tag9094
   }[] v7+ tag9092,
   latest_broker_epoch:i64 v7+ tag9093=-1
 

@@ -88,6 +88,7 @@ class LeaderAndIsrResponse(Message):
         isr: list[int] = ...  # i32[]
         log_epoch: int = 0  # i32
         log_end: int = 0  # i64
+        power_lost: bool = False  # bool v7+ tag9094
 
 class StopReplicaRequest(Request[StopReplicaResponse]):
     """API 5, versions 0 to 4, flexible from 2."""

@@ -135,10 +135,15 @@ class LogDir:
                 _sync_names(self.path)
             self._marked = False
 
+    @property
+    def lost_power(self) -> bool:
+        """True if the last run ended neither by a clean stop nor in this boot: what was not synced may be lost."""
+        return not (self.clean or self._same_boot)
+
     def written(self, key: TopicPartition) -> int:
         """The offset below which a partition's records must be in its files."""
         recovery_point = self.recorded[checkpoints.RECOVERY_POINTS].get(key, 0)
-        if not (self.clean or self._same_boot):
+        if self.lost_power:
             return recovery_point  # records that were not synced may be lost by a loss of power
         later = (self.recorded[name].get(key, 0) for name in (checkpoints.HIGH_WATERMARKS, checkpoints.LOG_STARTS))
         return max(recovery_point, *later)

@@ -195,6 +195,7 @@ class ClusterMember:
         control.metadata.expect_topics(bool(control.topic_configs.all()))
         survey = self._replicas.survey({}).items()
         await control.manager.open_found({key: each.topic_id for key, each in survey if each.topic_id is not None})
+        await self._replicas.name_boot()
         await serve()
         control.isr.start()
         self._serving = True

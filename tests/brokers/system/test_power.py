@@ -12,7 +12,10 @@ import pytest
 from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster, Planted
 from tests.brokers.witness import Witness
+from tests.clients.adapters.confluent import Confluent
+from tests.clients.adapters.neutral import Record
 from tests.faults import power
+from tests.harness import until
 
 pytestmark = [pytest.mark.java]
 
@@ -55,6 +58,29 @@ def test_all_lose_it_at_different_moments(cluster: Cluster) -> None:
             cluster.until_in_sync(topic)
         witness.until_acked()
         witness.judge()
+
+
+def test_the_last_in_sync_replica_loses_it(cluster: Cluster) -> None:
+    """The ISR shrinks to broker 1, all die, and broker 1 loses the records that it had not synced. When it is back it
+    does not lead, but waits for the others, which were killed and have each acknowledged record; one of them leads."""
+    topic = cluster.create("t", replicas=[[1, 2, 3]])
+    client, records = Confluent(cluster.bootstrap), [Record(b"%d" % number) for number in range(200)]
+    client.send_all(topic, records)
+    cluster.until_in_sync(topic)
+    cluster.kill(2)
+    cluster.kill(3)
+    until("broker 1 is the last", lambda: cluster.partition(topic) == (1, [1]))
+    lose_power(cluster, 1)
+    cluster.restart(1)
+    until("it waits", lambda: cluster.brokers[1].count("partition waits for replicas"))
+    assert cluster.leader(topic) == -1
+    cluster.restart(2, 3)
+    cluster.until_in_sync(topic)
+    assert cluster.leader(topic) in (2, 3)
+    client = Confluent(cluster.bootstrap)
+    assert [record.value for record in client.read(topic, 200)] == [record.value for record in records]
+    assert client.send_all(topic, [Record(b"next")]) == [200]
+    until("replicas are the same", lambda: cluster.differing(topic) == [])
 
 
 @pytest.mark.long
