@@ -489,9 +489,10 @@ class Controller:
     async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
         """Write new states and send them to their replicas, then, after requests that wait, to all brokers. Return the
         partitions that were written."""
-        done = await self._change(changes, cause)
-        self._context.untold |= done
-        self._inbox.once("metadata", self._tell_untold)
+        done = await self._change(changes, cause) if changes else set[TopicPartition]()
+        if done:
+            self._context.untold |= done
+            self._inbox.once("metadata", self._tell_untold)
         return done
 
     async def _tell_untold(self) -> None:

@@ -175,7 +175,11 @@ async def _controlled_shutdown(controller: Controller, broker: int, broker_epoch
     held = [key for key, state in context.states() if broker in state.replicas and len(state.replicas) > 1]
     moved = set(held)
     changes = context.decide(lambda key, state: _without(context, broker, key, state) if key in moved else None)
-    await controller.change(changes, f"broker {broker} shuts down")
+    # Leaders first: clients wait for these, and for all others only the ISR changes.
+    led = {key for key in changes if (was := context.state(key)) is not None and was.leader == broker}
+    for is_first in (True, False):
+        share = {key: after for key, after in changes.items() if (key in led) == is_first}
+        await controller.change(share, f"broker {broker} shuts down")
     stops = {}
     left = []
     for key in held:
