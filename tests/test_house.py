@@ -17,7 +17,7 @@ FLOORS = {
     9: ["pybroker.cli", "pybroker.console", "pybroker.testing"],
     8: ["pybroker.development", "pybroker.server"],
     7: ["pybroker.server.api.handlers"],
-    6: ["pybroker.controller", "pybroker.frames", "pybroker.spark"],
+    6: ["pybroker.backup", "pybroker.controller", "pybroker.frames", "pybroker.spark"],
     5: ["pybroker.client", "pybroker.groups", "pybroker.metadata", "pybroker.replication"],
     4: ["pybroker.avro", "pybroker.coordination", "pybroker.interbroker"],
     3: ["pybroker.decisions", "pybroker.security"],
@@ -42,6 +42,7 @@ IMPORTED_AS = {"pyjwt": "jwt"}
 OPTIONAL = {  # rooms that need an optional package
     "pybroker.testing": {"pytest"},
     "pybroker.client": {"confluent_kafka", "fastavro", "pyarrow"},
+    "pybroker.backup": {"pyarrow"},
     "pybroker.cli": {"matplotlib"},
     "pybroker.avro": {"fastavro"},
     "pybroker.frames": {"fastavro", "polars", "pyarrow"},

@@ -49,6 +49,8 @@ COMMANDS: Final = {
     "quotas": Command("pybroker.cli.security.quotas", "List, set and delete client quotas."),
     "bench": Command("pybroker.cli.bench.command", "Measure what a broker can do."),
     "pipeline": Command("pybroker.cli.records.pipeline", "Write topics into a table of Parquet files, on Spark."),
+    "backup": Command("pybroker.cli.backup.backup", "Back up topics, and verify backups."),
+    "restore": Command("pybroker.cli.backup.restore", "Restore topics from a backup."),
     "dump": Command("pybroker.cli.files.dump", "Show a log segment, an index, a snapshot or a checkpoint."),
     "scrub": Command("pybroker.cli.files.scrub", "Have a running broker check its log dirs for damage now."),
     "doctor": Command("pybroker.cli.files.doctor", "Examine a log dir that no broker uses, and mend it."),

@@ -25,8 +25,9 @@ def test_the_page(target: Server, tmp_path: Path) -> None:
     }
     said = {}
     for command in COMMANDS:
+        line = command.replace("/tmp/", f"{tmp_path}/")
         done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, env=environment, timeout=60
+            ["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, env=environment, timeout=60
         )
         assert done.returncode == 0, (command, done.stderr)
         said[command] = done.stdout
