@@ -36,6 +36,7 @@ from pybroker.model import TopicPartition
 
 THREADS: Final = 4
 """Partitions that are restored at a time."""
+INCOMPLETE: Final = "the last run of this backup did not end: partitions may end at different moments"
 _MIN_ISR: Final = "min.insync.replicas"
 _SET_LATER: Final = "message.timestamp."
 _NOT_RESTORED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -87,6 +88,11 @@ class OffsetTranslation:
             wanted = self._left.pop()
             self.found[wanted] = base + bisect_left(offsets, wanted)
 
+    def keep(self, first: int, end: int) -> None:
+        """Note that offsets are as they were, in a log from `first` to `end`."""
+        self.found.update({offset: max(first, min(offset, end)) for offset in self._left})
+        self._left.clear()
+
     def finish(self, end: int) -> None:
         """Note that the log ends at `end`: the rest stands there."""
         self.found.update(dict.fromkeys(self._left, end))
@@ -128,11 +134,32 @@ class RestoreRun:
         self._set_later: dict[str, dict[str, str]] = {}
         self._warnings: list[str] = []
 
+    def create_topics(self) -> Restored:
+        """Create the topics that match, or take those that are there and empty, without records. KafkaError."""
+        topics = self.chosen()
+        with self._connect() as admin:
+            self._check(admin, topics)
+            self._create(admin, topics)
+            self._set_rest(admin)
+        return Restored([RestoredTopic(topic, name, 0, 0, ()) for topic, name in self.named()], [], self._warnings)
+
+    def set_groups(self) -> Restored:
+        """Set the offsets of groups in topics whose records have their offsets: restored into log dirs. An offset
+        outside of its log is set to the nearer end. KafkaError."""
+        topics = self.chosen()
+        jobs = self._jobs(topics)
+        with self._connect() as admin:
+            there = admin.topics([self._name(topic) for topic in topics])
+            first, last = admin.offsets(there, EARLIEST), admin.offsets(there, LATEST)
+            for job in (job for of_topic in jobs.values() for job in of_topic):
+                job.translation.keep(first.get(job.tp) or 0, last.get(job.tp) or 0)
+            return Restored([], self._set_groups(admin, jobs), self._warnings)
+
     def restore(self, *, begin: Callable[[int], Advance]) -> Restored:
         """Restore the topics that match. `begin` gets the number of bytes to read. KafkaError, OSError."""
-        topics = self._chosen()
+        topics = self.chosen()
         if not self._manifest.complete:
-            self._warnings.append("the last run of this backup did not end: partitions may end at different moments")
+            self._warnings.append(INCOMPLETE)
         with self._connect() as admin:
             self._check(admin, topics)
             jobs = self._jobs(topics)
@@ -158,7 +185,12 @@ class RestoreRun:
 
     # -- topics and partitions chosen ----------------------------------------------------------------------------------
 
-    def _chosen(self) -> list[TopicBackup]:
+    def named(self) -> list[tuple[TopicBackup, str]]:
+        """The topics that match, each with the name that it gets. KafkaError."""
+        return [(topic, self._name(topic)) for topic in self.chosen()]
+
+    def chosen(self) -> list[TopicBackup]:
+        """The topics of the backup that match. KafkaError if there is none."""
         by_name = {topic.name: topic for topic in self._manifest.topics}
         names = matching(self._options.topics, by_name, "the backup")
         if self._options.name is not None and len(names) != 1:

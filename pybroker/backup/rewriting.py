@@ -1,16 +1,19 @@
-"""Batches of a backup made into batches that a broker takes from a producer.
+"""Batches of a backup made into batches for a new topic: as a producer sends them, or as they lie in a log.
 
 A producer cannot write markers, choose offsets, or write into a transaction of the past. So markers and the records of
 transactions that were not committed are left out, the others become plain records, and offsets close up over gaps. A
 batch without a gap keeps its records as they are, compressed or not; one with a gap, or with the broker's time, is
 built anew.
+
+In a log dir offsets are kept, with their gaps, and batches too, but for what belongs to the old topic: leader epochs,
+and producer ids, which in another cluster are those of other producers.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from pybroker.backup.batches import Fates
+from pybroker.backup.batches import Fates, WholeBatches
 from pybroker.backup.manifest import damaged
 from pybroker.core import BatchHeader, build_batch, crc32c
 from pybroker.errors import KafkaError
@@ -21,6 +24,11 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 _HEAD: Final = struct.Struct(">qiib")  # base offset, length, leader epoch, magic
 _TAIL: Final = struct.Struct(">hiqqqhii")  # from the attributes on
 _CRC: Final = struct.Struct(">I")
+_EPOCH: Final = struct.Struct(">i")
+_EPOCH_AT: Final = 12
+_PRODUCER: Final = struct.Struct(">qhi")  # producer id, its epoch, base sequence
+_PRODUCER_AT: Final = records.HEADER_BYTES - 4 - _PRODUCER.size
+_ATTRIBUTES: Final = struct.Struct(">h")
 
 
 class Producible(NamedTuple):
@@ -81,3 +89,21 @@ def _built_anew(batch: BatchHeader, whole: memoryview, start: int, where: str) -
     header = records.read_batch(made, check_crc=False)
     offsets = [record.offset for record in kept]
     return Producible(batch.codec, header.base_timestamp, header.max_timestamp, header.payload, offsets)
+
+
+def storable(piece: WholeBatches, start: int, fates: Fates) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield the batches of a piece that reach offset `start`, each as it lies in a log of leader epoch 0 without
+    producers; those without committed records are left out."""
+    data = bytearray(piece.data)
+    view = memoryview(data)
+    for position, batch in piece.batches:
+        if batch.is_control or batch.last_offset < start or not fates.committed(batch):
+            continue
+        _EPOCH.pack_into(data, position + _EPOCH_AT, 0)
+        if batch.producer_id >= 0 or batch.is_transactional:
+            covered = position + records.CRC_FROM
+            attributes = _ATTRIBUTES.unpack_from(data, covered)[0] & ~records.TRANSACTIONAL
+            _ATTRIBUTES.pack_into(data, covered, attributes)
+            _PRODUCER.pack_into(data, position + _PRODUCER_AT, -1, -1, -1)
+            _CRC.pack_into(data, covered - _CRC.size, crc32c(view[covered : position + batch.size]))
+        yield batch, view[position : position + batch.size]
