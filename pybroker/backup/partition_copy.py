@@ -6,6 +6,7 @@
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -247,16 +248,16 @@ class PartitionCopy:
         name = f"{self._directory}/{segment.path.name}"
         try:
             linked = self._options.links and self._target.link(segment.path, name)
-            source = self._target.open(name) if linked else segment.path.open("rb", buffering=0)
-            size = segment.path.stat().st_size
+            source = segment.path.open("rb", buffering=0) if not linked else None
         except FileNotFoundError:
             return False
-        with contextlib.closing(source):
+        size = os.fstat(source.fileno()).st_size if source is not None else self._target.size(name) or 0
+        with contextlib.closing(source or self._target.open(name)) as opened:
             if segment not in self._sealed(reader):
                 if linked:
                     self._target.remove([name])
                 return False
-            self._read_sealed(walked(source, size, str(segment.path)), segment, name if linked else None)
+            self._read_sealed(walked(opened, size, str(segment.path)), segment, name if linked else None)
         self._position = max(self._position, segment.next_base)
         self._mark(self._position)
         return True

@@ -7,6 +7,7 @@ again if it fails: a topic that is there is a topic that is whole.
 
 import contextlib
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -30,12 +31,15 @@ from pybroker.client.admin import (
     ConfigResource,
     ResourceType,
 )
+from pybroker.client.net.metadata import RETRY_BACKOFF_S
 from pybroker.client.net.network import NetworkClient
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
 THREADS: Final = 4
 """Partitions that are restored at a time."""
+DELETION_S: Final = 30.0
+"""How long the deletion of an earlier topic of the same name may go on."""
 INCOMPLETE: Final = "the last run of this backup did not end: partitions may end at different moments"
 _MIN_ISR: Final = "min.insync.replicas"
 _SET_LATER: Final = "message.timestamp."
@@ -254,13 +258,23 @@ class RestoreRun:
                 self._warnings.append(words)
             self._set_later[name] = {k: v for k, v in configs.items() if k.startswith(_SET_LATER)}
             now = {k: v for k, v in configs.items() if k not in self._set_later[name]}
-            self._created.append(name)
+            self._create_one(admin, name, len(topic.partitions), replicas, now)
+
+    def _create_one(self, admin: Admin, name: str, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
+        """Create a topic; wait for the end of an earlier one's deletion, which brokers do not show any more."""
+        deadline_s = time.monotonic() + DELETION_S
+        self._created.append(name)
+        while True:
             try:
-                admin.create_topic(name, partitions=len(topic.partitions), replication_factor=replicas, configs=now)
+                admin.create_topic(name, partitions=partitions, replication_factor=replicas, configs=configs)
+                return
             except KafkaError as error:
-                if error.code == errors.TOPIC_ALREADY_EXISTS:  # made by another client
-                    self._created.remove(name)
-                raise
+                exists = error.code == errors.TOPIC_ALREADY_EXISTS
+                if not exists or time.monotonic() > deadline_s or admin.exists(name):
+                    if exists:  # made by another client
+                        self._created.remove(name)
+                    raise
+            time.sleep(RETRY_BACKOFF_S)
 
     def _set_rest(self, admin: Admin) -> None:
         """Set the configs by which a broker would have changed or refused the restored records."""

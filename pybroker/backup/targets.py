@@ -167,6 +167,7 @@ class DirectoryTarget:
             if error.errno in _NO_LINKS:
                 return False
             raise
+        _sync(path)  # a broker may not have flushed it yet
         _sync(path.parent)
         return True
 
@@ -201,8 +202,8 @@ def _make(directory: Path) -> None:
         _sync(each.parent)
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pybroker.backup.batches import Transactions, checked
-from pybroker.backup.manifest import NAME, GroupOffset, LastBatch, Manifest, PartitionBackup, SegmentFile, TopicBackup
-from pybroker.core import check_batch, crc32c, iter_batches
-from pybroker.protocol.records import CONTROL, TRANSACTIONAL, build_batch
+from pybroker.backup.manifest import (
+    NAME,
+    GroupOffset,
+    LastBatch,
+    Manifest,
+    PartitionBackup,
+    SegmentFile,
+    TopicBackup,
+    load,
+)
+from pybroker.core import check_batch, crc32c, iter_batches, rebuild_batch
+from pybroker.protocol.records import CONTROL, TRANSACTIONAL, _write_record, build_batch
 
 TIME_MS = 1_700_000_000_000
 CLUSTER = "a-cluster"
@@ -38,9 +48,6 @@ def gapped(base: int, size: int, kept: Mapping[int, bytes]) -> bytes:
     """A batch that compaction has left: of `size` offsets only those of `kept`, by their delta."""
     data = build_batch([record(b"x", b"k") for _ in range(size)], base_offset=base)
     header = check_batch(data)
-    from pybroker.core import rebuild_batch
-    from pybroker.protocol.records import _write_record
-
     payload = b"".join(_write_record(0, delta, b"k", value, []) for delta, value in kept.items())
     made = bytearray(rebuild_batch(data, payload, header.attributes))
     struct.pack_into(">i", made, 57, len(kept))
@@ -92,3 +99,16 @@ def write(
     manifest = Manifest(cluster, TIME_MS, True, (of_topic,), offsets)
     (home / NAME).write_bytes(manifest.dump())
     return manifest
+
+
+def rewrite(home: Path, change: Callable[[Manifest], Manifest]) -> None:
+    """Replace the manifest of a backup by a changed one."""
+    path = home / NAME
+    path.write_bytes(change(load(path.read_bytes(), "a test")).dump())
+
+
+def of_first_partition(manifest: Manifest, **changes: object) -> Manifest:
+    """A manifest with changes to the first partition of its first topic."""
+    topic = manifest.topics[0]
+    first = replace(topic.partitions[0], **changes)  # type: ignore[arg-type]
+    return replace(manifest, topics=(replace(topic, partitions=(first, *topic.partitions[1:])), *manifest.topics[1:]))

@@ -6,14 +6,17 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import pybroker
 from pybroker.backup import targets
+from pybroker.backup.manifest import Manifest, load
 from pybroker.client.admin import Admin, Committed
 from pybroker.testing import BrokerHandle, Record
+from tests.backup import kit
 from tests.cli.conftest import Done, run
 from tests.rows import with_each
 
@@ -120,21 +123,44 @@ def test_a_log_that_was_truncated(backup_broker: BrokerHandle, pybroker_: Comman
     backup_broker.create_topic(topic, 1)
     fill(backup_broker, topic, 30)
     says(pybroker_("backup", topic, "--to", tmp_path))
-    manifest = tmp_path / "manifest.json"
-    from pybroker.backup.manifest import _crc
+    of_first, path = kit.of_first_partition, tmp_path / "manifest.json"
+    whole = path.read_bytes()
 
-    body = json.loads(manifest.read_bytes())
-    body.pop("crc32c")
-    of_topic = body["topics"][0]["partitions"][0]
-    of_topic["last_batch"]["crc32c"] ^= 1
-    manifest.write_text(json.dumps({**body, "crc32c": _crc(body)}))
-    differs = pybroker_("backup", topic, "--to", tmp_path)
-    assert differs.code == 1 and "truncated, as by an unclean election; the batch there has CRC" in differs.err
-    of_topic["end_offset"] = 31
-    body["complete"] = True
-    manifest.write_text(json.dumps({**body, "crc32c": _crc(body)}))
-    shorter = pybroker_("backup", topic, "--to", tmp_path)
-    assert shorter.code == 1 and "the log ends at 30, the backup at 31" in shorter.err
+    def refused(change: Callable[[Manifest], Manifest]) -> str:
+        """The sentence for a backup to which something else happened."""
+        path.write_bytes(whole)
+        kit.rewrite(tmp_path, change)
+        done = pybroker_("backup", topic, "--to", tmp_path)
+        assert done.code == 1 and done.err.count("\n") == 1
+        return done.err
+
+    last = load(whole, "here").topics[0].partitions[0].last_batch
+    assert last is not None
+    words = "truncated, as by an unclean election; "
+    assert words + "the batch there has CRC" in refused(lambda m: of_first(m, last_batch=replace(last, crc32c=1)))
+    assert "the log ends at 30, the backup at 31" in refused(lambda m: of_first(m, end_offset=31))
+
+
+def test_a_compacted_topic(
+    backup_broker: BrokerHandle, pybroker_: Command, tmp_path: Path, topic: str
+) -> None:
+    """A compacted topic is continued while tombstones are there, and copied anew once they may be gone."""
+    backup_broker.create_topic(topic, 1, {"cleanup.policy": "compact", "delete.retention.ms": 3_600_000})
+    backup_broker.produce(topic, b"1", b"2", key=b"k")
+    says(pybroker_("backup", topic, "--to", tmp_path))
+    backup_broker.produce(topic, b"3", key=b"k")
+    says(pybroker_("backup", topic, "--to", tmp_path))
+    assert copy_of(tmp_path, topic) == log_of(backup_broker, topic)
+    kit.rewrite(tmp_path, lambda m: kit.of_first_partition(m, taken_ms=m.taken_ms - 3_600_001))
+    assert says(pybroker_("backup", topic, "--to", tmp_path)).err == "", "nothing is new"
+    kit.rewrite(tmp_path, lambda m: kit.of_first_partition(m, taken_ms=m.taken_ms - 3_600_001))
+    backup_broker.produce(topic, None, key=b"k")
+    assert "a tombstone may be gone" in says(pybroker_("backup", topic, "--to", tmp_path)).err
+    assert copy_of(tmp_path / "anew-1", topic) == log_of(backup_broker, topic)
+    backup_broker.produce(topic, b"4", key=b"k")
+    assert says(pybroker_("backup", topic, "--to", tmp_path)).err == ""
+    assert copy_of(tmp_path / "anew-1", topic) == log_of(backup_broker, topic)
+    says(run("backup", "verify", tmp_path))
 
 
 def test_records_deleted_in_between(
