@@ -21,11 +21,18 @@ from pybroker.backup.manifest import (
 )
 from pybroker.core import check_batch, crc32c, iter_batches, rebuild_batch
 from pybroker.protocol.records import CONTROL, TRANSACTIONAL, _write_record, build_batch
+from tests.cli.conftest import Done
 
 TIME_MS = 1_700_000_000_000
 CLUSTER = "a-cluster"
 ABORT, COMMIT = 0, 1
 Headers = Sequence[tuple[str, bytes | None]]
+
+
+def says(done: Done) -> Done:
+    """Return a command that succeeded; its error is shown if it did not."""
+    assert done.code == 0, done.err
+    return done
 
 
 Made = tuple[int, bytes | None, bytes | None, Headers]

@@ -17,6 +17,7 @@ from pybroker.backup.manifest import Manifest, load
 from pybroker.client.admin import Admin, Committed
 from pybroker.testing import BrokerHandle, Record
 from tests.backup import kit
+from tests.backup.kit import says
 from tests.cli.conftest import Done, run
 from tests.rows import with_each
 
@@ -38,11 +39,6 @@ def log_of(broker: BrokerHandle, topic: str, partition: int = 0) -> bytes:
 def copy_of(home: Path, topic: str, partition: int = 0) -> bytes:
     """The bytes of a partition's files in a backup."""
     return b"".join(path.read_bytes() for path in sorted((home / f"{topic}-{partition}").glob("*.log")))
-
-
-def says(done: Done) -> Done:
-    assert done.code == 0, done.err
-    return done
 
 
 @with_each("how", [(), ("--copy",), ("--no-log-dirs",)])

@@ -13,7 +13,7 @@ from pybroker.client.admin import EARLIEST, LATEST, Admin
 from pybroker.core import iter_batches
 from pybroker.testing import BrokerHandle
 from tests.backup import kit
-from tests.backup.kit import ABORT, COMMIT, GroupOffset, batch, gapped, marker
+from tests.backup.kit import ABORT, COMMIT, GroupOffset, batch, gapped, marker, says
 from tests.cli.conftest import Done, run
 
 
@@ -29,11 +29,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerHandle]:
 def log_dir(broker: BrokerHandle) -> Path:
     (meta,) = Path(broker.data_dir).rglob("meta.properties")
     return meta.parent
-
-
-def says(done: Done) -> Done:
-    assert done.code == 0, done.err
-    return done
 
 
 def ends(broker: BrokerHandle, topic: str) -> list[tuple[int | None, int | None]]:

@@ -1,4 +1,4 @@
-"""How a copy is continued: by the leader epoch and the CRC of its last batch."""
+"""The continuation of a copy: by the leader epoch and the CRC of its last batch."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_log_that_goes_on_and_others(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_a_last_batch_that_is_gone(tmp_path: Path) -> None:
-    """Where retention or compaction may have taken the last batch, its epoch decides alone."""
+    """The epoch of the last batch decides alone if retention or compaction may have taken it."""
     gone, diverged = Leader((5, 3), batch(9, b"z", epoch=6)), Leader((5, 1), batch(9, b"z", epoch=6))
     for found in (copy(tmp_path, start=4), copy(tmp_path, tombstones_ms=1000)):
         found._check_continues(cast(PartitionReader, gone))

@@ -16,16 +16,11 @@ from pybroker.protocol.compression import compress
 from pybroker.protocol.records import LOG_APPEND_TIME
 from pybroker.testing import BrokerHandle
 from tests.backup import kit
-from tests.backup.kit import ABORT, COMMIT, GroupOffset, batch, gapped, marker, record
+from tests.backup.kit import ABORT, COMMIT, GroupOffset, batch, gapped, marker, record, says
 from tests.cli.conftest import Done, run
 from tests.rows import with_each
 
 Command = Callable[..., Done]
-
-
-def says(done: Done) -> Done:
-    assert done.code == 0, done.err
-    return done
 
 
 def values(broker: BrokerHandle, topic: str, partition: int = 0) -> list[bytes | None]:

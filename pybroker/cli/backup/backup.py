@@ -5,25 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from pybroker.backup.manifest import Manifest
 from pybroker.backup.partition_copy import CopyOptions
-from pybroker.backup.taking import THREADS, BackupOptions, BackupRun, Taken
+from pybroker.backup.taking import THREADS, BackupOptions, BackupRun, Connect, Taken
 from pybroker.backup.targets import Target, open_target
 from pybroker.backup.verifying import Verified, verify
-from pybroker.cli import output
+from pybroker.cli import output, profiles
 from pybroker.cli.backup.progress import bar
 from pybroker.cli.main import Failure, Misuse, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_topics
 from pybroker.cli.output import Document
+from pybroker.client.admin import Admin
 from pybroker.clock import wall_ms
 from pybroker.logs import printable
-
-if TYPE_CHECKING:
-    from pybroker.client.admin import Admin
 
 SHOWN_MAX: Final = 20
 """The sentences of one kind that are printed; the last one counts the others."""
@@ -86,12 +84,8 @@ def take(
         raise Misuse("--from-log-dir and --no-log-dirs contradict each other")
     chosen = () if no_log_dirs else list(log_dirs) or None
     options = BackupOptions(chosen, CopyOptions(anew=anew, links=not copies), threads)
-
-    def connect() -> Admin:
-        return admin_of(bootstrap_server, timeout_s)
-
     with opened(to, write=True) as target, bar("Backing up") as begin:
-        taken = BackupRun(connect, target, wall_ms(), options).take(topics, begin=begin)
+        taken = BackupRun(connector(bootstrap_server, timeout_s), target, wall_ms(), options).take(topics, begin=begin)
     if as_json:
         output.as_json(_taken_document(to, taken))
     else:
@@ -121,6 +115,14 @@ def verify_command(backup: str, as_json: bool) -> None:
         warn(found.damage[1:])
         others = f"; {len(found.damage) - 1} more files are damaged" if len(found.damage) > 1 else ""
         raise Failure(f"{found.damage[0]}{others}")
+
+
+def connector(bootstrap: str, timeout_s: float) -> Connect:
+    """A function that makes an admin client on any thread; the options are known only to this one. Misuse if they
+    contradict each other."""
+    admin_of(bootstrap, timeout_s).close()
+    login = profiles.security()
+    return lambda: Admin(bootstrap, timeout_s=timeout_s, **login)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import click
 
@@ -12,17 +12,14 @@ from pybroker.backup.offline import RestoredLogs, restore_logs
 from pybroker.backup.restoring import INCOMPLETE, Restored, RestoreOptions, RestoreRun
 from pybroker.backup.verifying import read_backup
 from pybroker.cli import output, profiles
-from pybroker.cli.backup.backup import opened, warn
+from pybroker.cli.backup.backup import connector, opened, warn
 from pybroker.cli.backup.progress import bar
 from pybroker.cli.main import Misuse, Whole
-from pybroker.cli.options import admin_of, cluster_options, name_value, say
+from pybroker.cli.options import cluster_options, name_value, say
 from pybroker.cli.output import Document
 from pybroker.client.net.network import NetworkClient
 from pybroker.client.settings import PRODUCER, Settings
 from pybroker.config.settings import ConfigError
-
-if TYPE_CHECKING:
-    from pybroker.client.admin import Admin
 
 
 class RestoreArguments(TypedDict):
@@ -79,9 +76,6 @@ def command(
         dict(name_value(text, "--config") for text in how["configs"]), how["replication_factor"], not how["no_groups"],
     )  # fmt: skip
 
-    def connect() -> Admin:
-        return admin_of(bootstrap_server, timeout_s)
-
     def network() -> NetworkClient:
         asked = {"bootstrap_servers": bootstrap_server, "request_timeout_ms": int(timeout_s * 1000)}
         try:
@@ -92,7 +86,7 @@ def command(
 
     with opened(backup, write=False) as target, bar("Restoring") as begin:
         manifest = read_backup(target)
-        run = RestoreRun(connect, network, target, manifest, options)
+        run = RestoreRun(connector(bootstrap_server, timeout_s), network, target, manifest, options)
         if how["log_dirs"]:
             _report_logs(restore_logs(target, run.named(), how["log_dirs"], begin), as_json)
             warn(() if manifest.complete else (INCOMPLETE,))

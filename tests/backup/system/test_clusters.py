@@ -10,18 +10,14 @@ import pytest
 from pybroker import Consumer, Producer
 from pybroker.client.admin import Admin, Committed
 from pybroker.testing import BrokerHandle
+from tests.backup.kit import says
 from tests.brokers.server import ThreeBrokers
-from tests.cli.conftest import Done, run
+from tests.cli.conftest import run
 from tests.harness import Server, until
 from tests.java.peers import each_peer
 
 pytestmark = pytest.mark.java
 READY_S = 60.0
-
-
-def says(done: Done) -> Done:
-    assert done.code == 0, done.err
-    return done
 
 
 def values(bootstrap: str, topic: str, *, committed: bool = False) -> list[bytes | None]:

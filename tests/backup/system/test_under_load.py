@@ -12,7 +12,8 @@ import pytest
 import pybroker
 from pybroker import Producer
 from pybroker.testing import BrokerHandle
-from tests.cli.conftest import Done, run
+from tests.backup.kit import says
+from tests.cli.conftest import run
 from tests.harness import until
 
 RUNS = 6
@@ -55,15 +56,10 @@ class Writing:
                     self.written = n
 
 
-def says(done: Done) -> Done:
-    assert done.code == 0, done.err
-    return done
-
-
 @pytest.mark.parametrize("how", [(), ("--copy",), ("--no-log-dirs",)], ids=["links", "copies", "fetch"])
 @pytest.mark.parametrize("policy", ["compact", "delete"])
 def test_backups_of_a_busy_topic(broker: BrokerHandle, tmp_path: Path, how: tuple[str, ...], policy: str) -> None:
-    """Whatever happens to the log meanwhile, a backup is sound, and its records of a key end with the topic's."""
+    """A backup is sound, whatever happens to the log meanwhile, and its records of a key end with the topic's."""
     own = {
         "compact": {"min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "1"},
         "delete": {"retention.bytes": "60000"},
