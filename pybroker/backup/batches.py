@@ -9,6 +9,8 @@ from pybroker.protocol import records
 
 READ_BYTES: Final = 4 << 20
 """Bytes that are read at once."""
+BATCH_BYTES_MAX: Final = 256 << 20
+"""The largest batch that is read: no request to a broker is larger."""
 _LENGTH_END: Final = 12
 _ABORT: Final = records.MARKERS.index("ABORT")
 
@@ -41,7 +43,7 @@ def walked(stream: Stream, size: int, where: str) -> Iterator[WholeBatches]:
     also if a batch is cut; OSError."""
     read, last, rest = 0, -1, b""
     while read < size:
-        more = stream.read(min(READ_BYTES + _missing(rest, size - read), size - read))
+        more = stream.read(min(READ_BYTES + _missing(rest, where), size - read))
         if not more:
             raise damaged(f"{where} has {read} bytes, and {size} are expected")
         read += len(more)
@@ -78,11 +80,15 @@ def pieces(stream: Stream, file: SegmentFile, where: str) -> Iterator[WholeBatch
         raise damaged(f"{where} has CRC {crc:#010x}, the manifest says {file.crc32c:#010x}")
 
 
-def _missing(rest: bytes, left: int) -> int:
-    """The bytes that a batch cut off at the end of `rest` still needs, at most those that are left in the file."""
+def _missing(rest: bytes, where: str) -> int:
+    """The bytes that a batch cut off at the end of `rest` still needs. KafkaError(CORRUPT_MESSAGE) for a length that no
+    batch has."""
     if len(rest) < _LENGTH_END:
         return 0
-    return min(max(0, int.from_bytes(rest[8:_LENGTH_END], "big") + _LENGTH_END - len(rest)), left)
+    size = int.from_bytes(rest[8:_LENGTH_END], "big") + _LENGTH_END
+    if size > BATCH_BYTES_MAX:
+        raise damaged(f"{where} has a batch of {size} bytes, and {BATCH_BYTES_MAX} are possible")
+    return max(0, size - len(rest))
 
 
 class Transactions:

@@ -28,6 +28,16 @@ def test_pieces_are_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [b.base_offset for piece in found for _, b in piece.batches] == [0, 1, 5, 6]
 
 
+def test_an_absurd_length_is_not_read() -> None:
+    """A batch that says that it is larger than any can be ends the reading; one that is cut does at the file's end."""
+    for length, words in ((batches.BATCH_BYTES_MAX - 11, "are possible"), (batches.BATCH_BYTES_MAX - 12, "the middle")):
+        longer = bytearray(BATCHES[1])
+        longer[8:12] = length.to_bytes(4, "big")
+        data = BATCHES[0] + bytes(longer) + bytes(batches.READ_BYTES)
+        with pytest.raises(KafkaError, match=words):
+            list(walked(io.BytesIO(data), len(data), "a file"))
+
+
 def test_every_flipped_byte_and_every_cut_is_found(tmp_path: Path) -> None:
     """A file with one byte changed, a cut one and a longer one are damaged, for `verify` too."""
     backup = kit.partition(tmp_path, "orders", 0, BATCHES)

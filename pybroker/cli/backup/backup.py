@@ -41,7 +41,11 @@ _TAKE: Final = "take"
 
 @click.group(name="backup", cls=_TakeByDefault)
 def command() -> None:
-    """Back up topics: pybroker backup TOPIC... --to DIR (that is `pybroker backup take`); and verify backups."""
+    """Back up topics: pybroker backup TOPIC... --to DIR (that is `pybroker backup take`); and verify backups.
+
+    Exit codes: 0 done; 1 some partitions were not backed up, a backup is damaged, or the broker refused or could not be
+    reached; 2 the command or its options are wrong; 130 ended by Ctrl-C.
+    """
 
 
 @command.command(_TAKE)
