@@ -22,11 +22,12 @@ Found = m.FetchResponse.Responses.Partitions
 class PartitionReader:
     """Reads one partition from its present leader. For one thread, as its admin client is."""
 
-    def __init__(self, admin: Admin, tp: TopicPartition, topic_id: bytes) -> None:
+    def __init__(self, admin: Admin, tp: TopicPartition, topic_id: bytes, leader: int) -> None:
+        """`leader`: the broker to ask first; -1 if it is not known."""
         self._admin = admin
         self._tp = tp
         self._topic_id = topic_id
-        self.leader = self.leader_epoch = -1
+        self.leader = leader
 
     def pieces(self, offset: int, end: int) -> Iterator[WholeBatches]:
         """Yield the batches from the one that holds `offset` to before `end`. Stops early at a gap that reaches `end`.
@@ -74,19 +75,19 @@ class PartitionReader:
                 return found
             self._retry(KafkaError(errors.LEADER_NOT_AVAILABLE, f"no broker tells where {self._tp} begins"), began_s)
 
-    def find_leader(self) -> tuple[int, int]:
-        """(broker, leader epoch), asked anew."""
+    def find_leader(self) -> int:
+        """The broker that leads the partition, asked anew. KafkaError if there is none, or the topic is another one."""
         (topic,) = self._admin.topics([self._tp.topic])
         if topic.id != self._topic_id:
             raise KafkaError(errors.UNKNOWN_TOPIC_ID, f"topic {self._tp.topic} was deleted and created meanwhile")
         found = next((p for p in topic.partitions if p.partition == self._tp.partition), None)
         if found is None or found.leader < 0:
             raise KafkaError(errors.LEADER_NOT_AVAILABLE, f"no broker leads {self._tp}")
-        self.leader, self.leader_epoch = found.leader, found.leader_epoch
-        return found.leader, found.leader_epoch
+        self.leader = found.leader
+        return found.leader
 
     def _leader(self) -> int:
-        return self.leader if self.leader >= 0 else self.find_leader()[0]
+        return self.leader if self.leader >= 0 else self.find_leader()
 
     def _fetch(self, offset: int, began_s: float) -> Found:
         kind = m.FetchRequest.Topics

@@ -39,6 +39,7 @@ class CopyRequest(NamedTuple):
     """How long a compacted topic keeps tombstones; None if it is not compacted."""
     anew: str
     """The directory for a copy that is begun anew."""
+    leader: int = -1
 
 
 class Discontinued(Exception):
@@ -106,7 +107,7 @@ class PartitionCopy:
 
     def run(self, admin: Admin) -> None:
         """Copy up to the end. Discontinued, KafkaError, OSError; `state()` is valid afterwards all the same."""
-        reader = PartitionReader(admin, self.wanted.tp, self.wanted.topic_id)
+        reader = PartitionReader(admin, self.wanted.tp, self.wanted.topic_id, self.wanted.leader)
         try:
             self._check_continues(reader)
         except Discontinued as why:
@@ -227,7 +228,7 @@ class PartitionCopy:
 
     def _sealed(self, reader: PartitionReader) -> list[SealedSegment]:
         """The sealed segments that lie here, below the end, if a broker on this machine leads the partition."""
-        leader = reader.leader if reader.leader >= 0 else reader.find_leader()[0]
+        leader = reader.leader if reader.leader >= 0 else reader.find_leader()
         found = self._logs.sealed(leader, self.wanted.tp, self.wanted.topic_id)
         return [segment for segment in found if segment.next_base <= self.wanted.end]
 

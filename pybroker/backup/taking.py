@@ -136,7 +136,7 @@ class BackupRun:
                     CopyRequest(
                         tp, topic.id, start, end, self._now_ms, copies.get(p.partition),
                         "" if known is None else known.topic_id, _tombstones_ms(configs[topic.name]),
-                        f"anew-{run}/{tp}" if p.partition in copies else str(tp),
+                        f"anew-{run}/{tp}" if p.partition in copies else str(tp), p.leader,
                     )
                 )  # fmt: skip
         return wanted
