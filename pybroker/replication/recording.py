@@ -21,8 +21,13 @@ log = logging.getLogger(__name__)
 class Recorder:
     """Writes the checkpoints of all log dirs. Methods block on the disk, except coroutines."""
 
-    def __init__(self, replicas: Iterable[Replica], usable: Callable[[], Iterable[LogDir]], disk: DiskThreads) -> None:
+    def __init__(
+        self, replicas: Iterable[Replica], usable: Callable[[], Iterable[LogDir]], disk: DiskThreads,
+        lost_power: Callable[[], Set[LogDir | None]],
+    ) -> None:  # fmt: skip
+        """`lost_power` returns the log dirs with replicas that may lack their end."""
         self._replicas = replicas
+        self._lost_power = lost_power
         self._usable = usable
         self._disk = disk
 
@@ -44,7 +49,8 @@ class Recorder:
         return {log_dir for failed in await asyncio.gather(*work) for log_dir in failed}
 
     def record_high_watermarks(self, log_dir: LogDir | None = None) -> None:
-        self._record(LogDir.record_high_watermarks, log_dir)
+        lost = self._lost_power()
+        self._record(lambda each, held: each.record_high_watermarks(held, each not in lost), log_dir)
 
     def _record(self, write: Callable[[LogDir, Held], None], only: LogDir | None) -> list[LogDir]:
         """Write a checkpoint of each log dir; offline replicas keep their values. Return the log dirs that failed."""

@@ -74,7 +74,7 @@ class Replicas:
                 log_dir.space.begin(self._core)
         self.throttles = throttles_of(config)
         self._workers = Workers(self._pool_threads(), "replicas")
-        self.recorder = Recorder(self, self._opener.usable, self._disk)
+        self.recorder = Recorder(self, self._opener.usable, self._disk, self.lost_power)
 
     def _pool_threads(self) -> int:
         """The number of threads that open, flush and delete logs. They wait for fsyncs; file systems batch these."""
@@ -178,6 +178,18 @@ class Replicas:
         for replica in opened:
             self._publish(replica)
         return opened
+
+    def lost_power(self) -> set[LogDir | None]:
+        """The log dirs with replicas that lost power and were not in sync since: the next start must see that too."""
+        lost = set[LogDir | None]()
+        for replica in self:
+            if replica.power_lost:
+                state = self._metadata.image.partition(*replica.key)
+                if state is not None and state.leader >= 0 and self._broker_id in state.isr:
+                    replica.power_lost = False  # it has caught up
+                else:
+                    lost.add(replica.directory)
+        return lost
 
     async def name_boot(self) -> None:
         """Record the high watermarks, and with them the boot in which the logs are whole: a broker that is killed in
@@ -406,7 +418,7 @@ class Replicas:
         self.recorder.record_log_starts({})
         self.recorder.record_recovery_points()
         self.recorder.record_high_watermarks()
-        troubled = {r.directory for r in self if r.log is None or r.log.offline}
+        troubled = self.lost_power() | {r.directory for r in self if r.log is None or r.log.offline}
         self._workers.shutdown()
         self._disk.close()
         try:

@@ -155,7 +155,8 @@ async def a_follower_comes_back_with_less(world: World) -> None:
 
 async def the_last_replica_loses_power(world: World, order: Sequence[int]) -> None:
     """The ISR shrinks to the leader of T, then all brokers are down. The leader lost power, and the end of its logs;
-    the others have all that was acknowledged. They start in this order, in which 0 is the leader."""
+    the others have all that was acknowledged. They start in this order, in which 0 is the leader;
+    one that is named twice is killed and started again."""
     lives, states = world.network.lives, world.checker.states
     await until("all are in sync", lambda: all(len(states[key].isr) == 3 for key in (T, GROUPS)))
     await until("records are acknowledged", lambda: world.clients.acked > 3)
@@ -172,8 +173,10 @@ async def the_last_replica_loses_power(world: World, order: Sequence[int]) -> No
     life.lost.update(key for key in (T, GROUPS) if lose_tail(life.home / str(key), world.random))
     assert T in life.lost
     reboot(life.home)
-    for place in order:
-        world.start([leader, *others][place])
+    for number in ([leader, *others][place] for place in order):
+        if not lives[number].dead:
+            lives[number].kill()
+        world.start(number)
         await asyncio.sleep(2)
     world.clients.start()
 

@@ -57,7 +57,12 @@ def test_a_controllership_that_people_delete(seed: int, tmp_path: Path) -> None:
     simulate(seed, tmp_path, script=scripts.the_controllership_goes)
 
 
-ORDERS = {"the last first": (0, 1, 2), "the last in between": (1, 0, 2), "the last last": (2, 1, 0)}
+ORDERS = {
+    "the last first": (0, 1, 2),
+    "the last first, and again": (0, 0, 1, 2),
+    "the last in between": (1, 0, 2),
+    "the last last": (2, 1, 0),
+}
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)

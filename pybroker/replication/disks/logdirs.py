@@ -321,9 +321,10 @@ class LogDir:
                 if self.recorded[checkpoints.LOG_STARTS].get(_key(partition), -1) >= offset:
                     partition.set_log_start(offset)
 
-    def record_high_watermarks(self, held: Held) -> None:
+    def record_high_watermarks(self, held: Held, whole: bool = True) -> None:
+        """Write the high watermarks, and name the boot if the logs are `whole`: none lost its end with the power."""
         kept = self._record(checkpoints.HIGH_WATERMARKS, held, lambda partition: partition.high_watermark)
-        if not kept:  # a kept one may be from an earlier boot
+        if not kept and whole:  # a kept one may be from an earlier boot
             self._lock.name_boot()
 
     def _record(self, name: str, held: Held, tell: Callable[[core.Partition], int | None]) -> Offsets:
