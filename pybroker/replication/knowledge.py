@@ -4,10 +4,28 @@ The controller decides with them: decisions/rollback.py."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pybroker.decisions.image import NO_LEADER, Image
 from pybroker.decisions.rollback import UNUSABLE, Known
+from pybroker.model import TopicPartition
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.replica import Replica
+from pybroker.replication.replicas import Replicas
+
+
+def known_here(
+    asked: Iterable[tuple[TopicPartition, bytes]], replicas: Replicas, image: Image, isr: IsrKeeper
+) -> dict[TopicPartition, Known]:
+    """The facts about partitions of topics with these ids; UNUSABLE for one that may be in a lost log dir."""
+    found = dict[TopicPartition, Known]()
+    for key, topic_id in asked:
+        replica = replicas.get(*key)
+        if replica is None and replicas.lacks_log_dir:
+            found[key] = UNUSABLE
+        elif replica is not None and replica.topic_id == topic_id:
+            found[key] = known_of(replica, image, isr)
+    return found
 
 
 def known_of(replica: Replica, image: Image, isr: IsrKeeper) -> Known:

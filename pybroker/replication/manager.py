@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,14 +23,14 @@ from pybroker.decisions.election import TAKES_NO_APPENDS
 from pybroker.decisions.image import DELETED, LiveBroker, PartitionState
 from pybroker.decisions.metadata_cache import MetadataCache, UpdateMetadata
 from pybroker.decisions.orders import LeaderAndIsr, MetadataOrder, Order, Role, StopReplica, UncheckedBroker
-from pybroker.decisions.rollback import UNUSABLE, Known
+from pybroker.decisions.rollback import Known
 from pybroker.decisions.topics import Topic, check_name
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import PORT_MAX, TEXT_BYTES_MAX, HostPort, TopicPartition
 from pybroker.replication.disks.disk_space import HOLD_S
 from pybroker.replication.isr import IsrKeeper
-from pybroker.replication.knowledge import known_of
+from pybroker.replication.knowledge import known_here
 from pybroker.replication.opening import Assignments, WantedReplica
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
@@ -265,13 +265,13 @@ class ReplicaManager:
         role = None if replica is None or replica.log is None else replica.log.role
         return role is not None and (role.leader_epoch, role.partition_epoch) > (leader_epoch, partition_epoch)
 
-    async def known(self, keys: Iterable[tuple[TopicPartition, bytes]]) -> dict[TopicPartition, Known]:
+    async def known(self, keys: Collection[tuple[TopicPartition, bytes]]) -> dict[TopicPartition, Known]:
         """The facts about these partitions of topics with these ids; UNUSABLE for one that may be in a lost log dir."""
         async with self._in_order:
-            image, held = self._metadata.image, [(key, topic_id, self._replicas.get(*key)) for key, topic_id in keys]
-            found = {key: known_of(r, image, self._isr) for key, topic_id, r in held if r and r.topic_id == topic_id}
-            absent = [key for key, _, replica in held if replica is None and self._replicas.lacks_log_dir]
-            return found | dict.fromkeys(absent, UNUSABLE)
+            closed = [(*each, False) for each in keys if self._replicas.is_closed(*each)]
+            if closed:
+                await self._open_logs(closed)
+            return known_here(keys, self._replicas, self._metadata.image, self._isr)
 
     def _knows(self, key: TopicPartition, leader_epoch: int) -> bool:
         """True unless the sender's leader epoch is older than ours."""

@@ -100,6 +100,11 @@ class Opener:
                     self._found[key] = found
         return self._found
 
+    def found(self, key: TopicPartition, topic_id: bytes) -> bool:
+        """True if the start found a log that may be this partition's: it has the topic's id, or none."""
+        there = self._found.get(key)
+        return there is not None and there.topic_id in (None, topic_id)
+
     def usable(self) -> list[LogDir]:
         return [log_dir for log_dir in self._dirs if not log_dir.failure]
 

@@ -119,6 +119,10 @@ class Replicas:
         """True if a log dir cannot be used: it may have replicas that are not known here."""
         return len(self._opener.usable()) < len(self._dirs)
 
+    def is_closed(self, key: TopicPartition, topic_id: bytes) -> bool:
+        """True if a log found at the start may be this partition's, and is not open: it has lost its topic id."""
+        return key not in self._held and self._opener.found(key, topic_id)
+
     def get(self, topic: str, partition: int) -> Replica | None:
         return self._held.get(TopicPartition(topic, partition))
 
