@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         GroupListing,
         LogDir,
         Member,
+        PartitionReassignment,
         Replica,
         ResourceType,
         ScramUser,
@@ -66,7 +67,7 @@ _NAMES = {
         "AclBinding AclFilter Admin Alteration BROKER_DEFAULT ClientQuotaFilterComponent ClusterDescription Committed"
         " ConfigEntry ConfigOperation"
         " ConfigResource ConfigSource CreatedTopic DelegationToken EARLIEST GroupDescription GroupListing"
-        " HIGH_WATERMARK LATEST LogDir Member Replica ResourceType ScramUser"
+        " HIGH_WATERMARK LATEST LogDir Member PartitionReassignment Replica ResourceType ScramUser"
     ),
     "pybroker.client.aio.admin": "AsyncAdmin",
     "pybroker.client.aio.producer": "AsyncProducer",
@@ -142,6 +143,7 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "PartitionInfo",
+    "PartitionReassignment",
     "Producer",
     "ProducerSettings",
     "ReadSettings",

@@ -237,7 +237,7 @@ async def _elect_leaders(
             continue
         live = context.live(key) - (context.leaving if election_type == UNCLEAN else context.leaving_of(key))
         if election_type == UNCLEAN:
-            after = None if state.leader in live else elections.after_change(state, live, unclean=True)
+            after = None if state.leader in live else elections.after_change(state, live, unclean=True, partial=True)
             refused = errors.ELECTION_NOT_NEEDED if state.leader in live else errors.ELIGIBLE_LEADERS_NOT_AVAILABLE
         else:
             after = elections.preferred(state, live)

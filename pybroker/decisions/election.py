@@ -19,13 +19,14 @@ leader."""
 
 
 def after_change(
-    state: PartitionState, live: Container[int], *, unclean: bool = False, leaving: Container[int] = ()
-) -> PartitionState | None:
+    state: PartitionState, live: Container[int], *, unclean: bool = False, leaving: Container[int] = (),
+    partial: bool = False,
+) -> PartitionState | None:  # fmt: skip
     """The state when only the brokers in `live` are alive, and those in `leaving` (stopping, or full) should not lead.
 
     Dead and leaving brokers are dropped from the ISR. If all live members are leaving, one of them leads. If none is
     alive, the ISR stays, as each member has all acknowledged records; with `unclean` a live replica outside the ISR
-    is elected instead."""
+    is elected instead: one that is being added only with `partial`, as its log is a copy of the beginning."""
     stays = [broker for broker in state.isr if broker in live and broker not in leaving]
     if state.leader in stays:
         return None if len(stays) == len(state.isr) else above(state, state.leader, stays)
@@ -37,7 +38,9 @@ def after_change(
         leader = leader if leader != NO_LEADER else next(b for b in state.replicas if b in live and b in state.isr)
         return None if leader == state.leader else above(state, leader, [b for b in state.isr if b in live])
     if unclean:
-        leader = next((broker for broker in state.replicas if broker in live), NO_LEADER)
+        able = [broker for broker in state.replicas if broker in live]
+        whole = [broker for broker in able if broker not in state.adding]
+        leader = next(iter(whole or (able if partial else ())), NO_LEADER)
         if leader != NO_LEADER:
             return above(state, leader, [leader])
     return None if state.leader == NO_LEADER else above(state, NO_LEADER, state.isr)

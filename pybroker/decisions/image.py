@@ -47,7 +47,8 @@ class LiveBroker(NamedTuple):
 
 class PartitionState(NamedTuple):
     """The replicas, leader and ISR of one partition. `partition_epoch` is the version of its state node; `offline` are
-    the offline replicas that the controller sent in UpdateMetadata."""
+    the offline replicas that the controller sent in UpdateMetadata. The last three describe a reassignment
+    (reassignment.py); UpdateMetadata does not have them."""
 
     replicas: tuple[int, ...]
     leader: int
@@ -56,6 +57,9 @@ class PartitionState(NamedTuple):
     controller_epoch: int
     partition_epoch: int
     offline: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    given_up: tuple[int, ...] = ()
 
 
 class TopicImage(NamedTuple):

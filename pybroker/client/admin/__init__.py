@@ -15,6 +15,7 @@ from pybroker.client.admin.configs import (
 from pybroker.client.admin.group_offsets import Committed, GroupOffsetsAdmin
 from pybroker.client.admin.groups import GroupDescription, GroupListing, GroupsAdmin, Member
 from pybroker.client.admin.quotas import QuotasAdmin
+from pybroker.client.admin.reassignments import PartitionReassignment, ReassignmentsAdmin
 from pybroker.client.admin.tokens import DelegationToken, TokensAdmin
 from pybroker.client.admin.topics import BROKER_DEFAULT, HIGH_WATERMARK, CreatedTopic, TopicsAdmin
 from pybroker.client.admin.users import ScramUser, UsersAdmin
@@ -47,6 +48,7 @@ __all__ = [
     "GroupListing",
     "LogDir",
     "Member",
+    "PartitionReassignment",
     "Replica",
     "ResourceType",
     "ScramUser",
@@ -55,8 +57,8 @@ __all__ = [
 
 @signed(SECURITY, SecuritySettings)
 class Admin(
-    OfOtherClients, TopicsAdmin, ConfigsAdmin, GroupOffsetsAdmin, GroupsAdmin, BrokersAdmin, UsersAdmin, TokensAdmin,
-    AclsAdmin, QuotasAdmin,
+    OfOtherClients, TopicsAdmin, ReassignmentsAdmin, ConfigsAdmin, GroupOffsetsAdmin, GroupsAdmin, BrokersAdmin,
+    UsersAdmin, TokensAdmin, AclsAdmin, QuotasAdmin,
 ):
     """Operations on one cluster, by any of its addresses; each raises KafkaError with a sentence for a person.
 

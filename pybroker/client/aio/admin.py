@@ -14,6 +14,7 @@ from pybroker.client.admin.brokers import ClusterDescription, LogDir
 from pybroker.client.admin.configs import Alteration, ConfigEntry, ConfigResource
 from pybroker.client.admin.group_offsets import Committed
 from pybroker.client.admin.groups import GroupDescription, GroupListing
+from pybroker.client.admin.reassignments import PartitionReassignment
 from pybroker.client.admin.tokens import DelegationToken
 from pybroker.client.admin.topics import BROKER_DEFAULT, CreatedTopic
 from pybroker.client.admin.users import ScramUser
@@ -119,6 +120,19 @@ class AsyncAdmin(OfOtherClients):
         """Elect the preferred replica of these partitions as leader, or of all (KIP-460); the error of each
         partition, None if it was elected. KafkaError(ELECTION_NOT_NEEDED) if it leads already."""
         return await self._call(self.admin.elect_leaders, partitions, unclean=unclean)
+
+    async def alter_partition_reassignments(
+        self, targets: Mapping[tuple[str, int], Sequence[int] | None]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Begin to move partitions to these brokers, preferred leader first; None cancels a partition's reassignment.
+        The error of each partition, None if its reassignment was accepted."""
+        return await self._call(self.admin.alter_partition_reassignments, targets)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The reassignments in progress of these partitions, or of all. A partition without one is left out."""
+        return await self._call(self.admin.list_partition_reassignments, partitions)
 
     async def offsets(self, topics: Iterable[TopicInfo], timestamp: int) -> dict[TopicPartition, int | None]:
         """The offset of each partition at `timestamp` (EARLIEST, LATEST or milliseconds); None if no leader

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pybroker import errors
+from pybroker.decisions import reassignment
 from pybroker.decisions.caller import Call
 from pybroker.decisions.image import Image
 from pybroker.decisions.metadata_cache import MetadataCache
@@ -41,17 +42,11 @@ def _check(image: Image, topic: str, index: int, replicas: Sequence[int] | None)
     """Raise KafkaError unless this is the current assignment; `replicas` None asks to cancel a reassignment."""
     if replicas is None:
         raise KafkaError(errors.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of the partition is in progress")
-    if not replicas:
-        raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "the list of replicas is empty")
-    for broker_id in replicas:
-        if broker_id not in image.brokers:
-            raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, f"broker {broker_id} is not alive")
-    if len(set(replicas)) < len(replicas):
-        raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "the list of replicas names a broker twice")
     state = image.partition(topic, index)
     if state is None:
         raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
-    if tuple(replicas) != tuple(state.replicas):
+    reassignment.check(state, replicas, image.brokers, same_factor=False)
+    if reassignment.begin(state, replicas) is not None:
         raise KafkaError(errors.INVALID_REPLICA_ASSIGNMENT, "this broker does not reassign replicas yet")
 
 
