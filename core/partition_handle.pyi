@@ -106,11 +106,13 @@ class Partition(Log):
         *,
         followers: Sequence[int] = (),
         isr: Collection[int] | None = None,
+        adding: Collection[int] = (),
         wait: bool = True,
     ) -> None:
         """Become leader in this leader epoch, which begins at the log end offset.
 
-        followers: the brokers of the other replicas; isr: the followers that the high watermark waits for (None: all).
+        followers: the brokers of the other replicas; isr: the followers that the high watermark waits for (None: all);
+        adding: those that a reassignment adds, which count for min.insync.replicas once they are in the ISR.
         State of followers from an earlier leader epoch is dropped. Raises LogError(FENCED_LEADER_EPOCH) if our leader
         epoch is newer, LogError(INVALID_UPDATE_VERSION) if it is the same and our partition epoch is newer; so do the
         three methods below. Without `wait` it raises BlockingIOError if an append is running, which may be waiting for

@@ -229,7 +229,8 @@ cdef class Partition(Log):
     # -- roles and followers -------------------------------------------------------------------------------------------
 
     def become_leader(
-            self, int32_t leader_epoch, int32_t partition_epoch, *, followers=(), isr=None, bint wait=True) -> None:
+            self, int32_t leader_epoch, int32_t partition_epoch, *, followers=(), isr=None, adding=(),
+            bint wait=True) -> None:
         """Become leader in this epoch, from the log end offset; see partition_handle.pyi."""
         cdef int32_t n = len(followers), i
         cdef follower_t* items = <follower_t*>malloc(sizeof(follower_t) * (n + 1))
@@ -240,6 +241,7 @@ cdef class Partition(Log):
             for i in range(n):
                 items[i].broker = followers[i]
                 items[i].in_isr = isr is None or followers[i] in isr
+                items[i].adding = followers[i] in adding
             with nogil:
                 status = partition_lead(self.state, leader_epoch, partition_epoch, items, n, wait)
         finally:

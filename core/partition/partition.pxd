@@ -53,6 +53,7 @@ cdef struct role_t:          # this broker's role in the partition; both epochs 
 cdef struct follower_t:      # another replica, as the leader knows it
     int32_t broker
     int32_t in_isr           # in the maximal ISR, which includes followers about to join
+    int32_t adding           # a reassignment adds it: it counts as a replica once it is in the ISR
     int64_t broker_epoch     # of its latest fetch; -1 unknown
     int64_t log_end          # its latest fetch offset; -1: no fetch yet in this leader epoch
     int64_t leader_end       # our log's end at that fetch
@@ -78,7 +79,7 @@ cdef struct partition_t:
     int32_t alone            # it leads without followers: written records are committed
     int32_t follower_count   # this, the followers and the size of the ISR under the log's view mutex
     int64_t isr_size         # of the ISR that the controller knows, including ourselves; 0 if we do not lead
-    int64_t replica_count    # including ourselves; 0 if we do not lead
+    int64_t replica_count    # including ourselves, without those outside the ISR that are being added; 0: no leader
     int64_t min_isr          # min.insync.replicas
     int32_t leader_throttled    # fetches by followers outside the ISR count as throttled replication
     int32_t follower_throttled  # records that we copy while we lag count as throttled replication

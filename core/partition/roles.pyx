@@ -47,14 +47,24 @@ cdef void set_role(
 
 cdef void begin_follower(const partition_t* p, follower_t* f, bint same_epoch) noexcept nogil:
     """Initialise a follower's state: kept within a leader epoch, else unknown."""
-    cdef int32_t i, in_isr = f.in_isr
+    cdef int32_t i, in_isr = f.in_isr, adding = f.adding
     f.broker_epoch = f.log_end = f.leader_end = f.log_start = f.fetched_ms = f.caught_up_ms = -1
     f.session = f.session_epoch = 0
     f.earlier_ms = f.asked_after_ms = -1
     for i in range(p.follower_count if same_epoch else 0):
         if p.followers[i].broker == f.broker:
             f[0] = p.followers[i]
-            f.in_isr = in_isr
+            f.in_isr, f.adding = in_isr, adding
+
+
+cdef int64_t count_replicas(const partition_t* p) noexcept nogil:
+    """The replicas that min.insync.replicas can ask for: a topic with one replica takes appends while two are added."""
+    cdef int64_t n = 1
+    cdef int32_t i
+    for i in range(p.follower_count):
+        if p.followers[i].in_isr or not p.followers[i].adding:
+            n += 1
+    return n
 
 
 cdef inline bint lock(pthread_mutex_t* mutex, bint wait) noexcept nogil:
@@ -68,9 +78,9 @@ cdef inline bint lock(pthread_mutex_t* mutex, bint wait) noexcept nogil:
 cdef int partition_lead(
     partition_t* p, int32_t leader_epoch, int32_t partition_epoch, const follower_t* followers,
     int32_t count, bint wait) noexcept nogil:
-    """Lead from now on under this epoch, which begins at the log's end, with these followers (`broker` and `in_isr` are
-    read). Without any, all of the log is committed, even beyond the checkpoint of the high watermark. -EAGAIN if it
-    would block and `wait` is False."""
+    """Lead from now on under this epoch, which begins at the log's end, with these followers (`broker`, `in_isr` and
+    `adding` are read). Without any, all of the log is committed, even beyond the checkpoint of the high watermark.
+    -EAGAIN if it would block and `wait` is False."""
     cdef log_t* l = p.log
     cdef follower_t* mine = <follower_t*>malloc(sizeof(follower_t) * count) if count else NULL
     cdef view_t v
@@ -98,7 +108,7 @@ cdef int partition_lead(
         p.follower_count = count
         store_i32(&p.alone, count == 0)
         poke_i64(&p.isr_size, in_sync)
-        poke_i64(&p.replica_count, count + 1)
+        poke_i64(&p.replica_count, count_replicas(p))
         v.high_watermark = committed(p, v.high_watermark, v.log_end)
         log_publish(l, &v)
     pthread_mutex_unlock(&l.append_mutex)
@@ -168,6 +178,8 @@ cdef int partition_set_isr(
                 p.followers[i].in_isr |= isr[k] == p.followers[i].broker
             maximal += p.followers[i].in_isr != 0
         poke_i64(&p.isr_size, in_sync if in_sync >= 0 else maximal)
+        if in_sync < 0:  # else the change is not settled: replicas about to join do not count yet
+            poke_i64(&p.replica_count, count_replicas(p))
         v.high_watermark = committed(p, v.high_watermark, v.log_end)
         log_publish(l, &v)
     pthread_mutex_unlock(&l.append_mutex)

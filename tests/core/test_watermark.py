@@ -112,6 +112,29 @@ def test_with_fewer_in_sync_than_wanted_nothing_more_is_committed(home: Home) ->
     assert not partition.under_min_isr and partition.high_watermark == 2, "it is the only replica"
 
 
+def test_replicas_that_are_added_count_once_they_are_in_sync(home: Home) -> None:
+    """A partition with one replica takes appends while two are added, though min.insync.replicas is 2. They count, for
+    that and for the high watermark, from the moment when the controller knows them as in sync."""
+    partition = led(home, 2, 3)
+    partition.min_isr = 2
+    partition.become_leader(5, 1, followers=(2, 3), isr=(), adding=(2, 3))
+    append(partition)
+    assert not partition.under_min_isr and partition.high_watermark == 1
+    fetched(partition, 2, 1)
+    partition.set_isr([2], 5, 1, in_sync=1)
+    assert not partition.under_min_isr, "a requested member does not count yet"
+    append(partition)
+    assert partition.high_watermark == 1, "it waits for the requested member"
+    partition.set_isr([2], 5, 2)
+    assert not partition.under_min_isr
+    assert fetched(partition, 2, 2) == 2
+    partition.set_isr([], 5, 3)
+    assert not partition.under_min_isr, "as before it was in sync"
+    partition.become_leader(6, 4, followers=(2, 3), isr=(2,))
+    partition.set_isr([], 6, 5)
+    assert partition.under_min_isr, "the reassignment is complete: all three count"
+
+
 def test_what_follows_a_refused_batch_is_refused_like_it(home: Home) -> None:
     """Batches that a producer sent behind a refused one are refused with a retriable error too.
 
