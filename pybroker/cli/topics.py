@@ -14,13 +14,23 @@ from pybroker.cli.each_broker import Silent, admin_at, ask_each
 from pybroker.cli.main import Failure, Misuse, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_topics, confirmed, delete_each, name_value, say
 from pybroker.cli.output import Document
-from pybroker.client.admin import BROKER_DEFAULT, EARLIEST, LATEST, Admin, ConfigEntry, ConfigSource
+from pybroker.client.admin import (
+    BROKER_DEFAULT,
+    EARLIEST,
+    LATEST,
+    Admin,
+    ConfigEntry,
+    ConfigSource,
+    PartitionReassignment,
+)
 from pybroker.client.net.metadata import Node, TopicInfo
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
 NO_TOPIC_ID: Final = bytes(16)
 PARTITIONS: Final = Whole(1, (1 << 31) - 1)  # i32 on the wire
+CONTROLLER_S_MAX: Final = 2.0
+"""Seconds that `describe` waits for the controller."""
 REPLICAS: Final = Whole(1, (1 << 15) - 1)  # i16
 
 
@@ -111,12 +121,13 @@ def describe(
         topics = [t for t in admin.topics(names or None) if names or internal or not t.internal]
         configs = admin.topic_configs([t.name for t in topics])
         nodes = admin.describe_cluster().nodes
+    moving = _moving(bootstrap_server, min(timeout_s, CONTROLLER_S_MAX), topics)
     first, last, sizes, silent = _of_leaders(topics, nodes)
     if with_changes:
         wanted = [TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions]
         told, more = partition_changes.changes(nodes, wanted)
         silent += more
-    documents = [_description(topic, configs.get(topic.name, []), first, last, sizes) for topic in topics]
+    documents = [_description(topic, configs.get(topic.name, []), first, last, sizes, moving) for topic in topics]
     for document in documents if with_changes else ():
         for p in document["partitions"]:
             p["changes"] = told[TopicPartition(document["name"], p["partition"])]
@@ -254,6 +265,7 @@ def _description(
     first: Mapping[TopicPartition, int | None],
     last: Mapping[TopicPartition, int | None],
     sizes: Mapping[tuple[str, int, int], int],
+    moving: Mapping[TopicPartition, PartitionReassignment],
 ) -> Document:
     """Return a topic as `describe --json` prints it; an unknown offset or leader is null."""
     partitions = [
@@ -263,6 +275,7 @@ def _description(
             "leader_epoch": p.leader_epoch if p.leader_epoch >= 0 else None,
             "replicas": list(p.replicas),
             "isr": list(p.isr),
+            **_move(moving.get(TopicPartition(topic.name, p.partition))),
             "earliest": first[TopicPartition(topic.name, p.partition)],
             "latest": last[TopicPartition(topic.name, p.partition)],
             "size_bytes": sizes.get((topic.name, p.partition, p.leader)),
@@ -273,6 +286,26 @@ def _description(
     differing = [c for c in configs if c.source != ConfigSource.DEFAULT]
     shown = {c.name: {"value": c.value, "source": source_name(c.source)} for c in sorted(differing)}
     return {**_summary(topic), "partitions": partitions, "configs": shown}
+
+
+def _moving(
+    bootstrap: str, timeout_s: float, topics: Sequence[TopicInfo]
+) -> Mapping[TopicPartition, PartitionReassignment]:
+    """The partitions of these topics whose replicas move; none if the controller does not answer in time."""
+    asked = [(t.name, p.partition) for t in topics for p in t.partitions if set(p.isr) != set(p.replicas)]
+    if asked:
+        with contextlib.suppress(KafkaError), admin_of(bootstrap, timeout_s) as admin:
+            return admin.list_partition_reassignments(asked)
+    return {}  # nothing moves, it is an old Kafka, or the user may not describe the cluster
+
+
+def _move(move: PartitionReassignment | None) -> Document:
+    return {"adding": list(move.adding), "removing": list(move.removing)} if move is not None else {}
+
+
+def _move_text(partition: Document) -> str:
+    words = (f"{what} {','.join(map(str, partition[what]))}" for what in ("adding", "removing") if partition.get(what))
+    return ", ".join(words)
 
 
 def _show_topic(document: Document) -> None:
@@ -292,7 +325,7 @@ def _show_topic(document: Document) -> None:
                 p["earliest"],
                 p["latest"],
                 output.size(p["size_bytes"]),
-                p["error"] or "",
+                p["error"] or _move_text(p),
             )
             for p in document["partitions"]
         ],

@@ -11,6 +11,7 @@ from pybroker.controller.context import ControllerContext
 from pybroker.controller.inbox import Inbox
 from pybroker.decisions import election as elections
 from pybroker.decisions.image import PartitionState
+from pybroker.decisions.reassignment import is_under_way
 from pybroker.model import TopicPartition
 
 
@@ -49,7 +50,7 @@ class Balance:
             changes = context.decide(
                 lambda key, state, broker=broker: (  # type: ignore[misc]
                     elections.preferred(state, context.live(key) - context.leaving_of(key))
-                    if state.replicas[0] == broker
+                    if state.replicas[0] == broker and not is_under_way(state)
                     else None
                 )
             )

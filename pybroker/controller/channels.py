@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pybroker.controller.broker_channel import BrokerChannel, OpenLink, Reports
 from pybroker.controller.context import ControllerContext
 from pybroker.controller.metadata_update import Merged, MetadataUpdate
+from pybroker.decisions.reassignment import partial
 from pybroker.model import TopicPartition
 
 
@@ -36,21 +37,28 @@ class Channels(dict[int, BrokerChannel]):
     def lead_and_follow(
         self, context: ControllerContext, keys: Iterable[TopicPartition], new: Iterable[TopicPartition] = ()
     ) -> None:
-        """Send LeaderAndIsr for these partitions to their replicas; those in `new` are new."""
+        """Send LeaderAndIsr for these partitions to their replicas; those in `new` are new, and so are replicas that
+        are being added, until they are in sync: if their logs are missing, they may be created."""
         by_broker: dict[int, list[TopicPartition]] = {}
+        fresh = set(new)
+        copies: dict[int, set[TopicPartition]] = {}
         for key in keys:
             state = context.state(key)
-            for broker in state.replicas if state is not None else ():
+            if state is None:
+                continue
+            for broker in state.replicas:
                 by_broker.setdefault(broker, []).append(key)
-        fresh = set(new)
+            for broker in partial(state):
+                copies.setdefault(broker, set()).add(key)
         for broker, its in by_broker.items():
             if broker in self:
-                self[broker].lead_and_follow(context.told(its, fresh))
+                self[broker].lead_and_follow(context.told(its, fresh | copies[broker] if broker in copies else fresh))
 
     def all_held(self, context: ControllerContext, broker: int) -> None:
         """Send one broker LeaderAndIsr for all partitions that it holds."""
-        its = [key for key, state in context.states() if broker in state.replicas]
-        self[broker].lead_and_follow(context.told(its))
+        its = {key: state for key, state in context.states() if broker in state.replicas}
+        copies = {key for key, state in its.items() if broker in partial(state)}
+        self[broker].lead_and_follow(context.told(its, copies))
 
     def update_metadata(
         self, context: ControllerContext, keys: Iterable[TopicPartition], to: Iterable[int] | None = None, *,

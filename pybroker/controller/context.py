@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
+from pybroker.controller.assignments import write_assignments
 from pybroker.controller.damage import Damaged, is_of_one_topic
 from pybroker.controller.metadata_update import Told
 from pybroker.coordination.commit import read, until_answered
@@ -223,6 +224,9 @@ class ControllerContext:
                     was, now = nodes.id_text(known), nodes.id_text(node.id)
                     raise StoreDamaged(detail=f"its topic id was changed from {was} to {now}")
                 self.ids[name] = node.id, stat.czxid
+                there = self.topics.get(name)
+                if there and there.id == node.id and len(there.partitions) >= len(node.replicas) and below is None:
+                    return there  # written by this controller: other changes of a known topic do not count
                 states = [self._state_node(name, index, below) for index in range(len(node.replicas))]
                 found = judge(name, node, await asyncio.gather(*states))
             except NoNode:
@@ -312,17 +316,17 @@ class ControllerContext:
             if not self.power_lost[key]:
                 del self.power_lost[key]
 
-    async def _read_state(self, key: TopicPartition, replicas: tuple[int, ...]) -> dict[TopicPartition, PartitionState]:
+    async def _read_state(self, key: TopicPartition, assigned: PartitionState) -> dict[TopicPartition, PartitionState]:
         """The state of a partition that another program wrote; empty if the topic is left out because of it."""
         found = dict[TopicPartition, PartitionState]()
         with self.about(key.topic):
-            found[key] = judge_partition(key.partition, replicas, await self._state_node(*key, None))
+            found[key] = judge_partition(key.partition, assigned, await self._state_node(*key, None))
         return found
 
-    async def _read_again(self, key: TopicPartition, replicas: tuple[int, ...]) -> dict[TopicPartition, PartitionState]:
+    async def read_again(self, key: TopicPartition, assigned: PartitionState) -> dict[TopicPartition, PartitionState]:
         """Read a state that another program wrote. If it is missing, or older than the known state, the known state
         stays and is written again, so that no leader epoch is used twice."""
-        found, known = await self._read_state(key, replicas), self.state(key)
+        found, known = await self._read_state(key, assigned), self.state(key)
         if known is None or key not in found:
             return found
         now = found[key]
@@ -331,7 +335,7 @@ class ControllerContext:
         if now.leader_epoch < 0:
             self.lost[key] = self.topics[key.topic].id, known
             return found
-        return {key: known._replace(partition_epoch=now.partition_epoch)}
+        return {key: known.with_replicas_of(assigned)._replace(partition_epoch=now.partition_epoch)}
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
@@ -395,22 +399,28 @@ class ControllerContext:
     ) -> dict[TopicPartition, PartitionState]:
         """Write states, each with a version check, and return those that were written. A state that another program
         has changed is read again, and the caller decides again. Raises KafkaError: NOT_CONTROLLER."""
-        items = list[Written]()
+        items, moved = list[Written](), dict[TopicPartition, PartitionState]()
         for key, asked in changes.items():
             with self.about(key.topic):
+                known = self.state(key)
+                if known is not None and known.assignment != asked.assignment:
+                    moved[key] = asked
+                    continue
                 state = asked._replace(controller_epoch=self.fence.epoch)
-                items.append((key, state, Set(nodes.state(*key), self._dump(key, state), state.partition_epoch)))
+                items.append((key, state, Set(nodes.state(*key), self.dump(key, state), state.partition_epoch)))
         shares = [items[start : start + OPS_PER_WRITE] for start in range(0, len(items), OPS_PER_WRITE)]
         done: dict[TopicPartition, PartitionState] = {}
         for written in await asyncio.gather(*(self._write_share(share) for share in shares)):
             done.update(written)
-        self._put(done)
+        if moved:
+            done |= await write_assignments(self, moved)
+        self.put(done)
         for key in self.power_lost.keys() & done.keys():
             if done[key].leader != NO_LEADER:  # members that lost power have left the ISR, or lead
                 del self.power_lost[key]
         return done
 
-    def _dump(self, key: TopicPartition, state: PartitionState) -> bytes:
+    def dump(self, key: TopicPartition, state: PartitionState) -> bytes:
         return nodes.dump_state(state, doubted=key in self.doubted)
 
     async def _write_share(self, share: list[Written]) -> dict[TopicPartition, PartitionState]:
@@ -427,11 +437,11 @@ class ControllerContext:
                 self.leave_out(key.topic, problem)
             else:
                 event(log, logging.WARNING, "partition state modified by another writer", partition=key, reason=problem)
-                self._put(await self._read_again(key, state.replicas))
+                self.put(await self.read_again(key, state))
             return {}
         return {key: state._replace(partition_epoch=state.partition_epoch + 1) for key, state, _ in share}
 
-    def _put(self, states: Mapping[TopicPartition, PartitionState]) -> None:
+    def put(self, states: Mapping[TopicPartition, PartitionState]) -> None:
         by_topic: dict[str, dict[int, PartitionState]] = {}
         for (name, index), state in states.items():
             by_topic.setdefault(name, {})[index] = state
@@ -458,14 +468,14 @@ class ControllerContext:
             if not await self.has(nodes.partitions(name)):
                 ops.append(Create(nodes.partitions(name)))
             for key, state in done.items():
-                ops += [Create(nodes.partition(*key)), Create(nodes.state(*key), self._dump(key, state))]
+                ops += [Create(nodes.partition(*key)), Create(nodes.state(*key), self.dump(key, state))]
                 if len(ops) >= 2 * OPS_PER_WRITE:
                     work.append(ops := [])
             there = set[str]().union(*await asyncio.gather(*(self._create(ops) for ops in work if ops)))
             for key in done:
                 if nodes.state(*key) in there:
-                    done |= await self._read_state(key, new[key].replicas)
-            self._put(done)
+                    done |= await self._read_state(key, new[key])
+            self.put(done)
 
     async def _create(self, ops: list[Op]) -> set[str]:
         """Create the nodes that do not exist, and return the paths of those that do. Kafka's controller creates a

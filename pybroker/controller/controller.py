@@ -11,7 +11,7 @@ It may die between any two steps: the next controller finds all that it needs in
 2. sends the live brokers to all brokers;
 3. elects leaders of partitions without a live one;
 4. sends each broker LeaderAndIsr of all its replicas, and UpdateMetadata of all partitions;
-5. continues deletions.
+5. continues deletions and reassignments.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from pybroker.controller.channels import Channels
 from pybroker.controller.context import ControllerContext
 from pybroker.controller.damage import AGAIN_S
 from pybroker.controller.inbox import Inbox
+from pybroker.controller.reassignments import Reassignments
 from pybroker.controller.restoration import Restoration, add_lost_partitions, raise_above
+from pybroker.controller.state_log import note
 from pybroker.controller.topic_deletion import Deletions
 from pybroker.coordination.store import ENDED, Session, SessionState, StoreError, WatchEvent
 from pybroker.decisions import election as elections
 from pybroker.decisions.changes import Changes
-from pybroker.decisions.image import NO_LEADER, PartitionState, TopicImage
+from pybroker.decisions.image import PartitionState, TopicImage
 from pybroker.decisions.rollback import Known
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -83,6 +85,7 @@ class Controller:
         self.context: ControllerContext | None = None  # None while this broker is not the controller
         self._deletions: Deletions | None = None
         self._restoration: Restoration | None = None
+        self._reassignments: Reassignments | None = None
         self._refusals: set[tuple[int, int]] = set()
         """(broker, code) of each refusal that was logged, in any term, until the broker executes a request again."""
         self._step = 1
@@ -132,6 +135,8 @@ class Controller:
         timeout = functools.partial(self._config.__getitem__, "unclean.recovery.timeout.ms")
         self._restoration = Restoration(context, self.channels, self._unclean, self, inbox, timeout)
         last = functools.partial(self._restoration.last.ask_again, lambda: inbox.once("last", self._elect_again))
+        min_isr = functools.partial(self._setting, name="min.insync.replicas")
+        self._reassignments = Reassignments(context=context, controller=self, inbox=inbox, min_isr=min_isr)
         self._session.listen(self._heed)
         balance = Balance(self._config, context, self, inbox)
         loop = asyncio.get_running_loop()
@@ -165,7 +170,7 @@ class Controller:
                 timer.cancel()
             self._session.unlisten(self._heed)
             inbox.close()
-            self.context = self._deletions = self._restoration = None
+            self.context = self._deletions = self._restoration = self._reassignments = None
             self.channels.close(self.channels)
 
     def _tell_taken_over(self, problem: StoreError | None) -> None:
@@ -190,6 +195,7 @@ class Controller:
             self._inbox.once("topics", self._topics)
             self._inbox.once("deletions", self._delete)
             self._inbox.once("log dirs", self._log_dirs)
+            self._inbox.once("requested reassignments", self.reassignments.read_node)
 
     async def _check_node(self) -> None:
         """End the term if /controller is gone or another broker's; otherwise watch it."""
@@ -231,20 +237,28 @@ class Controller:
         self._tell_metadata([key for key, _ in context.states()], full=True)
         await self._delete()
         await self._log_dirs()
+        await self.reassignments.resume()
         await context.make_feature_node()
+
+    def _in_term(self, part: T | None) -> T:
+        """A part of the present term. Raises NOT_CONTROLLER."""
+        if part is None:
+            raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is no longer the controller")
+        return part
 
     @property
     def _context(self) -> ControllerContext:
-        if self.context is None:
-            raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is no longer the controller")
-        return self.context
+        return self._in_term(self.context)
 
     @property
     def restoration(self) -> Restoration:
         """The restoration of this term. Raises NOT_CONTROLLER."""
-        if self._restoration is None:
-            raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is no longer the controller")
-        return self._restoration
+        return self._in_term(self._restoration)
+
+    @property
+    def reassignments(self) -> Reassignments:
+        """The reassignments of this term. Raises NOT_CONTROLLER."""
+        return self._in_term(self._reassignments)
 
     async def _create_missing(self) -> set[TopicPartition]:
         """Write a first state of each partition without one, and return these partitions."""
@@ -268,8 +282,10 @@ class Controller:
     # -- elections ---------------------------------------------------------------------------------------------------
 
     def _unclean(self, topic: str) -> bool:
-        own = self._topic_config(topic)
-        return bool(TopicConfig(self._config, own, stored=True)["unclean.leader.election.enable"])
+        return bool(self._setting(topic, "unclean.leader.election.enable"))
+
+    def _setting(self, topic: str, name: str) -> int:
+        return int(TopicConfig(self._config, self._topic_config(topic), stored=True)[name])
 
     async def _elect(self, cause: str) -> set[TopicPartition]:
         """Elect leaders and shrink ISRs where the live brokers require it, and send the changes to the replicas. Return
@@ -293,24 +309,14 @@ class Controller:
         done = await context.write_states(changes)
         for key, state in done.items():
             with context.about(key.topic):
-                self._note(key, before[key], state, cause)
+                was = before[key]
+                assert was is not None
+                note(self._changes, key, was, state, cause)
         self._lead_and_follow(done)
+        self.reassignments.changed(done)
         if any(key.topic in context.topics for key in changes.keys() - done.keys()):
             self._inbox.once("elect", self._elect_again)
         return set(done)
-
-    def _note(self, key: TopicPartition, was: PartitionState | None, state: PartitionState, cause: str) -> None:
-        """Log a change that was written, and keep it for /changes."""
-        assert was is not None
-        what, unclean = self._changes.written(key, was, state, cause)
-        level = logging.WARNING if unclean else logging.INFO
-        if state.leader == NO_LEADER != was.leader:
-            what, level = "partition without leader", logging.WARNING
-        event(
-            log, level, what, partition=key, leader=state.leader,
-            leader_epoch=state.leader_epoch, isr=",".join(map(str, state.isr)), leader_before=was.leader,
-            unclean=unclean or None, cause=cause,
-        )  # fmt: skip
 
     async def _elect_again(self, cause: str = "a state was modified by another writer") -> None:
         news = await self._create_missing()
@@ -373,6 +379,7 @@ class Controller:
             touched |= await self._elect(f"brokers came: {_names(came)}")
             for broker in came:
                 self.channels.all_held(context, broker)
+            await self.reassignments.resume()
         if touched or usable or not (came or changed):  # else all brokers were sent the live brokers above
             self._tell_metadata(touched | usable)  # a leader does not add an offline replica to the ISR
         await self._delete()
@@ -406,6 +413,7 @@ class Controller:
             if context.unread:
                 self._inbox.once("deletions", self._delete)
                 self._inbox.once("log dirs", self._log_dirs)
+                self._inbox.once("requested reassignments", self.reassignments.read_node)
 
     async def _log_dirs(self) -> None:
         """Send LeaderAndIsr to brokers whose log dirs failed, became full, or have room again: their responses show
@@ -472,11 +480,9 @@ class Controller:
         self._tell_metadata(touched | its)
 
     def stopped(self, broker: int, partition: TopicPartition, deleted: bool, code: int) -> None:
-        async def note() -> None:
-            assert self._deletions is not None
-            await self._deletions.stopped(broker, partition, deleted, code)
-
-        self._inbox.put(note)
+        if self._deletions is not None and self._reassignments is not None:
+            self._inbox.put(functools.partial(self._deletions.stopped, broker, partition, deleted, code))
+            self._reassignments.stopped(broker, partition, deleted, code)
 
     def refused(self, broker: int, epoch: int) -> None:
         """Delete the node of a broker whose address refuses: its process is dead, so its session need not expire."""

@@ -24,7 +24,7 @@ from pybroker.coordination.store import (
 )
 from pybroker.errors import KafkaError
 from pybroker.logs import event
-from pybroker.metadata import nodes
+from pybroker.metadata.node_json import DAMAGED
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Damaged(Set[str]):
     def note(self, topic: str, problem: Exception, *, judged: bool = False) -> None:
         """Leave a topic out. An unexpected exception is a defect of the broker, and is logged with its traceback."""
         known = isinstance(problem, StoreError | KafkaError)
-        reason = str(problem).replace(nodes.DAMAGED, "") if known else f"unexpected: {problem!r}"
+        reason = str(problem).replace(DAMAGED, "") if known else f"unexpected: {problem!r}"
         self._why[topic] = _Why(reason, judged)
         if self._said.get(topic) != reason:
             self._said[topic] = reason

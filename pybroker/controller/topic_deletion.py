@@ -20,7 +20,8 @@ from pybroker.controller.context import OPS_PER_WRITE, READ_AT_ONCE, ControllerC
 from pybroker.controller.metadata_update import MetadataUpdate, Told
 from pybroker.coordination.commit import read, until_answered
 from pybroker.coordination.store import Create, Delete, NoNode, NotEmpty, Op
-from pybroker.decisions.image import DELETED
+from pybroker.decisions.image import DELETED, PartitionState
+from pybroker.decisions.reassignment import to_delete
 from pybroker.decisions.topics import Topic
 from pybroker.logs import event
 from pybroker.metadata import nodes
@@ -112,8 +113,13 @@ class Deletions:
         self._under_way[topic.name] = Deletion({
             (broker, TopicPartition(topic.name, index))
             for index, state in enumerate(topic.partitions)
-            for broker in state.replicas
+            for broker in (*state.replicas, *self._given_up(state))
         })  # fmt: skip
+
+    def _given_up(self, state: PartitionState) -> list[int]:
+        """The live brokers that have yet to delete a log that a reassignment gave up. A dead one, which may never come
+        back, does not hold up the deletion."""
+        return [broker for broker in to_delete(state) if broker in self._context.brokers]
 
     def tell_gone(self, topics: Iterable[Topic]) -> None:
         """Send UpdateMetadata that removes topics from brokers' metadata."""

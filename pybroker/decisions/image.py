@@ -61,6 +61,17 @@ class PartitionState(NamedTuple):
     removing: tuple[int, ...] = ()
     given_up: tuple[int, ...] = ()
 
+    @property
+    def assignment(self) -> tuple[tuple[int, ...], ...]:
+        """The parts that are in the topic's node, not in the partition's state node."""
+        return self.replicas, self.adding, self.removing, self.given_up
+
+    def with_replicas_of(self, other: "PartitionState") -> "PartitionState":
+        """This state with the assignment of another."""
+        return self._replace(
+            replicas=other.replicas, adding=other.adding, removing=other.removing, given_up=other.given_up
+        )
+
 
 class TopicImage(NamedTuple):
     """One incarnation of a topic; `id` is 16 bytes."""

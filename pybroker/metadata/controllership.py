@@ -31,6 +31,7 @@ from pybroker.coordination.store import (
 )
 from pybroker.errors import KafkaError
 from pybroker.metadata import nodes
+from pybroker.metadata.node_json import DAMAGED
 
 FIRST_EPOCH = 0
 
@@ -89,7 +90,7 @@ def unwritable(problem: StoreError) -> KafkaError:
 def damaged(path: str, problem: StoreDamaged) -> KafkaError:
     """KAFKA_STORAGE_ERROR for settings that an alteration must keep but cannot read. (Kafka takes them as empty, and
     overwrites them.)"""
-    what = problem.detail.removeprefix(nodes.DAMAGED)
+    what = problem.detail.removeprefix(DAMAGED)
     why = f"{path} is damaged in the coordination store ({what}), and is not overwritten: correct or delete it there"
     return KafkaError(errors.KAFKA_STORAGE_ERROR, why)
 

@@ -12,6 +12,7 @@ from pybroker.coordination.store import Create, NodeExists, NoNode, Session, Sto
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.metadata import nodes
+from pybroker.metadata.node_json import DAMAGED
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ async def _holds(session: Session, broker_id: int) -> bool:
         except NoNode:
             continue
         except StoreFailed as problem:  # the node is damaged, or access is denied
-            what = problem.detail.removeprefix(nodes.DAMAGED)
+            what = problem.detail.removeprefix(DAMAGED)
             unread = KafkaError(
                 errors.INVALID_CONFIG,
                 f"it is unknown whether broker {broker_id} has partitions in this cluster, as {nodes.topic(name)} "

@@ -4,28 +4,32 @@ A load function raises StoreDamaged for data that is not as it was written: SQLi
 """
 
 import base64
-import functools
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from pybroker.config.listeners import SECURITY_PROTOCOLS
 from pybroker.config.settings import INT_MAX
 from pybroker.coordination.store import StoreDamaged
 from pybroker.decisions.image import DELETED as BEING_DELETED
-from pybroker.decisions.image import NO_EPOCH, LiveBroker, PartitionState
+from pybroker.decisions.image import NO_EPOCH, NO_LEADER, LiveBroker, PartitionState
 from pybroker.decisions.topics import Topic
-from pybroker.model import PLAINTEXT, Endpoint, HostPort
+from pybroker.metadata.node_json import (
+    broker_list,
+    dump,
+    index_of,
+    int32,
+    load_object,
+    number_of,
+    replica_list,
+    sound,
+    texts_of,
+)
+from pybroker.model import PLAINTEXT, Endpoint, HostPort, TopicPartition
 from pybroker.protocol.wire import STRING_MAX
 from pybroker.security.quotas import CLIENT_ID, IP, USER, Entity
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-DAMAGED = "a node of the coordination store is damaged: "
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CLUSTER_ID = "/cluster/id"
@@ -48,6 +52,10 @@ LOG_DIR_EVENT = f"{LOG_DIR_EVENTS}/log_dir_event_"
 LOG_DIR_FAILED = 1
 DOUBTED = "pybroker.doubted"
 """A field of a partition's state that only pybroker writes."""
+ADDING, REMOVING, GIVEN_UP = "adding_replicas", "removing_replicas", "pybroker.given_up_replicas"
+"""Fields of a topic's node with the replicas of each partition that is being reassigned; only pybroker has the last."""
+REASSIGNMENTS = "/admin/reassign_partitions"
+"""A request to reassign partitions, as Kafka's tools made it before KIP-455; deleted when it is done."""
 FEATURE = "/feature"
 NO_FEATURES = b'{"features":{},"version":2,"status":1}'
 """The data that Kafka's controller writes to FEATURE: finalized features are on (status 1), and there are none."""
@@ -64,9 +72,6 @@ OF_A_CLUSTER = tuple(path for path in PERSISTENT if path not in (DELETED, LOG_DI
 _ROOTS = {USER: "users", CLIENT_ID: "clients", IP: "ips"}
 """The parent node of each type of entity; that of client ids also below a user's node."""
 
-HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
-"""A JSON escape that may be an unpaired surrogate."""
-NUMBER = re.compile(r"-?[0-9]{1,19}")
 EPOCH_MAX = INT_MAX - (1 << 16)
 """The highest leader or controller epoch that is accepted from the store: it leaves room for more elections."""
 
@@ -153,76 +158,6 @@ def deleted(topic_id: bytes) -> str:
     return f"{DELETED}/{id_text(topic_id)}"
 
 
-def _dump(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _sound(load: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function that loads a node: it raises StoreDamaged for malformed data."""
-
-    @functools.wraps(load)
-    def checked(*arguments: P.args, **named: P.kwargs) -> T:
-        try:
-            return load(*arguments, **named)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
-            what = f"it has no {problem}" if isinstance(problem, KeyError) else problem
-            raise StoreDamaged(detail=f"{DAMAGED}{what}") from None
-
-    return checked
-
-
-def _load(data: bytes) -> dict[str, Any]:
-    found = json.loads(data)
-    if not isinstance(found, dict):
-        raise ValueError(f"{data[:100]!r} is not a JSON object")
-    if HALF_CHARACTER.search(data):
-        json.dumps(found, ensure_ascii=False).encode()  # ValueError for an unpaired surrogate
-    return found
-
-
-def _number(text: str, least: int, most: int) -> int:
-    """A number in a range, from its text."""
-    if not NUMBER.fullmatch(text) or not least <= int(text) <= most:
-        raise ValueError(f"{text[:100]!r} is not a number from {least} to {most}")
-    return int(text)
-
-
-def _int32(found: object, least: int, most: int = INT_MAX) -> int:
-    """An int32 in a range. Checked here, or it would fail only when a request is encoded."""
-    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
-        raise ValueError(f"{repr(found)[:100]} is not a number from {least} to {most}")
-    return found
-
-
-def _brokers(found: object) -> tuple[int, ...]:
-    if not isinstance(found, list):
-        raise ValueError(f"{repr(found)[:100]} is not a list of brokers")
-    brokers = tuple(_int32(each, 0) for each in found)
-    if len(set(brokers)) < len(brokers):
-        raise ValueError(f"a broker is named twice in {brokers[:100]}")
-    return brokers
-
-
-def _replicas(found: object) -> tuple[int, ...]:
-    brokers = _brokers(found)
-    if not brokers:
-        raise ValueError("a partition has no replicas")
-    return brokers
-
-
-def _index(text: str) -> int:
-    """A partition number from its text."""
-    if len(text) > 10 or not text.isdecimal() or str(int(text)) != text:
-        raise ValueError(f"{text[:100]!r} is not a partition number")
-    return int(text)
-
-
-def _texts(found: Mapping[str, object]) -> dict[str, str]:
-    if not all(isinstance(value, str) for value in found.values()):
-        raise ValueError("a value in it is not a string")
-    return {key: str(value) for key, value in found.items()}
-
-
 def id_text(topic_id: bytes | bytearray) -> str:
     """Kafka's text of a 16-byte id: url-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
@@ -249,11 +184,21 @@ class TopicNode(NamedTuple):
     id: bytes
     replicas: list[tuple[int, ...]]
     directories: dict[int, str]
+    moves: Mapping[int, PartitionState] = {}
+    """The replicas of partitions that are being reassigned, without leader, epochs and ISR."""
+
+    def partition(self, index: int) -> PartitionState:
+        """The replicas of a partition, as a state that is not written yet."""
+        return self.moves.get(index) or _unwritten(self.replicas[index])
+
+
+def _unwritten(replicas: Sequence[int]) -> PartitionState:
+    return PartitionState(tuple(replicas), NO_LEADER, NO_EPOCH, (), NO_EPOCH, NO_EPOCH)
 
 
 def dump_topic(topic: Topic) -> bytes:
     """Kafka's topic node, with the log dir of each partition, which Kafka has only in KRaft (KIP-858)."""
-    return _dump(
+    return dump(
         {
             "version": 3,
             "topic_id": id_text(topic.id),
@@ -267,7 +212,7 @@ def dump_topic(topic: Topic) -> bytes:
 
 def dump_assignment(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes:
     """Kafka's topic node, as used in a cluster: the replicas of each partition."""
-    return _dump(
+    return dump(
         {
             "version": 3,
             "topic_id": id_text(topic_id),
@@ -278,35 +223,92 @@ def dump_assignment(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes
     )
 
 
-@_sound
+@sound
 def with_partitions(data: bytes, more: Mapping[int, Sequence[int]]) -> bytes:
     """Return a topic's node with the replicas of more partitions, keeping all other fields."""
-    found = _load(data)
-    return _dump({**found, "partitions": found["partitions"] | {str(index): list(more[index]) for index in more}})
+    found = load_object(data)
+    return dump({**found, "partitions": found["partitions"] | {str(index): list(more[index]) for index in more}})
 
 
-@_sound
+@sound
+def with_replicas(data: bytes, changed: Mapping[int, PartitionState]) -> bytes:
+    """Return a topic's node with the replicas of these partitions, keeping all other fields."""
+    found = load_object(data)
+    fields: dict[str, dict[str, object]] = {
+        name: {**found.get(name, {})} for name in ("partitions", ADDING, REMOVING, GIVEN_UP)
+    }
+    for index, state in changed.items():
+        lists = state.replicas, state.adding, state.removing, state.given_up
+        for field, brokers in zip(fields.values(), lists, strict=True):
+            field.pop(str(index), None)
+            if brokers:
+                field[str(index)] = list(brokers)
+    if not fields[GIVEN_UP]:  # then the node is as Kafka writes it
+        found.pop(GIVEN_UP, None)
+        fields.pop(GIVEN_UP)
+    return dump({**found, **fields})
+
+
+@sound
+def load_reassignments(data: bytes) -> dict[TopicPartition, list[int]]:
+    """The target of each partition in the node REASSIGNMENTS."""
+    found = {}
+    for each in load_object(data)["partitions"]:
+        topic, index = each["topic"], int32(each["partition"], 0)
+        if not isinstance(topic, str):
+            raise ValueError(f"{repr(topic)[:100]} is not the name of a topic")
+        found[TopicPartition(topic, index)] = list(replica_list(each["replicas"]))
+    return found
+
+
+def dump_reassignments(targets: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    listed = [{"topic": key.topic, "partition": key.partition, "replicas": list(targets[key])} for key in targets]
+    return dump({"version": 1, "partitions": listed})
+
+
+@sound
 def with_directories(data: bytes, more: Mapping[int, str]) -> bytes:
     """Return a topic's node with the log dirs of these partitions, keeping all other fields."""
-    found = _load(data)
+    found = load_object(data)
     directories = {**found.get("directories", {}), **{str(index): directory for index, directory in more.items()}}
-    return _dump({**found, "directories": directories})
+    return dump({**found, "directories": directories})
 
 
-@_sound
+@sound
 def load_controller_epoch(data: bytes) -> int:
-    return _number(data.decode(), 0, EPOCH_MAX)
+    return number_of(data.decode(), 0, EPOCH_MAX)
 
 
-@_sound
+@sound
 def load_topic(data: bytes) -> TopicNode:
-    found = _load(data)
-    held = {_index(index): _replicas(replicas) for index, replicas in found["partitions"].items()}
-    directories = {int(index): directory for index, directory in _texts(found.get("directories", {})).items()}
+    found = load_object(data)
+    held = {index_of(index): replica_list(replicas) for index, replicas in found["partitions"].items()}
+    directories = {int(index): directory for index, directory in texts_of(found.get("directories", {})).items()}
     if held and max(held) >= len(held):
         raise ValueError(f"its {len(held)} partitions are not numbered from 0 without gaps: one is {max(held)}")
     replicas = [held[index] for index in range(len(held))]
-    return TopicNode(id_bytes(found["topic_id"]), replicas, directories)
+    return TopicNode(id_bytes(found["topic_id"]), replicas, directories, _moves(found, replicas))
+
+
+def _moves(found: Mapping[str, Any], replicas: Sequence[tuple[int, ...]]) -> dict[int, PartitionState]:
+    """The partitions of a topic's node that are being reassigned."""
+    fields = [found.get(name) or {} for name in (ADDING, REMOVING, GIVEN_UP)]
+    moves = {}
+    for index in {index_of(index) for field in fields for index, brokers in field.items() if brokers}:
+        if index >= len(replicas):
+            raise ValueError(f"partition {index} is reassigned, but the topic has {len(replicas)}")
+        adding, removing, given_up = (broker_list(field.get(str(index), [])) for field in fields)
+        held = {*replicas[index]}
+        if not held >= {*adding, *removing} or held <= {*removing} or held <= {*adding} or {*adding} & {*removing}:
+            raise ValueError(
+                f"partition {index} with the replicas {replicas[index][:20]} cannot add {adding[:20]} and remove "
+                f"{removing[:20]}"
+            )
+        # A replica of Kafka's that this broker gave up earlier is one again.
+        given_up = tuple(broker for broker in given_up if broker not in held or broker in removing)
+        state = _unwritten(replicas[index])
+        moves[index] = state._replace(adding=adding, removing=removing, given_up=given_up)
+    return moves
 
 
 def dump_state(state: PartitionState, *, doubted: bool = False) -> bytes:
@@ -318,17 +320,17 @@ def dump_state(state: PartitionState, *, doubted: bool = False) -> bytes:
         "controller_epoch": state.controller_epoch,
         "isr": list(state.isr),
     }
-    return _dump(node | {DOUBTED: True} if doubted else node)
+    return dump(node | {DOUBTED: True} if doubted else node)
 
 
-@_sound
+@sound
 def load_state(data: bytes, replicas: Sequence[int], version: int) -> PartitionState:
-    found = _load(data)
-    leader = _int32(found["leader"], BEING_DELETED)
+    found = load_object(data)
+    leader = int32(found["leader"], BEING_DELETED)
     leader_epoch, controller_epoch = (
-        _int32(found[key], NO_EPOCH, EPOCH_MAX) for key in ("leader_epoch", "controller_epoch")
+        int32(found[key], NO_EPOCH, EPOCH_MAX) for key in ("leader_epoch", "controller_epoch")
     )
-    return PartitionState(tuple(replicas), leader, leader_epoch, _brokers(found["isr"]), controller_epoch, version)
+    return PartitionState(tuple(replicas), leader, leader_epoch, broker_list(found["isr"]), controller_epoch, version)
 
 
 def is_doubted(data: bytes) -> bool:
@@ -337,12 +339,12 @@ def is_doubted(data: bytes) -> bool:
 
 
 def dump_config(config: Mapping[str, str]) -> bytes:
-    return _dump({"version": 1, "config": dict(config)})
+    return dump({"version": 1, "config": dict(config)})
 
 
-@_sound
+@sound
 def load_config(data: bytes) -> dict[str, str]:
-    return _texts(_load(data)["config"])
+    return texts_of(load_object(data)["config"])
 
 
 def load_entity_config(data: bytes) -> dict[str, str]:
@@ -352,13 +354,13 @@ def load_entity_config(data: bytes) -> dict[str, str]:
 
 def dump_config_change(entity: str) -> bytes:
     """The notice that the settings of an entity changed: its path below /config."""
-    return _dump({"version": 2, "entity_path": entity})
+    return dump({"version": 2, "entity_path": entity})
 
 
-@_sound
+@sound
 def load_config_change(data: bytes) -> str:
     """The path of the changed entity below /config. Kafka before 0.11 wrote version 1, with two keys."""
-    found = _load(data)
+    found = load_object(data)
     if found.get("version") == 1:
         return f"{found['entity_type']}/{found['entity_name']}"
     return str(found["entity_path"])
@@ -366,41 +368,41 @@ def load_config_change(data: bytes) -> str:
 
 def dump_log_dir_event(broker_id: int) -> bytes:
     """The notice that a log dir of a broker has failed."""
-    return _dump({"version": 1, "broker": broker_id, "event": LOG_DIR_FAILED})
+    return dump({"version": 1, "broker": broker_id, "event": LOG_DIR_FAILED})
 
 
-@_sound
+@sound
 def load_log_dir_event(data: bytes) -> int:
     """The id of the broker whose log dir failed."""
-    return _int32(_load(data)["broker"], 0)
+    return int32(load_object(data)["broker"], 0)
 
 
 def dump_controller(broker_id: int, now_ms: int) -> bytes:
-    return _dump({"version": 2, "brokerid": broker_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
+    return dump({"version": 2, "brokerid": broker_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
 
 
-@_sound
+@sound
 def load_controller(data: bytes) -> int:
-    return _int32(_load(data)["brokerid"], 0)
+    return int32(load_object(data)["brokerid"], 0)
 
 
 def dump_log_dirs(paths: Mapping[str, str]) -> bytes:
     """The node with {directory.id: path}."""
-    return _dump({"version": 1, "directories": dict(paths)})
+    return dump({"version": 1, "directories": dict(paths)})
 
 
-@_sound
+@sound
 def load_log_dirs(data: bytes) -> dict[str, str]:
-    return _texts(_load(data)["directories"])
+    return texts_of(load_object(data)["directories"])
 
 
 def dump_cluster_id(cluster_id: str) -> bytes:
-    return _dump({"version": "1", "id": cluster_id})
+    return dump({"version": "1", "id": cluster_id})
 
 
-@_sound
+@sound
 def load_cluster_id(data: bytes) -> str:
-    return str(_load(data)["id"])
+    return str(load_object(data)["id"])
 
 
 def dump_broker(broker: LiveBroker, now_ms: int) -> bytes:
@@ -419,14 +421,14 @@ def dump_broker(broker: LiveBroker, now_ms: int) -> bytes:
     }
     if broker.rack is not None:
         registration["rack"] = broker.rack
-    return _dump(registration)
+    return dump(registration)
 
 
-@_sound
+@sound
 def load_broker(broker_id: int, data: bytes) -> LiveBroker:
-    found = _load(data)
+    found = load_object(data)
     endpoints = [Endpoint.parse(text) for text in found["endpoints"]]
-    protocols = _texts(found["listener_security_protocol_map"])
+    protocols = texts_of(found["listener_security_protocol_map"])
     if protocols.keys() != {endpoint.listener for endpoint in endpoints}:
         raise ValueError(f"its listeners and their security protocols differ: {endpoints}, {protocols}")
     if not endpoints:
@@ -444,10 +446,10 @@ def load_broker(broker_id: int, data: bytes) -> LiveBroker:
 
 
 def dump_block(broker_id: int, first: int, last: int) -> bytes:
-    return _dump({"version": 1, "broker": broker_id, "block_start": str(first), "block_end": str(last)})
+    return dump({"version": 1, "broker": broker_id, "block_start": str(first), "block_end": str(last)})
 
 
-@_sound
+@sound
 def load_block(data: bytes) -> int:
     """The last id of the latest block."""
-    return _number(_load(data)["block_end"], -1, PRODUCER_ID_MAX)
+    return number_of(load_object(data)["block_end"], -1, PRODUCER_ID_MAX)

@@ -17,6 +17,7 @@ from pybroker.decisions.image import NO_LEADER, PartitionState
 from pybroker.decisions.topics import PARTITIONS_MAX, Topic, check_name
 from pybroker.errors import KafkaError
 from pybroker.metadata import nodes
+from pybroker.metadata.node_json import DAMAGED
 
 REPLICAS_MAX: Final = (1 << 15) - 1
 """The most replicas of a partition: a replication factor is an int16."""
@@ -55,21 +56,28 @@ def judge(name: str, node: nodes.TopicNode, states: Sequence[StateNode | None], 
 
     `states` has one entry a partition, in order; None for a state that is not written yet. `alone`: a lone broker leads
     all partitions, even if it is not in the ISR."""
-    each = enumerate(zip(node.replicas, states, strict=True))
-    partitions = tuple(judge_partition(index, replicas, held, alone=alone) for index, (replicas, held) in each)
+    assert len(states) == len(node.replicas)
+    each = enumerate(states)
+    partitions = tuple(judge_partition(index, node.partition(index), held, alone=alone) for index, held in each)
     return Topic(name, node.id, partitions, directories=node.directories)
 
 
 def judge_partition(
-    index: int, replicas: tuple[int, ...], held: StateNode | None, *, alone: bool = False
+    index: int, assigned: PartitionState, held: StateNode | None, *, alone: bool = False
 ) -> PartitionState:
-    """The state of a partition with these replicas; the parameters are those of `judge`. Raises StoreDamaged."""
+    """The state of a partition with the replicas of `assigned`; the other parameters are those of `judge`. Raises
+    StoreDamaged."""
+    replicas = assigned.replicas
     if held is None:
-        return PartitionState(replicas, NO_LEADER, NOT_WRITTEN, (), NOT_WRITTEN, NOT_WRITTEN)
+        return assigned._replace(
+            leader=NO_LEADER, leader_epoch=NOT_WRITTEN, isr=(), controller_epoch=NOT_WRITTEN,
+            partition_epoch=NOT_WRITTEN,
+        )  # fmt: skip
     try:
-        state = nodes.load_state(held.data, replicas, held.version)
+        found = nodes.load_state(held.data, replicas, held.version)
     except StoreDamaged as problem:
-        raise _damaged(index, problem.detail.removeprefix(nodes.DAMAGED)) from None
+        raise _damaged(index, problem.detail.removeprefix(DAMAGED)) from None
+    state = found.with_replicas_of(assigned)
     if state.leader_epoch < 0 or state.controller_epoch < 0:
         raise _damaged(index, f"an epoch is negative: leader {state.leader_epoch}, controller {state.controller_epoch}")
     if not state.isr and not alone:

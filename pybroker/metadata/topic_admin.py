@@ -36,6 +36,7 @@ from pybroker.coordination.store import (
 from pybroker.decisions import topics as rules
 from pybroker.decisions.image import Image, PartitionState, TopicImage
 from pybroker.decisions.metadata_cache import MetadataCache
+from pybroker.decisions.reassignment import is_under_way
 from pybroker.decisions.topics import Topic
 from pybroker.errors import KafkaError
 from pybroker.metadata import nodes
@@ -166,7 +167,7 @@ class TopicAdmin:
         NOT_CONTROLLER, KAFKA_STORAGE_ERROR."""
         topic = self._known(name)
         while True:
-            node, version = await self._node(name)
+            node, version, _ = await self._node(name)
             if not topic.id == topic_id == node.id:
                 has = topic.id if topic.id != topic_id else node.id
                 problem = f"topic {name} has the id {has.hex()}, not {topic_id.hex()}"
@@ -212,14 +213,17 @@ class TopicAdmin:
         term = controller.term
         assert term is not None
         while True:
-            there, version = await self._node(topic.name)
+            there, version, data = await self._node(topic.name)
             if there.id != topic.id:
                 problem = f"topic {topic.name} has the id {there.id.hex()}, not {topic.id.hex()}: it was created again"
                 raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, problem)
+            if any(map(is_under_way, there.moves.values())):
+                problem = f"replicas of {topic.name} are being reassigned: wait until that is done, or cancel it"
+                raise KafkaError(errors.REASSIGNMENT_IN_PROGRESS, problem)
             added = self._planner.growth(topic.name, there.replicas, count, given, self._metadata.image.brokers)
             if validate_only:
                 return
-            node = nodes.dump_assignment(topic.id, [*there.replicas, *map(tuple, added)])
+            node = nodes.with_partitions(data, dict(enumerate(added, len(there.replicas))))
             try:
                 await write(term.session, term.fence, [Set(nodes.topic(topic.name), node, version)])
                 return
@@ -266,13 +270,14 @@ class TopicAdmin:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         return topic
 
-    async def _node(self, name: str) -> tuple[nodes.TopicNode, int]:
-        """A topic's node in the store, and its version. Raises UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR."""
+    async def _node(self, name: str) -> tuple[nodes.TopicNode, int, bytes]:
+        """A topic's node in the store, its version and its data. Raises UNKNOWN_TOPIC_OR_PARTITION,
+        KAFKA_STORAGE_ERROR."""
         found = await self._read(nodes.topic(name))
         if found is None:
             raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         try:
-            return nodes.load_topic(found[0]), found[1]
+            return nodes.load_topic(found[0]), found[1], found[0]
         except StoreDamaged as problem:
             raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"topic {name} cannot be read: {problem}") from problem
 

@@ -75,6 +75,13 @@ class LedPartition:
     """Brokers that may be members, by an earlier change whose outcome is unknown."""
     not_before_ms: int = 0
     """The earliest time of the next request, after a refusal."""
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas; those that are being added do not count until they are in sync."""
+        return 1 + len(self.replica.partition().followers) - len(set(self.adding) - set(self.isr))
 
 
 class IsrKeeper:
@@ -115,14 +122,19 @@ class IsrKeeper:
 
     # -- led partitions ----------------------------------------------------------------------------------------------
 
-    def lead(self, replica: Replica, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]) -> None:
-        """Note that this broker leads a partition in this epoch, with this ISR."""
+    def lead(
+        self, replica: Replica, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...], *,
+        adding: tuple[int, ...] = (), removing: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        """Note that this broker leads a partition in this epoch, with this ISR; some replicas may be being moved."""
         known = self._led.get(replica.key)
         # As core has it: a leader that restarted in the same epoch does not know how much is committed.
         since_ms, start = self._now_ms(), replica.partition().log_end_offset
         if known is not None and known.leader_epoch == leader_epoch:
             since_ms, start = known.since_ms, known.epoch_start
-        led = self._led[replica.key] = LedPartition(replica, leader_epoch, partition_epoch, isr, since_ms, start)
+        led = self._led[replica.key] = LedPartition(
+            replica, leader_epoch, partition_epoch, isr, since_ms, start, adding=adding, removing=removing
+        )
         self._wanted.pop(replica.key, None)
         self._watch(led)
 

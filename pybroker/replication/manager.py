@@ -325,8 +325,10 @@ class ReplicaManager:
             self._leave(key)
             if p.leader == self._broker_id:
                 others = [broker for broker in p.replicas if broker != self._broker_id]
-                await replica.lead(p.leader_epoch, p.partition_epoch, others, list(p.isr))
-                self._isr.lead(replica, p.leader_epoch, p.partition_epoch, p.isr)
+                await replica.lead(p.leader_epoch, p.partition_epoch, others, list(p.isr), p.adding)
+                self._isr.lead(
+                    replica, p.leader_epoch, p.partition_epoch, p.isr, adding=p.adding, removing=p.removing
+                )
             else:
                 self._isr.resign(key)
                 await replica.follow(p.leader, p.leader_epoch, p.partition_epoch)

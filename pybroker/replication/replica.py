@@ -182,12 +182,14 @@ class Replica:
             self.check_leads(known)
 
     async def lead(
-        self, leader_epoch: int, partition_epoch: int, followers: Sequence[int] = (), isr: Collection[int] | None = None
-    ) -> None:
-        """Lead from now on, with these brokers as followers. Raises core.LogError if we know newer epochs."""
+        self, leader_epoch: int, partition_epoch: int, followers: Sequence[int] = (),
+        isr: Collection[int] | None = None, adding: Collection[int] = (),
+    ) -> None:  # fmt: skip
+        """Lead from now on, with these brokers as followers; those in `adding` count for min.insync.replicas once they
+        are in the ISR. Raises core.LogError if we know newer epochs."""
         if not self.leads:
             self._led_since = leader_epoch  # before the role changes: requests from earlier epochs must fail
-        become = functools.partial(self.partition().become_leader, followers=followers, isr=isr)
+        become = functools.partial(self.partition().become_leader, followers=followers, isr=isr, adding=adding)
         await self._become(become, leader_epoch, partition_epoch)
         self.power_lost = False  # from now on the log is what its partition has
         self.tell()

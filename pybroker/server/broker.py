@@ -291,6 +291,7 @@ class Broker:
             entities=self.entities,
             authorization=self._authorization,
             tokens=self._token_store,
+            controller=lambda: control.controller,
             peers=None if place.lines is None else control.peers,
             followers=followers,
         )

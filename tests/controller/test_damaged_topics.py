@@ -272,7 +272,7 @@ STEPS: dict[str, tuple[str, Callable[..., bool]]] = {
         "pybroker.controller.context.ControllerContext.live", lambda _, key: key.topic == "t"
     ),
     "settings": ("pybroker.controller.controller.Controller._unclean", lambda _, topic: topic == "t"),
-    "what is noted": ("pybroker.controller.controller.Controller._note", lambda _, key, *__: key.topic == "t"),
+    "what is noted": ("pybroker.controller.controller.note", lambda _, key, *__: key.topic == "t"),
     "what is written": ("pybroker.metadata.nodes.dump_state", lambda state: state.replicas == MARK),
     "deletion": ("pybroker.controller.topic_deletion.Deletions._ask", lambda _, name: name == "t"),
 }  # fmt: skip

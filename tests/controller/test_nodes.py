@@ -55,7 +55,7 @@ def test_replicas_are_different_numbers_of_brokers(replicas: str) -> None:
 )
 def test_a_state_is_of_numbers(was: str, said: str) -> None:
     sound = b'{"version":1,"leader":2,"leader_epoch":7,"controller_epoch":9,"isr":[2,3]}'
-    assert nodes.load_state(sound, (2, 3), 4) == ((2, 3), 2, 7, (2, 3), 9, 4, ())
+    assert nodes.load_state(sound, (2, 3), 4) == PartitionState((2, 3), 2, 7, (2, 3), 9, 4)
     with pytest.raises(StoreDamaged):
         nodes.load_state(sound.replace(was.encode(), said.encode()), (2, 3), 4)
 

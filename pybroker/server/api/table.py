@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pybroker.clock import wall_ms
 from pybroker.config import BrokerConfig
@@ -50,6 +50,9 @@ from pybroker.server.api.handlers import (
     users,
 )
 
+if TYPE_CHECKING:
+    from pybroker.controller.controller import Controller
+
 
 class Locates(Protocol):
     """Finds the coordinator of a group."""
@@ -76,6 +79,8 @@ class Collaborators:
     entities: EntityConfigs
     authorization: Authorization | None
     tokens: TokenStore | None = None
+    controller: Callable[[], Controller | None] = lambda: None
+    """Returns this broker's controller, elected or not; None while there is no session."""
     peers: control.Peers | None = None  # None at a lone broker, which gets no requests of other brokers
     followers: fetch.Followers | None = None
 
@@ -136,6 +141,7 @@ def control_handlers(c: Collaborators) -> dict[str, AnyHandler]:
 
 def admin_handlers(c: Collaborators) -> dict[str, AnyHandler]:
     """The handlers of admin requests."""
+    moves = reassignments.PartitionReassignments(c.controller)
     return {
         "AlterConfigs": Handler(alter_configs.AlterConfigs(c.configs), alter_configs.alter_failed),
         "IncrementalAlterConfigs": Handler(
@@ -147,10 +153,8 @@ def admin_handlers(c: Collaborators) -> dict[str, AnyHandler]:
         "ElectLeaders": Handler(
             elections.ElectLeaders(c.metadata, None if c.peers is None else c.peers.controller), elections.failed
         ),
-        "AlterPartitionReassignments": Handler(
-            reassignments.AlterPartitionReassignments(c.metadata), reassignments.alter_failed
-        ),
-        "ListPartitionReassignments": Handler(reassignments.list_reassignments, reassignments.list_failed),
+        "AlterPartitionReassignments": Handler(moves.alter, reassignments.alter_failed),
+        "ListPartitionReassignments": Handler(moves.list_under_way, reassignments.list_failed),
         "DescribeProducers": Handler(producers.DescribeProducers(c.replicas), producers.failed),
         "DescribeUserScramCredentials": Handler(users.DescribeUsers(c.entities.credentials), users.describe_failed),
         "AlterUserScramCredentials": Handler(users.AlterUsers(c.configs), users.alter_failed),

@@ -38,7 +38,7 @@ def replication_metrics(cluster: Cluster | None, replicas: Replicas) -> Iterator
     not offline, and is the controller."""
     if cluster is None:
         offline = sum(replica.offline for replica in replicas)
-        yield from _counts(len(replicas) - offline, [0, 0, 0], 1, offline)
+        yield from _counts(len(replicas) - offline, [0, 0, 0, 0], 1, offline)
         yield from _changes(0, 0, 0, 0)
         return
     led, changes = cluster.isr.partitions(), cluster.changes
@@ -51,16 +51,17 @@ def replication_metrics(cluster: Cluster | None, replicas: Replicas) -> Iterator
 
 
 def _lacking(led: list[LedPartition]) -> list[int]:
-    """The numbers of partitions led here that are under-replicated, under min ISR, at min ISR."""
-    counts = [0, 0, 0]
+    """The numbers of partitions led here that are under-replicated, under min ISR, at min ISR, being reassigned."""
+    counts = [0, 0, 0, 0]
     for each in led:
         if each.replica.log is None or each.replica.offline:
             continue
-        replicas = len(each.replica.log.followers) + 1
+        replicas = each.replicas
         least = min(each.replica.config["min.insync.replicas"], replicas)
         counts[0] += len(each.isr) < replicas
         counts[1] += len(each.isr) < least
         counts[2] += len(each.isr) == least
+        counts[3] += bool(each.adding or each.removing)
     return counts
 
 
@@ -73,6 +74,8 @@ def _counts(leaders: int, lacking: list[int], controllers: int, offline: int) ->
          "Kafka's UnderMinIsrPartitionCount.", lacking[1]),
         ("at_min_isr_partition_count", "Partitions led here with just as many in sync as min.insync.replicas: Kafka's "
          "AtMinIsrPartitionCount.", lacking[2]),
+        ("reassigning_partitions", "Partitions led here whose replicas are being moved: Kafka's "
+         "ReassigningPartitions.", lacking[3]),
         ("active_controller_count", "1 on the controller, or else 0: Kafka's ActiveControllerCount.", controllers),
         ("offline_partitions_count", "On the controller, partitions without a leader: Kafka's OfflinePartitionsCount.",
          offline),

@@ -170,7 +170,12 @@ def roles_of(request: m.LeaderAndIsrRequest) -> LeaderAndIsr:
     """The roles that a LeaderAndIsr assigns, in its order."""
     roles = [
         Role(
-            TopicPartition(topic.topic_name, p.partition_index), topic.topic_id, _state(p, p.partition_epoch), p.is_new
+            TopicPartition(topic.topic_name, p.partition_index),
+            topic.topic_id,
+            _state(p, p.partition_epoch)._replace(
+                adding=tuple(p.adding_replicas), removing=tuple(p.removing_replicas)
+            ),
+            p.is_new,
         )
         for topic in request.topic_states
         for p in topic.partition_states
