@@ -54,9 +54,10 @@ class Committed:
 class Seen:
     """The state of a replica that was seen last, in one life of its broker."""
 
-    __slots__ = ("end", "high_watermark", "matched", "role")
+    __slots__ = ("end", "high_watermark", "log", "matched", "role")
 
-    def __init__(self) -> None:
+    def __init__(self, log: core.Partition) -> None:
+        self.log = log
         self.high_watermark = self.matched = self.end = 0
         self.role: Any = None
 
@@ -106,9 +107,10 @@ class Checker:
             before = self.states.get(key)
             if before is not None and self._read[key] == (topic, data, stat.version):
                 continue
+            moved = before is not None and self._read[key][1:] == (data, stat.version)  # only the topic's node is new
             self._read[key] = topic, data, stat.version
             node = nodes.load_topic(topic)
-            state = nodes.load_state(data, node.replicas[0], stat.version)
+            state = nodes.load_state(data, node.replicas[0], stat.version).with_replicas_of(node.partition(0))
             same = before if before is not None and self._ids[key] == node.id else None
             self.states[key], self._ids[key] = state, node.id
             if nodes.is_doubted(data):
@@ -116,7 +118,9 @@ class Checker:
             elif before is not None:
                 self._claims.discard(key)
             self._world.say(f"{key} leader={state.leader} epoch={state.leader_epoch} isr={state.isr} v={stat.version}")
-            if state.controller_epoch < epoch:
+            if node.moves or (before is not None and state.assignment != before.assignment):
+                self._world.say(f"{key} replicas, adding, removing, given up: {state.assignment}")
+            if state.controller_epoch < epoch and not moved:
                 self.fail(f"a controller of epoch {state.controller_epoch} wrote {key} after the election of {epoch}")
             self._check_state(key, same, state)
             self.compare(key, node.id)
@@ -160,8 +164,8 @@ class Checker:
                     continue
                 key = replica.key, replica.topic_id
                 seen = life.seen.get(key)
-                if seen is None:
-                    seen = life.seen[key] = Seen()
+                if seen is None or seen.log is not log:  # it was deleted, and is copied anew
+                    seen = life.seen[key] = Seen(log)
                 high_watermark, end, role = log.high_watermark, log.log_end_offset, log.role
                 seen.end = end
                 if end < seen.matched:
@@ -199,7 +203,9 @@ class Checker:
         held = []
         for life in self._world.network.lives.values():
             seen = None if life.dead else life.seen.get((key, topic_id))
-            replica = None if seen is None else life.replicas.get(*key)
+            replica = None if life.dead or not life.listens else life.replicas.get(*key)
+            if replica is None and key != U and life.number in isr and life.listens and committed.end and not life.dead:
+                self.fail(f"{life.number} of ISR {isr} of {key} has no log: {committed.end} are committed")
             if replica is None or replica.log is None or replica.topic_id != topic_id or seen is None:
                 continue
             held.append((life, replica.log, seen))

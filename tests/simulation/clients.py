@@ -86,7 +86,7 @@ class Clients:
         known = self._known.get(key)
         if told is not None and (known is None or told.leader_epoch >= known.leader_epoch):
             known = self._known[key] = told
-        return known.leader if known is not None and known.leader >= 0 else random.choice((1, 2, 3))
+        return known.leader if known is not None and known.leader >= 0 else random.choice(self._world.brokers)
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Clients:
         while True:
             await self._pause()
             self._sent += 1
-            number = self._leader(T) if random.random() < 0.5 else random.choice((1, 2, 3))
+            number = self._leader(T) if random.random() < 0.5 else random.choice(self._world.brokers)
             key = T if random.random() < 0.8 else U
             task = self._begin(self._write(number, key, b"<p%d>" % self._sent, random.choice((ACKS_ALL, ACKS_ALL, 1))))
             self._one_shots.add(task)

@@ -38,7 +38,7 @@ class Faults:
         self._timers: list[asyncio.TimerHandle] = []
         self._leaving: set[Life] = set()
         """Brokers that have handed over their partitions and are about to stop."""
-        self._work: list[tuple[int, Callable[[Life], object]]] = [
+        self.work: list[tuple[int, Callable[[Life], object]]] = [
             (6, self._kill), (4, self._freeze), (2, self._hang_up), (3, self._cut), (3, self._cut_store),
             (2, self._store_loses), (3, self._slow), (3, self._kill_controller), (4, self._elect), (1, self._shut_down),
             (2, self._topic), (2, self._expire), (2, self._bury), (4, self._lose_power),
@@ -48,12 +48,12 @@ class Faults:
     def next(self) -> None:
         """Begin the next fault, at some broker."""
         random = self._world.random
-        life = self._world.network.lives[random.choice((1, 2, 3))]
+        life = self._world.network.lives[random.choice(self._world.brokers)]
         dead = sum(each.dead for each in self._world.network.lives.values())
         if random.random() < 0.3 * dead:
             self._restart(life)
             return
-        (what,) = random.choices([each for _, each in self._work], [weight for weight, _ in self._work])
+        (what,) = random.choices([each for _, each in self.work], [weight for weight, _ in self.work])
         what(life)
 
     def end(self) -> None:
@@ -96,18 +96,18 @@ class Faults:
                 self._world.start_again(each)
                 return
 
-    def _controllers(self) -> list[Life]:
+    def controllers(self) -> list[Life]:
         """The brokers that believe to be the controller."""
         lives = self._world.network.lives.values()
         return [life for life in lives if not life.dead and life.controller is not None and life.controller.active]
 
     def _kill_controller(self, life: Life) -> None:
-        for each in self._controllers():
+        for each in self.controllers():
             self._kill(each)
 
     def _or_controller(self, life: Life) -> Life:
         """Return a controller with probability 1/2, else the given broker."""
-        controllers = self._controllers()
+        controllers = self.controllers()
         return self._world.random.choice(controllers) if controllers and self._world.random.random() < 0.5 else life
 
     def _lose_power(self, life: Life) -> None:
@@ -115,7 +115,7 @@ class Faults:
         part of the page cache is lost, if the broker was in no ISR."""
         world, state = self._world, self._world.checker.states.get(T)
         leader = -1 if state is None else state.leader
-        controllers = {each.number for each in self._controllers()}
+        controllers = {each.number for each in self.controllers()}
         lives = [n for n in sorted(world.network.lives) if n not in controllers | {leader}]
         life = world.network.lives[world.random.choice(lives or [life.number])]
         if life.dead or life.frozen:
@@ -246,7 +246,7 @@ class Faults:
         self._say("delete nodes of", life)
         other = self._world.random.choice([each for n, each in self._world.network.lives.items() if n != life.number])
         if not other.dead and other.listens and life.number != other.number:
-            self._ask(other, partial(self._bury_by, other, life.number))
+            self.ask(other, partial(self._bury_by, other, life.number))
 
     async def _bury_by(self, life: Life, number: int) -> None:
         stat = await life.member.session.exists(nodes.broker(number))
@@ -258,7 +258,7 @@ class Faults:
 
     # -- requests of operators ---------------------------------------------------------------------------------------
 
-    def _ask(self, life: Life, work: Callable[[], Awaitable[object]]) -> None:
+    def ask(self, life: Life, work: Callable[[], Awaitable[object]]) -> None:
         async def ask() -> None:
             with contextlib.suppress(KafkaError, StoreError, core.LogError, SessionExpired, OSError):
                 await work()
@@ -267,10 +267,10 @@ class Faults:
 
     def _elect(self, life: Life) -> None:
         """Elect the preferred leaders."""
-        for each in self._controllers():
+        for each in self.controllers():
             assert each.controller is not None
             self._say("preferred leaders by", each)
-            self._ask(each, partial(elect_leaders, each.controller, None, 0))
+            self.ask(each, partial(elect_leaders, each.controller, None, 0))
 
     def _shut_down(self, life: Life) -> None:
         """Let the broker hand over its partitions and stop a moment later."""
@@ -279,7 +279,7 @@ class Faults:
         self._say("shutdown", life)
         request = m.ControlledShutdownRequest(broker_id=life.number, broker_epoch=life.epoch)
         self._leaving.add(life)
-        self._ask(life, partial(life.asks.ask, request, CONTROLLED_SHUTDOWN))
+        self.ask(life, partial(life.asks.ask, request, CONTROLLED_SHUTDOWN))
         self._later(0.3, self._kill, life)
 
     def _topic(self, life: Life) -> None:
@@ -289,10 +289,10 @@ class Faults:
         known = life.metadata.image.topic(U.topic)
         if known is None:
             self._say("create u by", life)
-            self._ask(life, partial(life.topics.create, NewTopic(U.topic, 1, 3)))
+            self.ask(life, partial(life.topics.create, NewTopic(U.topic, 1, 3)))
         else:
             self._say("delete u by", life)
-            self._ask(life, partial(life.topics.delete, U.topic, known.id))
+            self.ask(life, partial(life.topics.delete, U.topic, known.id))
 
 
 def reboot(home: Path) -> None:

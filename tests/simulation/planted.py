@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pybroker.decisions import reassignment
+from pybroker.decisions.image import PartitionState
 from pybroker.decisions.isr import FollowerState, laggards, may_join
 from pybroker.decisions.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
@@ -95,3 +97,24 @@ def fetch_counted_for_a_later_life(patch: pytest.MonkeyPatch) -> None:
         wait_and_ask(keeper, led, wanted._replace(epochs={}))
 
     patch.setattr(IsrKeeper, "_await", ask)
+
+
+def the_leader_moves_too_early(patch: pytest.MonkeyPatch) -> None:
+    """The controller takes the target's replicas as in sync before they are, and one of them leads."""
+    advance = reassignment.advance
+
+    def early(state: PartitionState, live: Any, **named: Any) -> PartitionState | None:
+        assumed = state._replace(isr=tuple(dict.fromkeys((*state.isr, *reassignment.target(state)))))
+        return advance(assumed, live, **named)
+
+    patch.setattr(reassignment, "advance", early)
+
+
+def logs_are_deleted_too_early(patch: pytest.MonkeyPatch) -> None:
+    """The logs of replicas that leave are deleted when the reassignment begins."""
+    patch.setattr(reassignment, "to_delete", lambda state: (*state.removing, *state.given_up))
+
+
+def a_cancel_keeps_the_target(patch: pytest.MonkeyPatch) -> None:
+    """A cancel only forgets what is under way: the replicas that were added stay."""
+    patch.setattr(reassignment, "original", lambda state: state.replicas)

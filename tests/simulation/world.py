@@ -22,6 +22,7 @@ from unittest import mock
 
 from pybroker.config import BrokerConfig
 from pybroker.coordination.store import Create
+from pybroker.decisions.image import PartitionState
 from pybroker.metadata import nodes
 from pybroker.metadata.lone_broker.loading import prepare
 from pybroker.replication import fetcher
@@ -54,6 +55,8 @@ CONFIG = BrokerConfig.load(None, list(SETTINGS))
 class World:
     """The cluster, its clients, and its faults."""
 
+    brokers = BROKERS
+
     def __init__(self, seed: int, home: Path, loop: VirtualLoop) -> None:
         self.random, self.loop, self.home, self.config = Random(seed), loop, home, CONFIG
         self.history: list[str] = []
@@ -83,7 +86,7 @@ class World:
         await self.store.open()
         admin = await self.store.session(60_000)
         await prepare(admin, nodes.OF_A_CLUSTER)
-        for number in BROKERS:
+        for number in self.brokers:
             self.start(number)
         for key, first in ((T, 1), (GROUPS, 2)):
             order = (*range(first, 4), *range(1, first))
@@ -115,7 +118,7 @@ class World:
             self._look()
             states = [self.checker.states.get(key) for key in (T, GROUPS)]
             if (
-                all(state is not None and state.leader > 0 and len(state.isr) == len(BROKERS) for state in states)
+                all(state is not None and state.leader > 0 and self.is_whole(state) for state in states)
                 and self.clients.acked > acked + 3
                 and self.clients.commits > commits
             ):
@@ -123,6 +126,10 @@ class World:
             if self.loop.time() > deadline:
                 self.checker.fail(f"not well in {RECOVERY_S} s: {states}, {self.clients.acked - acked} acknowledged")
         self.clients.stop()
+
+    def is_whole(self, state: PartitionState) -> bool:
+        """True if all replicas of a partition are in sync."""
+        return len(state.isr) == len(state.replicas)
 
     # -- brokers -----------------------------------------------------------------------------------------------------
 
