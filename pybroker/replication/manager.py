@@ -29,6 +29,7 @@ from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.model import PORT_MAX, TEXT_BYTES_MAX, HostPort, TopicPartition
 from pybroker.replication.disks.disk_space import HOLD_S
+from pybroker.replication.fetchers import Fetchers
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.knowledge import known_here
 from pybroker.replication.opening import Assignments, WantedReplica
@@ -88,8 +89,7 @@ class ReplicaManager:
         self._topic_config = topic_config
         self._connect = connect
         self._dial = dial
-        self._fetchers: dict[int, Fetcher] = {}
-        self._follows: dict[TopicPartition, int] = {}
+        self.fetchers = Fetchers(self._fetcher)
         self._known_ids = KnownIds()
         self._controller_epoch = -1
         self._stopped = False
@@ -97,8 +97,7 @@ class ReplicaManager:
 
     def look(self) -> None:
         """Suspect the leaders that closed their connections."""
-        for fetcher in self._fetchers.values():
-            fetcher.look()
+        self.fetchers.look()
 
     @property
     def epoch(self) -> int:
@@ -113,8 +112,7 @@ class ReplicaManager:
             event(log, logging.WARNING, "the store went back in time", epoch=epoch, cause=cause)
         self.latest_epoch = max(epoch, self.latest_epoch)
         self._has_epoch.set()
-        for fetcher in self._fetchers.values():
-            fetcher.registered()
+        self.fetchers.registered()
 
     async def open_found(self, found: Mapping[TopicPartition, bytes]) -> None:
         """Open the logs found here, each with its topic id, without a role. Logs of two topics with the same id are not
@@ -164,8 +162,7 @@ class ReplicaManager:
         self._stopped = True
         self._has_epoch.set()
         async with self._in_order:  # a running request may still start fetchers
-            fetchers, self._fetchers = self._fetchers, {}
-            await asyncio.gather(*(fetcher.close() for fetcher in fetchers.values()))
+            await self.fetchers.close()
 
     async def _heed(self, order: Order) -> None:
         """Wait until this broker is registered, then check the request. Raises as `_check`.
@@ -322,7 +319,7 @@ class ReplicaManager:
             return errors.KAFKA_STORAGE_ERROR
         led_on = replica.leads
         try:
-            self._leave(key)
+            self.fetchers.leave(key)
             if p.leader == self._broker_id:
                 others = [broker for broker in p.replicas if broker != self._broker_id]
                 await replica.lead(p.leader_epoch, p.partition_epoch, others, list(p.isr), p.adding)
@@ -333,7 +330,8 @@ class ReplicaManager:
                 self._isr.resign(key)
                 await replica.follow(p.leader, p.leader_epoch, p.partition_epoch)
                 if p.leader >= 0:
-                    self._follow(replica, p.leader, p.leader_epoch)
+                    added = self._broker_id in p.adding and self._broker_id not in p.isr
+                    self.fetchers.follow(replica, p.leader, p.leader_epoch, added=added)
         except core.LogError as problem:
             event(log, logging.WARNING, "role not taken", partition=key, reason=problem)
             return int(problem.code)
@@ -346,12 +344,6 @@ class ReplicaManager:
         )  # fmt: skip
         self._on_leadership(replica, p.leader == self._broker_id, p.leader_epoch, led_on)
         return errors.NONE
-
-    def _follow(self, replica: Replica, leader: int, leader_epoch: int) -> None:
-        if leader not in self._fetchers:
-            self._fetchers[leader] = self._fetcher(leader)
-        self._fetchers[leader].follow(replica, leader_epoch)
-        self._follows[replica.key] = leader
 
     def _fetcher(self, leader: int) -> Fetcher:
         """Start a fetcher for a leader: in core, or in Python if there is no native plane."""
@@ -381,28 +373,23 @@ class ReplicaManager:
         that no record of it may stay."""
         key = replica.key
         async with self._in_order:
-            leader = self._follows.get(key)
+            leader = self.fetchers.leader(key)
             if leader is None or self._replicas.get(*key) is not replica or replica.leader_epoch != leader_epoch:
                 return  # the replica has another role by now
             role, start = replica.partition().role, replica.partition().log_start_offset
             reason = f"the leader's log ends at {offset}, before this one begins at {start}; it will be copied again"
             event(log, logging.ERROR, "log dropped", partition=key, leader=leader, reason=reason)
-            self._leave(key)
+            self.fetchers.leave(key)
             try:
                 await self._replicas.remove([key])
                 await self._open_logs([(key, replica.topic_id, False)])
                 fresh = self._replicas.get(*key)
                 if fresh is not None and not fresh.offline:
                     await fresh.follow(leader, leader_epoch, role.partition_epoch)
-                    self._follow(fresh, leader, leader_epoch)
+                    self.fetchers.follow(fresh, leader, leader_epoch)
             finally:
-                if key not in self._follows:  # the controller then sends the partition's roles again
+                if self.fetchers.leader(key) is None:  # the controller then sends the partition's roles again
                     self._on_failure()
-
-    def _leave(self, key: TopicPartition) -> None:
-        leader = self._follows.pop(key, None)
-        if leader is not None and leader in self._fetchers:
-            self._fetchers[leader].leave(key)
 
     # -- StopReplica -------------------------------------------------------------------------------------------------
 
@@ -435,7 +422,7 @@ class ReplicaManager:
     async def _stop(
         self, key: TopicPartition, replica: Replica | None, leader_epoch: int, *, deleted: bool = False
     ) -> None:
-        self._leave(key)
+        self.fetchers.leave(key)
         self._isr.resign(key)
         if replica is None or replica.log is None:
             return

@@ -123,8 +123,9 @@ async def test_a_log_that_could_not_be_made_anew_is_reported(fault: str) -> None
     )  # type: ignore[arg-type]  # fmt: skip
     log = SimpleNamespace(log_start_offset=50, role=SimpleNamespace(partition_epoch=4))
     held[key] = replica = SimpleNamespace(key=key, topic_id=b"t" * 16, leader_epoch=3, partition=lambda: log)
-    left: Any = SimpleNamespace(leave=lambda key: None)
-    manager._fetchers[2], manager._follows[key] = left, 2
+    left: Any = SimpleNamespace(leave=lambda key: None, follow=lambda *_: None)
+    manager.fetchers._make = lambda leader: left
+    manager.fetchers.follow(replica, 2, 3)  # type: ignore[arg-type]
     with contextlib.suppress(KafkaError):
         await manager._cut_back(replica, 10, 3)
     assert reported == [key]
