@@ -132,6 +132,7 @@ class Restoration:
                 for broker in state.replicas:
                     asked[broker].append(key)
         self.last.silent(asked, await self.hear(asked))
+        await self._hear_moved({key for keys in asked.values() for key in keys})
         if self._news:  # a store with one old state may have others
             self._news.update(*asked.values())
         self._news |= doubted
@@ -141,6 +142,17 @@ class Restoration:
         live = [broker for broker in asked if broker in self._channels]
         heard = await asyncio.gather(*(self._ask(broker, asked[broker]) for broker in live))
         return {broker for broker, answered in zip(live, heard, strict=True) if answered}
+
+    async def _hear_moved(self, keys: Iterable[TopicPartition]) -> None:
+        """Query all other live brokers about partitions of which a member of the ISR has no log: perhaps their replicas
+        were moved after the store's copy was made, and the logs deleted."""
+        asked = defaultdict[int, list[TopicPartition]](list)
+        for key in keys:
+            state, facts = self._context.state(key), self._facts(key)
+            if state is not None and any(facts.get(broker) == NOTHING for broker in state.isr):
+                for broker in self._channels.keys() - set(state.replicas):
+                    asked[broker].append(key)
+        await self.hear(asked)
 
     def heard(self, key: TopicPartition) -> dict[int, Known]:
         """The states that brokers reported in their current registration."""

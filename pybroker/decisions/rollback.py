@@ -12,6 +12,9 @@ the latest epoch, among several the longest: that replica was in the ISR of that
 may have this log, the controller waits for all replicas, unless unclean elections are allowed. Until then the partition
 is doubted, which is stored with its state. Then the replica with the best log becomes leader and the only ISR member;
 the others catch up before they join.
+
+A store from before a reassignment names replicas whose logs are deleted. Brokers that are not among them, and have a
+later log than all of them, become replicas again; the operator decides which stay.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ def restored(
     """The next state of a partition, above all known leader epochs, and True if it is doubted, without a leader.
 
     `known` is by broker, and not empty. `doubted`: the stored state is doubted, so its ISR is unknown."""
+    state = _with_moved(state, known, live)
     facts = {broker: known[broker] for broker in state.replicas if broker in known and broker in live}
     newest = max(known.values(), key=lambda each: (each.leader_epoch, each.partition_epoch))
     top = max(newest.leader_epoch, state.leader_epoch)
@@ -70,3 +74,17 @@ def restored(
         return election.above(raised, NO_LEADER, state.replicas), True
     best = max(facts, key=lambda broker: (facts[broker].log_epoch, facts[broker].log_end))
     return election.above(raised, best, (best,)), False
+
+
+def _with_moved(state: PartitionState, known: Mapping[int, Known], live: Collection[int]) -> PartitionState:
+    """The state with the live brokers as further replicas that have a later log than all replicas have. A partition
+    whose state is missing gets none."""
+    if state.leader_epoch < 0:
+        return state
+    best = max((known[broker].log_epoch for broker in state.replicas if broker in known), default=-1)
+    more = sorted(
+        broker for broker, its in known.items()
+        if broker not in state.replicas and broker in live and its.log_end > 0 and its.log_epoch > best
+    )  # fmt: skip
+    given_up = tuple(broker for broker in state.given_up if broker not in more)
+    return state._replace(replicas=(*state.replicas, *more), given_up=given_up) if more else state

@@ -29,7 +29,7 @@ def acks_before_replication() -> None:
 
     async def alone(
         self: Replica, leader_epoch: int, partition_epoch: int, followers: Sequence[int] = (),
-        isr: Collection[int] | None = None,
+        isr: Collection[int] | None = None, adding: Collection[int] = (),
     ) -> None:  # fmt: skip
         await lead(self, leader_epoch, partition_epoch)
 

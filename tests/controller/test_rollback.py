@@ -7,7 +7,7 @@ import pytest
 from pybroker import errors
 from pybroker.controller.requests import elect_leaders
 from pybroker.coordination.store import NoNode
-from pybroker.decisions.rollback import Known
+from pybroker.decisions.rollback import NOTHING, Known
 from pybroker.metadata import nodes
 from pybroker.metadata.producer_ids import BLOCK, UNKNOWN_BLOCKS, ProducerIds
 from pybroker.model import TopicPartition
@@ -239,3 +239,17 @@ async def test_producer_ids_that_only_others_know(stage: Stage) -> None:
     await one.bring_forward(went_back=True)
     given |= {(await one.block())[0], (await other.block())[0]}
     assert len(given) == 3
+
+
+async def test_a_store_from_before_a_move(cluster: FakeCluster) -> None:
+    """The replicas were moved after the copy was made, and their first logs deleted: no empty replica is elected over
+    the brokers that have the log now, which become replicas again."""
+    (key,) = await cluster.create("t", (1, 2))
+    old, _ = await cluster.admin.get(nodes.state(*key))
+    for number in (1, 2):
+        cluster.brokers[number].known[key] = NOTHING
+    cluster.brokers[3].known[key] = Known(9, 4, 3, (3,), 9, 50)
+    await restore(cluster, key, old)
+    await eventually("the one with the log leads", lambda: has(cluster, key, 3, 10))
+    assert nodes.load_topic((await cluster.admin.get(nodes.topic("t")))[0]).replicas == [(1, 2, 3)]
+    assert (await cluster.state(key))[2] == [3]

@@ -30,6 +30,10 @@ def log(epoch: int, end: int) -> Known:
         ({1: log(5, 90), 2: log(17, 20)}, {1, 2}, False, (-1, 18, (1, 2, 3))),
         ({1: log(5, 90), 2: log(17, 20)}, {1, 2}, True, (2, 18, (2,))),
         ({1: told(5, 3, 3, 1), 2: log(17, 20), 3: NOTHING}, {1, 2, 3}, False, (2, 18, (2,))),
+        # The replicas were moved since: other brokers have the later log.
+        ({1: NOTHING, 2: NOTHING, 4: told(17, 4, 4, 5)}, {1, 2, 4, 5}, False, (4, 18, (4,))),
+        ({1: NOTHING, 2: NOTHING, 3: NOTHING, 5: log(4, 30)}, {1, 2, 3, 5}, False, (5, 5, (5,))),
+        ({1: log(9, 5), 2: NOTHING, 3: NOTHING, 5: log(4, 30)}, {1, 2, 3, 5}, False, (1, 10, (1,))),
     ],
 )
 def test_who_leads(
