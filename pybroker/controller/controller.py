@@ -42,6 +42,7 @@ from pybroker.coordination.store import ENDED, Session, SessionState, StoreError
 from pybroker.decisions import election as elections
 from pybroker.decisions.changes import Changes
 from pybroker.decisions.image import PartitionState, TopicImage
+from pybroker.decisions.reassignment import original
 from pybroker.decisions.rollback import Known
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -135,8 +136,7 @@ class Controller:
         timeout = functools.partial(self._config.__getitem__, "unclean.recovery.timeout.ms")
         self._restoration = Restoration(context, self.channels, self._unclean, self, inbox, timeout)
         last = functools.partial(self._restoration.last.ask_again, lambda: inbox.once("last", self._elect_again))
-        min_isr = functools.partial(self._setting, name="min.insync.replicas")
-        self._reassignments = Reassignments(context=context, controller=self, inbox=inbox, min_isr=min_isr)
+        self._reassignments = Reassignments(context=context, controller=self, inbox=inbox, setting=self._setting)
         self._session.listen(self._heed)
         balance = Balance(self._config, context, self, inbox)
         loop = asyncio.get_running_loop()
@@ -266,9 +266,10 @@ class Controller:
         live = context.brokers.keys() - context.leaving
 
         def first(key: TopicPartition, state: PartitionState) -> PartitionState | None:
-            if state.leader_epoch >= 0 or not any(broker in live for broker in state.replicas):
+            if state.leader_epoch >= 0 or live.isdisjoint(original(state)):
                 return None
-            return restoration.after_lost(key) or elections.first(state.replicas, live, context.fence.epoch)
+            made = restoration.after_lost(key) or elections.first(original(state), live, context.fence.epoch)
+            return made.with_replicas_of(state)
 
         new = context.decide(first)
         if new:

@@ -12,6 +12,7 @@ it has elected leaders. A log that was given up on a dead broker is deleted when
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,6 +42,7 @@ TRIES = 3
 DELETED = (errors.NONE, errors.UNKNOWN_TOPIC_OR_PARTITION)
 BUSY = KafkaError(errors.NOT_CONTROLLER, "the partition changed at the same time: retry")
 REQUESTED = "requested by a client"
+MIN_ISR = "min.insync.replicas"
 
 
 class MovingController(Protocol):
@@ -56,17 +58,18 @@ class Reassignments:
     """The reassignments of one term."""
 
     def __init__(
-        self, *, context: ControllerContext, controller: MovingController, inbox: Inbox, min_isr: Callable[[str], int]
-    ) -> None:
-        """`min_isr` returns a topic's min.insync.replicas."""
+        self, *, context: ControllerContext, controller: MovingController, inbox: Inbox,
+        setting: Callable[[str, str], int],
+    ) -> None:  # fmt: skip
+        """`setting` returns a topic's value of a setting."""
         self._context = context
         self._controller = controller
         self._inbox = inbox
-        self._min_isr = min_isr
+        self._setting = setting
         self._due: set[TopicPartition] = set()
         """Partitions to step."""
-        self._asked: dict[tuple[int, TopicPartition], int] = {}
-        """The broker epoch in which each replica that was given up was asked to delete its log."""
+        self._asked: dict[TopicPartition, dict[int, int]] = {}
+        """By partition and broker: the broker epoch in which a given-up replica was asked to delete its log."""
         self._failed: Counter[tuple[int, TopicPartition]] = Counter()
         self._deleted: set[tuple[int, TopicPartition]] = set()
         """Replicas whose logs are deleted, which is not written yet."""
@@ -144,13 +147,14 @@ class Reassignments:
         """Do the next step of the partitions that are due. Raises NOT_CONTROLLER."""
         due, self._due = sorted(self._due), set()
         context, changes = self._context, dict[TopicPartition, PartitionState]()
+        setting = functools.cache(self._setting)
         for key in due:
             with context.about(key.topic):
                 state = context.state(key)
                 if state is None or key.topic in context.deleting:
                     continue
                 after = reassignment.advance(
-                    state, context.live(key), leaving=context.leaving_of(key), min_isr=self._min_isr(key.topic)
+                    state, context.live(key), leaving=context.leaving_of(key), min_isr=setting(key.topic, MIN_ISR)
                 )
                 if after is not None:
                     changes[key] = after
@@ -168,16 +172,17 @@ class Reassignments:
         for key in keys:
             state = self._context.state(key)
             doomed = () if state is None or key.topic in self._context.deleting else reassignment.to_delete(state)
-            for each in [each for each in self._asked if each[1] == key and each[0] not in doomed]:
-                del self._asked[each]  # it is a replica again
+            asked = {broker: epoch for broker, epoch in self._asked.pop(key, {}).items() if broker in doomed}
             for broker in doomed:
-                epoch, each = self._context.epochs.get(broker), (broker, key)
-                if epoch is None or self._asked.get(each) == epoch or state is None:
+                epoch = self._context.epochs.get(broker)
+                if epoch is None or asked.get(broker) == epoch or state is None:
                     continue
-                if each in self._asked:
-                    self._failed.pop(each, None)
-                self._asked[each] = epoch
+                if broker in asked:
+                    self._failed.pop((broker, key), None)
+                asked[broker] = epoch
                 by_broker.setdefault(broker, {})[key] = state.leader_epoch
+            if asked:
+                self._asked[key] = asked
         for broker, its in by_broker.items():
             for delete in (False, True):
                 self._controller.channels[broker].stop_replicas(
@@ -187,14 +192,14 @@ class Reassignments:
     def stopped(self, broker: int, key: TopicPartition, deleted: bool, code: int) -> None:
         """Handle a broker's StopReplica result for one partition."""
         each = broker, key
-        if not deleted or each not in self._asked:
+        if not deleted or broker not in self._asked.get(key, {}):
             return
         if code in DELETED:
             self._deleted.add(each)
             self._inbox.once("deleted logs", self._forget)
         elif self._failed[each] < TRIES:
             self._failed[each] += 1
-            del self._asked[each]
+            del self._asked[key][broker]
             self._due.add(key)
             self._inbox.once("reassignments", self._step)
         else:
@@ -207,7 +212,10 @@ class Reassignments:
         changes = dict[TopicPartition, PartitionState]()
         for broker, key in deleted:
             state = self._context.state(key)
-            if self._asked.pop((broker, key), None) is None or state is None or key.topic in self._context.deleting:
+            asked = self._asked.get(key, {}).pop(broker, None)
+            if not self._asked.get(key):
+                self._asked.pop(key, None)
+            if asked is None or state is None or key.topic in self._context.deleting:
                 continue
             after = reassignment.forget(changes.get(key, state), {broker})
             if after is not None:  # else it has become a replica again meanwhile
