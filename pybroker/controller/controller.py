@@ -205,8 +205,6 @@ class Controller:
     async def _over(self, why: str = "the session of the controller has ended") -> None:
         raise KafkaError(errors.NOT_CONTROLLER, why)
 
-    # -- requests ----------------------------------------------------------------------------------------------------
-
     async def ask(self, work: Callable[[], Awaitable[T]]) -> T:
         """Execute a request in its turn. Raises NOT_CONTROLLER, and what the request raises."""
         if self.context is None:
@@ -233,7 +231,7 @@ class Controller:
         gone = {broker for _, state in context.states() for broker in state.isr} - context.brokers.keys()
         changed = await self._elect(f"brokers gone: {_names(gone)}" if gone else "new controller")
         sent = changed | restored | created
-        self._lead_and_follow([key for key, _ in context.states() if key not in sent])
+        self.channels.lead_and_follow(context, [key for key, _ in context.states() if key not in sent])
         self._tell_metadata([key for key, _ in context.states()], full=True)
         await self._delete()
         await self._log_dirs()
@@ -275,7 +273,7 @@ class Controller:
         if new:
             await context.create_states(new)
             new = {key: state for key, state in new.items() if key.topic not in context.damaged}
-            self._lead_and_follow(new, new)
+            self.channels.lead_and_follow(context, new, new)
             for name, count in Counter(key.topic for key in new).items():
                 event(log, logging.INFO, "partitions created", topic=name, partitions=count)
         return set(new)
@@ -310,10 +308,8 @@ class Controller:
         done = await context.write_states(changes)
         for key, state in done.items():
             with context.about(key.topic):
-                was = before[key]
-                assert was is not None
-                note(self._changes, key, was, state, cause)
-        self._lead_and_follow(done)
+                note(self._changes, key, before[key], state, cause)
+        self.channels.lead_and_follow(context, done)
         self.reassignments.changed(done)
         if any(key.topic in context.topics for key in changes.keys() - done.keys()):
             self._inbox.once("elect", self._elect_again)
@@ -326,9 +322,6 @@ class Controller:
     def settings_changed(self) -> None:
         """Elect leaders that unclean.leader.election.enable now allows."""
         self._inbox.once("settings", lambda: self._elect_again("settings changed"))
-
-    def _lead_and_follow(self, keys: Iterable[TopicPartition], new: Iterable[TopicPartition] = ()) -> None:
-        self.channels.lead_and_follow(self._context, keys, new)
 
     def _tell_metadata(self, keys: Iterable[TopicPartition], *, full: bool = False) -> None:
         self.channels.update_metadata(self._context, keys, full=full)
@@ -396,7 +389,7 @@ class Controller:
         news = mended | await self._create_missing()
         if mended:
             news |= await self._elect("a topic is readable again")
-            self._lead_and_follow(mended)
+            self.channels.lead_and_follow(context, mended)
         if was_damaged and not context.damaged:  # a full update, from which brokers see what is gone, is possible again
             self._tell_metadata([key for key, _ in context.states()], full=True)
         elif news:

@@ -68,6 +68,8 @@ class Reassignments:
         self._setting = setting
         self._due: set[TopicPartition] = set()
         """Partitions to step."""
+        self._left: set[TopicPartition] = set()
+        """Partitions that were stepped: replicas may have been given up."""
         self._asked: dict[TopicPartition, dict[int, int]] = {}
         """By partition and broker: the broker epoch in which a given-up replica was asked to delete its log."""
         self._failed: Counter[tuple[int, TopicPartition]] = Counter()
@@ -160,14 +162,16 @@ class Reassignments:
                     changes[key] = after
         if changes:
             await self._controller.change(changes, "the target is in sync")
-        self._delete_logs(due)
+        self._left |= set(due)
+        self._inbox.once("logs of moved replicas", self._delete_logs)  # after the metadata: clients find the others
         if self._in_node.intersection(due):
             self._in_node = set(self.under_way(self._in_node))
             await self._write_node()
 
-    def _delete_logs(self, keys: Iterable[TopicPartition]) -> None:
+    async def _delete_logs(self) -> None:
         """Ask replicas that were given up to stop, then to delete their logs: once in a registration of their broker.
         """
+        keys, self._left = sorted(self._left), set()
         by_broker: dict[int, dict[TopicPartition, int]] = {}
         for key in keys:
             state = self._context.state(key)

@@ -13,8 +13,9 @@ from pybroker.model import TopicPartition
 log = logging.getLogger(__name__)
 
 
-def note(changes: Changes, key: TopicPartition, was: PartitionState, state: PartitionState, cause: str) -> None:
+def note(changes: Changes, key: TopicPartition, was: PartitionState | None, state: PartitionState, cause: str) -> None:
     """Log a change that was written, and note it in `changes`."""
+    assert was is not None, "a change of no state"
     what, unclean = changes.written(key, was, state, cause)
     level = logging.WARNING if unclean else logging.INFO
     if state.leader == NO_LEADER != was.leader:
