@@ -21,6 +21,16 @@ CONSUMER, DEBUGGING = -1, -2
 """Replica ids of requests that are not from a broker: a consumer, and a tool that compares replicas. The tool reads any
 replica, to the end of its log, with the rights of a consumer."""
 
+SIZE_UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
+
+
+def bytes_text(number: int) -> str:
+    """Return a number of bytes in the unit with one to three digits before the point: 999 B, 1.5 kB, 12.3 MB."""
+    if number < 1000:
+        return f"{number} B"
+    power = next((p for p in range(1, len(SIZE_UNITS)) if number < 999.95 * 1000**p), len(SIZE_UNITS))
+    return f"{number / 1000**power:,.1f} {SIZE_UNITS[power - 1]}"
+
 
 def check_told(text: str) -> None:
     """Raise ValueError if the name of a host or rack is longer than TEXT_BYTES_MAX."""

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     ),
     "cluster": Command("pybroker.cli.cluster.show", "Show a cluster's brokers, check its health, and restart it."),
     "logdirs": Command("pybroker.cli.logdirs", "Show where partitions lie on disk, and how large they are."),
+    "reassign": Command("pybroker.cli.reassign.command", "Plan and execute moves of replicas between brokers."),
     "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
     "users": Command("pybroker.cli.security.users", "List, set and remove the passwords by which users log in."),
     "tokens": Command("pybroker.cli.security.tokens", "List, create, renew and expire delegation tokens."),

@@ -11,8 +11,8 @@ from typing import Any, Final
 import click
 
 from pybroker.logs import printable
+from pybroker.model import bytes_text
 
-SIZE_UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
 _NUMBER: Final = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?( ([kMGTP]?B))?")
 Cell = str | int | float | None
 Document = dict[str, Any]
@@ -66,11 +66,8 @@ def count(number: int | None) -> str | None:
 
 
 def size(number: int | None) -> str | None:
-    """Return a number of bytes in the unit with one to three digits before the point: 999 B, 1.5 kB, 12.3 MB."""
-    if number is None or number < 1000:
-        return None if number is None else f"{number} B"
-    power = next((p for p in range(1, len(SIZE_UNITS)) if number < 999.95 * 1000**p), len(SIZE_UNITS))
-    return f"{number / 1000**power:,.1f} {SIZE_UNITS[power - 1]}"
+    """Return a number of bytes for people: 999 B, 1.5 kB, 12.3 MB."""
+    return None if number is None else bytes_text(number)
 
 
 def moment(timestamp_ms: int) -> str:

@@ -1,0 +1,1 @@
+"""`pybroker reassign` and `pybroker brokers`: replicas that move to other brokers."""
