@@ -33,6 +33,7 @@ OWN = {
     "log.scrub.interval.ms",
     "log.scrub.io.max.bytes.per.second",
     "metrics.listener",
+    "reassign.throttle.note",
     "record.validation",
     "unclean.recovery.timeout.ms",
     "zookeeper.sasl.client.password",

@@ -34,6 +34,16 @@ CONTROLLER_S_MAX: Final = 2.0
 REPLICAS: Final = Whole(1, (1 << 15) - 1)  # i16
 
 
+def _replicas(_: click.Context, __: click.Parameter, text: str | None) -> dict[int, list[int]] | None:
+    """Parse the notation of kafka-topics: partitions separated by commas, replicas by colons."""
+    if text is None:
+        return None
+    lists = [each.split(":") for each in text.split(",")]
+    if not all(broker.strip().isascii() and broker.strip().isdigit() for brokers in lists for broker in brokers):
+        raise click.BadParameter(f"{text!r} is not a list of broker ids such as 1:2,2:3")
+    return {partition: [int(broker) for broker in brokers] for partition, brokers in enumerate(lists)}
+
+
 @click.group(name="topics")
 def command() -> None:
     """Create, list, describe, alter and delete topics of any broker that speaks Kafka's protocol.
@@ -50,6 +60,8 @@ def command() -> None:
 @click.option(
     "--config", "-c", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; repeatable."
 )
+@click.option("--replica-assignment", metavar="ID:ID,...", callback=_replicas,
+              help="The brokers of each partition's replicas, leader first, in place of both numbers: 1:2,2:3.")
 @click.option("--if-not-exists", is_flag=True, help="Do not fail if a topic of this name exists, whatever its configs.")
 @cluster_options
 def create(
@@ -57,12 +69,15 @@ def create(
     partitions: int | None,
     replication_factor: int | None,
     configs: Sequence[str],
+    replica_assignment: dict[int, list[int]] | None,
     if_not_exists: bool,
     bootstrap_server: str,
     timeout_s: float,
     as_json: bool,
 ) -> None:
     """Create a topic."""
+    if replica_assignment and (partitions or replication_factor):
+        raise click.UsageError("--replica-assignment has all partitions and replicas: leave out the numbers")
     wanted = dict(name_value(text, "--config") for text in configs)
     with admin_of(bootstrap_server, timeout_s) as admin:
         try:
@@ -71,6 +86,7 @@ def create(
                 partitions=partitions or BROKER_DEFAULT,
                 replication_factor=replication_factor or BROKER_DEFAULT,
                 configs=wanted,
+                replica_assignments=replica_assignment,
             )
         except KafkaError as error:
             if not (if_not_exists and error.code == errors.TOPIC_ALREADY_EXISTS):

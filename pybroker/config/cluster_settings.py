@@ -162,6 +162,14 @@ CLUSTER = table(
         Range(0),
     ),
     Setting(
+        "reassign.throttle.note",
+        STRING,
+        "",
+        "The throttle that pybroker reassign has set, as the default of all brokers, so that any machine can remove it "
+        "later. No broker acts by it.",
+        dynamic=True,
+    ),
+    Setting(
         "leader.replication.throttled.rate",
         LONG,
         str(LONG_MAX),

@@ -13,6 +13,7 @@ from pybroker.decisions.planning.snapshot import ClusterSnapshot, Goals
 
 F = TypeVar("F", bound=Callable[..., object])
 BROKER: Final = Whole(0, (1 << 31) - 1)
+THROTTLE: Final = Whole(1, (1 << 63) - 1)
 FACTOR: Final = Whole(1, (1 << 15) - 1)
 
 
@@ -93,3 +94,12 @@ def limit_options(function: F) -> F:
     fewer = click.option("--fewer-racks", is_flag=True,
                          help="Let partitions be in fewer racks, or on fewer hosts, than they are.")  # fmt: skip
     return limit(fewer(function))
+
+
+def run_options(function: F) -> F:
+    """Add the options for how moves are carried out."""
+    throttle = click.option("--throttle", type=THROTTLE, metavar="BYTES",
+                            help="Copy at most so many bytes a second, to and from each broker.")  # fmt: skip
+    batch = click.option("--batch", type=Whole(1, (1 << 31) - 1), default=1000, show_default=True, metavar="N",
+                         help="Move so many partitions at a time.")  # fmt: skip
+    return throttle(batch(click.option("--yes", "-y", is_flag=True, help="Do not ask.")(function)))

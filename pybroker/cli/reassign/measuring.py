@@ -26,6 +26,7 @@ def measure(admin: Admin) -> Measured:
     topics = admin.topics()
     found, silent = log_dirs(nodes)
     sizes = sizes_of(dirs for dirs in found.values())
+    moving = admin.list_partition_reassignments()
     brokers = tuple(
         PlanBroker(node.id, node.host, node.rack, volumes(found.get(node.id, ())), live=node.id in found)
         for node in nodes
@@ -33,7 +34,7 @@ def measure(admin: Admin) -> Measured:
     partitions = tuple(
         PlanPartition(
             tp := TopicPartition(topic.name, p.partition),
-            tuple(p.replicas),
+            tuple(b for b in p.replicas if tp not in moving or b not in moving[tp].removing),
             p.leader,
             sizes.get((tp, p.leader)) or max((sizes.get((tp, broker), 0) for broker in p.replicas), default=0),
             tuple(p.isr),

@@ -64,15 +64,26 @@ class TopicsAdmin(AdminBase):
         partitions: int = BROKER_DEFAULT,
         replication_factor: int = BROKER_DEFAULT,
         configs: Mapping[str, str] | None = None,
+        replica_assignments: Mapping[int, Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> CreatedTopic:
-        """Create a topic and wait until its partitions have leaders; `validate_only` stops before that."""
+        """Create a topic and wait until its partitions have leaders; `validate_only` stops before that.
+
+        `replica_assignments` has the broker ids of each partition's replicas, preferred leader first, in place of both
+        numbers."""
         given = arguments.texts(configs or {}, "configs")
         wanted = m.CreateTopicsRequest.Topics(
             name=arguments.name(name, _NAME),
             num_partitions=arguments.whole(partitions, "partitions", BROKER_DEFAULT),
             replication_factor=arguments.whole(replication_factor, "replication_factor", BROKER_DEFAULT),
             configs=[m.CreateTopicsRequest.Topics.Configs(name=k, value=v) for k, v in given.items()],
+            assignments=[
+                m.CreateTopicsRequest.Topics.Assignments(
+                    partition_index=arguments.whole(partition, "a partition"),
+                    broker_ids=[arguments.whole(broker, "a broker id") for broker in brokers],
+                )
+                for partition, brokers in (replica_assignments or {}).items()
+            ],
         )
         request = m.CreateTopicsRequest(topics=[wanted], timeout_ms=self._timeout_ms, validate_only=validate_only)
         answer = only(self._change(request, "topics"), f"topic {name}")

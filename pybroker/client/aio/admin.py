@@ -94,15 +94,20 @@ class AsyncAdmin(OfOtherClients):
         partitions: int = BROKER_DEFAULT,
         replication_factor: int = BROKER_DEFAULT,
         configs: Mapping[str, str] | None = None,
+        replica_assignments: Mapping[int, Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> CreatedTopic:
-        """Create a topic and wait until its partitions have leaders; `validate_only` stops before that."""
+        """Create a topic and wait until its partitions have leaders; `validate_only` stops before that.
+
+        `replica_assignments` has the broker ids of each partition's replicas, preferred leader first, in place of both
+        numbers."""
         return await self._call(
             self.admin.create_topic,
             name,
             partitions=partitions,
             replication_factor=replication_factor,
             configs=configs,
+            replica_assignments=replica_assignments,
             validate_only=validate_only,
         )
 

@@ -1,0 +1,170 @@
+"""The throttle of a run (KIP-73), which is removed with it, and never one that was set by hand.
+
+A note in the configs of all brokers says what was set, before it is set, so that any machine can remove it later:
+
+    note -> lists of replicas in topics -> rates of brokers            and backwards to remove it
+"""
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pybroker.cli.main import Failure
+from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, ConfigSource, ResourceType
+from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition, bytes_text
+
+NOTE: Final = "reassign.throttle.note"
+"""A config of all brokers; one of Kafka keeps it too, as it keeps names that it does not know."""
+ALL_BROKERS: Final = ConfigResource(ResourceType.BROKER, "")
+ROLES: Final = ("leader", "follower")
+EVERY: Final = "*"
+Replicas = Mapping[str, Sequence[tuple[int, int]]]
+"""By topic, each replica as (partition, broker)."""
+
+
+class ThrottleNote(NamedTuple):
+    """A throttle as it was set: the rate in bytes a second, and by role the brokers and topics it was set for."""
+
+    rate: int
+    brokers: Mapping[str, tuple[int, ...]]
+    topics: Mapping[str, tuple[str, ...]]
+
+    def text(self) -> str:
+        return json.dumps(self._asdict(), separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> "ThrottleNote | None":
+        """Parse a note; None if it is not one, and so nothing is known of a throttle."""
+        with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError):
+            told = json.loads(text)
+            brokers = {role: tuple(int(broker) for broker in told["brokers"].get(role, ())) for role in ROLES}
+            topics = {role: tuple(str(topic) for topic in told["topics"].get(role, ())) for role in ROLES}
+            return cls(int(told["rate"]), brokers, topics)
+        return None
+
+
+def noted(admin: Admin) -> ThrottleNote | None:
+    """Return the throttle that a run of this command has set and not removed yet."""
+    values = [e.value for e in admin.configs(ALL_BROKERS, [NOTE]) if e.name == NOTE]
+    return ThrottleNote.parse(values[0]) if values and values[0] else None
+
+
+def replicas_of(
+    moves: Mapping[TopicPartition, tuple[Sequence[int], Sequence[int]]],
+) -> tuple[dict[str, list[tuple[int, int]]], dict[str, list[tuple[int, int]]]]:
+    """Return the replicas to throttle as leaders, which are all present ones, and as followers, which are those to be
+    added; `moves` has the replicas of each partition before and after."""
+    leaders: dict[str, list[tuple[int, int]]] = {}
+    followers: dict[str, list[tuple[int, int]]] = {}
+    for (topic, index), (before, after) in sorted(moves.items()):
+        leaders.setdefault(topic, []).extend((index, broker) for broker in before)
+        followers.setdefault(topic, []).extend((index, broker) for broker in after if broker not in before)
+    return leaders, followers
+
+
+def set_throttle(
+    admin: Admin, rate: int, live: Iterable[int], moves: Mapping[TopicPartition, tuple[Sequence[int], Sequence[int]]]
+) -> list[str]:
+    """Limit the copying of these moves; return a sentence for each limit set by hand, which stays. Failure if a topic
+    has a list of throttled replicas that was set by hand."""
+    leaders, followers = replicas_of(moves)
+    replicas: Mapping[str, Replicas] = {"leader": leaders, "follower": followers}
+    old = noted(admin) or ThrottleNote(rate, dict.fromkeys(ROLES, ()), dict.fromkeys(ROLES, ()))
+    involved = {broker for of_role in replicas.values() for pairs in of_role.values() for _, broker in pairs}
+    involved |= {broker for of_role in old.brokers.values() for broker in of_role}  # they get the new rate, too
+    lists = _lists(admin, replicas, old)
+    brokers, kept = _brokers(admin, sorted(involved & set(live)), old)
+    note = ThrottleNote(
+        rate,
+        {role: tuple(sorted({*old.brokers[role], *brokers[role]})) for role in ROLES},
+        {role: tuple(sorted({*old.topics[role], *lists[role]})) for role in ROLES},
+    )
+    admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.SET, note.text())])
+    for role in ROLES:
+        for topic, text in lists[role].items():
+            change = Alteration(_list_name(role), ConfigOperation.SET, text)
+            admin.alter_configs(ConfigResource(ResourceType.TOPIC, topic), [change])
+    for role in ROLES:
+        for broker in brokers[role]:
+            change = Alteration(_rate_name(role), ConfigOperation.SET, str(rate))
+            admin.alter_configs(ConfigResource(ResourceType.BROKER, str(broker)), [change])
+    return kept
+
+
+def remove_throttle(admin: Admin) -> int | None:
+    """Remove what the note says was set, unless it was changed by hand since; return its rate, None without a note.
+    KafkaError if a broker is not there: then the note stays."""
+    note = noted(admin)
+    if note is None:
+        return None
+    live = {node.id for node in admin.describe_cluster().nodes}
+    away = set[int]()
+    for role in ROLES:
+        for broker in note.brokers[role]:
+            if broker not in live:
+                away.add(broker)
+                continue
+            resource = ConfigResource(ResourceType.BROKER, str(broker))
+            if _own_value(admin, resource, _rate_name(role)) == str(note.rate):
+                admin.alter_configs(resource, [Alteration(_rate_name(role), ConfigOperation.DELETE)])
+        for topic in note.topics[role]:
+            with contextlib.suppress(KafkaError):  # a topic that has been deleted
+                resource = ConfigResource(ResourceType.TOPIC, topic)
+                if _own_value(admin, resource, _list_name(role)) not in (None, "", EVERY):
+                    admin.alter_configs(resource, [Alteration(_list_name(role), ConfigOperation.DELETE)])
+    if away:
+        rest = note._replace(brokers={r: tuple(b for b in note.brokers[r] if b in away) for r in ROLES})
+        admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.SET, rest.text())])
+        ids = ", ".join(map(str, sorted(away)))
+        raise Failure(f"the throttle of {bytes_text(note.rate)}/s stays on brokers that are not live: {ids}")
+    admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.DELETE)])
+    return note.rate
+
+
+def _lists(admin: Admin, replicas: Mapping[str, Replicas], old: ThrottleNote) -> dict[str, dict[str, str]]:
+    """Return the list of throttled replicas to set, by role and topic."""
+    lists: dict[str, dict[str, str]] = {role: {} for role in ROLES}
+    topics = sorted({topic for of_role in replicas.values() for topic in of_role})
+    for topic, entries in admin.topic_configs(topics).items():
+        there = {entry.name: entry.value for entry in entries if entry.source == ConfigSource.TOPIC}
+        for role in ROLES:
+            wanted = [f"{index}:{broker}" for index, broker in replicas[role].get(topic, ())]
+            now = there.get(_list_name(role)) or ""
+            if now == EVERY or not wanted:
+                continue
+            if now and topic not in old.topics[role]:
+                raise Failure(
+                    f"topic {topic} has {_list_name(role)}={now}, set by hand: delete it, or leave out --throttle"
+                )
+            lists[role][topic] = ",".join(dict.fromkeys([*filter(None, now.split(",")), *wanted]))
+    return lists
+
+
+def _brokers(admin: Admin, involved: Sequence[int], old: ThrottleNote) -> tuple[dict[str, list[int]], list[str]]:
+    """Return the brokers whose rate is to be set, by role, and a sentence for each that has one set by hand."""
+    brokers: dict[str, list[int]] = {role: [] for role in ROLES}
+    kept = []
+    for broker in involved:
+        for role in ROLES:
+            now = _own_value(admin, ConfigResource(ResourceType.BROKER, str(broker)), _rate_name(role))
+            if now is None or (broker in old.brokers[role] and now == str(old.rate)):
+                brokers[role].append(broker)
+            else:
+                kept.append(f"broker {broker} keeps {_rate_name(role)}={now}, which was set by hand")
+    return brokers, kept
+
+
+def _own_value(admin: Admin, resource: ConfigResource, name: str) -> str | None:
+    """Return the value that a config was given on this very topic or broker; None if it has none."""
+    own = ConfigSource.TOPIC if resource.type is ResourceType.TOPIC else ConfigSource.DYNAMIC_BROKER
+    return next((e.value for e in admin.configs(resource, [name]) if e.name == name and e.source == own), None)
+
+
+def _list_name(role: str) -> str:
+    return f"{role}.replication.throttled.replicas"
+
+
+def _rate_name(role: str) -> str:
+    return f"{role}.replication.throttled.rate"
