@@ -149,7 +149,7 @@ class Restoration:
         asked = defaultdict[int, list[TopicPartition]](list)
         for key in keys:
             state, facts = self._context.state(key), self._facts(key)
-            if state is not None and any(facts.get(broker) == NOTHING for broker in state.isr):
+            if state is not None and any(facts.get(broker, ())[:6] == NOTHING[:6] for broker in state.isr):
                 for broker in self._channels.keys() - set(state.replicas):
                     asked[broker].append(key)
         await self.hear(asked)
