@@ -14,6 +14,7 @@ from operator import itemgetter
 from pybroker.controller.assignments import write_assignments
 from pybroker.controller.damage import Damaged, is_of_one_topic
 from pybroker.controller.metadata_update import Told
+from pybroker.controller.power_losses import PowerLosses
 from pybroker.coordination.commit import read, until_answered
 from pybroker.coordination.store import (
     BadVersion,
@@ -68,7 +69,7 @@ class ControllerContext:
     full: set[tuple[int, TopicPartition]] = field(default_factory=set)
     """Replicas of live brokers whose log dir is full: they serve reads, but should neither lead nor be in sync if
     another replica can."""
-    power_lost: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    power_lost: PowerLosses = field(default_factory=PowerLosses)
     """Members of the ISR whose log may lack its end, of partitions without another leader: last_replicas.py elects."""
     watched: set[str] = field(default_factory=set)
     """Topics whose nodes were read and have not changed since; a watch is set on each."""
@@ -298,23 +299,13 @@ class ControllerContext:
         self.written = {key: zxid for key, zxid in self.written.items() if key.topic != name}
         self.failed = {each for each in self.failed if each[1].topic != name}
         self.full = {each for each in self.full if each[1].topic != name}
-        self.power_lost = {key: lost for key, lost in self.power_lost.items() if key.topic != name}
+        self.power_lost.forget_topic(name)
 
     def forget_brokers(self, gone: AbstractSet[int]) -> None:
         """Forget what is known of brokers' replicas, as their registrations are gone."""
         self.failed = {each for each in self.failed if each[0] not in gone}
         self.full = {each for each in self.full if each[0] not in gone}
-        self.power_lost = {key: left for key, lost in self.power_lost.items() if (left := lost - gone)}
-
-    def note_power_lost(self, broker: int, key: TopicPartition, lost: bool = True) -> None:
-        """Note that a member of the ISR may lack the end of its log, or that it does not."""
-        state = self.state(key)
-        if lost and state is not None and broker in state.isr and len(state.replicas) > 1:
-            self.power_lost.setdefault(key, set()).add(broker)
-        elif key in self.power_lost:
-            self.power_lost[key].discard(broker)
-            if not self.power_lost[key]:
-                del self.power_lost[key]
+        self.power_lost.forget_brokers(gone)
 
     async def _read_state(self, key: TopicPartition, assigned: PartitionState) -> dict[TopicPartition, PartitionState]:
         """The state of a partition that another program wrote; empty if the topic is left out because of it."""
@@ -415,9 +406,7 @@ class ControllerContext:
         if moved:
             done |= await write_assignments(self, moved)
         self.put(done)
-        for key in self.power_lost.keys() & done.keys():
-            if done[key].leader != NO_LEADER:  # members that lost power have left the ISR, or lead
-                del self.power_lost[key]
+        self.power_lost.written(done)
         return done
 
     def dump(self, key: TopicPartition, state: PartitionState) -> bytes:

@@ -239,7 +239,6 @@ class Controller:
         await context.make_feature_node()
 
     def _in_term(self, part: T | None) -> T:
-        """A part of the present term. Raises NOT_CONTROLLER."""
         if part is None:
             raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is no longer the controller")
         return part
@@ -480,15 +479,11 @@ class Controller:
 
     def refused(self, broker: int, epoch: int) -> None:
         """Delete the node of a broker whose address refuses: its process is dead, so its session need not expire."""
-        if not self._config["broker.death.proof.enable"]:
-            return
-        self._inbox.once(f"bury {broker}", lambda: broker_failures.bury(self._context, broker, epoch))
-
-    # -- writes for requests and the leader balance ------------------------------------------------------------------
+        if self._config["broker.death.proof.enable"]:
+            self._inbox.once(f"bury {broker}", lambda: broker_failures.bury(self._context, broker, epoch))
 
     async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
-        """Write new states and send them to their replicas, then, after requests that wait, to all brokers. Return the
-        partitions that were written."""
+        """Write new states, send them to their replicas, then to all brokers. Return the partitions that were written."""
         done = await self._change(changes, cause) if changes else set[TopicPartition]()
         if done:
             self._context.untold |= done

@@ -71,7 +71,7 @@ class LastReplicas:
             if broker in context.epochs:
                 self._silent[broker] = context.epochs[broker]
                 for key in asked[broker]:
-                    context.note_power_lost(broker, key)
+                    context.power_lost.note(broker, key, context.state(key))
                 self._waits.set()
 
     async def ask_again(self, look: Callable[[], object]) -> None:

@@ -193,7 +193,7 @@ class Restoration:
                 continue
             state = self._context.state(key)
             self._known[key][broker] = epoch, each
-            self._context.note_power_lost(broker, key, each.power_lost)
+            self._context.power_lost.note(broker, key, state, lost=each.power_lost)
             if state is not None and (went_back or is_ahead(each, state)):
                 self._news.add(key)
 
