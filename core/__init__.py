@@ -40,6 +40,7 @@ from pybroker.core.columns.source import ByteColumn, HeaderColumn
 from pybroker.core.columns.value_columns import ValueColumn
 from pybroker.core.leader_connection import FetcherEvent, LeaderConnection
 from pybroker.core.log_manager import LogManager
+from pybroker.core.moving import FutureLog
 from pybroker.core.partition_handle import Appended, Follower, Partition, Read, Role
 from pybroker.core.quota_bucket import QuotaBucket
 
@@ -68,6 +69,7 @@ __all__ = [
     "FetcherEvent",
     "FileMap",
     "Follower",
+    "FutureLog",
     "HeaderColumn",
     "Headers",
     "JsonBatch",

@@ -51,6 +51,7 @@ from pybroker.core.leader_connection import LeaderConnection as LeaderConnection
 from pybroker.core.log_dirs import LogDirs as LogDirs
 from pybroker.core.log_handle import Log as Log
 from pybroker.core.log_manager import LogManager as LogManager
+from pybroker.core.moving import FutureLog as FutureLog
 from pybroker.core.partition_handle import Appended as Appended
 from pybroker.core.partition_handle import Follower as Follower
 from pybroker.core.partition_handle import Partition as Partition

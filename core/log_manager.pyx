@@ -1,6 +1,7 @@
 """The broker's context for Python: opens and deletes partitions, and keeps the table of open ones."""
 
 from libc.stdint cimport int32_t, int64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 
 from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, poke_i64, store_i32, store_i64
@@ -16,7 +17,7 @@ from pybroker.core.storage.background.flusher cimport log_close
 from pybroker.core.storage.background.idle_files cimport IDLE_SEALED, log_close_idle
 from pybroker.core.storage.log.backlog cimport backlog_discard
 from pybroker.core.storage.log.context cimport lease_is_lost, lease_lapsed
-from pybroker.core.storage.log.log cimport log_lock_files, log_t, log_trust
+from pybroker.core.storage.log.log cimport PATH_BYTES_MAX, log_dir_of, log_lock_files, log_t, log_trust
 from pybroker.core.storage.log.log_dir cimport log_dir_t
 from pybroker.core.storage.log.lost_files cimport logs_lost
 from pybroker.core.storage.recovery.recovery_state cimport recovery_t
@@ -71,8 +72,8 @@ cdef class LogManager(LogDirs):
         before."""
         cdef Partition p = partition
         cdef log_t* l = p.log
-        cdef const char* c_path
-        cdef const char* c_to
+        cdef const char* c_name
+        cdef char to[PATH_BYTES_MAX + 512]
         cdef int64_t delay = peek_i64(&l.settings.file_delete_delay_ms)
         cdef int status
         key = (p.topic, p.partition)
@@ -81,20 +82,19 @@ cdef class LogManager(LogDirs):
                 raise LogError(UNKNOWN_TOPIC_OR_PARTITION, f"{p.topic}-{p.partition} was deleted already")
             self.table[key] = None  # reserved until the directory is renamed
         suffix = f"-{p.partition}.{uuid.uuid4().hex}-delete"
-        to = os.fsencode(os.path.join(os.path.dirname(p.directory), p.topic[: 255 - len(suffix)] + suffix))
-        path = os.fsencode(p.directory)
-        c_path = path
-        c_to = to
+        name = os.fsencode(p.topic[: 255 - len(suffix)] + suffix)
+        c_name = name
         with nogil:
             log_lock_files(l)
             pthread_mutex_lock(&l.append_mutex)
             store_i32(&l.deleted, 1)  # no new append begins, so none will wait for the disk
             pthread_mutex_unlock(&l.append_mutex)
-            status = log_trust(l, vfs_rename(self.context.fs, P_PARTITION_RENAME, c_path, c_to))
+            snprintf(to, sizeof(to), "%s/%s", l.log_dir.path, c_name)  # a move has ended, or ends in vain
+            status = log_trust(l, vfs_rename(self.context.fs, P_PARTITION_RENAME, l.directory, to))
             pthread_mutex_unlock(&l.flush_mutex)
             partition_tell_all(p.state)
             if status == 0:
-                backlog_discard(&l.log_dir.backlog, c_to, True, delay)
+                backlog_discard(&l.log_dir.backlog, to, True, delay)
         del self.table[key]
         raise_status(status, p.directory)
 
@@ -146,7 +146,7 @@ cdef class LogManager(LogDirs):
         cdef log_dir_t* where = self.log_dir(log_dir)
         cdef list found = []
         for p in self.partitions():
-            if p.log.log_dir == where and load_i32(&p.log.unread) and not p.log.unread_told:
+            if log_dir_of(p.log) == where and load_i32(&p.log.unread) and not p.log.unread_told:
                 p.log.unread_told = 1
                 found.append((p, load_i32(&p.log.unread)))
         return found
@@ -161,7 +161,7 @@ cdef class LogManager(LogDirs):
         if logs == NULL:
             raise MemoryError()
         for p in held:
-            if p.log.log_dir == where:
+            if log_dir_of(p.log) == where:
                 held[n] = p
                 logs[n] = p.log
                 n += 1

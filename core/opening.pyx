@@ -21,7 +21,9 @@ from pybroker.core.settings cimport read_settings
 from pybroker.core.storage.background.idle_files cimport IDLE_NOW, idle_add, log_close_idle
 from pybroker.core.storage.log.context cimport context_t
 from pybroker.core.storage.log.leader_epochs cimport epochs_init, epochs_load
-from pybroker.core.storage.log.log cimport CLEANUP_COMPACT, log_drop, log_hold, log_t, log_wake_flusher
+from pybroker.core.storage.log.log cimport (
+    CLEANUP_COMPACT, log_drop, log_hold, log_set_directory, log_t, log_wake_flusher,
+)
 from pybroker.core.storage.log.log_dir cimport log_dir_t
 from pybroker.core.storage.producers.producer_state cimport sequence_init
 from pybroker.core.storage.recovery.recovery cimport log_recover
@@ -35,7 +37,7 @@ import os
 from pybroker.core.base.status import LogError, MissingFiles
 
 cdef enum:
-    DIRECTORY_BYTES_MAX = 2000   # the size of log_t.directory, less room for the names of files
+    DIRECTORY_BYTES_MAX = 2000   # PATH_BYTES_MAX, less room for the names of files
 
 OFFSET_MAX = (1 << 63) - 1 - ((1 << 31) - 1)  # the largest base offset: a segment may have 2^31 - 1 offsets more
 LEFTOVERS = (".deleted", ".cleaned", ".tmp")
@@ -54,7 +56,9 @@ cdef log_t* new_log(context_t* context, log_dir_t* log_dir, bytes directory) exc
     l.work.owner = l
     l.refs = 1
     l.log_dir = log_dir
-    strcpy(l.directory, directory)
+    if log_set_directory(l, directory) != 0:
+        free(l)
+        raise MemoryError()
     pthread_mutex_init(&l.append_mutex, NULL)
     pthread_mutex_init(&l.view_mutex, NULL)
     pthread_mutex_init(&l.flush_mutex, NULL)

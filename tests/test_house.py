@@ -52,7 +52,7 @@ OPTIONAL = {  # rooms that need an optional package
 CORE_FLOORS = {
     8: ["pybroker.core.plane"],
     7: ["pybroker.core.compact", "pybroker.core.partition"],
-    6: ["pybroker.core.storage.removal"],
+    6: ["pybroker.core.storage.removal", "pybroker.core.storage.move"],
     5: ["pybroker.core.storage.background"],
     4: ["pybroker.core.storage.recovery"],
     3: ["pybroker.core.storage.log", "pybroker.core.columns", "pybroker.core.client"],

@@ -14,7 +14,7 @@ cdef extern from "<unistd.h>" nogil:
 cdef extern from "<fcntl.h>" nogil:
     int fallocate(int fd, int mode, off_t position, off_t n)
     int sync_file_range(int fd, off_t position, off_t n, unsigned int flags)
-    int FALLOC_FL_KEEP_SIZE, SYNC_FILE_RANGE_WRITE
+    int FALLOC_FL_KEEP_SIZE, SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE
     int posix_fadvise(int fd, off_t position, off_t n, int advice)
     int POSIX_FADV_DONTNEED, POSIX_FADV_RANDOM, POSIX_FADV_WILLNEED
 

@@ -45,6 +45,10 @@ cdef enum point_t:
     P_PARTITION_RENAME
     P_DIRECTORY_SYNC
     P_DISK_RESERVE        # writing the reserve file of a log dir (replication/disk_space.py)
+    P_MOVE_COPY           # a log moves to another log dir: a range of a file is copied
+    P_MOVE_SYNC           # copied files are synced
+    P_MOVE_RENAME         # the copy gets the name of the log
+    P_MOVE_LEAVE          # the log's old directory is renamed to -delete
     POINTS
 
 cdef enum action_t:
@@ -84,11 +88,13 @@ cdef int vfs_pwrite(vfs_t* fs, int point, int fd, const void* data, size_t n, in
 cdef int vfs_pread(vfs_t* fs, int point, int fd, void* into, size_t n, int64_t position, size_t* got) noexcept nogil
 # The number of bytes sent, or -errno.
 cdef ssize_t vfs_sendfile(vfs_t* fs, int point, int to, int fd, int64_t position, int64_t n) noexcept nogil
+cdef ssize_t vfs_copy(vfs_t* fs, int point, int to, int fd, int64_t position, int64_t n) noexcept nogil
 cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil
 cdef int vfs_truncate(vfs_t* fs, int point, int fd, int64_t size) noexcept nogil
 cdef int vfs_sync(vfs_t* fs, int point, int fd) noexcept nogil
 cdef int vfs_write_out(vfs_t* fs, int point, int fd) noexcept nogil
 cdef int vfs_look(vfs_t* fs, int point, const char* path, int64_t* size, int64_t* modified_ms) noexcept nogil
+cdef int vfs_wait_written(int fd, int64_t position, int64_t n) noexcept nogil
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil
 cdef void vfs_no_readahead(int fd) noexcept nogil
 cdef void vfs_ask_for(int fd, int64_t position, int64_t n) noexcept nogil

@@ -18,14 +18,14 @@ from pybroker.core.base.atomic cimport add_i32, add_i64, load_i32, load_i64, sto
 from pybroker.core.base.clock cimport monotonic_ns
 from pybroker.core.base.counters cimport histogram_share
 from pybroker.core.base.files cimport (
-    FALLOC_FL_KEEP_SIZE, POSIX_FADV_RANDOM, POSIX_FADV_WILLNEED, SYNC_FILE_RANGE_WRITE, fallocate, iovec, posix_fadvise,
-    pread, pwritev, sync_file_range,
+    FALLOC_FL_KEEP_SIZE, POSIX_FADV_RANDOM, POSIX_FADV_WILLNEED, SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE,
+    fallocate, iovec, posix_fadvise, pread, pwritev, sync_file_range,
 )
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.worker cimport task_t, worker_destroy, worker_init, worker_put, worker_stop
 
 cdef extern from "<unistd.h>" nogil:
-    int SEEK_END
+    int SEEK_END, SEEK_SET
 
 cdef extern from "<sys/sendfile.h>" nogil:
     ssize_t sendfile(int to, int file, off_t* position, size_t n)
@@ -89,7 +89,7 @@ FAILPOINTS = (
     "snapshot.sync", "snapshot.rename",
     "epoch.write", "epoch.sync", "epoch.rename", "metadata.write", "metadata.sync", "metadata.rename",
     "checkpoint.write", "checkpoint.sync", "checkpoint.rename", "partition.create", "partition.rename",
-    "directory.sync", "disk.reserve",
+    "directory.sync", "disk.reserve", "move.copy", "move.sync", "move.rename", "move.leave",
 )  # fmt: skip
 assert len(FAILPOINTS) == POINTS
 
@@ -311,6 +311,27 @@ cdef ssize_t vfs_sendfile(vfs_t* fs, int point, int to, int fd, int64_t position
     return sent if sent >= 0 else -errno
 
 
+cdef ssize_t vfs_copy(vfs_t* fs, int point, int to, int fd, int64_t position, int64_t n) noexcept nogil:
+    """Copy a range of a file to the same position of another file, in the kernel. Return how much; 0 only if the file
+    ends before the range begins."""
+    cdef failpoint_t* f = fire(fs, point, NULL, to)
+    cdef off_t at = position
+    cdef ssize_t sent
+    cdef int status
+    if lseek(to, position, SEEK_SET) != position:
+        return -errno
+    if f != NULL:
+        if load_i32(&f.action) == ACT_KILL or load_i32(&f.action) == ACT_SHORT:
+            sendfile(to, fd, &at, <size_t>min(n, load_i64(&f.value)))
+        status = act(fs, f)
+        if status < 0:
+            return status
+    while True:
+        sent = sendfile(to, fd, &at, <size_t>n)
+        if sent >= 0 or errno != EINTR:
+            return sent if sent >= 0 else -errno
+
+
 cdef int vfs_reserve(vfs_t* fs, int point, int fd, int64_t position, int64_t n) noexcept nogil:
     """Reserve disk space past the end without moving the end. No error if the file system cannot."""
     cdef int status = vfs_pass_file(fs, point, fd)
@@ -362,6 +383,11 @@ cdef int vfs_look(vfs_t* fs, int point, const char* path, int64_t* size, int64_t
 cdef int vfs_write_behind(int fd, int64_t position, int64_t n) noexcept nogil:
     """Ask the kernel to start writing a range. A hint: a failure says nothing about the data."""
     return 0 if sync_file_range(fd, position, n, SYNC_FILE_RANGE_WRITE) == 0 else -errno
+
+
+cdef int vfs_wait_written(int fd, int64_t position, int64_t n) noexcept nogil:
+    """Wait until the kernel has written a range. A hint, as above: a later sync has the error."""
+    return 0 if sync_file_range(fd, position, n, SYNC_FILE_RANGE_WAIT_BEFORE) == 0 else -errno
 
 
 cdef void vfs_no_readahead(int fd) noexcept nogil:

@@ -26,7 +26,7 @@ from pybroker.core.partition.partition cimport LEADER, partition_t, partition_te
 from pybroker.core.partition.watermark cimport check_epoch, is_under_min_isr, watermark_publish_end
 from pybroker.core.storage.log.context cimport lease_is_lost, lease_lapsed
 from pybroker.core.storage.log.leader_epochs cimport epochs_assign
-from pybroker.core.storage.log.log cimport log_active, log_offline, log_t, log_write, placed_t
+from pybroker.core.storage.log.log cimport log_active, log_directory, log_offline, log_t, log_write, placed_t
 from pybroker.core.storage.log.roll cimport log_must_roll, log_roll
 from pybroker.core.storage.log.slow_disk cimport slow_note
 from pybroker.core.storage.producers.producer_state cimport (
@@ -273,7 +273,7 @@ cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now
     poke_i64(&l.slow_appends.since_ms, 0)
     pthread_mutex_unlock(&l.append_mutex)
     if first.status == 0:
-        vfs_pass(l.context.fs, P_APPEND_AFTER, l.directory)
+        vfs_pass(l.context.fs, P_APPEND_AFTER, log_directory(l))
     slow_note(&l.slow_appends, began_ms)
     partition_tell(p)
 
@@ -284,7 +284,7 @@ cdef int pass_before(log_t* l) noexcept nogil:
     if load_i32(&l.context.fs.armed) == 0:
         return 0
     began_ms = monotonic_ms()
-    status = vfs_pass(l.context.fs, P_APPEND_BEFORE, l.directory)
+    status = vfs_pass(l.context.fs, P_APPEND_BEFORE, log_directory(l))
     slow_note(&l.slow_appends, began_ms)
     return status
 

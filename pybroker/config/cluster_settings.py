@@ -191,9 +191,17 @@ CLUSTER = table(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         LONG,
         str(LONG_MAX),
-        "Without effect: replicas are not moved between log dirs.",
+        "Bytes per second that replicas are copied at from one log dir of this broker to another, all together.",
         Range(0),
         dynamic=True,
+    ),
+    Setting(
+        "num.replica.alter.log.dirs.threads",
+        INT,
+        None,
+        "Replicas that are copied from one log dir to another at the same time; not set: as many as there are log "
+        "dirs.",
+        Range(1),
     ),
     Setting(
         "replica.fetch.backoff.ms",

@@ -270,10 +270,9 @@ NO_EFFECT: Final[dict[str, Setting]] = {
         _at_start("socket.connection.setup.timeout.ms", LONG, "10000"),
     ),
     **_since(
-        "replicas are not moved between log dirs",
+        "the rate at which replicas are moved between log dirs has no window",
         _at_start("alter.log.dirs.replication.quota.window.num", INT, "11", Range(1)),
         _at_start("alter.log.dirs.replication.quota.window.size.seconds", INT, "1", Range(1)),
-        _at_start("num.replica.alter.log.dirs.threads", INT, None),
     ),
     **_since(
         "compaction has one buffer, log.cleaner.dedupe.buffer.size",

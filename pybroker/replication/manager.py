@@ -33,6 +33,7 @@ from pybroker.replication.fetchers import Fetchers
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.knowledge import known_here
 from pybroker.replication.opening import Assignments, WantedReplica
+from pybroker.replication.placements import Placements
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.replication.topic_ids import KnownIds, is_taken, shared
@@ -78,6 +79,7 @@ class ReplicaManager:
         self._follow_in_core = follow_in_core
         self._on_leadership, self._on_told, self._on_failure = on_leadership, on_told, on_failure
         self._assignments = assignments
+        self.placements = Placements(assignments)
         self._changes = changes
         self._epoch = self.latest_epoch = -1
         self._has_epoch = asyncio.Event()
@@ -307,10 +309,7 @@ class ReplicaManager:
         missing = [(role.key, role.topic_id, role.is_new) for role in accepted if self._replicas.get(*role.key) is None]
         if missing:
             await self._open_logs(missing)
-        if self._assignments is not None:
-            held = (self._replicas.get(*role.key) for role in accepted)
-            placed = ((r, r.directory.id) for r in held if r and r.log and r.directory and r.directory.id)
-            await self._assignments.record((r.key.topic, r.topic_id, r.key.partition, at) for r, at in placed)
+        await self.placements.record(self._replicas.get(*role.key) for role in accepted)
 
     async def _take_role(self, key: TopicPartition, p: PartitionState, cause: str) -> int:
         """Make a replica lead or follow. Return the error code."""

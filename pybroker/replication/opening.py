@@ -10,7 +10,6 @@ All functions here block on the disk, except `place`.
 import contextlib
 import logging
 import os
-import secrets
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -18,16 +17,17 @@ from pybroker import core
 from pybroker.errors import StartError
 from pybroker.logs import event
 from pybroker.model import TopicPartition
-from pybroker.replication.disks import damage
+from pybroker.replication.disks import damage, unfinished_moves
 from pybroker.replication.disks.checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from pybroker.replication.disks.directory_names import aside
 from pybroker.replication.disks.disk_space import LACKS
 from pybroker.replication.disks.logdirs import FoundPartition, LogDir, remove
 from pybroker.replication.replica import Replica
 
 log = logging.getLogger(__name__)
 
-NAME_MAX = 255
-"""The longest file name, in bytes."""
+PREFERRED_MAX = 10_000
+"""The most partitions whose log dir is remembered before they come."""
 
 
 def give_up(name: object) -> str:
@@ -80,12 +80,17 @@ class Opener:
         self._dirs = log_dirs
         self._given_up = given_up
         self._found: dict[TopicPartition, FoundPartition] = {}  # directories, at start
+        self.moving: dict[TopicPartition, LogDir] = {}
+        """The log dirs that replicas were being moved to, at start."""
+        self.preferred: dict[TopicPartition, LogDir] = {}
+        """The log dirs that an operator chose for replicas that are not here yet."""
         self.begun: dict[TopicPartition, LogDir] = {}
         """The log dir of each log whose creation failed half-way and will be repeated."""
 
     def survey(self, ids: Mapping[str, bytes]) -> Mapping[TopicPartition, FoundPartition]:
         """Find the partitions in the log dirs, except those of deleted topics whose names other topics have now: `ids`
         has the topic ids by name. Raises StartError if a partition is in two log dirs."""
+        self.moving = unfinished_moves.settle(self._dirs, self.usable())
         for log_dir in self.usable():
             for key, found in log_dir.partitions():
                 if found.topic_id is not None and found.topic_id != ids.get(key.topic, found.topic_id):
@@ -124,11 +129,23 @@ class Opener:
         if replica.key in self.begun:
             return self.begun.pop(replica.key), False
         if new or str(replica.key) in self._given_up or (recorded is not None and recorded in self._given_up):
-            return _emptiest(usable), True
+            return self._choose(replica.key, usable), True
         replica.failure = self._why_missing(replica, recorded)
         if replica.failure:
             return None, False
-        return _emptiest(usable), False
+        return self._choose(replica.key, usable), False
+
+    def _choose(self, key: TopicPartition, usable: Sequence[LogDir]) -> LogDir:
+        """The log dir for a new log: the one that an operator chose for it, or the emptiest."""
+        preferred = self.preferred.pop(key, None)
+        return preferred if preferred is not None and preferred in usable else _emptiest(usable)
+
+    def prefer(self, key: TopicPartition, log_dir: LogDir) -> None:
+        """Create the log of a partition in this log dir, if it comes here; of the latest PREFERRED_MAX partitions."""
+        self.preferred.pop(key, None)
+        self.preferred[key] = log_dir
+        if len(self.preferred) > PREFERRED_MAX:
+            del self.preferred[next(iter(self.preferred))]
 
     def _why_missing(self, replica: Replica, recorded: str | None) -> str:
         """The reason why a missing log must not be created again; empty if it was never created."""
@@ -211,11 +228,10 @@ class Opener:
         path = self.directory_of(key)
         if path is None:
             return None
-        mark = f"-{key.partition}.{secrets.token_hex(16)}-{why}"
-        aside = os.path.join(os.path.dirname(path), key.topic[: NAME_MAX - len(mark)] + mark)
-        os.rename(path, aside)
-        event(log, logging.WARNING, "directory set aside", directory=aside)
-        return aside
+        to = os.path.join(os.path.dirname(path), aside(key, why))
+        os.rename(path, to)
+        event(log, logging.WARNING, "directory set aside", directory=to)
+        return to
 
     def directory_of(self, key: TopicPartition) -> str | None:
         """The directory of a partition, open or not; None if there is none."""
@@ -226,7 +242,7 @@ class Opener:
 
     def delete(self, gone: Mapping[TopicPartition, Replica | None], plane: core.Plane | None) -> set[TopicPartition]:
         """Remove the files of replicas. Return those whose files may come back with their disk. Waits for the disk."""
-        aside, failed = [], set()
+        renamed_ones, failed = [], set()
         for key, replica in gone.items():
             try:
                 if replica is not None and replica.log is not None:
@@ -234,7 +250,7 @@ class Opener:
                         plane.withdraw(replica.log)  # a fetch of it may still be reading from the disk
                     self._core.delete(replica.log)
                 elif renamed := self.set_aside(key, "delete"):
-                    aside.append(renamed)
+                    renamed_ones.append(renamed)
             except (core.LogError, OSError) as problem:
                 event(log, logging.ERROR, "partition not deleted", partition=key, reason=problem)
                 failed.add(key)
@@ -250,7 +266,7 @@ class Opener:
             except OSError as problem:
                 event(log, logging.ERROR, "deletion not recorded", directory=log_dir.path, reason=problem)
                 failed |= {key for key, replica in gone.items() if replica is None or replica.directory is log_dir}
-        for directory in aside:
+        for directory in renamed_ones:
             remove(directory)
         return failed
 

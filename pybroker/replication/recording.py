@@ -46,7 +46,10 @@ class Recorder:
             if replica.directory is not None and replica.log is not None:
                 shares.setdefault(replica.directory, {})[replica.log] = start
         work = [self._disk.run(d, self.record_log_starts, share, d) for d, share in shares.items()]
-        return {log_dir for failed in await asyncio.gather(*work) for log_dir in failed}
+        failed = {log_dir for each in await asyncio.gather(*work) for log_dir in each}
+        moved = {r: start for r, start in raised.items() if r.directory is not None and r.log is not None
+                 and r.log not in shares.get(r.directory, ())}  # to another log dir meanwhile
+        return failed | await self.raise_log_starts(moved) if moved else failed
 
     def record_high_watermarks(self, log_dir: LogDir | None = None) -> None:
         lost = self._lost_power()

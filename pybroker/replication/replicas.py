@@ -23,6 +23,7 @@ from pybroker.replication.disks.damage import Scrubbed
 from pybroker.replication.disks.disk import DiskThreads
 from pybroker.replication.disks.kraft_log import topic_settings
 from pybroker.replication.disks.logdirs import FoundPartition, LogDir
+from pybroker.replication.disks.moves import LogDirMoves
 from pybroker.replication.leaders import NO_LEADER, Leader
 from pybroker.replication.opening import Opener, Opening, WantedReplica
 from pybroker.replication.recording import Recorder
@@ -75,6 +76,7 @@ class Replicas:
         self.throttles = throttles_of(config)
         self._workers = Workers(self._pool_threads(), "replicas")
         self.recorder = Recorder(self, self._opener.usable, self._disk, self.lost_power)
+        self.moves = LogDirMoves(config, len(log_dirs))
 
     def _pool_threads(self) -> int:
         """The number of threads that open, flush and delete logs. They wait for fsyncs; file systems batch these."""
@@ -181,6 +183,8 @@ class Replicas:
         opened = await self._open_all(wanted)
         for replica in opened:
             self._publish(replica)
+            if (to := self._opener.moving.pop(replica.key, None)) is not None and replica.log is not None:
+                self.moves.begin(replica, to)
         return opened
 
     def lost_power(self) -> set[LogDir | None]:
@@ -199,6 +203,10 @@ class Replicas:
         """Record the high watermarks, and with them the boot in which the logs are whole: a broker that is killed in
         this boot did not lose power."""
         await asyncio.get_running_loop().run_in_executor(self._workers, self.recorder.record_high_watermarks)
+
+    def prefer(self, key: TopicPartition, log_dir: LogDir) -> None:
+        """Create a partition's log in this log dir if it comes here later; see Opener."""
+        self._opener.prefer(key, log_dir)
 
     def let_go(self, key: TopicPartition) -> None:
         """Drop a replica that could not be opened but may open now, so that it is opened as if for the first time."""
@@ -344,9 +352,13 @@ class Replicas:
         log = replica.partition()
         if plane is not None:
             plane.withdraw(log)
-        assert replica.directory is not None
-        with replica.directory.cutting(replica.key, offset):
-            log.truncate(offset, leader_epoch=leader_epoch)
+        while True:
+            directory = replica.directory
+            assert directory is not None
+            with directory.cutting(replica.key, offset):
+                if replica.directory is directory:  # else it has moved just now
+                    log.truncate(offset, leader_epoch=leader_epoch)
+                    return
 
     def _unpublish(self, replica: Replica) -> None:
         """Ignore the plane's notices about a replica from now on; the plane must still withdraw it."""
@@ -368,6 +380,8 @@ class Replicas:
         may come back with their disk."""
         gone = {key: self._held.pop(key, None) for key in keys}
         self._opener.forget(gone)
+        for key in gone:
+            self.moves.cancel(key)
         for replica in gone.values():
             if replica is not None:
                 replica.gone = True
@@ -418,6 +432,7 @@ class Replicas:
 
     def close(self) -> list[LogDir]:
         """Flush, record and close every log. Return the log dirs where all of that succeeded. Waits for the disk."""
+        self.moves.stop()
         list(self._workers.map(_flush, self))
         self.recorder.record_log_starts({})
         self.recorder.record_recovery_points()
@@ -436,6 +451,7 @@ class Replicas:
 
     def abandon(self) -> None:
         """Close every log as a crash would: nothing is flushed or recorded."""
+        self.moves.stop()
         self._workers.shutdown()
         self._disk.close()
         self._core.close(clean=False)

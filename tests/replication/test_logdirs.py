@@ -25,7 +25,8 @@ from pybroker.replication.disks.checkpoints import (
     Spot,
 )
 from pybroker.replication.disks.lock_file import LOCK
-from pybroker.replication.disks.logdirs import Held, LogDir, open_log_dirs, owner
+from pybroker.replication.disks.logdirs import Held, LogDir, open_log_dirs
+from pybroker.server.cluster.directories import owner
 from tests.server.live import batch
 
 ID = b"\1" * 16

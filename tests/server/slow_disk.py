@@ -39,7 +39,11 @@ SETS = [
     "log.cleaner.enable=false",
     "log.retention.check.interval.ms=3600000",
 ]
-NEVER = {"metadata.sync": "partition.metadata is not made durable: an open after a power cut makes it again"}
+NO_MOVE = "no replica moves to another log dir here: test_moved_log_dirs slows that"
+NEVER = {
+    "metadata.sync": "partition.metadata is not made durable: an open after a power cut makes it again",
+    **dict.fromkeys(("move.copy", "move.sync", "move.rename", "move.leave"), NO_MOVE),
+}
 """Failpoints that no call reaches, with the reason."""
 CACHED = {"segment.send": "a thread of the log dir has read what is sent: sendfile copies from the page cache"}
 """Failpoints at which no call waits for a disk, with the reason; test_cold checks that."""

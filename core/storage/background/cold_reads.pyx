@@ -21,7 +21,8 @@ from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_ask_for, vfs_pass_file, vfs_pread
 from pybroker.core.base.worker cimport task_t, worker_put
 from pybroker.core.storage.log.log cimport (
-    log_drop, log_hold, log_note_unread, log_t, log_view, segment_limit, segments_floor, segments_t, view_t,
+    log_dir_of, log_drop, log_hold, log_note_unread, log_t, log_view, segment_limit, segments_floor, segments_t,
+    view_t,
 )
 from pybroker.core.storage.segment.index cimport entry_t, index_floor
 from pybroker.core.storage.segment.open_files cimport files_drop, files_hold, files_t
@@ -201,7 +202,7 @@ cdef void work(task_t* task) noexcept nogil:
     cdef int i, status
     for i in range(c.count):
         places[i].files = NULL
-        places[i].is_own = c.wishes[i].log.log_dir == c.wishes[0].log.log_dir
+        places[i].is_own = log_dir_of(c.wishes[i].log) == log_dir_of(c.wishes[0].log)
         if scratch != NULL and find_place(&c.wishes[i], &places[i]):
             end = min(places[i].position + c.wishes[i].most + SLACK_BYTES, places[i].limit)
             status = read_range(c.wishes[i].log, &places[i], places[i].position, end, scratch)
@@ -240,7 +241,7 @@ cdef void cold_wish(cold_t* c, log_t* l, int64_t offset, int64_t most) noexcept 
 cdef bint cold_put(cold_t* c) noexcept nogil:
     """Pass it to the thread of the first wish's log dir; if there is no thread, free it and return False."""
     cdef int i
-    if worker_put(&c.wishes[0].log.log_dir.reader, &c.task):
+    if worker_put(&log_dir_of(c.wishes[0].log).reader, &c.task):
         return True
     for i in range(c.count):
         log_drop(c.wishes[i].log)

@@ -12,7 +12,7 @@ from libc.stdlib cimport calloc, free
 from pybroker.core.base.error_codes cimport KAFKA_STORAGE_ERROR
 from pybroker.core.base.worker cimport task_t, worker_put
 from pybroker.core.storage.background.flusher cimport log_sync
-from pybroker.core.storage.log.log cimport log_drop, log_durable, log_hold, log_offline, log_t
+from pybroker.core.storage.log.log cimport log_dir_of, log_drop, log_durable, log_hold, log_offline, log_t
 
 
 cdef void sync_put(sync_t* s, log_t* l, int64_t end, synced_fn done, void* owner) noexcept nogil:
@@ -27,7 +27,7 @@ cdef void sync_put(sync_t* s, log_t* l, int64_t end, synced_fn done, void* owner
     s.status = 0
     s.done = done
     s.owner = owner
-    if not worker_put(&l.log_dir.syncer, &s.task):
+    if not worker_put(&log_dir_of(l).syncer, &s.task):
         s.status = -EAGAIN
         done(s)
 

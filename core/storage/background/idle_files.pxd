@@ -8,5 +8,6 @@ cdef enum idle_t:
     IDLE_NOW                 # all, used or not
 
 cdef void idle_add(log_t* l) noexcept nogil
+cdef void idle_remove(log_t* l) noexcept nogil
 cdef int log_close_idle(log_t* l, idle_t which) noexcept nogil
 cdef void log_dir_close_idle(task_t* task) noexcept nogil

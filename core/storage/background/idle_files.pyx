@@ -19,7 +19,7 @@ from pybroker.core.base.chain cimport chain_append, chain_remove
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock
 from pybroker.core.base.reclamation cimport collect, pin, reclaim_t, retire, unpin
 from pybroker.core.base.vfs cimport P_SEGMENT_SYNC, vfs_write_out
-from pybroker.core.storage.log.log cimport log_drop, log_offline, log_t, log_trust, segments_t
+from pybroker.core.storage.log.log cimport log_dir_of, log_drop, log_offline, log_t, log_trust, segments_t
 from pybroker.core.storage.log.log_dir cimport closing_t
 from pybroker.core.storage.segment.open_files cimport files_drop, files_hold, files_t
 from pybroker.core.storage.segment.segment cimport segment_t
@@ -95,9 +95,18 @@ cdef int log_close_idle(log_t* l, idle_t which) noexcept nogil:
 
 cdef void idle_add(log_t* l) noexcept nogil:
     """Add an open log to the round that closes idle files."""
-    pthread_mutex_lock(&l.log_dir.closing.lock)
-    chain_append(&l.log_dir.closing.logs, &l.listed, l)
-    pthread_mutex_unlock(&l.log_dir.closing.lock)
+    cdef closing_t* c = &log_dir_of(l).closing
+    pthread_mutex_lock(&c.lock)
+    chain_append(&c.logs, &l.listed, l)
+    pthread_mutex_unlock(&c.lock)
+
+
+cdef void idle_remove(log_t* l) noexcept nogil:
+    """Take an open log out of its log dir's round."""
+    cdef closing_t* c = &log_dir_of(l).closing
+    pthread_mutex_lock(&c.lock)
+    chain_remove(&l.listed)
+    pthread_mutex_unlock(&c.lock)
 
 
 cdef bint hold_if_alive(log_t* l) noexcept nogil:

@@ -9,7 +9,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport strdup
 
-from pybroker.core.base.atomic cimport store_i32
+from pybroker.core.base.atomic cimport cas_i32, store_i32
 from pybroker.core.base.clock cimport monotonic_ms
 from pybroker.core.base.files cimport DIR, closedir, dirent, opendir, readdir, rmdir
 from pybroker.core.base.pthread cimport (
@@ -60,11 +60,11 @@ cdef void backlog_destroy(backlog_t* b) noexcept nogil:
 
 
 cdef bint backlog_put(backlog_t* b, work_t* w) noexcept nogil:
-    """Queue work for the flusher; False if it is queued already. The flusher holds the log until the work is done."""
+    """Queue work for the flusher; False if it is queued already, here or, just before a move of its log, in another
+    backlog. The flusher holds the log until the work is done."""
     cdef bint added = False
     pthread_mutex_lock(&b.lock)
-    if not w.queued and not b.stopping:
-        w.queued = 1
+    if not b.stopping and cas_i32(&w.queued, 0, 1):
         w.next = NULL
         if b.last != NULL:
             b.last.next = w
@@ -88,7 +88,7 @@ cdef work_t* backlog_next(backlog_t* b, int64_t idle_ms) noexcept nogil:
         b.first = w.next
         if b.first == NULL:
             b.last = NULL
-        w.queued = 0
+        store_i32(&w.queued, 0)  # last: another backlog may link it from now on
     pthread_mutex_unlock(&b.lock)
     return w
 

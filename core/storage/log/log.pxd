@@ -1,7 +1,7 @@
 # The ordered segments of a partition, with the watermarks that readers see.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
-from pybroker.core.base.atomic cimport load_i32, load_i64
+from pybroker.core.base.atomic cimport load_i32, load_i64, load_ptr
 from pybroker.core.base.chain cimport link_t
 from pybroker.core.base.counters cimport traffic_t
 from pybroker.core.base.files cimport iovec
@@ -67,17 +67,22 @@ cdef struct snapshot_t:       # a snapshot that the flusher has to write
 
 cdef enum:
     SNAPSHOTS_KEPT = 3
+    PATH_BYTES_MAX = 2048    # of a log's directory
 
 cdef struct snapshots_t:     # producer snapshots in the directory; under the flush mutex
     int32_t known            # 0: the directory was not read yet
     int32_t count
     int64_t offsets[<int>SNAPSHOTS_KEPT]  # descending
 
+cdef struct path_t:          # a directory of a log: readers may look up names in an earlier one
+    path_t* next
+    char* text
+
 cdef struct log_t:
     context_t* context
     work_t work              # in the backlog of its log dir
     int32_t refs
-    log_dir_t* log_dir
+    log_dir_t* log_dir       # read by log_dir_of: a move to another log dir changes it, under both mutexes
     link_t listed            # in its log dir's round that closes idle files
     int32_t offline          # a write could not be undone: no more appends
     int32_t deleted          # unpublished: no file may be opened by name any more
@@ -88,7 +93,8 @@ cdef struct log_t:
     pthread_mutex_t view_mutex       # for changes of `view`; never held during a file call
     pthread_mutex_t flush_mutex      # one flusher; taken by log_lock_files, before append_mutex if both are needed
     int32_t waiting          # threads that wait for flush_mutex: the flusher lets them go first
-    char directory[<int>2048]
+    const char* directory    # read by log_directory; the same
+    path_t* paths            # its directories, the present one first; freed with the log
     segments_t* segments
     int64_t segments_generation  # grows when segments are unlisted or replaced: their numbers in the list change
     int32_t cleaning         # one compaction at a time
@@ -126,9 +132,19 @@ cdef struct found_t:         # the result of a read: a held range of a file
     int64_t position
     int64_t length
 
+cdef inline log_dir_t* log_dir_of(const log_t* l) noexcept nogil:
+    """The log dir of a log. Whoever does not hold one of its mutexes may get the one that the log has just left."""
+    return <log_dir_t*>load_ptr(<void**>&l.log_dir)
+
+
+cdef inline const char* log_directory(const log_t* l) noexcept nogil:
+    """The directory of a log, likewise."""
+    return <const char*>load_ptr(<void**>&l.directory)
+
+
 cdef inline bint log_offline(const log_t* l) noexcept nogil:
     """True if a write or a sync failed in the log or its log dir: no more appends and flushes."""
-    return load_i32(&l.offline) != 0 or load_i32(&l.log_dir.failed) != 0
+    return load_i32(&l.offline) != 0 or load_i32(&log_dir_of(l).failed) != 0
 
 
 cdef inline int64_t log_durable(const log_t* l) noexcept nogil:
@@ -141,6 +157,7 @@ cdef void log_change(log_t* l, view_t* out) noexcept nogil
 cdef void log_publish(log_t* l, view_t* v) noexcept nogil
 cdef void log_publish_high_watermark(log_t* l, int64_t offset) noexcept nogil
 cdef void log_note_transactions(log_t* l) noexcept nogil
+cdef int log_set_directory(log_t* l, const char* directory) noexcept nogil
 cdef void log_hold(log_t* l) noexcept nogil
 cdef void log_drop(log_t* l) noexcept nogil
 cdef bint log_lend(log_t* l, int64_t generation) noexcept nogil

@@ -5,9 +5,10 @@ Readers take no lock: they are pinned, load the list of segments and the waterma
 Writers publish: the list by pointer (or by its count, when a roll adds at the end), the watermarks by a seqlock.
 """
 
-from libc.errno cimport ENOENT, ENOMEM, ENOTDIR
+from libc.errno cimport ENAMETOOLONG, ENOENT, ENOMEM, ENOTDIR
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport strcpy, strlen
 
 from pybroker.core.base.atomic cimport (
     add_i32, add_i64, cas_i32, load_i32, load_i64, load_ptr, peek_i64, seq_begin, seq_end, seq_get, seq_read, seq_retry,
@@ -92,6 +93,22 @@ cdef void log_note_transactions(log_t* l) noexcept nogil:
 
 # -- life --------------------------------------------------------------------------------------------------------------
 
+cdef int log_set_directory(log_t* l, const char* directory) noexcept nogil:
+    """Set the directory of a log; earlier names stay valid. Under both mutexes, or alone."""
+    cdef path_t* path
+    if strlen(directory) >= PATH_BYTES_MAX:
+        return -ENAMETOOLONG
+    path = <path_t*>malloc(sizeof(path_t) + strlen(directory) + 1)
+    if path == NULL:
+        return -ENOMEM
+    path.text = <char*>(path + 1)
+    strcpy(path.text, directory)
+    path.next = l.paths
+    l.paths = path
+    store_ptr(<void**>&l.directory, path.text)
+    return 0
+
+
 cdef void log_hold(log_t* l) noexcept nogil:
     add_i32(&l.refs, 1)
 
@@ -100,11 +117,14 @@ cdef void log_drop(log_t* l) noexcept nogil:
     """Release a log; the last release frees it. No reader can be pinned in it then, as readers hold it too."""
     cdef int64_t i
     cdef snapshot_t* p
+    cdef path_t* path
+    cdef log_dir_t* log_dir
     if add_i32(&l.refs, -1) > 0:
         return
-    pthread_mutex_lock(&l.log_dir.closing.lock)
+    log_dir = log_dir_of(l)
+    pthread_mutex_lock(&log_dir.closing.lock)
     chain_remove(&l.listed)
-    pthread_mutex_unlock(&l.log_dir.closing.lock)
+    pthread_mutex_unlock(&log_dir.closing.lock)
     if l.segments != NULL:
         for i in range(l.segments.count):
             segment_free(l.segments.items[i].segment)
@@ -114,6 +134,10 @@ cdef void log_drop(log_t* l) noexcept nogil:
         l.unwritten = p.next
         free(p.data)
         free(p)
+    while l.paths != NULL:
+        path = l.paths
+        l.paths = path.next
+        free(path)
     sequence_free(&l.producers)
     refusals_free(&l.refusals)
     epochs_free(&l.epochs)
@@ -125,7 +149,7 @@ cdef void log_drop(log_t* l) noexcept nogil:
 
 cdef void log_wake_flusher(log_t* l) noexcept nogil:
     log_hold(l)
-    if not backlog_put(&l.log_dir.backlog, &l.work):
+    if not backlog_put(&log_dir_of(l).backlog, &l.work):
         log_drop(l)
 
 
@@ -134,7 +158,7 @@ cdef int log_trust(log_t* l, int status) noexcept nogil:
     deleted log, ENOENT and ENOTDIR are no failure: its directory was renamed."""
     if (status == -ENOENT or status == -ENOTDIR) and load_i32(&l.deleted):
         return status
-    return log_dir_trust(l.log_dir, status)
+    return log_dir_trust(log_dir_of(l), status)
 
 
 cdef int log_note_unread(log_t* l, int status) noexcept nogil:
@@ -143,7 +167,7 @@ cdef int log_note_unread(log_t* l, int status) noexcept nogil:
     middle of an answer."""
     if status < 0 and log_dir_unreadable(-status):
         cas_i32(&l.unread, 0, -status)
-        add_i64(&l.log_dir.unread, 1)
+        add_i64(&log_dir_of(l).unread, 1)
     return status
 
 
@@ -255,7 +279,7 @@ cdef int log_write(log_t* l, iovec* v, int n, const placed_t* batches, int count
     offline: the next reader of the file would not know which bytes are valid."""
     cdef segment_t* s = log_active(l)
     cdef int64_t position = s.size, before = l.view.log_end - 1
-    cdef int i, status = -load_i32(&l.log_dir.refusing)
+    cdef int i, status = -load_i32(&log_dir_of(l).refusing)
     if status == 0:
         status = log_trust(l, segment_write(s, v, n, bytes))
     if status < 0:

@@ -43,6 +43,7 @@ cdef struct segment_t:
     int32_t index_bad
     files_t* doubted             # the files of the look-up that found a bad entry; only compared with `files`
     spots_t* spots               # NULL: no damage is known
+    int64_t followed             # the number of the move that copies it from its start; 0: none, or it was cut since
 
 cdef enum:
     UNKNOWN = -2

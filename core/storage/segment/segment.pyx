@@ -435,6 +435,7 @@ cdef int segment_cut(segment_t* s, int64_t position) noexcept nogil:
     s.behind = min(s.behind, position)
     s.flushed = min(s.flushed, position)
     s.written = min(s.written, position)
+    store_i64(&s.followed, 0)    # last: a copy that begins from here on has nothing of what was cut
     return 0
 
 

@@ -9,9 +9,8 @@ import contextlib
 import errno
 import logging
 import os
-import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -21,6 +20,7 @@ from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication.disks import checkpoints
 from pybroker.replication.disks.checkpoints import Malformed, Meta, Offsets, Spot
+from pybroker.replication.disks.directory_names import DELETED, PARTITION, SET_ASIDE
 from pybroker.replication.disks.disk_space import DiskSpace
 from pybroker.replication.disks.lock_file import LOCK, LockFile
 
@@ -35,9 +35,6 @@ OTHERS = 0o077
 FULL = (errno.ENOSPC, errno.EDQUOT)
 KRAFT_LOG = "__cluster_metadata"
 """Kafka's own metadata log: its directory is named like a partition, but is not one of ours."""
-_PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
-_DELETED = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
-_SET_ASIDE = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-(future|stray)")
 
 
 class FoundPartition(NamedTuple):
@@ -72,6 +69,7 @@ class LogDir:
         self.recorded: dict[str, Offsets] = {name: {} for name in checkpoints.OFFSET_FILES}
         self.damage: checkpoints.Damage = {}  # the known bad spots of its logs
         self.placed = 0  # the number of partitions here
+        self._expected: set[TopicPartition] = set()  # on their way here: what is recorded of them stays
         self._written: dict[str, str] = {}
         self._recording = {name: threading.RLock() for name in checkpoints.OFFSET_FILES}
         self._noting = threading.Lock()
@@ -103,7 +101,7 @@ class LogDir:
     def tell_if_others_read(self) -> None:
         """Warn if other users can read the records here, as an older broker or Kafka created them. Raises OSError."""
         if os.stat(self.path).st_mode & OTHERS and any(
-            os.stat(os.path.join(self.path, str(key))).st_mode & OTHERS for key in self._named()
+            os.stat(os.path.join(self.path, str(key))).st_mode & OTHERS for key in self.named()
         ):
             remedy = f"chmod -R go= {self.path}"
             event(log, logging.WARNING, "other users can read the data", directory=self.path, remedy=remedy)
@@ -116,7 +114,7 @@ class LogDir:
         points = Path(self.path, checkpoints.RECOVERY_POINTS)
         torn = points.exists() and told[checkpoints.RECOVERY_POINTS] is None
         if points.exists() and not points.stat().st_size:  # as Kafka creates it; a clean stop writes all logs
-            torn = any(self._named())
+            torn = any(self.named())
         self._marked = Path(self.path, checkpoints.CLEAN_SHUTDOWN).exists()
         self.clean = self._marked and not torn  # if this checkpoint is torn, other files may be, too
         if self._marked and torn:
@@ -190,7 +188,7 @@ class LogDir:
     @property
     def in_use(self) -> bool:
         """True if there are partitions in it. Raises OSError."""
-        return any(self._named())
+        return any(self.named())
 
     @property
     def blank(self) -> bool:
@@ -262,18 +260,18 @@ class LogDir:
 
     # -- contents --------------------------------------------------------------------------------------------------
 
-    def _named(self) -> Iterator[TopicPartition]:
+    def named(self) -> Iterator[TopicPartition]:
         """Yield the partitions that subdirectories are named after. Raises OSError."""
         with os.scandir(self.path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir())
         for name in names:
-            match = _PARTITION.fullmatch(name)
+            match = PARTITION.fullmatch(name)
             if match and match["topic"] != KRAFT_LOG:
                 yield TopicPartition(match["topic"], int(match["partition"]))
 
     def partitions(self) -> Iterator[tuple[TopicPartition, FoundPartition]]:
         """Yield the partitions here, each with its recorded state. Raises OSError."""
-        for key in self._named():
+        for key in self.named():
             name = str(key)
             topic_id = self._told(os.path.join(name, checkpoints.PARTITION_METADATA), checkpoints.read_topic_id)
             epoch = self._told(os.path.join(name, checkpoints.LEADER_EPOCHS), checkpoints.read_latest_epoch)
@@ -290,11 +288,15 @@ class LogDir:
 
     def deleted(self) -> list[str]:
         """Directories of deleted partitions that are not removed yet."""
-        return [os.path.join(self.path, name) for name in os.listdir(self.path) if _DELETED.fullmatch(name)]
+        return [os.path.join(self.path, name) for name in os.listdir(self.path) if DELETED.fullmatch(name)]
 
     def set_aside(self) -> list[str]:
-        """Directories that Kafka set aside as strays or unfinished copies; they are left alone."""
-        return [os.path.join(self.path, name) for name in os.listdir(self.path) if _SET_ASIDE.fullmatch(name)]
+        """Directories that Kafka set aside as strays, and copies whose log is not here; they are left alone."""
+        return [os.path.join(self.path, name) for name in self.set_aside_names()]
+
+    def set_aside_names(self) -> list[str]:
+        """The names of directories that are strays, or copies of logs: see unfinished_moves.py. Raises OSError."""
+        return [name for name in os.listdir(self.path) if SET_ASIDE.fullmatch(name)]
 
     # -- recording -------------------------------------------------------------------------------------------------
 
@@ -333,9 +335,32 @@ class LogDir:
         with self._recording[name]:
             partitions, offline = held()
             told = {_key(partition): tell(partition) for partition in partitions}
-            kept = {key: offset for key, offset in self.recorded[name].items() if key in offline}
+            kept = {k: offset for k, offset in self.recorded[name].items() if k in offline or k in self._expected}
             self._replace(name, kept | {key: offset for key, offset in told.items() if offset is not None})
             return kept
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Lock the checkpoints of offsets: nothing is recorded meanwhile, except by this thread."""
+        with contextlib.ExitStack() as locked:
+            for recording in self._recording.values():
+                locked.enter_context(recording)
+            yield
+
+    @contextlib.contextmanager
+    def expecting(self, key: TopicPartition) -> Iterator[None]:
+        """Keep what is recorded of a replica that is about to move here."""
+        self._expected.add(key)
+        try:
+            yield
+        finally:
+            self._expected.discard(key)
+
+    def assign(self, name: str, key: TopicPartition, offset: int | None) -> None:
+        """Replace what a checkpoint of offsets records of a replica; None: nothing. Raises OSError."""
+        with self._recording[name]:
+            others = {k: its for k, its in self.recorded[name].items() if k != key}
+            self._replace(name, others if offset is None else others | {key: offset})
 
     @contextlib.contextmanager
     def cutting(self, key: TopicPartition, offset: int) -> Iterator[None]:
@@ -467,21 +492,6 @@ def open_log_dirs(paths: Sequence[str]) -> list[LogDir]:
             log_dir.close()
         raise
     return opened
-
-
-def owner(log_dirs: Iterable[LogDir]) -> Meta:
-    """The cluster id and broker id of the log dirs. Raises StartError if they disagree."""
-    found = Meta(None, None)
-    for log_dir in log_dirs:
-        meta = log_dir.meta or Meta(None, None)
-        for field, mine, other in zip(("cluster.id", "broker.id"), meta, found, strict=False):
-            if mine is not None and other is not None and mine != other:
-                raise StartError(
-                    f"the log directories belong to different brokers: {log_dir.path} has {field} {mine}, "
-                    f"another has {other}"
-                )
-        found = Meta(meta.cluster_id or found.cluster_id, found.broker_id if meta.broker_id is None else meta.broker_id)
-    return found
 
 
 def remove(directory: str) -> None:

@@ -25,7 +25,7 @@ from pybroker.logs import event
 from pybroker.metadata import identity, nodes
 from pybroker.metadata.lone_broker import loading
 from pybroker.model import HostPort, TopicPartition
-from pybroker.replication.disks.logdirs import LogDir, owner
+from pybroker.replication.disks.logdirs import LogDir
 from pybroker.replication.lease import NO_MEMBER_MS, Lease
 from pybroker.replication.replicas import Replicas
 from pybroker.retries import Pauses, keep_up
@@ -140,7 +140,7 @@ class ClusterMember:
         return self._identity
 
     async def _settle(self, session: Session) -> None:
-        mine = owner(self._dirs)
+        mine = directories.owner(self._dirs)
         if directories.had_store(self._dirs):
             raise StartError(
                 "the log directories belong to a lone broker, whose topics are in its own coordination store: start it "

@@ -136,6 +136,7 @@ class ControlPlane:
             follow_in_core=is_native and lines is not None and lines.are_reached_by_core,
             on_leadership=self.locator.lead, on_told=on_told, on_failure=self.report_log_dirs, assignments=assignments,
         )  # fmt: skip
+        replicas.moves.report_to(self.manager.placements.moved)
         self.ids = ProducerIds(lambda: member.session, broker_id, replicas.highest_producer_id)
         self.configs = ConfigAdmin(
             lambda: member.session, broker_id, config, self.topic_configs, metadata, self.watch, wall_ms, sockets

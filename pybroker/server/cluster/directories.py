@@ -30,6 +30,21 @@ STORE_FILE = "coordination.sqlite"
 """A file in the first log dir, or in the one that had it before; Kafka's tools ignore files in log dirs."""
 
 
+def owner(log_dirs: Iterable[LogDir]) -> Meta:
+    """The cluster id and broker id of the log dirs. Raises StartError if they disagree."""
+    found = Meta(None, None)
+    for log_dir in log_dirs:
+        meta = log_dir.meta or Meta(None, None)
+        for field, mine, other in zip(("cluster.id", "broker.id"), meta, found, strict=False):
+            if mine is not None and other is not None and mine != other:
+                raise StartError(
+                    f"the log directories belong to different brokers: {log_dir.path} has {field} {mine}, "
+                    f"another has {other}"
+                )
+        found = Meta(meta.cluster_id or found.cluster_id, found.broker_id if meta.broker_id is None else meta.broker_id)
+    return found
+
+
 def with_store(log_dirs: Sequence[LogDir], given_up: Set[str]) -> LogDir:
     """The log dir that holds the coordination store, or will hold it. Raises StartError if the store is missing."""
     usable = [log_dir for log_dir in log_dirs if not log_dir.failure]

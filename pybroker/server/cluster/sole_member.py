@@ -34,7 +34,7 @@ from pybroker.metadata.lone_broker import loading, migration, registration
 from pybroker.metadata.lone_broker.adoption import Adoption
 from pybroker.metadata.lone_broker.directory_assignments import DirectoryAssignments
 from pybroker.model import TopicPartition
-from pybroker.replication.disks.logdirs import FoundPartition, LogDir, owner
+from pybroker.replication.disks.logdirs import FoundPartition, LogDir
 from pybroker.replication.replicas import Replicas
 from pybroker.retries import keep_up
 from pybroker.security.credentials import Credentials
@@ -93,7 +93,7 @@ class SoleMember:
 
     async def open(self, dirs: list[LogDir]) -> None:
         """Open the store in its log dir. Raises StartError, StoreError."""
-        self._dirs, self._owner = dirs, owner(dirs)
+        self._dirs, self._owner = dirs, directories.owner(dirs)
         self._store_dir = directories.with_store(dirs, self._give_up)
         path = os.path.join(self._store_dir.path, directories.STORE_FILE)
         self._store = EmbeddedStore(path, made_room=self._store_dir.space.lacks)

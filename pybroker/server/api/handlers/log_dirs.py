@@ -1,5 +1,5 @@
 """DescribeLogDirs: the partitions of each log dir, their sizes, and the free space of its disk (KIP-113, KIP-827).
-AlterReplicaLogDirs: succeeds for the log dir that a partition is in; moving it is not supported."""
+AlterReplicaLogDirs: moves partitions between the log dirs of this broker (KIP-113)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class DescribeLogDirs:
             async for share in in_shares((topic.topic, p) for topic in request.topics for p in topic.partitions):
                 wanted.update(TopicPartition(*each) for each in share)
         sizes = await self._sizes(wanted)
-        results = [await asyncio.to_thread(_describe, d, sizes.get(d, {})) for d in self._replicas.log_dirs]
+        results = [
+            await asyncio.to_thread(self._describe, log_dir, sizes.get(log_dir, {}), wanted)
+            for log_dir in self._replicas.log_dirs
+        ]
         return m.DescribeLogDirsResponse(results=results)
 
     async def _sizes(self, wanted: Collection[TopicPartition] | None) -> dict[LogDir, Logs]:
@@ -48,33 +51,37 @@ class DescribeLogDirs:
                     found.setdefault(replica.directory, {})[replica.key] = replica.log
         return found
 
-
-def _describe(log_dir: LogDir, logs: Logs) -> m.DescribeLogDirsResponse.Results:
-    """Describe one log dir. Call on a thread, as a disk may hang."""
-    kind = m.DescribeLogDirsResponse.Results
-    path = os.path.abspath(log_dir.path)
-    if log_dir.failure:
-        return kind(error_code=errors.KAFKA_STORAGE_ERROR, log_dir=path)
-    try:
-        disk = os.statvfs(path)
-    except OSError:
-        return kind(error_code=errors.KAFKA_STORAGE_ERROR, log_dir=path)
-    topics: dict[str, m.DescribeLogDirsResponse.Results.Topics] = {}
-    for key, log in sorted(logs.items()):
-        topic = topics.setdefault(key.topic, kind.Topics(name=key.topic))
-        topic.partitions.append(
-            kind.Topics.Partitions(
-                partition_index=key.partition,
-                partition_size=log.size,
-                offset_lag=max(log.high_watermark - log.log_end_offset, 0),
+    def _describe(
+        self, log_dir: LogDir, logs: Logs, wanted: Collection[TopicPartition] | None
+    ) -> m.DescribeLogDirsResponse.Results:
+        """Describe one log dir. Call on a thread, as a disk may hang."""
+        kind = m.DescribeLogDirsResponse.Results
+        path = os.path.abspath(log_dir.path)
+        if log_dir.failure:
+            return kind(error_code=errors.KAFKA_STORAGE_ERROR, log_dir=path)
+        try:
+            disk = os.statvfs(path)
+        except OSError:
+            return kind(error_code=errors.KAFKA_STORAGE_ERROR, log_dir=path)
+        found = [
+            (key, log.size, max(log.high_watermark - log.log_end_offset, 0), False) for key, log in sorted(logs.items())
+        ]
+        moving = self._replicas.moves.here(log_dir)
+        found += [(key, size, lag, True) for key, size, lag in moving if wanted is None or key in wanted]
+        topics: dict[str, m.DescribeLogDirsResponse.Results.Topics] = {}
+        for key, size, lag, is_future in found:
+            topic = topics.setdefault(key.topic, kind.Topics(name=key.topic))
+            topic.partitions.append(
+                kind.Topics.Partitions(
+                    partition_index=key.partition, partition_size=size, offset_lag=lag, is_future_key=is_future
+                )
             )
+        return kind(
+            log_dir=path,
+            topics=list(topics.values()),
+            total_bytes=disk.f_blocks * disk.f_frsize,
+            usable_bytes=disk.f_bavail * disk.f_frsize,
         )
-    return kind(
-        log_dir=path,
-        topics=list(topics.values()),
-        total_bytes=disk.f_blocks * disk.f_frsize,
-        usable_bytes=disk.f_bavail * disk.f_frsize,
-    )
 
 
 def failed(request: m.DescribeLogDirsRequest, code: int, message: str) -> m.DescribeLogDirsResponse:
@@ -82,7 +89,7 @@ def failed(request: m.DescribeLogDirsRequest, code: int, message: str) -> m.Desc
 
 
 class AlterReplicaLogDirs:
-    """Moves no partition: a request to move one to another log dir gets UNSUPPORTED_VERSION."""
+    """Begins moves, changes their target, or cancels them: a partition that is to be where it is stays."""
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
@@ -107,7 +114,7 @@ class AlterReplicaLogDirs:
         )
 
     def _move(self, key: TopicPartition, to: LogDir | None) -> int:
-        """Return an error code. `to` was looked up by its absolute path only, as in Kafka."""
+        """Begin a move. Return an error code. `to` was looked up by its absolute path only, as in Kafka."""
         if to is None:
             return errors.LOG_DIR_NOT_FOUND
         if to.failure:
@@ -115,11 +122,13 @@ class AlterReplicaLogDirs:
         try:
             replica = self._replicas.held(*key)
         except KafkaError as problem:  # this API has always answered REPLICA_NOT_AVAILABLE
+            self._replicas.prefer(key, to)
             elsewhere = problem.code == errors.NOT_LEADER_OR_FOLLOWER
             return errors.REPLICA_NOT_AVAILABLE if elsewhere else problem.code
-        if replica.log is None:
+        if replica.offline:
             return errors.KAFKA_STORAGE_ERROR
-        return errors.NONE if replica.directory is to else errors.UNSUPPORTED_VERSION
+        self._replicas.moves.begin(replica, to)
+        return errors.NONE
 
 
 def alter_failed(request: m.AlterReplicaLogDirsRequest, code: int, message: str) -> m.AlterReplicaLogDirsResponse:
