@@ -11,7 +11,7 @@ from pybroker.cli.each_broker import TELL_S_MAX, Silent, admin_at, ask_each
 from pybroker.cli.main import Failure, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_topics
 from pybroker.cli.output import Document
-from pybroker.client.admin import LogDir
+from pybroker.client.admin import LogDir, Replica
 from pybroker.client.net.metadata import Node
 
 
@@ -53,7 +53,7 @@ def command(
     )
     if topics:
         click.echo()
-        rows = sorted((*r.partition, r.size_bytes, d.broker, d.path) for d in found for r in d.replicas)
+        rows = sorted((*r.partition, r.size_bytes, d.broker, _place(d, r)) for d in found for r in d.replicas)
         output.table(
             ("topic", "partition", "size", "broker", "log dir"),
             [(topic, index, output.size(size), broker, path) for topic, index, size, broker, path in rows],
@@ -87,6 +87,12 @@ def _log_dirs(
     if silent and not found:
         raise Failure("; ".join(silent))
     return found, silent
+
+
+def _place(log_dir: LogDir, replica: Replica) -> str:
+    """A replica's log dir, with what it lacks if it is a copy that moves there."""
+    behind = f" (moving here, {output.count(replica.offset_lag)} offsets to copy)" if replica.future else ""
+    return log_dir.path + behind
 
 
 def _error(log_dir: LogDir) -> str | None:

@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "logdirs": Command("pybroker.cli.logdirs", "Show where partitions lie on disk, and how large they are."),
     "brokers": Command("pybroker.cli.reassign.brokers", "List, drain, retire and replace brokers."),
     "reassign": Command("pybroker.cli.reassign.command", "Plan, execute, watch and cancel moves of replicas."),
+    "move-log-dir": Command("pybroker.cli.move_log_dir", "Move replicas to another log dir of their broker."),
     "configs": Command("pybroker.cli.configs", "Describe and alter the configs of topics and brokers."),
     "users": Command("pybroker.cli.security.users", "List, set and remove the passwords by which users log in."),
     "tokens": Command("pybroker.cli.security.tokens", "List, create, renew and expire delegation tokens."),

@@ -1,6 +1,6 @@
 """The brokers of a cluster, and the replicas in their log directories."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pybroker.client import arguments
@@ -57,6 +57,29 @@ class BrokersAdmin(AdminBase):
         else:
             brokers = [node.id for node in self.describe_cluster().nodes]
         return [log_dir for broker in brokers for log_dir in self._log_dirs(broker, found)]
+
+    def alter_replica_log_dirs(self, broker: int, log_dirs: Mapping[tuple[str, int], str]) -> None:
+        """Move replicas of a broker to other log directories of it, by the paths of `log_dirs()`; this does not wait.
+
+        `log_dirs` shows a replica on its way as `future`, with its lag. The directory that it is in cancels a move. A
+        broker that has no replica of a partition yet creates it there later, and answers with an error. KafkaError of
+        the first partition that was refused: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, REPLICA_NOT_AVAILABLE,
+        UNKNOWN_TOPIC_OR_PARTITION; the others move."""
+        asked = m.AlterReplicaLogDirsRequest.Dirs
+        dirs: dict[str, dict[str, list[int]]] = {}
+        for (topic, partition), path in log_dirs.items():
+            name = arguments.name(topic, "a topic's name")
+            dirs.setdefault(path, {}).setdefault(name, []).append(arguments.whole(partition, "a partition"))
+        request = m.AlterReplicaLogDirsRequest(
+            dirs=[
+                asked(path=path, topics=[asked.Topics(name=name, partitions=its) for name, its in topics.items()])
+                for path, topics in dirs.items()
+            ]
+        )
+        answer = self.cluster.node(arguments.whole(broker, "a broker's id")).request(request)
+        for told in answer.results:
+            for p in told.partitions:
+                raise_for(p.error_code, f"replica of {told.topic_name}-{p.partition_index} on broker {broker}")
 
     def _partitions_of(self, names: Sequence[str]) -> dict[str, list[int]]:
         """The partitions of these topics, by name. KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if one is not there."""

@@ -209,6 +209,10 @@ class AsyncAdmin(OfOtherClients):
         """The log directories of these brokers (all, if None) with the replicas of these topics (all, if None)."""
         return await self._call(self.admin.log_dirs, brokers, topics)
 
+    async def alter_replica_log_dirs(self, broker: int, log_dirs: Mapping[tuple[str, int], str]) -> None:
+        """Move replicas of a broker to other log directories of it; see Admin.alter_replica_log_dirs."""
+        await self._call(self.admin.alter_replica_log_dirs, broker, log_dirs)
+
     # -- SCRAM users ---------------------------------------------------------------------------------------------------
 
     async def users(self, names: Sequence[str] | None = None) -> list[ScramUser]:
