@@ -15,8 +15,8 @@ class FutureLog:
     def switched(self) -> bool:
         """True once the copy is the log."""
     def copy(self, most: int) -> int:
-        """Do one step, of at most `most` bytes. Return how many were copied, -1 if there is nothing left to do. 0: the
-        step copied no records, or the log is being changed just now. Waits for both disks. Raises OSError."""
+        """Copy at most `most` bytes. Return how many were copied, n, or -1 - n if nothing is left to do. 0: a step
+        without records, or the log is being changed just now. Waits for both disks. Raises OSError."""
     def settle(self) -> bool:
         """Make a copy durable that lacks nothing, with leader epochs, producer snapshots and a mark. False if it lacks
         something by now. Raises OSError."""
@@ -27,7 +27,8 @@ class FutureLog:
         log is as it was then."""
     @property
     def progress(self) -> tuple[int, int]:
-        """(bytes copied, offsets that the copy lacks); the latter is exact only at the ends of segments."""
+        """(bytes copied, offsets that the copy lacked), as of the last step; the latter is exact only at the ends of
+        segments."""
     @property
     def held_us(self) -> int:
         """Microseconds for which appends waited for the last call of switch."""

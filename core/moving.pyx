@@ -2,16 +2,20 @@
 
 from libc.stdint cimport int64_t
 
+from pybroker.core.base.atomic cimport load_i64
 from pybroker.core.log_dirs cimport LogDirs
 from pybroker.core.opening cimport claim
 from pybroker.core.partition_handle cimport Partition
 from pybroker.core.storage.log.log cimport PATH_BYTES_MAX
 from pybroker.core.storage.move.future_log cimport (
-    LATER, NOTHING_LEFT, future_copy, future_free, future_lag, future_new, future_settle, future_t,
+    LATER, NOTHING_LEFT, future_copy, future_free, future_new, future_note, future_settle, future_t,
 )
 from pybroker.core.storage.move.future_switch cimport future_switch
 
 import os
+
+cdef enum:
+    STEP_BYTES = 1 << 20         # of a step, after which the kernel may be asked to write
 
 
 cdef class FutureLog:
@@ -33,6 +37,7 @@ cdef class FutureLog:
         self.state = future_new(partition.log, broker.log_dir(os.path.dirname(directory)), path)
         if self.state == NULL:
             raise MemoryError()
+        future_note(self.state)
 
     def __dealloc__(self):
         if self.state != NULL:
@@ -40,12 +45,15 @@ cdef class FutureLog:
 
     def copy(self, int64_t most) -> int:
         """Copy up to `most` bytes; see moving.pyi."""
-        cdef int64_t copied = 0
-        cdef int status
+        cdef int64_t copied = 0, step = 1
+        cdef int status = 0
         with nogil:
-            status = future_copy(self.state, most, &copied)
+            while status == 0 and copied < most and step > 0:
+                status = future_copy(self.state, min(most - copied, <int64_t>STEP_BYTES), &step)
+                copied += step
+            future_note(self.state)
         if status == NOTHING_LEFT:
-            return -1
+            return -1 - copied
         if status != LATER:
             self.partition.check(status, f"copy to {self.directory}:")
         return copied
@@ -80,10 +88,7 @@ cdef class FutureLog:
     @property
     def progress(self) -> tuple:
         """(bytes copied, offsets that the copy lacks)."""
-        cdef int64_t size = 0, lag
-        with nogil:
-            lag = future_lag(self.state, &size)
-        return size, lag
+        return load_i64(&self.state.size), load_i64(&self.state.lag)
 
     @property
     def held_us(self) -> int:

@@ -30,7 +30,7 @@ from pybroker.coordination.store import (
     StoreFailed,
     Watch,
 )
-from pybroker.decisions.image import NO_LEADER, LiveBroker, PartitionState
+from pybroker.decisions.image import LiveBroker, PartitionState
 from pybroker.decisions.topics import Topic
 from pybroker.errors import KafkaError
 from pybroker.logs import event

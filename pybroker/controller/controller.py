@@ -483,7 +483,7 @@ class Controller:
             self._inbox.once(f"bury {broker}", lambda: broker_failures.bury(self._context, broker, epoch))
 
     async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
-        """Write new states, send them to their replicas, then to all brokers. Return the partitions that were written."""
+        """Write new states, send them to their replicas, then to all brokers; return the partitions written."""
         done = await self._change(changes, cause) if changes else set[TopicPartition]()
         if done:
             self._context.untold |= done

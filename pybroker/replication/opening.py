@@ -140,6 +140,11 @@ class Opener:
         preferred = self.preferred.pop(key, None)
         return preferred if preferred is not None and preferred in usable else _emptiest(usable)
 
+    def moved(self, key: TopicPartition, log_dir: LogDir) -> None:
+        """Note that a replica is in another log dir now."""
+        if (found := self._found.get(key)) is not None:
+            self._found[key] = found._replace(log_dir=log_dir)
+
     def prefer(self, key: TopicPartition, log_dir: LogDir) -> None:
         """Create the log of a partition in this log dir, if it comes here; of the latest PREFERRED_MAX partitions."""
         self.preferred.pop(key, None)

@@ -23,7 +23,7 @@ from pybroker.replication.disks.damage import Scrubbed
 from pybroker.replication.disks.disk import DiskThreads
 from pybroker.replication.disks.kraft_log import topic_settings
 from pybroker.replication.disks.logdirs import FoundPartition, LogDir
-from pybroker.replication.disks.moves import LogDirMoves
+from pybroker.replication.disks.moves import LogDirMove, LogDirMoves
 from pybroker.replication.leaders import NO_LEADER, Leader
 from pybroker.replication.opening import Opener, Opening, WantedReplica
 from pybroker.replication.recording import Recorder
@@ -76,7 +76,7 @@ class Replicas:
         self.throttles = throttles_of(config)
         self._workers = Workers(self._pool_threads(), "replicas")
         self.recorder = Recorder(self, self._opener.usable, self._disk, self.lost_power)
-        self.moves = LogDirMoves(config, len(log_dirs))
+        self.moves = LogDirMoves(config, len(log_dirs), self._opener.moved)
 
     def _pool_threads(self) -> int:
         """The number of threads that open, flush and delete logs. They wait for fsyncs; file systems batch these."""
@@ -380,8 +380,7 @@ class Replicas:
         may come back with their disk."""
         gone = {key: self._held.pop(key, None) for key in keys}
         self._opener.forget(gone)
-        for key in gone:
-            self.moves.cancel(key)
+        moves = [move for key in gone if (move := self.moves.cancel(key)) is not None]
         for replica in gone.values():
             if replica is not None:
                 replica.gone = True
@@ -389,7 +388,15 @@ class Replicas:
                 replica.tell()
                 if replica.directory is not None:
                     replica.directory.placed -= 1
-        return await asyncio.get_running_loop().run_in_executor(self._workers, self._opener.delete, gone, self._plane)
+        return await asyncio.get_running_loop().run_in_executor(self._workers, self._delete, gone, moves)
+
+    def _delete(
+        self, gone: Mapping[TopicPartition, Replica | None], moves: Iterable[LogDirMove]
+    ) -> set[TopicPartition]:
+        for move in moves:
+            with move.deciding:  # from here on it does not switch, so that the directory stays the same
+                pass
+        return self._opener.delete(gone, self._plane)
 
     # -- upkeep, on the caller's thread ----------------------------------------------------------------------------
 

@@ -186,7 +186,7 @@ def test_a_failed_farewell_takes_the_old_log_dir_offline(tmp_path: Path) -> None
 
 def test_there_and_back_while_all_use_it(tmp_path: Path) -> None:
     """Producers, readers, syncs, retention and compaction go on while a log moves to and fro; no record is lost."""
-    moving = Moving(tmp_path, {"segment.bytes": 20_000, "flush.messages": 1})
+    moving = Moving(tmp_path, {"segment.bytes": 500_000, "flush.messages": 1})
     done = threading.Event()
     problems: list[BaseException] = []
     partition = moving.partition
@@ -207,7 +207,7 @@ def test_there_and_back_while_all_use_it(tmp_path: Path) -> None:
         read_all(partition, 5_000)
 
     threads = [
-        *(repeat(lambda: moving.append(1)) for _ in range(2)),
+        *(repeat(lambda: (moving.append(1), partition.flush())) for _ in range(2)),
         repeat(read),
         repeat(partition.flush),
         repeat(lambda: partition.offset_for_timestamp(NOW - 2, bound=-1)),

@@ -201,8 +201,8 @@ async def test_others_do_not_wait_for_a_move(disks: Disks, point: str) -> None:
 
 
 async def test_a_bug_that_is_planted_is_found(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the log start is not recorded in the new log dir, deleted records are back after a crash: the check of
-    test_deleted_records_stay_deleted fails."""
+    """Deleted records are back after a crash if their log start is not recorded in the new log dir: the check of
+    test_deleted_records_stay_deleted fails then."""
     monkeypatch.setattr(moves, "LOG_STARTS", moves.CLEANED)
     with pytest.raises(AssertionError):
         await deleted_records_stay_deleted(disks)

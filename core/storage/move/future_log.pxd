@@ -31,13 +31,15 @@ cdef struct future_t:            # used by one thread at a time
     int64_t synced_end           # all records of the log below are on disk in the copy
     uint64_t beside              # of the files beside the segments, as they were when they were copied
     int64_t held_us              # appends waited so long for the switch
+    int64_t size                 # bytes of the copy, as of the last call of future_note; for any thread
+    int64_t lag                  # how many offsets it lacked then
 
 cdef future_t* future_new(log_t* l, log_dir_t* to, const char* directory) noexcept nogil
 cdef void future_free(future_t* f) noexcept nogil
 cdef void future_close(future_t* f) noexcept nogil
 cdef int future_copy(future_t* f, int64_t most, int64_t* copied) noexcept nogil
 cdef int future_settle(future_t* f) noexcept nogil
-cdef int64_t future_lag(future_t* f, int64_t* size) noexcept nogil
+cdef void future_note(future_t* f) noexcept nogil
 
 # For the switch: the files beside the segments as one number; the rest of the active segment; its files.
 cdef uint64_t files_beside(const char* directory) noexcept nogil

@@ -351,7 +351,9 @@ cdef int future_copy(future_t* f, int64_t most, int64_t* copied) noexcept nogil:
 cdef inline bint is_beside(const char* name) noexcept nogil:
     """True for a file that goes with the log without being a segment's."""
     cdef size_t n = strlen(name)
-    return strcmp(name, "leader-epoch-checkpoint") == 0 or (n > 9 and strcmp(name + n - 9, ".snapshot") == 0)
+    if strcmp(name, "leader-epoch-checkpoint") == 0 or strcmp(name, "partition.metadata") == 0:
+        return True
+    return n > 9 and strcmp(name + n - 9, ".snapshot") == 0
 
 
 cdef uint64_t files_beside(const char* directory) noexcept nogil:
@@ -450,28 +452,29 @@ cdef int future_settle(future_t* f) noexcept nogil:
     return status
 
 
-cdef int64_t future_lag(future_t* f, int64_t* size) noexcept nogil:
-    """The number of offsets that the copy lacks, as if offsets were evenly spread in a segment. `size`: its bytes."""
+cdef void future_note(future_t* f) noexcept nogil:
+    """Note the bytes of the copy, and the number of offsets that it lacks, as if offsets were evenly spread in a
+    segment."""
     cdef log_t* l = f.log
     cdef segments_t* list
     cdef segment_t* s
     cdef view_t v
-    cdef int64_t i, j = 0, n, end, bytes, lag = 0
+    cdef int64_t i, j = 0, n, end, bytes, lag = 0, size = 0
     cdef int slot = pin(&l.context.reclaim)
     list = <segments_t*>load_ptr(<void**>&l.segments)
     n = load_i64(&list.count)
     log_view(l, &v)
-    size[0] = 0
     for i in range(n):
         s = list.items[i].segment
         end = list.items[i + 1].base_offset if i + 1 < n else v.log_end
         while j < f.count and f.pieces[j].base_offset < s.base_offset:
             j += 1
         if j < f.count and f.pieces[j].base_offset == s.base_offset and f.pieces[j].copied > 0:
-            size[0] += f.pieces[j].copied
+            size += f.pieces[j].copied
             bytes = max(load_i64(&s.size), <int64_t>1)
             lag += <int64_t>((end - s.base_offset) * (1.0 - min(f.pieces[j].copied, bytes) / <double>bytes))
         else:
             lag += end - max(s.base_offset, min(v.log_start, end))
     unpin(&l.context.reclaim, slot)
-    return lag
+    store_i64(&f.size, size)
+    store_i64(&f.lag, lag)

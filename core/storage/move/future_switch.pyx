@@ -57,7 +57,7 @@ cdef int check_copied(future_t* f) noexcept nogil:
     """LATER unless the copy has every segment, but for a rest of the active one. Under both mutexes."""
     cdef segments_t* list = f.log.segments
     cdef segment_t* s = NULL
-    cdef piece_t* p
+    cdef piece_t* p = NULL
     cdef int64_t i
     if list.count != f.count or list.count == 0:
         return LATER

@@ -22,15 +22,17 @@ from pybroker.config import BrokerConfig
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication.disks.checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from pybroker.replication.disks.directory_names import aside
+from pybroker.replication.disks.directory_names import MARK, aside
 from pybroker.replication.disks.disk_space import MARGIN_BYTES_MAX
 from pybroker.replication.disks.logdirs import LogDir, remove
 from pybroker.replication.replica import Replica
 
 log = logging.getLogger(__name__)
 
-STEP_BYTES = 1 << 20
-"""Bytes of one step: a cancel, a stop and the rate take effect between steps."""
+STEP_BYTES = 16 << 20
+"""Bytes of one step at most: a cancel and a stop take effect between steps."""
+STEPS_PER_S = 10
+"""Steps a second at least, at a rate."""
 PAUSE_S = 0.02
 """Pause before the next attempt, when the log is being changed in a way that a step has to wait for."""
 SWITCHES = 16
@@ -50,6 +52,8 @@ class LogDirMove:
         self.copy: core.FutureLog | None = None
         self.stopped = threading.Event()
         self.ended = threading.Event()
+        self.deciding = threading.Lock()
+        """Held while it switches: after `stopped` is set and this was taken, it does not."""
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -71,10 +75,15 @@ class LogDirMove:
 class LogDirMoves:
     """The moves of one broker's replicas. Methods are for the event loop's thread; `here` is for any."""
 
-    def __init__(self, config: BrokerConfig, log_dirs: int) -> None:
-        """`log_dirs`: how many this broker has."""
+    def __init__(
+        self, config: BrokerConfig, log_dirs: int, on_switched: Callable[[TopicPartition, LogDir], object]
+    ) -> None:
+        """`log_dirs`: how many this broker has. `on_switched` is called on any thread, as soon as a replica is in
+        another log dir."""
         self._config = config
+        self._on_switched = on_switched
         self._moves: dict[TopicPartition, LogDirMove] = {}
+        self._latest: dict[TopicPartition, LogDirMove] = {}  # with those that were stopped and have not ended
         threads = config["num.replica.alter.log.dirs.threads"] or max(log_dirs, 1)
         self._threads = ThreadPoolExecutor(threads, "log-dir-move", initializer=_yield_to_others)
         self._stopping = False
@@ -103,14 +112,16 @@ class LogDirMoves:
         self.cancel(replica.key)
         if replica.directory is to:
             return
-        move = self._moves[replica.key] = LogDirMove(replica, to, move)
+        move = LogDirMove(replica, to, self._latest.get(replica.key))
+        self._moves[replica.key] = self._latest[replica.key] = move
         loop = asyncio.get_running_loop()
         self._threads.submit(self._run, move, loop)
 
-    def cancel(self, key: TopicPartition) -> None:
-        """Stop the move of a replica, and delete the copy."""
+    def cancel(self, key: TopicPartition) -> LogDirMove | None:
+        """Stop the move of a replica, and delete the copy; return the move."""
         if (move := self._moves.pop(key, None)) is not None:
             move.stopped.set()
+        return move
 
     def stop(self) -> None:
         """Stop all moves; the next start begins them again. Waits for the disks."""
@@ -139,14 +150,17 @@ class LogDirMoves:
                 return
             event(log, logging.INFO, "replica move begun", partition=key, directory=before.path, to=move.to.path)
             self._check_room(move)
+            with contextlib.suppress(FileNotFoundError):  # of an earlier move: two marks would decide nothing
+                os.unlink(os.path.join(move.replica.partition().directory, MARK))
             move.copy = core.FutureLog(move.replica.partition(), os.path.join(move.to.path, aside(key, "future")))
             if self._follow(move, before):
                 seconds, held_ms = round(time.monotonic() - began_s, 1), move.copy.held_us / 1000
                 size = move.copy.progress[0]
                 event(log, logging.INFO, "replica moved", partition=key, directory=move.to.path, bytes=size,
                       seconds=seconds, appends_waited_ms=held_ms)  # fmt: skip
-        except Exception as problem:  # whatever it was, other moves go on
-            event(log, logging.ERROR, "replica not moved", partition=key, to=move.to.path, reason=problem)
+        except Exception as problem:  # other moves go on, whatever it was
+            if not move.stopped.is_set():
+                event(log, logging.ERROR, "replica not moved", partition=key, to=move.to.path, reason=problem)
         finally:
             self._end(move, before, loop)
 
@@ -163,12 +177,11 @@ class LogDirMoves:
         while not move.stopped.is_set():
             if problem := move.problem():
                 raise OSError(problem)
-            copied = copy.copy(min(STEP_BYTES, self._rate()))
-            if copied > 0:
-                self._pace(move, copied)
-            elif copied < 0 and copy.settle() and self._switch(move, before):
+            copied = copy.copy(min(STEP_BYTES, self._rate() // STEPS_PER_S + 1))
+            self._pace(move, max(copied, -1 - copied))
+            if copied < 0 and copy.settle() and self._switch(move, before):
                 return True
-            elif copied <= 0:
+            if copied <= 0:
                 move.stopped.wait(PAUSE_S)
         return False
 
@@ -186,7 +199,7 @@ class LogDirMoves:
         copy, replica, key = move.copy, move.replica, move.replica.key
         partition = replica.partition()
         assert copy is not None
-        with self._switching, _recording(before, move.to), move.to.expecting(key):
+        with self._switching, move.deciding, _recording(before, move.to), move.to.expecting(key):
             start = _record_at(move.to, key, partition, before)
             for _ in range(SWITCHES):
                 while (copied := copy.copy(STEP_BYTES)) > 0 and not move.stopped.is_set():
@@ -195,6 +208,7 @@ class LogDirMoves:
                     return False
                 if copied < 0 and copy.switch(start, os.path.join(before.path, aside(key, "delete"))):
                     replica.directory = move.to
+                    self._on_switched(key, move.to)
                     return True
         return False
 
@@ -203,15 +217,16 @@ class LogDirMoves:
         if copy is not None and copy.switched and before is not None:
             with contextlib.suppress(OSError):  # what stays of it does no harm, and the log dir is offline
                 before.forget({key})
-        elif copy is not None and not self._stopping:
-            remove(copy.directory)
+        elif copy is not None and not self._stopping and before is not None and not before.failure:
+            remove(copy.directory)  # else it may be all that is left of the replica
         move.ended.set()
         with contextlib.suppress(RuntimeError):  # the loop has ended: so has the broker
             loop.call_soon_threadsafe(self._ended, move, before)
 
     def _ended(self, move: LogDirMove, before: LogDir | None) -> None:
-        if self._moves.get(move.replica.key) is move:
-            del self._moves[move.replica.key]
+        for moves in (self._moves, self._latest):
+            if moves.get(move.replica.key) is move:
+                del moves[move.replica.key]
         if move.copy is not None and move.copy.switched and before is not None and not self._stopping:
             self._on_moved(move.replica, before)
 

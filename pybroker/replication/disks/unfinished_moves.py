@@ -16,13 +16,11 @@ from typing import NamedTuple
 from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication.disks import checkpoints
-from pybroker.replication.disks.directory_names import FUTURE, aside
+from pybroker.replication.disks.directory_names import FUTURE, MARK, aside
 from pybroker.replication.disks.logdirs import LogDir, remove
 
 log = logging.getLogger(__name__)
 
-MARK = "switching"
-"""The file that core writes into a complete copy; core removes it once both renames of the switch are on disk."""
 
 
 class _Found(NamedTuple):

@@ -20,7 +20,7 @@ SEGMENT_BYTES = 16_384
 
 
 class Moved:
-    """A topic with a few segments, whose partition is told to move to the log dir that it is not in."""
+    """A topic with a few segments, whose partition can move to the log dir that it is not in."""
 
     def __init__(self, start: Start, home: Path, topic: str, failpoints: str, *, beside: bool = True) -> None:
         """`beside`: the partition is in the log dir that has the store, where the first one is placed."""
