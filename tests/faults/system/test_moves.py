@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pybroker.client.admin import Admin
+from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from tests.faults.sequenced import Sequenced
 from tests.harness import BrokerProcess, until
@@ -50,7 +52,8 @@ class Moved:
     def move(self) -> None:
         with Admin(f"127.0.0.1:{self.broker.port}") as admin:
             [broker] = {log_dir.broker for log_dir in admin.log_dirs()}
-            admin.alter_replica_log_dirs(broker, {self.key: str(self.to)})
+            with contextlib.suppress(KafkaError):  # the first steps may kill it before it has answered
+                admin.alter_replica_log_dirs(broker, {self.key: str(self.to)})
 
     def here(self) -> Path:
         """The log dir of the partition, as the broker shows it."""
