@@ -87,5 +87,6 @@ def test_a_loss_of_power_at_each_step(tmp_path: Path, library: Path, topic: str,
         with Wire(broker.port) as w:
             stored = len(w.fetch_all(topic))
         assert stored in (count, count + 1), "the batch under way may be there"
-        until("it has moved", lambda: broker.places(topic) == [broker.dirs[int(to.name == "two")]])
+        # A copy whose name was not on disk yet is gone, and its move forgotten.
+        until("one log is left", lambda: len(broker.places(topic)) == 1)
         producer.assert_stored(stored)
