@@ -37,8 +37,8 @@ from pybroker.replication.disks.checkpoints import (
     read_offsets,
     write_offsets,
 )
+from pybroker.replication.disks.directory_names import NAME_MAX
 from pybroker.replication.disks.lock_file import LockFile
-from pybroker.replication.opening import NAME_MAX
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
