@@ -47,9 +47,13 @@ class NoReplicas:
 
     def __init__(self) -> None:
         self.configured: list[str] = []
+        self.moves = self
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
+
+    def report_to(self, on_moved: object) -> None:
+        """Ignore who asks to be called after a move: nothing moves."""
 
     def highest_producer_id(self) -> int:
         return -1

@@ -22,7 +22,7 @@ from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
 from pybroker.replication.disks import checkpoints
 from pybroker.replication.disks.checkpoints import Malformed, Meta
-from pybroker.replication.disks.logdirs import KRAFT_LOG
+from pybroker.replication.disks.directory_names import KRAFT_LOG
 from pybroker.replication.opening import give_up
 
 STORE_FILE: Final = "coordination.sqlite"

@@ -19,6 +19,8 @@ PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9][
 DELETED = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
 SET_ASIDE = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-(future|stray)")
 FUTURE = re.compile(PARTITION.pattern + r"\.[0-9a-f]{32}-future")
+KRAFT_LOG = "__cluster_metadata"
+"""Kafka's own metadata log: its directory is named like a partition, but is not one of ours."""
 MARK = "switching"
 """The file that core writes into a complete copy; core removes it once both renames of the switch are on disk."""
 

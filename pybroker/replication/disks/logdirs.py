@@ -20,7 +20,7 @@ from pybroker.logs import event
 from pybroker.model import TopicPartition
 from pybroker.replication.disks import checkpoints
 from pybroker.replication.disks.checkpoints import Malformed, Meta, Offsets, Spot
-from pybroker.replication.disks.directory_names import DELETED, PARTITION, SET_ASIDE
+from pybroker.replication.disks.directory_names import DELETED, KRAFT_LOG, PARTITION, SET_ASIDE
 from pybroker.replication.disks.disk_space import DiskSpace
 from pybroker.replication.disks.lock_file import LOCK, LockFile
 
@@ -33,8 +33,6 @@ DIRECTORY_MODE = 0o700
 """Only the broker's own user may read records, as they may be secret. As in core's vfs."""
 OTHERS = 0o077
 FULL = (errno.ENOSPC, errno.EDQUOT)
-KRAFT_LOG = "__cluster_metadata"
-"""Kafka's own metadata log: its directory is named like a partition, but is not one of ours."""
 
 
 class FoundPartition(NamedTuple):
@@ -291,12 +289,8 @@ class LogDir:
         return [os.path.join(self.path, name) for name in os.listdir(self.path) if DELETED.fullmatch(name)]
 
     def set_aside(self) -> list[str]:
-        """Directories that Kafka set aside as strays, and copies whose log is not here; they are left alone."""
-        return [os.path.join(self.path, name) for name in self.set_aside_names()]
-
-    def set_aside_names(self) -> list[str]:
-        """The names of directories that are strays, or copies of logs: see unfinished_moves.py. Raises OSError."""
-        return [name for name in os.listdir(self.path) if SET_ASIDE.fullmatch(name)]
+        """Directories that are strays, or copies of logs: see unfinished_moves.py. Raises OSError."""
+        return [os.path.join(self.path, name) for name in os.listdir(self.path) if SET_ASIDE.fullmatch(name)]
 
     # -- recording -------------------------------------------------------------------------------------------------
 

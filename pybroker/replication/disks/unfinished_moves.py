@@ -40,7 +40,7 @@ def settle(log_dirs: Sequence[LogDir], usable: Sequence[LogDir]) -> dict[TopicPa
     for log_dir in usable:
         for key in log_dir.named():
             logs.setdefault(key, []).append(_Found(log_dir, os.path.join(log_dir.path, str(key))))
-        for name in log_dir.set_aside_names():
+        for name in map(os.path.basename, log_dir.set_aside()):
             if match := FUTURE.fullmatch(name):
                 key = TopicPartition(match["topic"], int(match["partition"]))
                 copies.setdefault(key, []).append(_Found(log_dir, os.path.join(log_dir.path, name)))
