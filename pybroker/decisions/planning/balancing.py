@@ -101,7 +101,7 @@ class LoadBalance:
             if size and self.draft.may_move(index, source, target):
                 return index, source, target
         for size, index in sizes[at:]:
-            if self._gain(size, source, target) <= 0:
+            if self._gain(size, source, target) < 1:  # byte: by a rounding error it would move back and forth for ever
                 return None  # nor does a larger one
             if self.draft.may_move(index, source, target):
                 return index, source, target
