@@ -27,6 +27,7 @@ from pybroker.coordination.commit import until_answered
 from pybroker.coordination.store import BadVersion, Delete, NoNode, Op, Set, StoreFailed
 from pybroker.decisions import reassignment
 from pybroker.decisions.image import PartitionState
+from pybroker.decisions.metadata_cache import UNTOLD
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.metadata import nodes
@@ -105,17 +106,16 @@ class Reassignments:
         """The state in which a reassignment has begun; None if nothing changes. Raises KafkaError."""
         context = self._context
         state = context.state(key)
-        if state is None or key.topic in context.deleting:
-            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
-        if wanted is None:
-            if not reassignment.is_under_way(state):
-                raise KafkaError(
-                    errors.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of the partition is in progress"
-                )
-            wanted = reassignment.original(state)
-        else:
+        is_known = state is not None and key.topic not in context.deleting
+        if wanted is not None:  # Kafka checks the target first, also that of a partition which does not exist
             live = context.brokers.keys() - context.leaving
-            reassignment.check(state, wanted, live, same_factor=same_factor)
+            reassignment.check(state or UNTOLD, wanted, live, same_factor=same_factor and is_known)
+            if state is None or not is_known:
+                raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
+        elif state is None or not is_known or not reassignment.is_under_way(state):
+            raise KafkaError(errors.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of the partition is in progress")
+        else:
+            wanted = reassignment.original(state)
         if state.leader_epoch < 0 or key in context.doubted:
             raise KafkaError(errors.LEADER_NOT_AVAILABLE, "the partition waits for its first leader or for replicas")
         return reassignment.begin(state, wanted)
