@@ -221,12 +221,12 @@ class MetadataCache:
     def learn(self, states: Mapping[TopicPartition, PartitionState]) -> None:
         """Apply newer states from a LeaderAndIsr to known partitions, before UpdateMetadata arrives: clients that get
         NOT_LEADER_OR_FOLLOWER from this broker then find the new leader here."""
-        put: dict[str, TopicImage] = {}
-        for key, state in states.items():
-            known = self.image.partition(*key)
-            topic = put.get(key.topic) or self.image.topic(key.topic)
-            if known is not None and topic is not None and known.leader_epoch < state.leader_epoch:
-                put[key.topic] = _grown(topic, {key.partition: state})
+        news: dict[str, dict[int, PartitionState]] = {}
+        for (name, index), state in states.items():
+            known = self.image.partition(name, index)
+            if known is not None and known.leader_epoch < state.leader_epoch:
+                news.setdefault(name, {})[index] = state
+        put = {name: _grown(self.image.by_name[name], its) for name, its in news.items()}
         if put:
             self.image = replace(self.image, by_name=self.image.by_name.changed(put, ()))
             self.suspects.look()

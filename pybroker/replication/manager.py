@@ -20,19 +20,20 @@ from pybroker import core, errors
 from pybroker.config import BrokerConfig
 from pybroker.decisions.changes import Changes
 from pybroker.decisions.election import TAKES_NO_APPENDS
-from pybroker.decisions.image import DELETED, LiveBroker, PartitionState
+from pybroker.decisions.image import DELETED, PartitionState
 from pybroker.decisions.metadata_cache import MetadataCache, UpdateMetadata
-from pybroker.decisions.orders import LeaderAndIsr, MetadataOrder, Order, Role, StopReplica, UncheckedBroker
+from pybroker.decisions.orders import LeaderAndIsr, MetadataOrder, Order, Role, StopReplica
 from pybroker.decisions.rollback import Known
-from pybroker.decisions.topics import Topic, check_name
+from pybroker.decisions.topics import Topic
 from pybroker.errors import KafkaError
 from pybroker.logs import event
-from pybroker.model import PORT_MAX, TEXT_BYTES_MAX, HostPort, TopicPartition
+from pybroker.model import TopicPartition
 from pybroker.replication.disks.disk_space import HOLD_S
 from pybroker.replication.fetchers import Fetchers
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.knowledge import known_here
 from pybroker.replication.opening import Assignments, WantedReplica
+from pybroker.replication.order_checks import checked_broker, misnamed, wrong
 from pybroker.replication.placements import Placements
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 Leadership = Callable[[Replica, bool, int, bool], object]
 """Called with a replica, whether it leads, its leader epoch, and whether it has led without a break until now."""
 Told = Callable[[int, list[TopicPartition]], object]
@@ -198,14 +198,14 @@ class ReplicaManager:
             await self._heed(told)
             topics, deleted = [], []
             for topic in told.topics:
-                if _misnamed(TopicPartition(topic.name, min(topic.partitions, default=0))):
+                if misnamed(TopicPartition(topic.name, min(topic.partitions, default=0))):
                     continue
                 if any(state.leader == DELETED for state in topic.partitions.values()):
                     deleted.append(topic.name)
                     continue
                 topics.append(topic)
             known = self._metadata.image
-            live = [_broker(broker, new=broker.id not in known.brokers) for broker in told.brokers]
+            live = [checked_broker(broker, new=broker.id not in known.brokers) for broker in told.brokers]
             if told.full:
                 named = {topic.name for topic in told.topics}
                 deleted += [name for name in known.by_name if name not in named]
@@ -242,9 +242,7 @@ class ReplicaManager:
             self._metadata.learn({role.key: role.state for role in accepted})
             await self._open(accepted)
             who = f"request of the controller, broker {order.controller_id} in epoch {order.controller_epoch}"
-            work = [self._take_role(role.key, role.state, who) for role in accepted]
-            for (key, *_), code in zip(accepted, await asyncio.gather(*work), strict=True):
-                codes[key] = code
+            codes |= await self._take_roles(accepted, who)
             for key, code in codes.items():
                 if code in (errors.NONE, errors.STALE_CONTROLLER_EPOCH) and self._is_full(key):
                     codes[key] = TAKES_NO_APPENDS
@@ -285,7 +283,7 @@ class ReplicaManager:
         replica = self._replicas.get(*key)
         if replica is None:
             taken = any(topic_id) and is_taken(key.topic, topic_id, owners)
-            return errors.INCONSISTENT_TOPIC_ID if taken else _wrong(key, p)
+            return errors.INCONSISTENT_TOPIC_ID if taken else wrong(key, p)
         if any(topic_id) and replica.topic_id != topic_id:
             reason = f"the topic has the id {topic_id.hex()}, but the log here has {replica.topic_id.hex()}"
             event(log, logging.ERROR, "log of another topic", partition=key, reason=reason, remedy="move it away")
@@ -296,7 +294,7 @@ class ReplicaManager:
             self._fence(replica, p.leader, p.leader_epoch)
         if p.leader_epoch < replica.leader_epoch or (p.leader_epoch == replica.leader_epoch and replica.has_role):
             return errors.STALE_CONTROLLER_EPOCH
-        return _wrong(key, p)
+        return wrong(key, p)
 
     def _fence(self, replica: Replica, leader: int, leader_epoch: int) -> None:
         """Log that the controller's request has an old leader epoch for a replica."""
@@ -311,37 +309,60 @@ class ReplicaManager:
             await self._open_logs(missing)
         await self.placements.record(self._replicas.get(*role.key) for role in accepted)
 
-    async def _take_role(self, key: TopicPartition, p: PartitionState, cause: str) -> int:
-        """Make a replica lead or follow. Return the error code."""
-        replica = self._replicas.get(*key)
-        if replica is None or replica.offline:
-            return errors.KAFKA_STORAGE_ERROR
-        led_on = replica.leads
-        try:
+    async def _take_roles(self, roles: Iterable[Role], cause: str) -> dict[TopicPartition, int]:
+        """Make replicas lead or follow, leaders first, as clients wait for them. Return the error codes.
+
+        A request may change thousands, so this is done at once. Where an append is at the disk it is done on a thread.
+        """
+        codes: dict[TopicPartition, int] = {}
+        late: dict[TopicPartition, Callable[[], Awaitable[int]]] = {}
+        for key, _, state, _ in sorted(roles, key=lambda role: role.state.leader != self._broker_id):
+            replica = self._replicas.get(*key)
+            if replica is None or replica.offline:
+                codes[key] = errors.KAFKA_STORAGE_ERROR
+                continue
             self.fetchers.leave(key)
-            if p.leader == self._broker_id:
-                others = [broker for broker in p.replicas if broker != self._broker_id]
-                await replica.lead(p.leader_epoch, p.partition_epoch, others, list(p.isr), p.adding)
-                self._isr.lead(
-                    replica, p.leader_epoch, p.partition_epoch, p.isr, adding=p.adding, removing=p.removing
-                )
-            else:
-                self._isr.resign(key)
-                await replica.follow(p.leader, p.leader_epoch, p.partition_epoch)
-                if p.leader >= 0:
-                    added = self._broker_id in p.adding and self._broker_id not in p.isr
-                    self.fetchers.follow(replica, p.leader, p.leader_epoch, added=added)
-        except core.LogError as problem:
-            event(log, logging.WARNING, "role not taken", partition=key, reason=problem)
-            return int(problem.code)
-        except (KafkaError, OSError) as problem:
-            event(log, logging.ERROR, "role not taken", partition=key, reason=problem)
-            return errors.KAFKA_STORAGE_ERROR
+            led_on, become = replica.leads, self._role(replica, state)
+            try:
+                become(wait=False)
+                codes[key] = self._role_taken(replica, state, cause, led_on=led_on)
+            except BlockingIOError:
+                late[key] = partial(self._take_role_late, replica, state, cause, become, led_on=led_on)
+            except (core.LogError, KafkaError, OSError) as problem:
+                codes[key] = _not_taken(key, problem)
+        return codes | dict(zip(late, await asyncio.gather(*(take() for take in late.values())), strict=True))
+
+    async def _take_role_late(
+        self, replica: Replica, p: PartitionState, cause: str, become: Callable[..., None], *, led_on: bool
+    ) -> int:
+        try:
+            await replica.at_disk(become, wait=True)
+            return self._role_taken(replica, p, cause, led_on=led_on)
+        except (core.LogError, KafkaError, OSError) as problem:
+            return _not_taken(replica.key, problem)
+
+    def _role(self, replica: Replica, p: PartitionState) -> Callable[..., None]:
+        """The function by which the replica's log takes its role; called with `wait`."""
+        if p.leader != self._broker_id:
+            self._isr.resign(replica.key)
+            return partial(replica.become_follower, p.leader, p.leader_epoch, p.partition_epoch)
+        others = [broker for broker in p.replicas if broker != self._broker_id]
+        return partial(replica.become_leader, p.leader_epoch, p.partition_epoch, others, list(p.isr), p.adding)
+
+    def _role_taken(self, replica: Replica, p: PartitionState, cause: str, *, led_on: bool) -> int:
+        """Follow the leader or the followers of a replica whose log has taken its role, and wake waiting requests."""
+        replica.tell()
+        leads = p.leader == self._broker_id
+        if leads:
+            self._isr.lead(replica, p.leader_epoch, p.partition_epoch, p.isr, adding=p.adding, removing=p.removing)
+        elif p.leader >= 0:
+            added = self._broker_id in p.adding and self._broker_id not in p.isr
+            self.fetchers.follow(replica, p.leader, p.leader_epoch, added=added)
         self._changes.note(
-            key, "this broker leads" if p.leader == self._broker_id else "this broker follows", cause, leader=p.leader,
+            replica.key, "this broker leads" if leads else "this broker follows", cause, leader=p.leader,
             leader_epoch=p.leader_epoch, partition_epoch=p.partition_epoch, isr=p.isr,
         )  # fmt: skip
-        self._on_leadership(replica, p.leader == self._broker_id, p.leader_epoch, led_on)
+        self._on_leadership(replica, leads, p.leader_epoch, led_on)
         return errors.NONE
 
     def _fetcher(self, leader: int) -> Fetcher:
@@ -400,7 +421,7 @@ class ReplicaManager:
             doomed = []
             for key, leader_epoch, delete in order.replicas:
                 replica = self._replicas.get(*key)
-                codes[key] = _misnamed(key)
+                codes[key] = misnamed(key)
                 if codes[key]:
                     continue
                 if replica is not None and 0 <= leader_epoch < replica.leader_epoch:
@@ -440,49 +461,16 @@ class ReplicaManager:
         self._on_leadership(replica, False, epoch, False)
 
 
+def _not_taken(key: TopicPartition, problem: Exception) -> int:
+    """Log that a replica has not taken its role, and return the error code."""
+    if isinstance(problem, core.LogError):
+        event(log, logging.WARNING, "role not taken", partition=key, reason=problem)
+        return int(problem.code)
+    event(log, logging.ERROR, "role not taken", partition=key, reason=problem)
+    return errors.KAFKA_STORAGE_ERROR
+
+
 def _fenced(order: Order, code: int, cause: str) -> KafkaError:
     """Log a request with an outdated epoch, and return the error for all of it."""
     event(log, logging.WARNING, "request fenced", request=order.api, controller=order.controller_id, cause=cause)
     return KafkaError(code, cause)
-
-
-def _misnamed(key: TopicPartition) -> int:
-    """The error code for a partition whose name is invalid, 0 if it is valid."""
-    try:
-        check_name(key.topic)
-    except KafkaError as problem:
-        event(log, logging.WARNING, "partition refused", partition=key, reason=problem)
-        return problem.code
-    return errors.INVALID_REQUEST if key.partition < 0 else errors.NONE
-
-
-def _wrong(key: TopicPartition, p: PartitionState) -> int:
-    """The error code for a role that is invalid on any broker, 0 if it is valid."""
-    if code := _misnamed(key):
-        return code
-    if min(p.leader_epoch, p.partition_epoch, *p.replicas) < 0 or len(set(p.replicas)) < len(p.replicas):
-        reason = f"leader epoch {p.leader_epoch}, partition epoch {p.partition_epoch}, replicas {list(p.replicas)}"
-        event(log, logging.WARNING, "role not taken", partition=key, reason=reason)
-        return errors.INVALID_REQUEST
-    return errors.NONE
-
-
-def _broker(told: UncheckedBroker, *, new: bool) -> LiveBroker:
-    """Convert a live broker of UpdateMetadata. A rack that is too long for answers to clients is dropped, so that the
-    request need not fail; it is logged for a `new` broker. Raises INVALID_REQUEST."""
-    if told.id < 0:
-        raise KafkaError(errors.INVALID_REQUEST, f"the broker id {told.id} is negative")
-    for e in told.endpoints:
-        known = 0 <= e.security_protocol < len(PROTOCOLS) and 0 <= e.port <= PORT_MAX
-        if not known or len(e.host.encode()) > TEXT_BYTES_MAX:
-            what = f"{e.host!r:.50} port {e.port} with the security protocol {e.security_protocol}"
-            raise KafkaError(errors.INVALID_REQUEST, f"broker {told.id} cannot be reached at {what}")
-    endpoints = {e.listener: HostPort(e.host, e.port) for e in told.endpoints}
-    protocols = {e.listener: PROTOCOLS[e.security_protocol] for e in told.endpoints}
-    rack = told.rack
-    if len((rack or "").encode()) > TEXT_BYTES_MAX:
-        reason = f"it is longer than {TEXT_BYTES_MAX} bytes"
-        if new:
-            event(log, logging.ERROR, "rack left out", broker=told.id, reason=reason)
-        rack = None
-    return LiveBroker(told.id, endpoints, protocols, rack)

@@ -185,26 +185,38 @@ class Replica:
         self, leader_epoch: int, partition_epoch: int, followers: Sequence[int] = (),
         isr: Collection[int] | None = None, adding: Collection[int] = (),
     ) -> None:  # fmt: skip
-        """Lead from now on, with these brokers as followers; those in `adding` count for min.insync.replicas once they
-        are in the ISR. Raises core.LogError if we know newer epochs."""
-        if not self.leads:
-            self._led_since = leader_epoch  # before the role changes: requests from earlier epochs must fail
-        become = functools.partial(self.partition().become_leader, followers=followers, isr=isr, adding=adding)
-        await self._become(become, leader_epoch, partition_epoch)
-        self.power_lost = False  # from now on the log is what its partition has
-        self.tell()
+        """Lead from now on, as become_leader, and wake waiting requests. Raises core.LogError."""
+        become = functools.partial(self.become_leader, leader_epoch, partition_epoch, followers, isr, adding)
+        await self._become(become)
 
     async def follow(self, leader: int, leader_epoch: int, partition_epoch: int) -> None:
         """Follow a broker from now on, and wake waiting requests. Raises core.LogError if we know newer epochs."""
-        await self._become(self.partition().become_follower, leader, leader_epoch, partition_epoch)
+        await self._become(functools.partial(self.become_follower, leader, leader_epoch, partition_epoch))
+
+    async def _become(self, become: Callable[..., None]) -> None:
+        try:
+            become(wait=False)
+        except BlockingIOError:
+            await self.at_disk(become, wait=True)
         self.tell()
 
-    async def _become(self, become: Callable[..., None], *args: int) -> None:
-        """Change the role at once, as a request may change thousands; if an append is at the disk, on a thread."""
-        try:
-            become(*args, wait=False)
-        except BlockingIOError:
-            await self.at_disk(become, *args)
+    def become_leader(
+        self, leader_epoch: int, partition_epoch: int, followers: Sequence[int] = (),
+        isr: Collection[int] | None = None, adding: Collection[int] = (), *, wait: bool,
+    ) -> None:  # fmt: skip
+        """Lead from now on, with these brokers as followers; those in `adding` count for min.insync.replicas once they
+        are in the ISR. Raises core.LogError if we know newer epochs; without `wait`, BlockingIOError if an append is at
+        the disk."""
+        if not self.leads:
+            self._led_since = leader_epoch  # before the role changes: requests from earlier epochs must fail
+        self.partition().become_leader(
+            leader_epoch, partition_epoch, followers=followers, isr=isr, adding=adding, wait=wait
+        )
+        self.power_lost = False  # from now on the log is what its partition has
+
+    def become_follower(self, leader: int, leader_epoch: int, partition_epoch: int, *, wait: bool) -> None:
+        """Follow a broker from now on. Raises as become_leader."""
+        self.partition().become_follower(leader, leader_epoch, partition_epoch, wait=wait)
 
     def note_fetch(self, broker: int, offset: int, leader_epoch: int, now_ms: int, broker_epoch: int = -1) -> None:
         """Note that a follower fetches from `offset`, and so has all records before; wake waiting requests. Raises

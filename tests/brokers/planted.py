@@ -25,15 +25,15 @@ def acks_before_replication() -> None:
     """A leader counts its own writes as committed, with none of them at its followers."""
     from pybroker.replication.replica import Replica
 
-    lead = Replica.lead
+    lead = Replica.become_leader
 
-    async def alone(
+    def alone(
         self: Replica, leader_epoch: int, partition_epoch: int, followers: Sequence[int] = (),
-        isr: Collection[int] | None = None, adding: Collection[int] = (),
+        isr: Collection[int] | None = None, adding: Collection[int] = (), *, wait: bool,
     ) -> None:  # fmt: skip
-        await lead(self, leader_epoch, partition_epoch)
+        lead(self, leader_epoch, partition_epoch, wait=wait)
 
-    Replica.lead = alone  # type: ignore[method-assign]
+    Replica.become_leader = alone  # type: ignore[method-assign]
 
 
 def session_timer_ignored() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 
 import pytest
 
 from pybroker import errors
-from pybroker.decisions.image import NO_LEADER, LiveBroker, Node, PartitionState
+from pybroker.decisions import metadata_cache
+from pybroker.decisions.image import NO_LEADER, LiveBroker, Node, PartitionState, TopicImage
 from pybroker.decisions.metadata_cache import GAP_MAX, LISTED_S, UNTOLD, MetadataCache, TopicStates, UpdateMetadata
 from pybroker.errors import KafkaError
 from pybroker.model import PLAINTEXT, HostPort, TopicPartition
@@ -90,6 +92,24 @@ def test_a_newer_leader_epoch_is_learnt_and_an_older_is_not(cache: MetadataCache
     assert cache.image.topic("u") is None
     found = cache.image.topic_by_id(ID)
     assert found is cache.image.topic("t")
+
+
+def test_all_partitions_of_a_topic_are_learnt_in_one_step(
+    cache: MetadataCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A LeaderAndIsr may name thousands of partitions of one topic: its partitions are not copied for each of them."""
+    cache.update(told(topic("t", **{f"p{index}": state(1, 3) for index in range(5)})))
+    copies: list[int] = []
+    grown = metadata_cache._grown
+
+    def counted(known: TopicImage, news: Mapping[int, PartitionState]) -> TopicImage:
+        copies.append(len(news))
+        return grown(known, news)
+
+    monkeypatch.setattr(metadata_cache, "_grown", counted)
+    cache.learn({TopicPartition("t", index): state(2, 4) for index in range(4)})
+    assert [cache.image.partition("t", index) for index in range(5)] == [state(2, 4)] * 4 + [state(1, 3)]
+    assert copies == [4]
 
 
 def test_a_topic_that_is_gone_is_found_no_more(cache: MetadataCache) -> None:

@@ -13,12 +13,14 @@ import pytest
 from pybroker import errors
 from pybroker.config import BrokerConfig
 from pybroker.decisions.changes import Changes
+from pybroker.decisions.image import PartitionState
 from pybroker.decisions.metadata_cache import MetadataCache
-from pybroker.decisions.orders import MetadataOrder, UncheckedBroker, UncheckedEndpoint
+from pybroker.decisions.orders import LeaderAndIsr, MetadataOrder, Role, UncheckedBroker, UncheckedEndpoint
 from pybroker.decisions.topics import Topic
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.replication.manager import ReplicaManager
+from tests.harness import eventually
 
 
 def told(broker_epoch: int) -> MetadataOrder:
@@ -89,6 +91,55 @@ async def test_a_rack_that_is_too_long_keeps_nobody_unknown(caplog: pytest.LogCa
     assert [r.getMessage() for r in caplog.records] == [
         'rack left out broker=2 reason="it is longer than 255 bytes"'
     ]  # fmt: skip
+
+
+async def test_leaders_take_their_roles_first() -> None:
+    """Clients wait for the replicas that lead from now on, so those take their roles before the followers. One with an
+    append at the disk takes it on a thread, and keeps no other waiting."""
+    taken: list[tuple[int, bool]] = []
+    at_disk = asyncio.Event()
+
+    class Held(dict[TopicPartition, Any]):
+        is_native = False
+
+        def get(self, *key: Any) -> Any:
+            return dict.get(self, TopicPartition(*key))
+
+        def __iter__(self) -> Any:
+            return iter(list(self.values()))
+
+        def let_go(self, key: TopicPartition) -> None: ...
+
+    def replica(index: int) -> Any:
+        def become(*_: object, wait: bool) -> None:
+            if index == 1 and not wait:
+                raise BlockingIOError
+            taken.append((index, wait))
+
+        async def run(become: Any, *, wait: bool) -> None:
+            await at_disk.wait()
+            become(wait=wait)
+
+        return SimpleNamespace(
+            key=TopicPartition("t", index), topic_id=b"t" * 16, offline=False, leads=False, has_role=False, log=None,
+            leader_epoch=-1, directory=None, become_leader=become, become_follower=become, at_disk=run,
+            tell=lambda: None,
+        )  # fmt: skip
+
+    held: Any = Held({TopicPartition("t", index): replica(index) for index in range(4)})
+    nobody: Any = Any
+    keeper: Any = SimpleNamespace(resign=lambda key: None, lead=lambda *_, **__: None)
+    manager = ReplicaManager(
+        1, BrokerConfig.load(None, []), held, MetadataCache("c"), keeper, nobody, nobody, nobody, Changes(lambda: 0)
+    )
+    manager.registered(7)
+    states = [PartitionState((1, 2), leader, 0, (1, 2), 1, 0) for leader in (-1, 1, -1, 1)]
+    roles = [Role(TopicPartition("t", index), b"t" * 16, each) for index, each in enumerate(states)]
+    answer = asyncio.ensure_future(manager.leader_and_isr(LeaderAndIsr(3, 1, 7, roles)))
+    await eventually("all but one have their roles", lambda: len(taken) == 3)
+    assert taken == [(3, False), (0, False), (2, False)] and not answer.done()
+    at_disk.set()
+    assert set((await answer).values()) == {0} and taken[3:] == [(1, True)]
 
 
 @pytest.mark.parametrize("fault", ["is offline", "cannot be opened"])

@@ -39,12 +39,12 @@ class Held(dict[TopicPartition, Any]):
     def let_go(self, key: TopicPartition) -> None: ...
 
     async def open(self, wanted: list[Any]) -> list[Any]:
-        async def follow(*_: object) -> None: ...
+        def become_follower(*_: object, wait: bool) -> None: ...
 
         for each in wanted:
             self[each.key] = SimpleNamespace(
                 key=each.key, topic_id=each.topic_id, offline=False, leads=False, has_role=False, leader_epoch=-1,
-                follow=follow, directory=None,
+                become_follower=become_follower, tell=lambda: None, directory=None,
             )  # fmt: skip
         return []
 

@@ -23,24 +23,26 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def truncation_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """A new follower truncates to its high watermark, as before KIP-101, and not to the point of divergence."""
-    follow = Replica.follow
+    follow = Replica.become_follower
 
-    async def cut_and_follow(replica: Replica, leader: int, leader_epoch: int, partition_epoch: int) -> None:
-        await follow(replica, leader, leader_epoch, partition_epoch)
+    def cut_and_follow(
+        replica: Replica, leader: int, leader_epoch: int, partition_epoch: int, *, wait: bool
+    ) -> None:
+        follow(replica, leader, leader_epoch, partition_epoch, wait=wait)
         log = replica.partition()
         log.truncate(log.high_watermark, leader_epoch=leader_epoch)
 
-    patch.setattr(Replica, "follow", cut_and_follow)
+    patch.setattr(Replica, "become_follower", cut_and_follow)
 
 
 def acks_before_replication(patch: pytest.MonkeyPatch) -> None:
     """A leader counts its own writes as committed, with none of them at its followers."""
-    lead = Replica.lead
+    lead = Replica.become_leader
 
-    async def alone(self: Replica, leader_epoch: int, partition_epoch: int, *others: Any) -> None:
-        await lead(self, leader_epoch, partition_epoch)
+    def alone(self: Replica, leader_epoch: int, partition_epoch: int, *others: Any, wait: bool) -> None:
+        lead(self, leader_epoch, partition_epoch, wait=wait)
 
-    patch.setattr(Replica, "lead", alone)
+    patch.setattr(Replica, "become_leader", alone)
 
 
 def stale_controller_obeyed(patch: pytest.MonkeyPatch) -> None:
