@@ -70,15 +70,15 @@ def test_a_move_between_brokers(clusters: Mapping[str, Cluster], tmp_path: Path)
     show("a move between brokers", f"{SIZE / 1e9:.0f} GB", texts[OURS], beside_it, share, met)
 
 
-def filled(cluster: Cluster, name: str) -> str:
-    """Create a topic on broker 1 alone, and fill it."""
+def filled(cluster: Cluster, name: str, size: int = SIZE) -> str:
+    """Create a topic on broker 1 alone, and fill it with this many bytes."""
     cluster.create(name, replicas=[[1]] * PARTITIONS, min_insync_replicas="1", segment_bytes=str(256 << 20))
     cluster.until_in_sync(name, PARTITIONS, 1)
     with ExitStack() as stack:
         load = prepare(FILL, name, {(HOST, cluster.brokers[1].port): list(range(PARTITIONS))}, stack)
         done = 0
-        while done < SIZE:
-            done += load.run(60, bytes_max=min(SIZE - done, 1 << 30)).bytes
+        while done < size:
+            done += load.run(60, bytes_max=min(size - done, 1 << 30)).bytes
     return name
 
 
