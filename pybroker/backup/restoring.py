@@ -6,6 +6,7 @@ again if it fails: a topic that is there is a topic that is whole.
 """
 
 import contextlib
+import re
 import threading
 import time
 from bisect import bisect_left
@@ -31,7 +32,7 @@ from pybroker.client.admin import (
     ConfigResource,
     ResourceType,
 )
-from pybroker.client.net.metadata import RETRY_BACKOFF_S
+from pybroker.client.net.metadata import RETRY_BACKOFF_S, TopicInfo
 from pybroker.client.net.network import NetworkClient
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -42,6 +43,7 @@ DELETION_S: Final = 30.0
 """How long the deletion of an earlier topic of the same name may go on."""
 INCOMPLETE: Final = "the last run of this backup did not end: partitions may end at different moments"
 _MIN_ISR: Final = "min.insync.replicas"
+_COUNT: Final = re.compile(r"[0-9]{1,9}")
 _SET_LATER: Final = "message.timestamp."
 _NOT_RESTORED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
@@ -154,9 +156,9 @@ class RestoreRun:
         jobs = self._jobs(topics)
         with self._connect() as admin:
             there = admin.topics([self._name(topic) for topic in topics])
-            first, last = admin.offsets(there, EARLIEST), admin.offsets(there, LATEST)
+            first, last = _offsets(admin, there, EARLIEST), _offsets(admin, there, LATEST)
             for job in (job for of_topic in jobs.values() for job in of_topic):
-                job.translation.keep(first.get(job.tp) or 0, last.get(job.tp) or 0)
+                job.translation.keep(first.get(job.tp, 0), last.get(job.tp, 0))
             return Restored([], self._set_groups(admin, jobs), self._warnings)
 
     def restore(self, *, begin: Callable[[int], Advance]) -> Restored:
@@ -169,9 +171,9 @@ class RestoreRun:
             jobs = self._jobs(topics)
             try:
                 self._create(admin, topics)
-                ends = admin.offsets(admin.topics([self._name(topic) for topic in topics]), LATEST)
+                ends = _offsets(admin, admin.topics([self._name(topic) for topic in topics]), LATEST)
                 for job in (job for of_topic in jobs.values() for job in of_topic):
-                    job.end = ends[job.tp] or 0
+                    job.end = ends[job.tp]
                 self._send_all([job for of_topic in jobs.values() for job in of_topic], begin)
                 self._set_rest(admin)
             except BaseException:
@@ -235,7 +237,7 @@ class RestoreRun:
             if count != len(topic.partitions):
                 words = f"topic {name} exists with {count} partitions, and the backup has {len(topic.partitions)}"
                 raise KafkaError(errors.INVALID_PARTITIONS, f"{words}: restore it under another name, by --as")
-            first, last = admin.offsets([there[name]], EARLIEST), admin.offsets([there[name]], LATEST)
+            first, last = _offsets(admin, [there[name]], EARLIEST), _offsets(admin, [there[name]], LATEST)
             if first != last and not self._options.append:
                 words = "restore it under another name (--as), or behind them (--append)"
                 raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {name} exists and holds records: {words}")
@@ -253,7 +255,8 @@ class RestoreRun:
                 self._warnings.append(f"{words}: so many brokers are there")
             configs = {k: v for k, v in topic.configs.items() if k not in _NOT_RESTORED}
             configs.update(self._options.configs)
-            if int(configs.get(_MIN_ISR, 1)) > replicas:
+            least = configs.get(_MIN_ISR, "")
+            if _COUNT.fullmatch(least) and int(least) > replicas:  # the broker refuses what is no number
                 words = f"topic {name} has no {_MIN_ISR}: {configs.pop(_MIN_ISR)} is more than its replicas"
                 self._warnings.append(words)
             self._set_later[name] = {k: v for k, v in configs.items() if k.startswith(_SET_LATER)}
@@ -359,3 +362,14 @@ class RestoreRun:
                 why = "it has members: stop them and set its offsets" if error.code == errors.UNKNOWN_MEMBER_ID else ""
                 self._warnings.append(f"the offsets of group {group} were not set: {why or error.message}")
         return done
+
+
+def _offsets(admin: Admin, topics: Sequence[TopicInfo], timestamp: int) -> dict[TopicPartition, int]:
+    """The first or last offset of each partition. KafkaError(LEADER_NOT_AVAILABLE) for a partition without a leader: it
+    may hold records."""
+    found = {}
+    for tp, offset in admin.offsets(topics, timestamp).items():
+        if offset is None:
+            raise KafkaError(errors.LEADER_NOT_AVAILABLE, f"the leader of {tp} did not answer: nothing was restored")
+        found[tp] = offset
+    return found

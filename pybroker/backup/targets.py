@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -219,18 +219,31 @@ def _bounded(data: bytes, name: str) -> bytes:
 # -- an object store ---------------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+    """Raise OSError for each error of pyarrow's own: not all of them are one already."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except ArrowException as error:
+        raise OSError(str(error)) from error
+
+
 class _NewObject:
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
 
+    @_as_os_error()
     def write(self, data: memoryview) -> None:
         self._file.write(data)
 
+    @_as_os_error()
     def commit(self) -> None:
         self._file.close()
 
     def discard(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), _as_os_error():
             self._file.close()
 
 
@@ -239,15 +252,19 @@ class ObjectTarget:
 
     def __init__(self, address: str) -> None:
         try:
-            from pyarrow import fs
+            from pyarrow import ArrowException, fs
         except ImportError as error:
             words = f"{address} needs pyarrow: {extras.install('arrow')}"
             raise KafkaError(errors.INVALID_CONFIG, words) from error
         self.name = address
         try:
             self._fs, base = fs.FileSystem.from_uri(address)
-        except ValueError as error:  # pyarrow's ArrowInvalid is one
+        except (ValueError, NotImplementedError) as error:
             raise KafkaError(errors.INVALID_CONFIG, f"{address} is no address of an object store: {error}") from error
+        except ArrowException as error:
+            raise OSError(str(error)) from error
+        if not base:
+            raise KafkaError(errors.INVALID_CONFIG, f"{address} names no place in its object store, such as a bucket")
         self._base = base.rstrip("/")
         self._is_file = fs.FileType.File
 
@@ -257,12 +274,14 @@ class ObjectTarget:
     def _path(self, name: str) -> str:
         return f"{self._base}/{name}"
 
+    @_as_os_error()
     def read_manifest(self) -> bytes | None:
         if self.size(NAME) is None:
             return None
         with contextlib.closing(self.open(NAME)) as file:
             return _bounded(file.read(BYTES_MAX + 1), self.name)
 
+    @_as_os_error()
     def write_manifest(self, data: bytes) -> None:
         new = self._path(NAME + _TEMPORARY)
         with self._fs.open_output_stream(new) as file:
@@ -270,6 +289,7 @@ class ObjectTarget:
         self._fs.copy_file(new, self._path(NAME))  # all or nothing; a stream that fails may leave half of an object
         self._fs.delete_file(new)
 
+    @_as_os_error()
     def create(self, name: str) -> TargetFile:
         path = self._path(name)
         if self._fs.type_name == "local":
@@ -279,14 +299,17 @@ class ObjectTarget:
     def link(self, source: Path, name: str) -> bool:
         return False
 
+    @_as_os_error()
     def open(self, name: str) -> Readable:
         opened: Readable = self._fs.open_input_stream(self._path(name))
         return opened
 
+    @_as_os_error()
     def size(self, name: str) -> int | None:
         (info,) = self._fs.get_file_info([self._path(name)])
         return int(info.size) if info.type == self._is_file else None
 
+    @_as_os_error()
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
             with contextlib.suppress(FileNotFoundError):

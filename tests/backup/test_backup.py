@@ -244,3 +244,11 @@ def test_an_object_store_by_its_address(
     assert copy_of(tmp_path / "backup", topic) == log_of(backup_broker, topic)
     says(run("backup", "verify", where))
     assert "no address of an object store" in run("backup", "verify", "nothing://here").sentence
+    assert "names no place in its object store" in run("backup", "verify", "s3://").sentence
+
+
+def test_an_error_of_the_object_store(tmp_path: Path) -> None:
+    """pyarrow's errors that are no OSError are one too: here of a path that it does not take."""
+    target = targets.ObjectTarget(f"file://{tmp_path}")
+    with pytest.raises(OSError, match="NUL"):
+        target.size("a\0b")

@@ -11,13 +11,14 @@ from pybroker.backup import restoring
 from pybroker.backup.restoring import OffsetTranslation
 from pybroker.client.admin import Admin, Committed
 from pybroker.core import build_batch
-from pybroker.model import CODECS
+from pybroker.model import CODECS, TopicPartition
 from pybroker.protocol.compression import compress
 from pybroker.protocol.records import LOG_APPEND_TIME
-from pybroker.testing import BrokerHandle
+from pybroker.testing import BrokerHandle, ClusterHandle
 from tests.backup import kit
 from tests.backup.kit import ABORT, COMMIT, GroupOffset, batch, gapped, marker, record, says
 from tests.cli.conftest import Done, run
+from tests.harness import until
 from tests.rows import with_each
 
 Command = Callable[..., Done]
@@ -140,6 +141,24 @@ def test_what_can_not_be_restored(pybroker_: Command, tmp_path: Path, topic: str
     assert "the backup has no topic other" in pybroker_("restore", tmp_path, "--topics", "other").sentence
     assert "topic's name" in pybroker_("restore", tmp_path, "--as", "../x").sentence
     assert pybroker_("restore", tmp_path, "--config", "nothing").code == 2
+    assert "min.insync.replicas = 'x'" in pybroker_("restore", tmp_path, "--config", "min.insync.replicas=x").sentence
+
+
+def test_a_topic_without_a_leader(tmp_path: Path, topic: str) -> None:
+    """A partition that no broker leads may hold records: it is not taken for an empty one, and offsets of groups stay.
+    """
+    with ClusterHandle(2, settings={"min.insync.replicas": 1}) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topic(topic, replica_assignments={0: [2]})
+        cluster.produce(topic, b"a", b"b", b"c")
+        admin.alter_group_offsets("g", {(topic, 0): Committed(2)})
+        groups = {"g": [GroupOffset(topic, 0, 2)]}
+        kit.write(tmp_path, topic, kit.partition(tmp_path, topic, 0, [batch(0, b"a", b"b")]), groups=groups)
+        cluster.kill(2)
+        until("it has no leader", lambda: cluster.leader(topic) < 0)
+        for only in (["--only", "groups"], []):
+            done = run("restore", tmp_path, *only, "-b", cluster.bootstrap_servers)
+            assert f"the leader of {topic}-0 did not answer: nothing was restored" in done.sentence
+        assert admin.group_offsets(["g"])["g"][TopicPartition(topic, 0)].offset == 2
 
 
 def test_min_isr_and_throttles(backup_broker: BrokerHandle, pybroker_: Command, tmp_path: Path, topic: str) -> None:
