@@ -74,6 +74,7 @@ PARTITION = {"topic": "t", "partition": 0, "replicas": [1]}
     ("text", "words"),
     [
         ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
         ("[]", "is no assignment of replicas"),
         ('{"version": 2, "partitions": []}', "is no assignment of replicas"),
         ('{"version": 1}', 'has no "partitions"'),

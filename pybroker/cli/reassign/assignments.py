@@ -45,7 +45,7 @@ def read_file(path: str) -> dict[TopicPartition, tuple[int, ...]]:
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Misuse(f"{path} is no JSON: {error}") from error
     if not isinstance(document, dict) or document.get("version", VERSION) != VERSION:
         raise Misuse(f'{path} is no assignment of replicas: an object with "version": {VERSION} is expected')

@@ -89,7 +89,7 @@ def goal_options(function: F) -> F:
 
 def limit_options(function: F) -> F:
     """Add the options for what a plan must not do."""
-    limit = click.option("--disk-limit", type=click.IntRange(1, 100), default=85, show_default=True, metavar="PERCENT",
+    limit = click.option("--disk-limit", type=Whole(1, 100), default=85, show_default=True, metavar="PERCENT",
                          help="Refuse a plan that would use more of a broker's disks.")  # fmt: skip
     fewer = click.option("--fewer-racks", is_flag=True,
                          help="Let partitions be in fewer racks, or on fewer hosts, than they are.")  # fmt: skip

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from pybroker.cli import file_permissions, output
 from pybroker.cli.interrupts import importing
-from pybroker.cli.main import Misuse
+from pybroker.cli.main import Misuse, Whole
 from pybroker.cli.options import F, admin_of, cluster_options, delete_each, say, warn_of_type
 from pybroker.cli.zookeeper.options import config_of, zookeeper_options
 from pybroker.client.admin import Admin
@@ -69,7 +69,7 @@ def list_users(bootstrap_server: str, timeout_s: float, as_json: bool, zookeeper
 @click.argument("user")
 @click.option("--mechanism", "-m", "mechanisms", multiple=True, type=click.Choice(list(HASHES)),
               help="A mechanism; repeatable. Both, if none is given.")  # fmt: skip
-@click.option("--iterations", type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX), default=ITERATIONS_MIN,
+@click.option("--iterations", type=Whole(ITERATIONS_MIN, ITERATIONS_MAX), default=ITERATIONS_MIN,
               show_default=True, help="The iterations of the hash, which slow down guessing.")  # fmt: skip
 @click.option("--password-file", type=click.File("r"), metavar="FILE",
               help="Read the password from the first line of FILE, - for standard input.")  # fmt: skip
