@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pybroker.cli.main import Misuse
-from pybroker.cli.reassign import assignments
+from pybroker.cli.reassign import assignments, throttle
 from pybroker.cli.reassign.measuring import volumes
 from pybroker.cli.reassign.showing import duration
-from pybroker.client.admin import LogDir
+from pybroker.client.admin import Admin, ConfigResource, LogDir, ResourceType
 from pybroker.decisions.planning.snapshot import Volume
 from pybroker.model import TopicPartition
-from tests.cli.conftest import Command
+from pybroker.testing import ClusterHandle
+from tests.cli.conftest import Command, run
+from tests.harness import until
 from tests.rows import with_each
 
 LIMIT = ("--disk-limit", 100)
@@ -120,3 +125,76 @@ def test_log_dirs_on_one_file_system_count_once() -> None:
 )
 def test_durations_are_for_people(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[ClusterHandle]:
+    """Two brokers, and topic `throttled` with a replica on each."""
+    with ClusterHandle(2, settings={"min.insync.replicas": 1}) as cluster:
+        cluster.create_topic("throttled")
+        yield cluster
+
+
+class Interrupted(Admin):
+    """An admin whose changes of configs end with Ctrl-C after some."""
+
+    changes = 0
+
+    def alter_configs(self, *arguments: Any, **named: Any) -> Any:
+        if not self.changes:
+            raise KeyboardInterrupt
+        self.changes -= 1
+        return super().alter_configs(*arguments, **named)
+
+
+def limits(admin: Admin) -> list[str]:
+    """The configs of throttles on the topic, the brokers, and all brokers."""
+    brokers = [ConfigResource(ResourceType.BROKER, name) for name in ("", "1", "2")]
+    return [
+        f"{resource.name} {entry.name}={entry.value}"
+        for resource in (ConfigResource(ResourceType.TOPIC, "throttled"), *brokers)
+        for entry in admin.configs(resource)
+        if "throttle" in entry.name and entry.source in (1, 2, 3) and entry.value
+    ]
+
+
+@with_each("changes", [1, 4])
+def test_a_throttle_that_is_set_again_and_interrupted_is_removed(two: ClusterHandle, changes: int) -> None:
+    """Ctrl-C between two changes of another rate leaves nothing behind that the next command does not remove."""
+    moves = {TopicPartition("throttled", 0): ((1, 2), (2, 1))}
+    with Interrupted(two.bootstrap_servers) as admin:
+        for rate, admin.changes in ((1000, 100), (2000, changes), (3000, changes)):
+            with contextlib.suppress(KeyboardInterrupt):
+                assert throttle.set_throttle(admin, rate, (1, 2), moves) == []
+        assert limits(admin)
+        admin.changes = 100
+        assert throttle.remove_throttle(admin) is not None
+        assert limits(admin) == []
+
+
+def test_a_throttle_of_a_broker_that_is_away(two: ClusterHandle) -> None:
+    """The commands say that it stays, and go on; status removes it once the broker is back."""
+    moves = {TopicPartition("throttled", 0): ((1, 2), (2, 1))}
+    with Admin(two.bootstrap_servers) as admin:
+        throttle.set_throttle(admin, 1000, (1, 2), moves)
+        two.kill(2)
+        until("it is gone", lambda: [node.id for node in admin.describe_cluster().nodes] == [1])
+        for command in ("status", "cancel"):
+            done = run("reassign", command, "-b", two.bootstrap_servers)
+            assert done.code == 0 and "1.0 kB/s stays on brokers that are not live: 2;" in done.err
+        two.start(2)
+        until("it is back", lambda: len(admin.describe_cluster().nodes) == 2)
+    assert "Removed the throttle of 1.0 kB/s." in run("reassign", "status", "-b", two.bootstrap_servers).out
+    with Admin(two.bootstrap_servers) as admin:
+        assert limits(admin) == []
+
+
+@with_each("text", ["", "[]", "{", "[" * 100_000, '{"rate": Infinity, "brokers": {}, "topics": {}}', '{"brokers": 1}'])
+def test_a_note_that_is_none(text: str) -> None:
+    """Nothing is known of a throttle from a note that this command did not write."""
+    assert throttle.ThrottleNote.parse(text) is None
+
+
+def test_a_cancel_of_no_topic(pybroker_: Command) -> None:
+    """A topic that does not exist has no moves to cancel, and is named."""
+    assert pybroker_("reassign", "cancel", "nope").sentence == "topic nope does not exist"

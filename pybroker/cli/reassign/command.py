@@ -143,6 +143,8 @@ def cancel(topics: Sequence[str], bootstrap_server: str, timeout_s: float, as_js
     Partitions that have arrived stay where they are. The throttle is removed with the last move.
     """
     with admin_of(bootstrap_server, timeout_s) as admin:
+        if unknown := [name for name in topics if not admin.exists(name)]:
+            raise Failure(f"topic {unknown[0]} does not exist")
         moving = [tp for tp in admin.list_partition_reassignments() if not topics or tp.topic in topics]
         answers = admin.alter_partition_reassignments(dict.fromkeys(moving)) if moving else {}
         failed = {tp: e for tp, e in answers.items() if e is not None and e.code != NOT_MOVING}

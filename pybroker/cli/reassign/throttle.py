@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import click
+
 from pybroker.cli.main import Failure
 from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, ConfigSource, ResourceType
 from pybroker.errors import KafkaError
@@ -25,11 +27,18 @@ Replicas = Mapping[str, Sequence[tuple[int, int]]]
 
 
 class ThrottleNote(NamedTuple):
-    """A throttle as it was set: the rate in bytes a second, and by role the brokers and topics it was set for."""
+    """A throttle as it was set: the rate in bytes a second, and by role the brokers and topics it was set for.
+
+    earlier: rates of runs before, which a broker still has if Ctrl-C ended the run that was to set the last one."""
 
     rate: int
     brokers: Mapping[str, tuple[int, ...]]
     topics: Mapping[str, tuple[str, ...]]
+    earlier: tuple[int, ...] = ()
+
+    def has(self, value: str | None) -> bool:
+        """True if a broker's config with this value may be this throttle's."""
+        return value in [str(rate) for rate in (self.rate, *self.earlier)]
 
     def text(self) -> str:
         return json.dumps(self._asdict(), separators=(",", ":"))
@@ -37,11 +46,11 @@ class ThrottleNote(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "ThrottleNote | None":
         """Parse a note; None if it is not one, and so nothing is known of a throttle."""
-        with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError):
+        with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
             told = json.loads(text)
             brokers = {role: tuple(int(broker) for broker in told["brokers"].get(role, ())) for role in ROLES}
             topics = {role: tuple(str(topic) for topic in told["topics"].get(role, ())) for role in ROLES}
-            return cls(int(told["rate"]), brokers, topics)
+            return cls(int(told["rate"]), brokers, topics, tuple(int(rate) for rate in told.get("earlier", ())))
         return None
 
 
@@ -80,6 +89,7 @@ def set_throttle(
         rate,
         {role: tuple(sorted({*old.brokers[role], *brokers[role]})) for role in ROLES},
         {role: tuple(sorted({*old.topics[role], *lists[role]})) for role in ROLES},
+        tuple(sorted({old.rate, *old.earlier} - {rate})),
     )
     admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.SET, note.text())])
     for role in ROLES:
@@ -95,7 +105,9 @@ def set_throttle(
 
 def remove_throttle(admin: Admin) -> int | None:
     """Remove what the note says was set, unless it was changed by hand since; return its rate, None without a note.
-    KafkaError if a broker is not there: then the note stays."""
+
+    A broker that is not live keeps its rate: a sentence on standard error says so, the note stays, and None is
+    returned."""
     note = noted(admin)
     if note is None:
         return None
@@ -107,7 +119,7 @@ def remove_throttle(admin: Admin) -> int | None:
                 away.add(broker)
                 continue
             resource = ConfigResource(ResourceType.BROKER, str(broker))
-            if _own_value(admin, resource, _rate_name(role)) == str(note.rate):
+            if note.has(_own_value(admin, resource, _rate_name(role))):
                 admin.alter_configs(resource, [Alteration(_rate_name(role), ConfigOperation.DELETE)])
         for topic in note.topics[role]:
             with contextlib.suppress(KafkaError):  # a topic that has been deleted
@@ -115,10 +127,14 @@ def remove_throttle(admin: Admin) -> int | None:
                 if _own_value(admin, resource, _list_name(role)) not in (None, "", EVERY):
                     admin.alter_configs(resource, [Alteration(_list_name(role), ConfigOperation.DELETE)])
     if away:
-        rest = note._replace(brokers={r: tuple(b for b in note.brokers[r] if b in away) for r in ROLES})
+        left = {role: tuple(broker for broker in note.brokers[role] if broker in away) for role in ROLES}
+        rest = note._replace(brokers=left, topics=dict.fromkeys(ROLES, ()))
         admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.SET, rest.text())])
         ids = ", ".join(map(str, sorted(away)))
-        raise Failure(f"the throttle of {bytes_text(note.rate)}/s stays on brokers that are not live: {ids}")
+        words = f"the throttle of {bytes_text(note.rate)}/s stays on brokers that are not live: {ids}"
+        later = f"`pybroker reassign status` removes it when they are back; without them, delete {NOTE} of all brokers"
+        click.echo(f"pybroker: {words}; {later}", err=True)
+        return None
     admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.DELETE)])
     return note.rate
 
@@ -149,7 +165,7 @@ def _brokers(admin: Admin, involved: Sequence[int], old: ThrottleNote) -> tuple[
     for broker in involved:
         for role in ROLES:
             now = _own_value(admin, ConfigResource(ResourceType.BROKER, str(broker)), _rate_name(role))
-            if now is None or (broker in old.brokers[role] and now == str(old.rate)):
+            if now is None or (broker in old.brokers[role] and old.has(now)):
                 brokers[role].append(broker)
             else:
                 kept.append(f"broker {broker} keeps {_rate_name(role)}={now}, which was set by hand")
