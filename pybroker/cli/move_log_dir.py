@@ -1,5 +1,6 @@
 """`pybroker move-log-dir`: moves replicas to another log dir of their broker, and shows how far they are."""
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -8,6 +9,7 @@ from typing import Final, NamedTuple
 import click
 
 from pybroker.cli import output
+from pybroker.cli.each_broker import patiently
 from pybroker.cli.main import Failure, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_topics
 from pybroker.cli.reset import partitions_of
@@ -51,9 +53,10 @@ def command(
         if no_wait:
             _say(partitions, broker, to, as_json, "Moving")
             return
-        left = _Progress(lambda: admin.log_dirs([broker], names), to).wait(partitions)
+        look = functools.partial(admin.log_dirs, [broker], names)
+        left = _Progress(lambda: patiently(look, timeout_s), to).wait(partitions)
     if left:
-        raise Failure(f"not moved: {', '.join(map(str, left))}; the log of broker {broker} says why")
+        raise Failure(f"not in {to}: {', '.join(map(str, left))}; the log of broker {broker} says why")
     _say(partitions, broker, to, as_json, "Moved")
 
 
@@ -81,10 +84,10 @@ def _say(partitions: Iterable[TopicPartition], broker: int, to: str, as_json: bo
 
 
 class _Look(NamedTuple):
-    """The replicas that are not in their new log dir yet, and their bytes."""
+    """The replicas that are being copied and those that are not in the new log dir, and their bytes."""
 
     moving: list[TopicPartition]
-    elsewhere: list[TopicPartition]
+    stays: list[TopicPartition]
     copied: int
     size: int
 
@@ -106,7 +109,7 @@ class _Progress:
             while True:
                 found = self._look(wanted)
                 if not found.moving:
-                    return found.elsewhere
+                    return found.stays
                 if self._is_shown:
                     drawn = True
                     sys.stderr.write(f"{_ERASE}{self._line(found)}")
@@ -118,7 +121,7 @@ class _Progress:
                 sys.stderr.flush()
 
     def _look(self, wanted: set[TopicPartition]) -> _Look:
-        moving, elsewhere, copied, size = [], [], 0, 0
+        moving, stays, copied, size = [], set(wanted), 0, 0
         for log_dir in self._ask():
             for replica in log_dir.replicas:
                 if replica.partition not in wanted:
@@ -127,11 +130,12 @@ class _Progress:
                     moving.append(replica.partition)
                     copied += replica.size_bytes
                 elif log_dir.path != self._to:
-                    elsewhere.append(replica.partition)
                     size += replica.size_bytes
-        return _Look(sorted(moving), sorted(elsewhere), copied, size)
+                else:
+                    stays.discard(replica.partition)
+        return _Look(sorted(moving), sorted(stays), copied, size)
 
     def _line(self, found: _Look) -> str:
         seconds = max(time.monotonic() - self._began_s, 1e-3)
-        left = f"{len(found.elsewhere)} to move: " if len(found.elsewhere) > 1 else ""
+        left = f"{len(found.stays)} to move: " if len(found.stays) > 1 else ""
         return f"{left}{output.size(found.copied)} of {output.size(found.size)} copied in {seconds:.0f} s"

@@ -14,11 +14,11 @@ from pybroker.cli.main import Misuse
 from pybroker.cli.reassign import assignments, throttle
 from pybroker.cli.reassign.measuring import volumes
 from pybroker.cli.reassign.showing import duration
-from pybroker.client.admin import Admin, ConfigResource, LogDir, ResourceType
+from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, LogDir, ResourceType
 from pybroker.decisions.planning.snapshot import Volume
 from pybroker.model import TopicPartition
 from pybroker.testing import ClusterHandle
-from tests.cli.conftest import Command, run
+from tests.cli.conftest import Command, run, start
 from tests.harness import until
 from tests.rows import with_each
 
@@ -186,6 +186,33 @@ def test_a_throttle_of_a_broker_that_is_away(two: ClusterHandle) -> None:
         until("it is back", lambda: len(admin.describe_cluster().nodes) == 2)
     assert "Removed the throttle of 1.0 kB/s." in run("reassign", "status", "-b", two.bootstrap_servers).out
     with Admin(two.bootstrap_servers) as admin:
+        assert limits(admin) == []
+
+
+def test_an_execute_outlives_connections(two: ClusterHandle, tmp_path: Path) -> None:
+    """A command that runs for days goes on while brokers restart under it, and removes its throttle in the end."""
+    address, key = two.bootstrap_servers, TopicPartition("slow", 0)
+    with Admin(address) as admin:
+        admin.create_topic("slow", replica_assignments={0: [1]})
+    two.produce("slow", *(bytes(900_000) for _ in range(4)))
+    assignments.write_file(str(tmp_path / "moves.json"), {key: (2,)})
+    with start("reassign", "execute", tmp_path / "moves.json", "--throttle", 1000, "-b", address) as process:
+        with Admin(address) as admin:
+            until("it is being moved", admin.list_partition_reassignments)
+        two.restart()
+        with Admin(address) as admin:
+            assert admin.list_partition_reassignments()
+            for broker in "12":
+                for role in throttle.ROLES:
+                    faster = Alteration(f"{role}.replication.throttled.rate", ConfigOperation.SET, "1000000000")
+                    admin.alter_configs(ConfigResource(ResourceType.BROKER, broker), [faster])
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and out.startswith(b"Moved 1 partition, 3.6 MB."), err
+    with Admin(address) as admin:
+        for broker in "12":
+            for role in throttle.ROLES:
+                by_hand = Alteration(f"{role}.replication.throttled.rate", ConfigOperation.DELETE)
+                admin.alter_configs(ConfigResource(ResourceType.BROKER, broker), [by_hand])
         assert limits(admin) == []
 
 

@@ -1,6 +1,7 @@
 """Carries out a plan: batch after batch, with a progress bar, a throttle that goes with it, and Ctrl-C at any time."""
 
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Final, NamedTuple
 import click
 
 from pybroker import errors
+from pybroker.cli.each_broker import patiently
 from pybroker.cli.main import EXIT_INTERRUPTED, Failure
 from pybroker.cli.options import admin_of
 from pybroker.cli.reassign import throttle as throttles
@@ -17,6 +19,7 @@ from pybroker.cli.reassign.measuring import log_dirs, sizes_of
 from pybroker.cli.reassign.showing import number
 from pybroker.client.admin import Admin
 from pybroker.decisions.planning.snapshot import ClusterSnapshot, PlanPartition
+from pybroker.errors import KafkaError
 from pybroker.logs import printable
 from pybroker.model import TopicPartition, bytes_text
 
@@ -36,7 +39,8 @@ class RunOptions(NamedTuple):
 
 
 def carry_out(snapshot: ClusterSnapshot, targets: Targets, how: RunOptions) -> None:
-    """Move partitions to their targets, and wait until they are there. Failure if one is refused or cancelled.
+    """Move partitions to their targets, and wait until they are there. Failure if one is refused or cancelled, or if
+    the cluster does not answer for the timeout of a request.
 
     Ctrl-C ends the wait: what has begun goes on, and later batches do not begin."""
     known = {partition.partition: partition for partition in snapshot.partitions}
@@ -53,6 +57,8 @@ def carry_out(snapshot: ClusterSnapshot, targets: Targets, how: RunOptions) -> N
             _run(admin, snapshot, left, targets, how, begun)
     except KeyboardInterrupt:
         _interrupted(begun, len(left) - len(begun))
+    except KafkaError as problem:
+        raise Failure(f"{problem.message}; {_what_goes_on(begun, len(left) - len(begun))}") from problem
 
 
 def _under_way(admin: Admin, targets: Targets) -> dict[TopicPartition, tuple[int, ...]]:
@@ -87,10 +93,10 @@ def _run(
             batch = {tp: targets[tp] for tp in order[at : at + how.batch]}
             fresh = {tp: replicas for tp, replicas in batch.items() if tp not in begun}
             begun += fresh
-            failed += _begin(admin, fresh) if fresh else []
-            _wait(admin, batch, advance, sizes, sum(sizes[tp] for tp in order[:at]))
-            failed += _not_there(admin, batch, failed)
-    rate = throttles.remove_throttle(admin)
+            failed += _begin(admin, fresh, how.timeout_s) if fresh else []
+            _wait(admin, batch, advance, sizes, sum(sizes[tp] for tp in order[:at]), how.timeout_s)
+            failed += _not_there(admin, batch, failed, how.timeout_s)
+    rate = patiently(lambda: throttles.remove_throttle(admin), how.timeout_s)
     copied = bytes_text(sum(sizes.values()))
     if failed:
         rest = f" and {len(failed) - NAMED_MAX} more" if len(failed) > NAMED_MAX else ""
@@ -103,21 +109,24 @@ def _copied(partition: PlanPartition, target: Sequence[int]) -> int:
     return partition.size_bytes * len(set(target) - set(partition.replicas))
 
 
-def _begin(admin: Admin, batch: Targets) -> list[str]:
+def _begin(admin: Admin, batch: Targets, timeout_s: float) -> list[str]:
     """Begin a batch; return a sentence for each partition that the controller refuses."""
-    answers = admin.alter_partition_reassignments({tp: list(replicas) for tp, replicas in batch.items()})
+    asked: Mapping[tuple[str, int], Sequence[int]] = {tp: list(replicas) for tp, replicas in batch.items()}
+    answers = patiently(lambda: admin.alter_partition_reassignments(asked), timeout_s)
     return [f"{tp}: {error.message or error.name}" for tp, error in answers.items() if error is not None]
 
 
 def _wait(
-    admin: Admin, batch: Targets, advance: Callable[[int], None], sizes: Mapping[TopicPartition, int], before: int
-) -> None:
+    admin: Admin, batch: Targets, advance: Callable[[int], None], sizes: Mapping[TopicPartition, int], before: int,
+    timeout_s: float,
+) -> None:  # fmt: skip
     """Wait until no partition of a batch is being moved; `before` are the bytes of earlier batches."""
-    while moving := admin.list_partition_reassignments(batch):
+    while moving := patiently(lambda: admin.list_partition_reassignments(batch), timeout_s):
         if sys.stderr.isatty():
             there = sum(sizes[tp] for tp in batch if tp not in moving)
             adding = {tp: each.adding for tp, each in moving.items()}
-            advance(before + there + sum(min(n, sizes[tp]) for tp, n in arrived(admin, adding).items()))
+            copied = patiently(functools.partial(arrived, admin, adding), timeout_s)
+            advance(before + there + sum(min(n, sizes[tp]) for tp, n in copied.items()))
         time.sleep(POLL_S)
     advance(before + sum(sizes[tp] for tp in batch))
 
@@ -131,12 +140,13 @@ def arrived(admin: Admin, adding: Mapping[TopicPartition, Sequence[int]]) -> dic
     return {tp: sum(sizes.get((tp, broker), 0) for broker in brokers) for tp, brokers in adding.items()}
 
 
-def _not_there(admin: Admin, batch: Targets, failed: Sequence[str]) -> list[str]:
+def _not_there(admin: Admin, batch: Targets, failed: Sequence[str], timeout_s: float) -> list[str]:
     """Return a sentence for each partition of a batch that is not on its target, though it was not refused."""
     refused = {sentence.partition(":")[0] for sentence in failed}
     deadline_s = time.monotonic() + SETTLE_S_MAX
     while True:
-        now = {TopicPartition(t.name, p.partition): p.replicas for t in admin.topics() for p in t.partitions}
+        topics = patiently(admin.topics, timeout_s)
+        now = {TopicPartition(topic.name, p.partition): p.replicas for topic in topics for p in topic.partitions}
         off = [tp for tp, wanted in batch.items() if set(now.get(tp, ())) != set(wanted) and str(tp) not in refused]
         if not off or time.monotonic() > deadline_s:
             return [f"{tp}: it was cancelled, or moved elsewhere, meanwhile" for tp in off]
@@ -145,10 +155,14 @@ def _not_there(admin: Admin, batch: Targets, failed: Sequence[str]) -> list[str]
 
 def _interrupted(begun: Sequence[TopicPartition], later: int) -> None:
     """Say what goes on after Ctrl-C, without a request: the connections may be in the middle of an answer."""
+    click.echo(f"\npybroker: {_what_goes_on(begun, later)}", err=True)
+    raise click.exceptions.Exit(EXIT_INTERRUPTED)
+
+
+def _what_goes_on(begun: Sequence[TopicPartition], later: int) -> str:
     words = f"the move of {number(len(begun), 'partition')} goes on" if begun else "no move was begun"
     rest = f"; {number(later, 'partition')} of later batches not begun: the same command goes on there" if later else ""
-    click.echo(f"\npybroker: {words}{rest}. pybroker reassign status shows it, and removes its throttle.", err=True)
-    raise click.exceptions.Exit(EXIT_INTERRUPTED)
+    return f"{words}{rest}. pybroker reassign status shows it, and removes its throttle."
 
 
 @contextlib.contextmanager
@@ -169,7 +183,7 @@ def _bar(total: int) -> Iterator[Callable[[int], None]]:
 def until_none(admin: Admin, partitions: Sequence[TopicPartition], timeout_s: float) -> bool:
     """Wait until none of these partitions is being moved; False if that took longer."""
     deadline_s = time.monotonic() + timeout_s
-    while admin.list_partition_reassignments(partitions):
+    while patiently(lambda: admin.list_partition_reassignments(partitions), timeout_s):
         if time.monotonic() > deadline_s:
             return False
         time.sleep(POLL_S)

@@ -81,3 +81,4 @@ def test_the_end_of_a_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("pybroker.cli.move_log_dir._EVERY_S", 0)
     assert _Progress(looks(("/a", 1), ("/a", 50), ("/b", None)), "/b").wait([KEY]) == []
     assert _Progress(looks(("/a", 1), ("/a", None)), "/b").wait([KEY]) == [KEY]
+    assert _Progress(looks(("/a", 1), ("", None)), "/b").wait([KEY]) == [KEY]  # deleted, or its log dir has failed
