@@ -274,7 +274,7 @@ class RestoreRun:
             except KafkaError as error:
                 exists = error.code == errors.TOPIC_ALREADY_EXISTS
                 if not exists or time.monotonic() > deadline_s or admin.exists(name):
-                    if exists:  # made by another client
+                    if not error.retriable:  # refused: a topic of this name is another client's
                         self._created.remove(name)
                     raise
             time.sleep(RETRY_BACKOFF_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +133,23 @@ def test_a_failure_leaves_no_topic(backup_broker: BrokerHandle, pybroker_: Comma
         assert not admin.exists(topic)
     says(pybroker_("restore", tmp_path))
     assert values(backup_broker, topic) == [b"a", b"b"]
+
+
+def test_a_topic_of_another_client_stays(
+    backup_broker: BrokerHandle, pybroker_: Command, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that the broker refuses to create is not deleted, as another client may create it at the same time."""
+    kit.write(tmp_path, topic, kit.partition(tmp_path, topic, 0, [batch(0, b"a")]), configs={"retention.ms": "x"})
+    create = Admin.create_topic
+
+    def created_twice(admin: Admin, name: str, **how: Any) -> object:
+        create(admin, name, partitions=1)
+        backup_broker.produce(name, b"theirs")
+        return create(admin, f"{name}-2", **how)
+
+    monkeypatch.setattr(Admin, "create_topic", created_twice)
+    assert "retention.ms" in pybroker_("restore", tmp_path).sentence
+    assert values(backup_broker, topic) == [b"theirs"]
 
 
 def test_what_can_not_be_restored(pybroker_: Command, tmp_path: Path, topic: str) -> None:
