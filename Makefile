@@ -122,7 +122,7 @@ cluster: $(BUILT) $(DEMO) ## three brokers and a ZooKeeper ensemble to try, and 
 
 .PHONY: chaos
 chaos: SECONDS = 600
-chaos: $(BUILT) $(DEV) ## three brokers and a ZooKeeper, killed, frozen, cut apart, filled: SECONDS=600 SEED=7, SEEDS=1-10, ONLY=FAULT
+chaos: $(BUILT) $(DEV) ## brokers and a ZooKeeper, killed, frozen, cut apart, filled, while replicas move: SECONDS=600 SEED=7, SEEDS=1-10, ONLY=FAULT
 	@$(PY) -m tests.brokers.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 		$(if $(ONLY),--only $(ONLY))
 

@@ -4,12 +4,13 @@
     python -m tests.brokers.chaos --seconds 300 --seeds 1-10
     python -m tests.brokers.chaos --seconds 60 --seed 7 --only fill_disk,kill
 
-Three brokers, a ZooKeeper ensemble, and a network between them and their clients that can be cut. In each round faults
-begin and end, one, two or three at a time (disturbances.py, damages.py), while topics are created and deleted
-(churn.py), or ZooKeeper is restored from an older copy. Then all faults are undone, and all replicas have to be in sync
-again and writes acknowledged. Onlookers query each broker all the time (onlooker.py). At the end every partition is
-read from start to end, and its replicas are compared byte by byte. The last line is a summary; the exit status is 1 if
-a rule was broken.
+Three or four brokers, a ZooKeeper ensemble, and a network between them and their clients that can be cut. In each
+round faults begin and end, one, two or three at a time (disturbances.py, damages.py), while replicas move to other
+brokers and log dirs (moves.py) and topics are created and deleted (churn.py); or a broker is retired; or ZooKeeper is
+restored from an older copy. Then all faults are undone, and all moves have to end, replicas to be in sync again and
+writes acknowledged. Onlookers query each broker all the time (onlooker.py). At the end every partition is read from
+start to end, its replicas are compared byte by byte, and nothing of a move may be left (remains.py). The last line is a
+summary; the exit status is 1 if a rule was broken.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from pybroker.development.zookeeper_server import ZooKeeper
+from pybroker.model import TopicPartition
 from tests.asking import ask
+from tests.brokers import moves
 from tests.brokers.churn import PREFIX, Churn
 from tests.brokers.damages import DAMAGES, VICTIM, Damages
-from tests.brokers.disturbances import FAULTS, OF_CLIENTS, OUTCOMES, ROLL_BACK, Disturbances
+from tests.brokers.disturbances import FAULTS, LEADERS_MOVE, OF_CLIENTS, OUTCOMES, RETIRE, ROLL_BACK, Disturbances
 from tests.brokers.kit import Cluster
+from tests.brokers.moves import Moves, Replicas
 from tests.brokers.network import Network
 from tests.brokers.onlooker import Onlooker
 from tests.brokers.planted import BUGS
+from tests.brokers.remains import remains
 from tests.clients.adapters.aio import Aiokafka
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.adapters.kafka_python import KafkaPython
@@ -47,6 +52,8 @@ from tests.lives.history import History
 
 log = logging.getLogger(__name__)
 
+BROKERS, LATE = 4, 4
+"""Brokers, and the one that is added later."""
 TOPIC = "lives"
 PARTITIONS = 4
 OFFSETS = "__consumer_offsets"
@@ -54,23 +61,27 @@ OFFSETS_PARTITIONS = 2
 LIBRARIES: tuple[type[Client], ...] = (Confluent, KafkaPython, Aiokafka)
 RULES = (
     "kept", "once", "in order", "whole", "constant", "committed", "end", "position", "client", "identical",
-    "back", "up",
+    "back", "up", "asked", "behind",
 )  # fmt: skip
 SESSION_MS = 3000
 PAUSES_S = (0, 0.3, 1, SESSION_MS / 1000, 2 * SESSION_MS / 1000)
 BACK_S_MAX = 180.0
 """The most seconds from the end of all faults until all replicas are in sync."""
+RESTS_S_MAX = 20.0
+"""The most seconds until all brokers know the result of a move, once no move is under way."""
 UP_S_MAX = 60.0
 """The most seconds that a writer may wait for an answer during a fault of HARMLESS."""
-HARMLESS = (*DAMAGES, "fill_disk", "refuse", "refuse_often")
-"""Faults that two of three brokers do not notice: while there are no others, writers go on."""
+HARMLESS = (*DAMAGES, *moves.HARMLESS, "fill_disk", "refuse", "refuse_often")
+"""Faults that two of three replicas do not notice: while there are no others, writers go on."""
 OUTAGES = ("kill", "stop")
 """Outages allowed beside damages of ZooKeeper's nodes: another broker becomes leader within a session."""
 ENDS_S_MAX = 10.0
 SWITCH_S = 0.0005
 """The thread switch interval: each byte between brokers waits for a thread, and reconnecting clients load it."""
-ROLLS_BACK = 0.06
-"""The share of rounds in which ZooKeeper is restored from an older copy."""
+OWN_ROUNDS = {ROLL_BACK: 0.06, RETIRE: 0.1}
+"""The share of rounds in which ZooKeeper is restored from an older copy, or a broker is retired."""
+MOVING = 0.7
+"""The share of the other rounds in which replicas move."""
 REST_S_MAX = 90.0
 SETS: dict[str, object] = {
     "zookeeper_session_timeout_ms": SESSION_MS, "zookeeper_connection_timeout_ms": 180_000,
@@ -88,14 +99,23 @@ class Chaos:
         self.network = Network(refusing=True, has_clients=not only or bool(OF_CLIENTS & set(only)))
         self.only = only
         self.zookeeper = ZooKeeper(servers=3, data_dir=str(home / "zookeeper"))
-        self.cluster = Cluster(home, self.zookeeper, network=self.network, bug=bug, **SETS)
+        self.cluster = Cluster(
+            home, self.zookeeper, BROKERS, bug, self.network, **SETS,
+            log_dirs=lambda number: ",".join(str(home / f"broker-{number}" / name) for name in ("one", "two")),
+        )  # fmt: skip
+        self.cluster.absent.add(LATE)
         for broker in self.cluster.brokers.values():
             broker.is_fillable = True
         damages = Damages(self.cluster, TOPIC, self.random)
-        self.faults = Disturbances(self.cluster, self.zookeeper, self.network, self.random, damages, only)
+        self.moves = Moves(self.cluster, (TOPIC, OFFSETS), self.random, bug)
+        self.faults = Disturbances(
+            self.cluster, self.zookeeper, self.network, self.random, damages, self.moves, only
+        )
+        self.moving = [name for name, n in moves.WEIGHTS.items() for _ in range(n) if not only or name in only]
         self.faults.heal()  # starts the cluster
         self.cluster.create(TOPIC, PARTITIONS, retention_ms="-1", segment_bytes="300000")
         damages.prepare()
+        self.moves.wrong = damages.wrong
         self.history.batch_of = lambda partition, offset: self.cluster.batch_of(TOPIC, partition, offset)
         self.clients = [library(self.cluster.bootstrap) for library in LIBRARIES]
         at = (self.history, TOPIC, PARTITIONS, seed)
@@ -115,27 +135,38 @@ class Chaos:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(self.random.uniform(0, 1))
-            if self.is_to_roll_back():
+            own = self.round_of_its_own()
+            if own == ROLL_BACK:
                 self.roll_back()
+            elif own == RETIRE:
+                self.retire()
             else:
                 self.disturb()
             self.heal()
         self.judge()
 
-    def disturb(self, moves: bool = False) -> None:
+    def disturb(self, among: Collection[str] = ()) -> None:
         begun: list[str] = []
+        if not among and self.moving and self.random.random() < MOVING:
+            begun.append(self.faults.begin(self.moving))
+            time.sleep(self.random.choice(PAUSES_S[:2]))
         for _ in range(self.random.choice((1, 1, 2, 2, 3))):
-            begun.append(self.faults.begin(moves))
+            begun.append(self.faults.begin(among))
             if is_sound(begun):
                 self.goes_on("up", f"with {', '.join(begun)}", UP_S_MAX)
             time.sleep(self.random.choice(PAUSES_S))
             if self.random.random() < 0.3:
                 self.faults.undo_one()
 
-    def is_to_roll_back(self) -> bool:
-        """True for some rounds; a number is always drawn, so that a seed gives the same faults either way."""
+    def round_of_its_own(self) -> str:
+        """The name of the fault that has this round for itself, or an empty one. A number is always drawn, so that a
+        seed gives the same faults either way."""
         drawn = self.random.random()
-        return drawn < (ROLLS_BACK if not self.only else 1 / len(self.only) if ROLL_BACK in self.only else 0)
+        for name, share in OWN_ROUNDS.items():
+            drawn -= share if not self.only else 1 / len(self.only) if name in self.only else 0
+            if drawn < 0:
+                return name
+        return ""
 
     def roll_back(self) -> None:
         """Restore ZooKeeper from a copy older than the last elections, while all replicas are in sync: the copy does
@@ -145,23 +176,53 @@ class Chaos:
                 return
             self.faults.copy_zookeeper()
             self.heal()
-            self.disturb(moves=True)
+            self.disturb(LEADERS_MOVE)
             self.heal()
             self.faults.roll_back_zookeeper()
             self.heal()
+
+    def retire(self) -> None:
+        """Retire a broker while leaders and controllers move. No topic is created meanwhile, as it may get replicas on
+        that broker."""
+        with self.churn.resting(REST_S_MAX) as rests:
+            if not rests or self.cluster.absent:
+                return
+            retired = self.moves.retire()
+            next(retired)
+            self.disturb(LEADERS_MOVE)
+            self.heal()
+            next(retired, None)
+            self.faults.counts[RETIRE.replace("_", " ")] += 1
 
     def heal(self) -> None:
         """Undo all faults; the cluster recovers by itself."""
         on = ", ".join(self.faults.on)
         self.faults.heal()
+        self.moves.end_commands()
         log.info("healed")
         after = f"after {on or 'what passed'}"
         try:
-            until("all brokers say that all are in sync", self.whole, BACK_S_MAX, every_s=0.05)
+            self.rest()
+            while not self.moves.rested(self.placed):
+                self.rest()
         except AssertionError as problem:
-            self.history.accuse("back", f"{after}: {problem}: {self.told}")
+            self.history.accuse("back", f"{after}: {problem}: {self.moves.under_way} {self.told}")
             raise
         self.goes_on("back", after, BACK_S_MAX)
+
+    def rest(self) -> None:
+        """Wait until nothing moves, and all replicas are in sync and those that were asked for."""
+        until("all moves end", self.moves.ended, BACK_S_MAX, every_s=0.1)
+        until("all brokers say that all are in sync", self.whole, BACK_S_MAX, every_s=0.05)
+        try:
+            until("replicas are as asked", lambda: self.whole() and not self.unexpected(), RESTS_S_MAX)
+        except AssertionError:
+            for wrong in self.unexpected():
+                self.history.accuse("asked", wrong)
+            raise
+
+    def unexpected(self) -> list[str]:
+        return self.moves.unexpected(self.placed)
 
     def goes_on(self, rule: str, when: str, timeout_s: float) -> None:
         """Wait until each writer gets one more answer."""
@@ -174,10 +235,10 @@ class Chaos:
             raise
 
     def whole(self) -> bool:
-        """True if all brokers know the same controller, and a leader and three in-sync replicas for each partition."""
-        views: list[tuple[int, dict[tuple[str, int], int]]] = []
+        """True if all brokers know the same controller, and for each partition a leader and replicas in sync."""
+        views: list[tuple[int, dict[TopicPartition, tuple[int, Replicas]]]] = []
         self.told = ""
-        for broker in self.cluster.brokers.values():
+        for broker in (self.cluster.brokers[number] for number in self.cluster.present):
             try:
                 told = ask(broker.port, "Metadata", 9, topics=None)
             except (OSError, struct.error):
@@ -185,11 +246,17 @@ class Chaos:
             topics = [topic for topic in told.topics if topic.name in (TOPIC, OFFSETS, VICTIM)]
             states = [f"{t.name}-{p.partition_index} {p.leader_id} {p.isr_nodes}" for t in topics for p in t.partitions]
             self.told += f"\n    {broker.port}: controller {told.controller_id}, {'; '.join(states)}"
-            placed = [(topic.name, partition) for topic in topics for partition in topic.partitions]
-            if len(told.brokers) < len(self.cluster.brokers) or any(len(p.isr_nodes) < 3 for _, p in placed):
+            placed = {TopicPartition(topic.name, p.partition_index): p for topic in topics for p in topic.partitions}
+            if len(told.brokers) != len(self.cluster.present):
                 return False
-            views.append((told.controller_id, {(name, p.partition_index): p.leader_id for name, p in placed}))
-        return all(view == views[0] for view in views) and -1 not in {views[0][0], *views[0][1].values()}
+            if any({*p.isr_nodes} != {*p.replica_nodes} for p in placed.values()):
+                return False
+            views.append(
+                (told.controller_id, {tp: (p.leader_id, tuple(p.replica_nodes)) for tp, p in placed.items()})
+            )
+        controller, found = views[0]
+        self.placed = {tp: replicas for tp, (_, replicas) in found.items()}
+        return all(view == views[0] for view in views) and -1 not in {controller, *(each for each, _ in found.values())}
 
     def acknowledged(self, writer: Writer) -> int:
         return self.history.counts[f"acknowledged by {writer.client.name}"]
@@ -224,6 +291,11 @@ class Chaos:
             until("deleted topics are gone", lambda: not self.left(), BACK_S_MAX)
         except AssertionError:
             self.history.accuse("back", f"topics that were deleted are there: {self.left()}")
+        try:
+            until("nothing is left behind", lambda: not remains(self.cluster), BACK_S_MAX, every_s=0.5)
+        except AssertionError:
+            for each in remains(self.cluster):
+                self.history.accuse("behind", each)
 
     def offsets(self, partition: int) -> tuple[int, int]:
         """The start and end of a partition, even while its leadership returns to the preferred replica. Each call uses
@@ -257,6 +329,7 @@ class Chaos:
     def close(self) -> None:
         """Close the cluster; the brokers' output is saved beside their data."""
         self.cluster.close()
+        self.moves.close()
         for broker in self.cluster.brokers.values():
             broker.data_dir.with_suffix(".log").write_text("\n".join(broker.log))
         self.network.close()
@@ -266,7 +339,7 @@ class Chaos:
 def is_sound(begun: Collection[str]) -> bool:
     """True if these faults, some of which may be over, delay writers for a moment only."""
     out = [name for name in begun if name in OUTAGES]
-    beside = DAMAGES if out else HARMLESS
+    beside = (*DAMAGES, *moves.HARMLESS) if out else HARMLESS
     return len(out) <= 1 and all(name in beside for name in begun if name not in out)
 
 

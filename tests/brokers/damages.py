@@ -59,7 +59,7 @@ class Damages:
 
     def prepare(self) -> None:
         """Create the victim topic and keep a copy of its nodes."""
-        self.cluster.create(VICTIM, replicas=[[*self.cluster.brokers]])
+        self.cluster.create(VICTIM, replicas=[self.cluster.present])
         with self.connected() as client:
             for path in (nodes.state(VICTIM, 0), nodes.CONTROLLER_EPOCH):
                 self.older[path] = client.get(path)[0]

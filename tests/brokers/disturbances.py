@@ -25,8 +25,10 @@ from kazoo.exceptions import NoNodeError
 
 from pybroker.development.zookeeper_server import Server, ZooKeeper
 from pybroker.errors import KafkaError
+from tests.brokers import moves
 from tests.brokers.damages import DAMAGES, Damages
 from tests.brokers.kit import Cluster
+from tests.brokers.moves import Moves
 from tests.brokers.network import CLIENTS, ZOOKEEPER, Network
 from tests.harness import STOP_S_MAX, Ended
 
@@ -42,13 +44,13 @@ WEIGHTS = {
     "strand_clients": 1, "refuse": 1, "refuse_by_all": 1, "refuse_two": 1, "refuse_often": 1,
 }  # fmt: skip
 """The relative frequency of each fault; those of damages.py have the weight 1."""
-MOVES = ("kill", "kill_controller", "kill_two", "freeze", "elect_preferred", "depose")
+LEADERS_MOVE = ("kill", "kill_controller", "kill_two", "freeze", "elect_preferred", "depose")
 """The faults that make leaders and controllers move."""
-ROLL_BACK = "roll_back_zookeeper"
-"""The name of the fault that has a round of its own."""
+ROLL_BACK, RETIRE = "roll_back_zookeeper", "retire_broker"
+"""The names of the faults that have rounds of their own."""
 OF_CLIENTS = {"cut_clients_one_way", "strand_clients"}
 """The faults that need clients to go through the network."""
-FAULTS = (*WEIGHTS, *DAMAGES, ROLL_BACK)
+FAULTS = (*WEIGHTS, *DAMAGES, *moves.MOVES, ROLL_BACK, RETIRE)
 OF_ZOOKEEPER = {
     "kill_zookeeper_server", "freeze_zookeeper_server", "kill_zookeeper", "depose", "evict", *DAMAGES,
 }  # fmt: skip
@@ -70,7 +72,7 @@ class Disturbances:
 
     def __init__(
         self, cluster: Cluster, zookeeper: ZooKeeper, network: Network, chance: random.Random, damages: Damages,
-        only: Collection[str] = (),
+        moves: Moves, only: Collection[str] = (),
     ) -> None:  # fmt: skip
         """`only` has the names of the faults that may occur; empty for all."""
         self.cluster = cluster
@@ -85,13 +87,14 @@ class Disturbances:
         self.kinds: dict[str, Callable[[], Fault]] = {
             **{name: getattr(self, name) for name in WEIGHTS},
             **{name: partial(damages.damage, name) for name in DAMAGES},
+            **moves.kinds(),
         }
         weights = {**WEIGHTS, **dict.fromkeys(DAMAGES, 1)}
         self._names = [name for name, weight in weights.items() for _ in range(weight) if not only or name in only]
 
-    def begin(self, moves: bool = False) -> str:
-        """Begin a fault that is not active and return its name, empty if there is none; with `moves`, one of MOVES."""
-        names = [name for name in (MOVES if moves else self._names) if self._possible(name)]
+    def begin(self, among: Collection[str] = ()) -> str:
+        """Begin a fault that is not active and return its name, empty if there is none. `among`: one of these."""
+        names = [name for name in among or self._names if self._possible(name)]
         if not names:
             return ""
         name = self.chance.choice(names)
@@ -105,6 +108,8 @@ class Disturbances:
 
     def _possible(self, name: str) -> bool:
         """True if the fault can begin. Faults of ZooKeeper's servers do not overlap, as a start needs them all."""
+        if name == "add_broker" and not self.cluster.absent:
+            return False
         return name not in self.on and not (name in OF_ZOOKEEPER and OF_ZOOKEEPER & self.on.keys())
 
     def undo_one(self) -> None:
@@ -124,9 +129,9 @@ class Disturbances:
         for number in list(self._stopping):
             self._wait_stopped(number)
         for _ in range(STARTS_MAX):
-            for number in self.cluster.brokers:
+            for number in self.cluster.present:
                 self._start(number)
-            late = [number for number in self.cluster.brokers if not self._serves(number)]
+            late = [number for number in self.cluster.present if not self._serves(number)]
             if not late:
                 return
         self.wrong.append(f"brokers {late} do not start any more:\n{self.output(*late)}")
@@ -138,10 +143,10 @@ class Disturbances:
     # -- brokers -----------------------------------------------------------------------------------------------------
 
     def any_broker(self) -> int:
-        return self.chance.choice(list(self.cluster.brokers))
+        return self.chance.choice(self.cluster.present)
 
     def others(self, number: int) -> list[int]:
-        return [each for each in self.cluster.brokers if each != number]
+        return [each for each in self.cluster.present if each != number]
 
     def _kill(self, *numbers: int) -> Fault:
         """`kill -9` the running ones, one right after the other; brokers that stopped meanwhile are left alone."""
@@ -159,10 +164,10 @@ class Disturbances:
         return self._kill(self.any_broker())
 
     def kill_two(self) -> Fault:
-        return self._kill(*self.chance.sample(list(self.cluster.brokers), 2))
+        return self._kill(*self.chance.sample(self.cluster.present, 2))
 
     def kill_all(self) -> Fault:
-        return self._kill(*self.cluster.brokers)
+        return self._kill(*self.cluster.present)
 
     def kill_controller(self) -> Fault:
         return self._kill(self._controller())
@@ -245,7 +250,7 @@ class Disturbances:
         return self._freeze(self.any_broker())
 
     def freeze_two(self) -> Fault:
-        return self._freeze(*self.chance.sample(list(self.cluster.brokers), 2))
+        return self._freeze(*self.chance.sample(self.cluster.present, 2))
 
     # -- disks -------------------------------------------------------------------------------------------------------
 
@@ -262,7 +267,7 @@ class Disturbances:
         return self._fill(self.any_broker())
 
     def fill_two(self) -> Fault:
-        return self._fill(*self.chance.sample(list(self.cluster.brokers), 2))
+        return self._fill(*self.chance.sample(self.cluster.present, 2))
 
     # -- the network -------------------------------------------------------------------------------------------------
 
@@ -274,7 +279,7 @@ class Disturbances:
         self.network.heal(*ends)
 
     def cut_two_brokers(self) -> Fault:
-        return self._cut(self.network.cut, *self.chance.sample(list(self.cluster.brokers), 2))
+        return self._cut(self.network.cut, *self.chance.sample(self.cluster.present, 2))
 
     def cut_from_brokers(self) -> Fault:
         number = self.any_broker()
@@ -288,11 +293,11 @@ class Disturbances:
         return self._cut(self.network.cut_off, number, ZOOKEEPER, *self.others(number))
 
     def cut_one_way(self) -> Fault:
-        return self._cut(self.network.cut_one_way, *self.chance.sample([ZOOKEEPER, *self.cluster.brokers], 2))
+        return self._cut(self.network.cut_one_way, *self.chance.sample([ZOOKEEPER, *self.cluster.present], 2))
 
     def cut_clients_one_way(self) -> Fault:
         """Hold back the requests of clients, or the answers to them."""
-        numbers = self.chance.sample(list(self.cluster.brokers), self.chance.choice((1, 1, 2)))
+        numbers = self.chance.sample(self.cluster.present, self.chance.choice((1, 1, 2)))
         for number in numbers:
             self.network.cut_one_way(*self.chance.sample((CLIENTS, number), 2))
         log.info("cut clients of %s", numbers)
@@ -307,7 +312,7 @@ class Disturbances:
         self.network.cut_off(number, ZOOKEEPER, *self.others(number))
         self.network.cut_off(CLIENTS, *self.others(number))
         yield
-        self.network.heal(ZOOKEEPER, *self.cluster.brokers)
+        self.network.heal(ZOOKEEPER, *self.cluster.present)
         self.network.heal(CLIENTS, *self.others(number))
 
     def _refuse(self, *numbers: int, by_all: bool = False) -> None:
@@ -336,7 +341,7 @@ class Disturbances:
         self._accept(number)
 
     def refuse_two(self) -> Fault:
-        numbers = self.chance.sample(list(self.cluster.brokers), 2)
+        numbers = self.chance.sample(self.cluster.present, 2)
         self._refuse(*numbers)
         yield
         self._accept(*numbers)
@@ -352,7 +357,7 @@ class Disturbances:
         yield from ()
 
     def reset(self) -> Fault:
-        self.network.reset(ZOOKEEPER, *self.cluster.brokers)
+        self.network.reset(ZOOKEEPER, *self.cluster.present)
         yield from ()
 
     # -- ZooKeeper ---------------------------------------------------------------------------------------------------
@@ -401,7 +406,7 @@ class Disturbances:
         transactions are refused. Brokers run meanwhile, or are down and are started by `heal`."""
         log.info("roll back ZooKeeper")
         if self.chance.random() < 0.5:
-            next(self._kill(*self.cluster.brokers))
+            next(self._kill(*self.cluster.present))
         self.zookeeper.kill()
         for server in self.zookeeper.servers:
             shutil.rmtree(server.data)

@@ -65,6 +65,8 @@ class Cluster:
         ZooKeeper. `kind` is the class of each broker. A setting may be a function of the broker's id."""
         self.zookeeper = zookeeper
         self.chroot = f"/{uuid.uuid4().hex}"
+        self.absent: set[int] = set()
+        """Brokers that are not part of the cluster at present."""
         own = {name.replace("_", "."): value for name, value in sets.items()}
         given = {**SETS, "zookeeper.connect": zookeeper.connect + self.chroot, **own}
         self.brokers: dict[int, Planted] = {}
@@ -108,6 +110,10 @@ class Cluster:
         return ",".join(f"{HOST}:{front}" for front in self._fronts.values())
 
     @property
+    def present(self) -> list[int]:
+        return [number for number in self.brokers if number not in self.absent]
+
+    @property
     def admin(self) -> AdminClient:
         if self._admin is None:
             self._admin = AdminClient({"bootstrap.servers": self.bootstrap, **QUIET})
@@ -117,7 +123,7 @@ class Cluster:
 
     def start(self, *numbers: int) -> None:
         """Start the brokers that are down, in parallel."""
-        down = [self.brokers[n] for n in numbers or self.brokers if not self.brokers[n].running]
+        down = [self.brokers[n] for n in numbers or self.present if not self.brokers[n].running]
         for broker in down:
             broker.begin()
         for broker in down:
@@ -200,6 +206,10 @@ class Cluster:
 
     # -- data on disk ------------------------------------------------------------------------------------------------
 
+    def log_dirs(self, number: int) -> list[str]:
+        broker = self.brokers[number]
+        return str(broker.sets.get("log.dirs", broker.data_dir)).split(",")
+
     def log_bytes(self, number: int, topic: str, index: int = 0) -> bytes:
         """The bytes of a broker's replica, from its first segment to its last."""
         directory = self.brokers[number].partition_dir(topic, index)
@@ -209,7 +219,8 @@ class Cluster:
         """The partitions whose replicas differ."""
         wrong = []
         for index in partitions:
-            logs = {number: self.log_bytes(number, topic, index) for number in self.brokers}
+            replicas = self.metadata(topic).topics[topic].partitions[index].replicas
+            logs = {number: self.log_bytes(number, topic, index) for number in replicas}
             if len(set(logs.values())) > 1:
                 sizes = {number: len(log) for number, log in logs.items()}
                 wrong.append(f"{topic}-{index}: the replicas differ, of {sizes} bytes")
@@ -217,7 +228,7 @@ class Cluster:
 
     def batch_of(self, topic: str, index: int, offset: int) -> str:
         """The producer in the header of the batch with this offset, in words; empty if no broker has the batch."""
-        for number in self.brokers:
+        for number in self.metadata(topic).topics[topic].partitions[index].replicas:
             log, at = self.log_bytes(number, topic, index), 0
             while len(log) - at >= BATCH_OVERHEAD:
                 base, length, epoch, _ = HEAD.unpack_from(log, at)

@@ -12,12 +12,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pybroker.__main__ import main
+from pybroker.decisions.image import PartitionState
 from tests.brokers import full
 
 
@@ -114,9 +115,51 @@ def lapsed_coordinator_answers() -> None:
     Certain.guard = lambda self, handlers: dict(handlers)  # type: ignore[method-assign]
 
 
+def moved_logs_stay() -> None:
+    """Replicas that have left a partition do not delete their logs."""
+    from pybroker.decisions import reassignment
+
+    reassignment.to_delete = lambda state: ()
+
+
+def cancel_keeps_the_target() -> None:
+    """A cancelled reassignment does not go back: the replicas that were added stay."""
+    from pybroker.decisions import reassignment
+
+    reassignment.original = lambda state: state.replicas
+
+
+def leader_moves_too_early() -> None:
+    """The controller takes the target's replicas as in sync before they are."""
+    from pybroker.decisions import reassignment
+
+    advance = reassignment.advance
+
+    def early(state: PartitionState, live: Container[int], **named: Any) -> PartitionState | None:
+        assumed = state._replace(isr=tuple(dict.fromkeys((*state.isr, *reassignment.target(state)))))
+        return advance(assumed, live, **named)
+
+    reassignment.advance = early
+
+
+def throttle_stays() -> None:
+    """The commands that move replicas do not remove their throttle."""
+    from pybroker.cli.reassign import throttle
+
+    throttle.remove_throttle = lambda admin: None
+
+
+def cancelled_copies_stay() -> None:
+    """A move between log dirs that is cancelled leaves its copy behind."""
+    from pybroker.replication.disks import moves
+
+    moves.remove = lambda directory: None
+
+
 PLANTED = (
     acks_before_replication, session_timer_ignored, commits_before_replication, full_follower_in_sync,
     sequences_forgotten, buried_for_good, damage_ends_a_reign, rollback_kept_secret, lapsed_coordinator_answers,
+    moved_logs_stay, cancel_keeps_the_target, leader_moves_too_early, throttle_stays, cancelled_copies_stay,
 )  # fmt: skip
 BUGS: dict[str, Callable[[], None]] = {bug.__name__: bug for bug in PLANTED}
 

@@ -1,4 +1,4 @@
-"""A minute of faults on a cluster loses no acknowledged record."""
+"""A minute of faults on a cluster whose replicas move loses no acknowledged record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import chaos
+from tests.brokers import chaos, moves
 
 SECONDS = 60
 SEED = 1
@@ -14,15 +14,15 @@ FAULTS = (
     "kill", "kill_controller", "kill_two", "kill_all", "stop", "freeze", "freeze_two", "cut_two_brokers",
     "cut_from_brokers", "cut_from_zookeeper", "cut_from_everybody", "cut_one_way", "reset", "kill_zookeeper_server",
     "freeze_zookeeper_server", "kill_zookeeper", "elect_preferred", "elect_and_kill", "depose", "evict",
-    "break_topic", "break_defaults",
+    "break_topic", "break_defaults", *moves.MOVES,
 )  # fmt: skip
 """Faults that come and go within seconds, as a minute has room for few rounds. The others are for `make chaos`."""
 
 
 @pytest.mark.java
 def test_a_cluster_under_faults_loses_nothing(tmp_path: Path) -> None:
-    """After kills, freezes, cuts and ZooKeeper restarts each acknowledged record is read once, at its offset, and all
-    replicas are identical."""
+    """After kills, freezes, cuts and ZooKeeper restarts, while replicas move, each acknowledged record is read once, at
+    its offset, all replicas are identical, and nothing of a move is left."""
     history, faults = chaos.run(tmp_path, SECONDS, SEED, rate=50, only=FAULTS)
     print(chaos.summary(history, faults, SEED, SECONDS))
     assert not history.problems

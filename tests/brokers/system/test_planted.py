@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,8 +15,11 @@ import pytest
 from pybroker import errors
 from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.groups.coordinator import partition_of
+from pybroker.model import TopicPartition
 from tests.brokers import chaos
 from tests.brokers.kit import QUIET, SETS, Cluster
+from tests.brokers.moves import Moves
+from tests.brokers.remains import remains
 from tests.brokers.system.test_failover import read_all
 from tests.brokers.system.test_partitions import told_by
 from tests.harness import until
@@ -82,6 +87,59 @@ def test_a_commit_that_nobody_else_has(tmp_path: Path, zookeeper: ZooKeeper) -> 
         assert history.counts["committed"] == 1, history.problems
 
 
+LEFT_BY_CANCELS = {
+    "cancel_keeps_the_target": r"t-0 is on \(3, 1, 2\)",
+    "cancelled_copies_stay": r"broker 2 has .*t-0\.[0-9a-f]+-future",
+}
+LEFT_BY_MOVES = {
+    "moved_logs_stay": r"broker 1 has .*t-0",
+    "throttle_stays": r"topics/t has the config leader.replication.throttled.replicas",
+}
+"""A bug, and what is left behind because of it."""
+
+
+@pytest.mark.parametrize("bugs", ["", ",".join(LEFT_BY_CANCELS | LEFT_BY_MOVES)], ids=["sound", "planted"])
+def test_what_moves_leave_behind(tmp_path: Path, zookeeper: ZooKeeper, bugs: str) -> None:
+    """Moves that are cancelled, throttled or between log dirs leave nothing behind, unless there are bugs."""
+
+    def log_dirs(number: int) -> str:
+        return ",".join(str(tmp_path / f"broker-{number}" / name) for name in ("one", "two"))
+
+    with Cluster(
+        tmp_path, zookeeper, bug=bugs, log_dirs=log_dirs, log_segment_delete_delay_ms=0,
+        replica_alter_log_dirs_io_max_bytes_per_second=1000,
+    ) as cluster:  # fmt: skip
+        topic, key = cluster.create("t", replicas=[[1, 2]]), TopicPartition("t", 0)
+        cluster.until_in_sync(topic, size=2)
+        producer = ck.Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", **QUIET})
+        for number in range(1000):
+            producer.produce(topic, Told("all", number).content, partition=0)
+        assert producer.flush(20) == 0
+        moves = Moves(cluster, [topic], random.Random(SEED), bugs)
+        moves.expected[key].at_rest((1, 2))
+
+        def are_judged(left: Mapping[str, str]) -> bool:
+            """True if there is what each bug leaves, or nothing without bugs."""
+            if not moves.ended():
+                return False
+            replicas = tuple(cluster.metadata(topic).topics[topic].partitions[0].replicas)
+            found = "\n".join(moves.unexpected({key: replicas}) + remains(cluster))
+            return all(re.search(each, found) for each in left.values()) if bugs else not found
+
+        with frozen(cluster, 3):
+            moves.ask({key: (3, 1)})
+            moves.ask({key: None})
+        here = cluster.brokers[2].partition_dir(topic).parent
+        (there,) = {*cluster.log_dirs(2)} - {str(here)}
+        moves.change_log_dirs(2, {key: there})
+        until("a copy is made", lambda: list(Path(there).glob("t-0.*-future")))
+        moves.change_log_dirs(2, {key: str(here)})
+        until("the cancels are judged", lambda: are_judged(LEFT_BY_CANCELS))
+        moves.execute({key: (2, 3)}, 1_000_000)
+        moves.end_commands()
+        until("the moves are judged", lambda: are_judged(LEFT_BY_MOVES))
+
+
 SECONDS = 40
 SEED = 1
 FOUND: dict[tuple[str, str], set[str]] = {
@@ -92,6 +150,11 @@ FOUND: dict[tuple[str, str], set[str]] = {
     ("damage_ends_a_reign", "break_state,kill"): {"up", "back"},
     ("rollback_kept_secret", "roll_back_zookeeper"): {"back"},
     ("lapsed_coordinator_answers", "cut_from_zookeeper"): {"committed"},
+    ("moved_logs_stay", "move"): {"behind"},
+    ("cancel_keeps_the_target", "move"): {"asked"},
+    ("leader_moves_too_early", "move,kill"): {"kept", "identical", "end", "constant", "position", "back"},
+    ("throttle_stays", "execute_throttled"): {"behind"},
+    ("cancelled_copies_stay", "move_log_dirs"): {"behind"},
 }
 """A bug, the faults that expose it, and the rules of which one is broken then."""
 
