@@ -109,15 +109,23 @@ class Damages:
         return self._altered(nodes.topic(VICTIM), lambda data: GARBAGE)
 
     def break_defaults(self) -> Fault:
-        """Damage the settings of all brokers, and leave a notification that they changed."""
+        """Damage the settings of all brokers, and leave a notification that they changed. The repair keeps what was
+        written over the damage: a throttle is noted there."""
         with self.connected() as client:
-            client.create(DEFAULTS, GARBAGE, makepath=True)
+            sound = client.get(DEFAULTS)[0] if client.exists(DEFAULTS) else None
+            client.ensure_path(DEFAULTS)
+            client.set(DEFAULTS, GARBAGE)
             said = nodes.dump_config_change(DEFAULTS.removeprefix(f"{nodes.CONFIGS}/"))
             client.create(nodes.CONFIG_CHANGE, said, sequence=True)
             self._depose(client)
         yield
-        with self.connected() as client, suppress(NoNodeError):
-            client.delete(DEFAULTS)
+        with self.connected() as client:
+            if client.get(DEFAULTS)[0] != GARBAGE:
+                return
+            if sound is None:
+                client.delete(DEFAULTS)
+            else:
+                client.set(DEFAULTS, sound)
 
     def set_back_state(self) -> Fault:
         """Set the state back to that of the topic's creation; the repair keeps the later of the earlier state and the
