@@ -1,5 +1,5 @@
-"""What operators do to a cluster, and what clients notice: a throttled move, a rolling restart, and the death of a
-broker with thousands of partitions; and twenty brokers at rest."""
+"""Measurements of what operators do to a cluster, and of what clients notice: a throttled move, a rolling restart, the
+death of a broker with thousands of partitions; and twenty brokers at rest."""
 
 from __future__ import annotations
 

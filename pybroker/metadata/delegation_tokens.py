@@ -31,10 +31,11 @@ from pybroker.security.delegation_tokens import DelegationTokens, Token, dump, l
 
 log = logging.getLogger(__name__)
 
-TOKENS = "/delegation_token/tokens"
-CHANGES = "/delegation_token/token_changes"
+ROOT = "/delegation_token"
+TOKENS = f"{ROOT}/tokens"
+CHANGES = f"{ROOT}/token_changes"
 CHANGE = f"{CHANGES}/token_change_"
-PERSISTENT = ("/delegation_token", TOKENS, CHANGES)
+PERSISTENT = (ROOT, TOKENS, CHANGES)
 READ_AT_ONCE = 1000
 CHANGES_KEPT_MS = 15 * 60 * 1000
 

@@ -23,7 +23,8 @@ from pybroker.security.acls import Acl, Operation, PatternType, Permission, Reso
 
 VERSION = 1
 ACLS = "/kafka-acl"
-PREFIXED_ACLS = "/kafka-acl-extended/prefixed"
+EXTENDED_ACLS = "/kafka-acl-extended"
+PREFIXED_ACLS = f"{EXTENDED_ACLS}/prefixed"
 CHANGES = "/kafka-acl-changes"
 EXTENDED_CHANGES = "/kafka-acl-extended-changes"
 CHANGE = "acl_changes_"
@@ -31,7 +32,7 @@ CHANGE = "acl_changes_"
 ROOTS = {PatternType.LITERAL: ACLS, PatternType.PREFIXED: PREFIXED_ACLS}
 TYPES = tuple(each for each in ResourceType if each.concrete)
 PERSISTENT = (
-    ACLS, *(f"{ACLS}/{each.text}" for each in TYPES), CHANGES, "/kafka-acl-extended", PREFIXED_ACLS,
+    ACLS, *(f"{ACLS}/{each.text}" for each in TYPES), CHANGES, EXTENDED_ACLS, PREFIXED_ACLS,
     *(f"{PREFIXED_ACLS}/{each.text}" for each in TYPES), EXTENDED_CHANGES,
 )  # fmt: skip
 """Nodes that must exist before any other is written, parents first."""

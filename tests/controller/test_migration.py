@@ -13,9 +13,10 @@ from pybroker.coordination.store import Create, Session, Set
 from pybroker.decisions.image import PartitionState
 from pybroker.decisions.topics import Topic
 from pybroker.errors import KafkaError
-from pybroker.metadata import identity, nodes
+from pybroker.metadata import delegation_tokens, identity, nodes
 from pybroker.metadata.lone_broker import loading
 from pybroker.metadata.lone_broker.migration import MIGRATED, goes_on, migrate, moved_to
+from pybroker.security import acl_nodes
 
 CLUSTER = "cluster-of-the-lone-br"
 CONNECT = "zk:2181/kafka"
@@ -101,6 +102,27 @@ async def test_what_is_moved() -> None:
     assert not any(path in there for path in (MIGRATED, nodes.LOG_DIRS, nodes.DELETED))
     assert await moved_to(source) == CONNECT
     assert (await migrate(source, target, CONNECT)).again
+
+
+async def test_what_says_who_may_do_what_is_moved() -> None:
+    """Users, quotas, ACLs of both kinds of patterns and delegation tokens arrive as they were; old notices do not."""
+    source, target = await lone("a"), await opened()
+    await loading.prepare(source, (*acl_nodes.PERSISTENT, *delegation_tokens.PERSISTENT))
+    kept = {
+        f"{nodes.USER_CONFIGS}/ann": b"her password and quotas",
+        f"{nodes.USER_CONFIGS}/ann/clients": b"",
+        f"{nodes.USER_CONFIGS}/ann/clients/c": b"quotas of a user with a client id",
+        f"{acl_nodes.ACLS}/Topic/a": b"ACLs of a name",
+        f"{acl_nodes.PREFIXED_ACLS}/Group/g-": b"ACLs of a prefix",
+        f"{delegation_tokens.TOKENS}/t": b"a token",
+    }
+    notices = [f"{path}_0" for path in (nodes.CONFIG_CHANGE, delegation_tokens.CHANGE)]
+    for path in (*kept, *notices, f"{acl_nodes.CHANGES}/acl_changes_0"):
+        await source.create(path, kept.get(path, b""))
+    await migrate(source, target, CONNECT)
+    there = await tree(target)
+    assert {path: there.get(path) for path in kept} == kept
+    assert not [path for path in there if path.startswith(f"{acl_nodes.CHANGES}/") or path in notices]
 
 
 async def test_a_move_is_cut_short_anywhere() -> None:

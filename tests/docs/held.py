@@ -14,7 +14,7 @@ ALONE: Final = (
 """Pages that `tests/docs/system/test_pages.py` runs from their first block to their last, with one broker or none."""
 WITH_JAVA: Final = (
     "first-cluster.md", "machines.md", "systemd.md", "brokers.md", "upgrade.md", "cluster.md", "from-kafka.md",
-    "spark.md",
+    "one-to-three.md", "spark.md",
 )  # fmt: skip
 """Pages that it runs with ZooKeeper or Spark."""
 OWN_TESTS: Final = {

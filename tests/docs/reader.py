@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -131,5 +132,6 @@ class Reader:
 
     def end(self) -> None:
         """End the shell and every process that it started."""
-        os.killpg(self._shell.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # a failed command ended the shell, which was the last
+            os.killpg(self._shell.pid, signal.SIGKILL)
         self._shell.communicate()

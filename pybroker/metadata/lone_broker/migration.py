@@ -19,14 +19,18 @@ from pybroker import errors
 from pybroker.coordination.commit import commit, until_answered
 from pybroker.coordination.store import Create, Delete, NodeExists, NoNode, Session
 from pybroker.errors import KafkaError
-from pybroker.metadata import identity, nodes
+from pybroker.metadata import delegation_tokens, identity, nodes
 from pybroker.metadata.lone_broker import loading
+from pybroker.security import acl_nodes
 
 MIGRATED: Final = "/migrated"
 """Only in the embedded store: the zookeeper.connect that its topics were moved to."""
 MIGRATING: Final = "/migrating"
 """Only in the embedded store: the zookeeper.connect that its topics are being moved to."""
-CONFIGS: Final = "/config"
+WHOLE: Final = (nodes.CONFIGS, acl_nodes.ACLS, acl_nodes.EXTENDED_ACLS, delegation_tokens.ROOT)
+"""Nodes that move with all nodes below them: settings, users, quotas, ACLs and delegation tokens."""
+NOTICES: Final = (nodes.CONFIG_CHANGES, delegation_tokens.CHANGES)
+"""Nodes that move without those below them, which no broker waits for."""
 AT_ONCE: Final = 500
 
 
@@ -111,19 +115,22 @@ async def _nodes(lone: Session, found: loading.LoadedTopics) -> dict[str, bytes]
         for index, state in enumerate(topic.partitions):
             wanted[nodes.partition(topic.name, index)] = b""
             wanted[nodes.state(topic.name, index)] = nodes.dump_state(state)
-    for path in await _below(lone, CONFIGS):
-        if not path.startswith(nodes.CONFIG_CHANGES):
-            wanted[path] = (await lone.get(path))[0]
+    for root in WHOLE:
+        wanted |= await _whole(lone, root)
     for path in (nodes.CONTROLLER_EPOCH, nodes.PRODUCER_IDS):
         wanted[path] = (await lone.get(path))[0]
     return wanted
 
 
-async def _below(session: Session, path: str) -> list[str]:
-    found = []
-    for name in (await session.children(path))[0]:
-        child = f"{path}/{name}"
-        found += [child, *await _below(session, child)]
+async def _whole(session: Session, path: str) -> dict[str, bytes]:
+    """A node and all nodes below it: {path: data}; empty if there is no such node."""
+    try:
+        found = {path: (await session.get(path))[0]}
+    except NoNode:
+        return {}
+    names = () if path in NOTICES else (await session.children(path))[0]
+    for name in names:
+        found |= await _whole(session, f"{path}/{name}")
     return found
 
 

@@ -126,8 +126,15 @@ class ClusterMember:
     # -- start -----------------------------------------------------------------------------------------------------
 
     async def open(self, dirs: list[LogDir]) -> None:
-        """Begin a session, and create the nodes that a cluster needs. Raises StartLeft, StoreError."""
+        """Begin a session, and create the nodes that a cluster needs. Raises StartError, StartLeft, StoreError."""
         self._dirs = dirs
+        if directories.had_store(dirs):  # before ZooKeeper has a node of a cluster that is not there
+            named = " ".join(f"--data-dir {each.path}" for each in dirs)
+            raise StartError(
+                "the log directories belong to a lone broker, whose topics are in its own coordination store: move "
+                f"them with: pybroker migrate-store {named} --zookeeper {self._config['zookeeper.connect']}; or start "
+                "it without zookeeper.connect"
+            )
         await self._wait(self._store.open())
         await self._wait(self._membership.open())
         await self.do(lambda session: loading.prepare(session, nodes.OF_A_CLUSTER))
@@ -141,11 +148,6 @@ class ClusterMember:
 
     async def _settle(self, session: Session) -> None:
         mine = directories.owner(self._dirs)
-        if directories.had_store(self._dirs):
-            raise StartError(
-                "the log directories belong to a lone broker, whose topics are in its own coordination store: start it "
-                "without zookeeper.connect, or move the topics with pybroker migrate-store"
-            )
         in_use = any(log_dir.in_use for log_dir in self._dirs if not log_dir.failure)
         configured: int = self._config["broker.id"]
         recorded = identity.Identity(mine.cluster_id or "", -1 if mine.broker_id is None else mine.broker_id)

@@ -18,6 +18,8 @@ ZOOKEEPER = "pybroker zookeeper --port 2181 --data-dir zookeeper &"
 BEFORE = {
     "machines.md": ZOOKEEPER,
     "systemd.md": f"{ZOOKEEPER}\nmkdir -p /opt/pybroker/bin && ln -s $(which pybroker) /opt/pybroker/bin/pybroker",
+    "cluster.md": f"{ZOOKEEPER}\npybroker serve --data-dir data --port 9092 --zookeeper localhost:2181 &\n"
+    "until pybroker topics create orders --replication-factor 1 -b localhost:9092; do sleep 0.5; done",
     "from-kafka.md": "pybroker serve --data-dir old --port 9092 &\npybroker serve --data-dir new --port 9093 &",
 }
 """Commands that a page assumes, which the reader runs first."""
