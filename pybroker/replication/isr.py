@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from pybroker import core, errors
@@ -37,6 +38,9 @@ REFUSED_MS = 500
 """Pause before a partition asks again after a refusal: a broker that is shutting down still fetches for a while."""
 FENCED_MS = 10_000
 """Pause after FENCED_LEADER_EPOCH: the LeaderAndIsr with the new leader is on its way."""
+ASKED_AT_ONCE = 5_000
+"""Partitions in one AlterPartition. An answer waits for the store, and the elements of a request are bounded (wire.py):
+one for each partition and for each member of its ISR, which 65,536 partitions with three replicas exceed."""
 OFFLINE_MS = 2_000
 """Ms until a partition is checked again whose caught-up follower takes no appends, and so cannot join the ISR."""
 NOT_DONE = (
@@ -274,7 +278,7 @@ class IsrKeeper:
                 if self._lapsed():
                     await asyncio.sleep(RETRY_S)
                     continue
-                wanted, self._wanted = self._wanted, {}
+                wanted = {key: self._wanted.pop(key) for key in list(islice(self._wanted, ASKED_AT_ONCE))}
                 try:
                     await self._ask({key: asked for key, asked in wanted.items() if self._asks(key)})
                 except Exception as problem:  # also an answer that does not fit the request: it is repeated
@@ -295,7 +299,7 @@ class IsrKeeper:
         return key in self._led and not self._led[key].replica.offline
 
     async def _ask(self, wanted: dict[TopicPartition, WantedIsr]) -> None:
-        """Request all changes with one AlterPartition, and apply the answer. Raises KafkaError."""
+        """Request changes with one AlterPartition, and apply the answer. Raises KafkaError."""
         asked = {key: self._led[key] for key in wanted}
         by_topic: dict[bytes, list[TopicPartition]] = {}
         for key, led in asked.items():

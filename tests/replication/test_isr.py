@@ -18,8 +18,9 @@ from pybroker.decisions.metadata_cache import MetadataCache, TopicStates, Update
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.protocol.wire import ELEMENTS_MAX
 from pybroker.replication.controller_link import ControllerLink
-from pybroker.replication.isr import IsrKeeper
+from pybroker.replication.isr import ASKED_AT_ONCE, IsrKeeper
 from tests.harness import eventually, looked
 
 KEY, ID = TopicPartition("t", 0), b"i" * 16
@@ -49,11 +50,13 @@ class Controller:
     def __init__(self, *codes: int) -> None:
         self.codes = list(codes)
         self.asked: list[dict[int, int]] = []
+        self.sizes: list[int] = []
         self.before = lambda: None
         self.settled = asyncio.Event()
 
     async def ask(self, request: Any, version: int) -> Any:
         partitions = request.topics[0].partitions
+        self.sizes.append(sum(len(topic.partitions) for topic in request.topics))
         self.asked.append({member.broker_id: member.broker_epoch for member in partitions[0].new_isr_with_epochs})
         self.before()
         code = self.codes.pop(0)
@@ -100,6 +103,16 @@ async def test_partitions_that_are_refused_together_share_a_line(caplog: pytest.
     await grown(Controller(errors.INELIGIBLE_REPLICA), partitions=3)
     said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("ISR not changed")]
     assert said == [f"ISR not changed partitions=3 first={KEY} error=INELIGIBLE_REPLICA asked=1,2,3"]
+
+
+async def test_a_leader_of_many_partitions_asks_for_some_at_a_time() -> None:
+    """A request has ASKED_AT_ONCE partitions at most: a larger one takes the controller long, and is refused above the
+    bound of elements, again and again."""
+    controller = Controller(errors.NONE, errors.NONE)
+    await grown(controller, partitions=ASKED_AT_ONCE + 1)
+    assert controller.sizes == [ASKED_AT_ONCE, 1]
+    members = 32
+    assert ASKED_AT_ONCE * (2 + members) < ELEMENTS_MAX  # a struct of its topic and of each partition and member
 
 
 async def test_what_the_controller_leaves_out_is_asked_for_again() -> None:
