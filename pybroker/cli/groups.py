@@ -156,8 +156,8 @@ def _show(document: Document) -> None:
     click.echo(f"Members {len(members):,}  lag {document['lag']:,}  coordinator {node['id']} at {node['host']}:"
                f"{node['port']}")  # fmt: skip
     if count := document["partitions_without_commit"]:
-        words = "partition has" if count == 1 else "partitions have"
-        click.echo(f"{count:,} {words} no committed offset and do not count as lag")
+        lacks, counts = ("partition has", "does") if count == 1 else ("partitions have", "do")
+        click.echo(f"{count:,} {lacks} no committed offset and {counts} not count as lag")
     if last:
         words = printable(f"Last rebalance {output.moment(last['at'])}: {last['cause']}")
         click.echo("\n".join(textwrap.wrap(words, LINE, subsequent_indent="  ", break_on_hyphens=False)))

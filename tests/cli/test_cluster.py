@@ -88,7 +88,7 @@ QUIET = BrokerReports({}, {}, {})
         (ClusterHealth("c", 1, NODES, (_info((-1, (1, 2), (2,)), (1, (1, 2, 3), (1,)), (1, (1, 2), (1,))),), {"t": 2}),
          QUIET,
          ["1 partition is without a leader: t-0 (replicas 1,2, last in sync 2)",
-          "2 partitions are under min ISR, and refuse acks=all: t-1 (in sync 1 of 1,2,3, min.insync.replicas 2), t-2"]),
+          "2 partitions are under min ISR, refusing acks=all: t-1 (in sync 1 of 1,2,3, min.insync.replicas 2), t-2"]),
         (ClusterHealth("c", 1, NODES, (_info(*[(1, (1, 2, 3), (1, 2))] * 7),), {"t": 2}), QUIET,
          ["7 partitions are under-replicated: t-0 (in sync 1,2 of 1,2,3), t-1"]),
     ],

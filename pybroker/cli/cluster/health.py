@@ -167,7 +167,7 @@ def problems(cluster: ClusterHealth, reports: BrokerReports) -> list[str]:
 
 def _listed(state: str, its: Sequence[Troubled], tell: Callable[[Troubled], str]) -> str:
     more = f", and {len(its) - NAMED_MAX} more" if len(its) > NAMED_MAX else ""
-    meaning = {OFFLINE: "without a leader", UNDER_MIN_ISR: "under min ISR, and refuse acks=all"}.get(state, state)
+    meaning = {OFFLINE: "without a leader", UNDER_MIN_ISR: "under min ISR, refusing acks=all"}.get(state, state)
     return f"{meaning}: {', '.join(f'{each.name} ({tell(each)})' for each in its[:NAMED_MAX])}{more}"
 
 

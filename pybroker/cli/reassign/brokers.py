@@ -66,7 +66,7 @@ def list_(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
         host, port, rack = nodes[broker][1:4] if broker in nodes else (None, None, None)
         size = output.size(each.data_bytes)
         rows.append((broker, host, port, rack, size, share(each), each.replicas, each.leaders))
-    output.table(("broker", "host", "port", "rack", "bytes", "disk", "replicas", "leaders"), rows)
+    output.table(("broker", "host", "port", "rack", "bytes", "disk", "replicas", "preferred"), rows)
     for why in measured.silent:
         click.echo(f"pybroker: {printable(why)}", err=True)
 

@@ -129,7 +129,7 @@ def test_a_check_sees_what_is_degraded(cluster: Cluster) -> None:
     until("Metadata does not list it", lambda: check(cluster, "--json").json["not_registered"] == [3])
     told = check(cluster).out
     assert "broker 3 is not registered, and has 3 replicas" in told, told
-    assert "1 partition is under min ISR, and refuse acks=all: pair-0 (in sync 1 of 3,1, min.insync.replicas 2)" in told
+    assert "1 partition is under min ISR, refusing acks=all: pair-0 (in sync 1 of 3,1, min.insync.replicas 2)" in told
     assert "2 partitions are under-replicated: t-0 (in sync 1,2 of 1,2,3), t-1" in told
     refused = run("cluster", "restart", "-b", cluster.bootstrap, "--yes", "--run", "false {id}")
     assert refused.code == 1 and "min.insync.replicas 2" in refused.sentence, refused
