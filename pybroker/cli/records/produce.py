@@ -68,7 +68,8 @@ BY_OPTION: Final = {"acks": "acks", "compression_type": "compression"} | dict.fr
 @click.option("--repartition", is_flag=True, help="With --json, let the key decide, and not the partition in the line.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True,
               help="Which replicas must have a record before it counts as stored.")  # fmt: skip
-@click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
+@click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True,
+              help="How batches of records are compressed.")  # fmt: skip
 @click.option("--setting", "-X", "settings", multiple=True, metavar="NAME=VALUE",
               help="A setting of the producer by Kafka's name, such as linger.ms=50; repeatable.")  # fmt: skip
 @click.option("--create", is_flag=True, help="Let the broker create a missing topic, if it does that.")

@@ -27,8 +27,10 @@ def ports() -> dict[int, int]:
 @pytest.fixture
 def cluster(tmp_path: Path, zookeeper: ZooKeeper, ports: dict[int, int]) -> Iterator[Cluster]:
     """Three brokers whose disks can be filled."""
-    sets = {"metrics_listener": lambda number: f"{HOST}:{ports[number]}", "log_segment_delete_delay_ms": 500}
-    made = Cluster(tmp_path, zookeeper, leader_imbalance_check_interval_seconds=2, **sets)
+    made = Cluster(
+        tmp_path, zookeeper, leader_imbalance_check_interval_seconds=2, log_segment_delete_delay_ms=500,
+        metrics_listener=lambda number: f"{HOST}:{ports[number]}",
+    )  # fmt: skip
     for broker in made.brokers.values():
         broker.is_fillable = True
     with made as running:
