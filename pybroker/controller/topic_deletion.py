@@ -20,7 +20,7 @@ from pybroker.controller.context import OPS_PER_WRITE, READ_AT_ONCE, ControllerC
 from pybroker.controller.metadata_update import MetadataUpdate, Told
 from pybroker.coordination.commit import read, until_answered
 from pybroker.coordination.store import Create, Delete, NoNode, NotEmpty, Op
-from pybroker.decisions.image import DELETED, PartitionState
+from pybroker.decisions.image import DELETED
 from pybroker.decisions.reassignment import to_delete
 from pybroker.decisions.topics import Topic
 from pybroker.logs import event
@@ -53,6 +53,8 @@ class Deletion:
     """The broker epoch in which each replica was last asked to delete its log."""
     failed: Counter[Replica] = field(default_factory=Counter)
     """The failures of each replica since its broker registered."""
+    away: set[Replica] = field(default_factory=set)
+    """Logs that a reassignment gave up on brokers that are away: these delete them at their next start."""
 
 
 class Deletions:
@@ -110,16 +112,12 @@ class Deletions:
     def _begin(self, topic: Topic) -> None:
         self._context.deleting.add(topic.name)
         self.tell_gone([topic])
-        self._under_way[topic.name] = Deletion({
-            (broker, TopicPartition(topic.name, index))
-            for index, state in enumerate(topic.partitions)
-            for broker in (*state.replicas, *self._given_up(state))
-        })  # fmt: skip
-
-    def _given_up(self, state: PartitionState) -> list[int]:
-        """The live brokers that have yet to delete a log that a reassignment gave up. A dead one, which may never come
-        back, does not hold up the deletion."""
-        return [broker for broker in to_delete(state) if broker in self._context.brokers]
+        replicas, given_up = set[Replica](), set[Replica]()
+        for index, state in enumerate(topic.partitions):
+            key = TopicPartition(topic.name, index)
+            replicas |= {(broker, key) for broker in state.replicas}
+            given_up |= {(broker, key) for broker in to_delete(state)}
+        self._under_way[topic.name] = Deletion(replicas, away=given_up)
 
     def tell_gone(self, topics: Iterable[Topic]) -> None:
         """Send UpdateMetadata that removes topics from brokers' metadata."""
@@ -135,8 +133,12 @@ class Deletions:
             channel.update_metadata(update)
 
     def _ask(self, name: str) -> None:
-        """Ask replicas to stop, then to delete, unless they were asked in their broker's current registration."""
+        """Ask replicas to stop, then to delete, unless they were asked in their broker's current registration. A dead
+        broker that has only logs given up by a reassignment may never come back, and does not hold up the deletion."""
         deletion = self._under_way[name]
+        back = {replica for replica in deletion.away if replica[0] in self._context.brokers}
+        deletion.away -= back
+        deletion.left |= back
         by_broker: dict[int, list[TopicPartition]] = {}
         for replica in deletion.left:
             broker, key = replica
@@ -187,6 +189,7 @@ class Deletions:
             for start in range(0, len(ops), OPS_PER_WRITE):
                 await self._remove(ops[start : start + OPS_PER_WRITE])
             await self._remove([Delete(nodes.partitions(name))])
+            await self._remember_away(topic)
             await self._free(topic)
         except NotEmpty as problem:
             event(log, logging.ERROR, "topic not deleted", topic=name, reason=problem)
@@ -194,6 +197,13 @@ class Deletions:
         self._under_way.pop(name)
         self._context.forget(name)
         event(log, logging.INFO, "topic deleted", topic=name, partitions=len(topic.partitions))
+
+    async def _remember_away(self, topic: Topic) -> None:
+        """Write which brokers that are away are to delete their logs. While the topic exists they do not."""
+        away, path = {broker for broker, _ in self._under_way[topic.name].away}, nodes.deleted(topic.id)
+        if away and not await self._context.has(path):
+            parent = [] if await self._context.has(nodes.DELETED) else [Create(nodes.DELETED)]
+            await self._write([*parent, Create(path, nodes.dump_deleted(sorted(away)))])
 
     async def _free(self, topic: Topic) -> None:
         """Delete the last nodes in one multi: once the name is free another topic may take it, and its nodes must not

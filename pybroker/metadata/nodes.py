@@ -38,7 +38,8 @@ TOPICS = "/brokers/topics"
 LOG_DIRS = "/brokers/log_dirs"
 DELETIONS = "/admin/delete_topics"
 DELETED = "/admin/deleted_topics"
-"""Only pybroker's: the ids of deleted topics, kept until a start has found no log dir with data of them."""
+"""Only pybroker's: the ids of deleted topics, kept until a start has found no log dir with data of them; in a cluster
+only of topics of which brokers that are away have logs that a reassignment gave up."""
 PRODUCER_IDS = "/latest_producer_id_block"
 SEQUENCE_OF_IDS = "/brokers/seqid"
 TOPIC_CONFIGS = "/config/topics"
@@ -156,6 +157,17 @@ def dump_deletion(topic_id: bytes) -> bytes:
 
 def deleted(topic_id: bytes) -> str:
     return f"{DELETED}/{id_text(topic_id)}"
+
+
+def dump_deleted(brokers: Sequence[int]) -> bytes:
+    """The data of a deleted topic's node in a cluster: the brokers that are away and have logs of it."""
+    return dump({"version": 1, "brokers": list(brokers)})
+
+
+@sound
+def load_deleted(name: str, data: bytes) -> tuple[bytes, tuple[int, ...]]:
+    """The id of a deleted topic, from its node's name, and the brokers that have logs of it."""
+    return id_bytes(name), broker_list(load_object(data)["brokers"])
 
 
 def id_text(topic_id: bytes | bytearray) -> str:

@@ -209,6 +209,35 @@ async def test_the_topic_is_deleted_meanwhile(four: FakeCluster) -> None:
     assert await move(four, {T0: (1,)}) == {T0: errors.UNKNOWN_TOPIC_OR_PARTITION}
 
 
+@pytest.mark.parametrize("back", [False, True])
+async def test_a_topic_with_a_log_on_a_dead_broker_is_deleted(four: FakeCluster, back: bool) -> None:
+    """A deletion does not wait for a dead broker that is no longer a replica: the store remembers that its log is to be
+    deleted. If it comes back before the end it is asked as the others are."""
+    topic_id = nodes.load_topic((await four.admin.get(nodes.topic("t")))[0]).id
+    await four.brokers[2].die()
+    await eventually("it is gone", lambda: 2 not in four.controller.live)
+    await move(four, {T0: (1, 3)})
+    await join_isr(four, 1, 3)
+    if back:
+        await four.brokers[3].die()
+        await eventually("it is gone", lambda: 3 not in four.controller.live)
+    await four.admin.create(nodes.deletion("t"))
+    if back:  # the deletion waits for broker 3
+        await four.join(2)
+        await eventually("it has deleted its log", lambda: deletions(four.brokers[2]))
+        await four.join(3)
+
+    async def gone() -> bool:
+        return await four.admin.exists(nodes.topic("t")) is None
+
+    await eventually("it is deleted", gone)
+    found = await four.admin.exists(nodes.deleted(topic_id))
+    assert (found is None) == back
+    if not back:
+        data, _ = await four.admin.get(nodes.deleted(topic_id))
+        assert nodes.load_deleted(nodes.id_text(topic_id), data) == (topic_id, (2,))
+
+
 async def test_refusals(four: FakeCluster) -> None:
     """One partition's refusal does not keep back another's move; dead brokers are not added; codes are Kafka's."""
     await four.brokers[4].die()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Set
 from random import Random
@@ -33,6 +34,7 @@ from pybroker.security.credentials import Credentials
 from pybroker.server.cluster import directories, own_account
 from pybroker.server.cluster.control_plane import ControlPlane
 from pybroker.server.cluster.controller_watch import ControllerWatch
+from pybroker.server.cluster.deleted_logs import delete_logs
 from pybroker.server.cluster.hand_over import AWAY_SECONDS, LOOK_SECONDS, HandOver, is_answered
 from pybroker.server.cluster.membership import Membership
 from pybroker.server.cluster.other_brokers import OtherBrokers
@@ -196,7 +198,9 @@ class ClusterMember:
         self._control = control
         control.metadata.expect_topics(bool(control.topic_configs.all()))
         survey = self._replicas.survey({}).items()
-        await control.manager.open_found({key: each.topic_id for key, each in survey if each.topic_id is not None})
+        found = {key: each.topic_id for key, each in survey if each.topic_id is not None}
+        deleted = await self.do(functools.partial(self._delete_logs, self._replicas, found))
+        await control.manager.open_found({key: topic_id for key, topic_id in found.items() if key not in deleted})
         await self._replicas.name_boot()
         await serve()
         control.isr.start()
@@ -209,6 +213,12 @@ class ClusterMember:
             self._watching = asyncio.get_running_loop().create_task(keep_up(watch.run, "watch of the controller"))
         with contextlib.suppress(StartLeft):  # from here on a stop needs no special handling
             await self._wait(self._told(control))
+
+    async def _delete_logs(
+        self, replicas: Replicas, found: Mapping[TopicPartition, bytes], session: Session
+    ) -> Set[TopicPartition]:
+        whole = not any(log_dir.failure for log_dir in self._dirs)
+        return await delete_logs(session, self._identity.broker_id, found, replicas.remove, whole=whole)
 
     async def _told(self, control: ControlPlane) -> None:
         """Wait for the controller's first UpdateMetadata, with topics if the cluster has any."""
