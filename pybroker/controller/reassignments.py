@@ -214,7 +214,8 @@ class Reassignments:
         """Write that logs are deleted. Raises NOT_CONTROLLER."""
         deleted, self._deleted = self._deleted, set()
         changes = dict[TopicPartition, PartitionState]()
-        for broker, key in deleted:
+        brokers: dict[TopicPartition, list[int]] = {}
+        for broker, key in sorted(deleted):
             state = self._context.state(key)
             asked = self._asked.get(key, {}).pop(broker, None)
             if not self._asked.get(key):
@@ -224,9 +225,11 @@ class Reassignments:
             after = reassignment.forget(changes.get(key, state), {broker})
             if after is not None:  # else it has become a replica again meanwhile
                 changes[key] = after
+                brokers.setdefault(key, []).append(broker)
         done = await self._context.write_states(changes)
         for key in done:
-            event(log, logging.INFO, "logs of moved replicas deleted", partition=key, brokers=_names(deleted, key))
+            names = ",".join(map(str, brokers[key]))
+            event(log, logging.INFO, "logs of moved replicas deleted", partition=key, brokers=names)
         self.changed(changes.keys() - done.keys())
 
     # -- the node REASSIGNMENTS --------------------------------------------------------------------------------------
@@ -275,7 +278,3 @@ class Reassignments:
             if not is_of_one_topic(problem):
                 raise
             event(log, logging.WARNING, "node not deleted", node=op.path, reason=problem.message)
-
-
-def _names(deleted: Iterable[tuple[int, TopicPartition]], key: TopicPartition) -> str:
-    return ",".join(str(broker) for broker, its in sorted(deleted) if its == key)

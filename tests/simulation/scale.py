@@ -15,7 +15,7 @@ import gc
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from pybroker.controller.controller import Controller
 from pybroker.coordination.memory import MemorySession, MemoryStore
 from pybroker.coordination.store import Create
 from pybroker.decisions.changes import Changes
-from pybroker.decisions.image import LiveBroker
+from pybroker.decisions.image import LiveBroker, PartitionState
 from pybroker.metadata import nodes
 from pybroker.metadata.lone_broker.loading import prepare
 from pybroker.model import PLAINTEXT, HostPort, TopicPartition
@@ -153,7 +153,14 @@ def _answer(request: Any) -> Any:
         return m.LeaderAndIsrResponse(topics=topics)
     if isinstance(request, m.UpdateMetadataRequest):
         return m.UpdateMetadataResponse()
-    return m.StopReplicaResponse()
+    stopped = m.StopReplicaResponse.PartitionErrors
+    return m.StopReplicaResponse(
+        partition_errors=[
+            stopped(topic_name=topic.topic_name, partition_index=p.partition_index)
+            for topic in request.topic_states
+            for p in topic.partition_states
+        ]
+    )
 
 
 class LargeCluster:
@@ -224,23 +231,41 @@ class LargeCluster:
 
     async def join_isr(self, brokers: Iterable[int]) -> None:
         """Add the replicas of brokers to the ISR: each leader sends one AlterPartition for each of them."""
+        for broker in brokers:
+            await self._join(lambda state, its=broker: its if its in state.replicas and its not in state.isr else None)
+
+    async def _join(self, joining: Callable[[PartitionState], int | None]) -> None:
+        """Add one replica of each partition, or none, to the ISR: each leader sends one AlterPartition."""
         context = self.controller.context
         assert context is not None
-        for broker in brokers:
-            by_leader: dict[int, list[TopicPartition]] = {}
-            for key, state in context.states():
-                if broker in state.replicas and broker not in state.isr:
-                    by_leader.setdefault(state.leader, []).append(key)
-            with self.meter.other():
-                requests = [self._alter(leader, keys, broker) for leader, keys in by_leader.items()]
-            await asyncio.gather(*(alter_partition(self.controller, request, 3) for request in requests))
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        for key, state in context.states():
+            if (broker := joining(state)) is not None:
+                by_leader.setdefault(state.leader, {})[key] = broker
+        with self.meter.other():
+            requests = [self._alter(leader, its) for leader, its in by_leader.items()]
+        await asyncio.gather(*(alter_partition(self.controller, request, 3) for request in requests))
 
-    def _alter(self, leader: int, keys: Iterable[TopicPartition], broker: int) -> m.AlterPartitionRequest:
+    async def move_all(self) -> None:
+        """Begin to move each partition to RF other brokers, in the same racks."""
+        controller, targets = self.controller, dict[TopicPartition, tuple[int, ...]]()
+        assert controller.context is not None
+        for key, state in controller.context.states():
+            targets[key] = tuple((broker - 1 + RACKS) % self.count + 1 for broker in state.replicas)
+        found = await controller.ask(lambda: controller.reassignments.alter(targets))
+        assert not any(found.values()), next(filter(None, found.values()))
+
+    async def copied(self) -> None:
+        """Add the replicas that moves have added to the ISR, one of each partition after the other."""
+        for _ in range(RF):
+            await self._join(lambda state: next((b for b in state.adding if b not in state.isr), None))
+
+    def _alter(self, leader: int, joining: Mapping[TopicPartition, int]) -> m.AlterPartitionRequest:
         context = self.controller.context
         assert context is not None
         kind = m.AlterPartitionRequest.Topics
         by_topic: dict[str, list[Any]] = {}
-        for key in keys:
+        for key, broker in joining.items():
             state = context.state(key)
             assert state is not None
             isr = [kind.Partitions.NewIsrWithEpochs(broker_id=b) for b in (*state.isr, broker)]
@@ -317,6 +342,8 @@ async def measure(brokers: int, partitions: int, show: Callable[[Cost], object] 
     await cluster.event("a rack fails", lambda: cluster.fail(rack))
     await cluster.event("it comes back ", lambda: cluster.come_back(rack))
     await cluster.event("its replicas join the ISR ", lambda: cluster.join_isr(rack))
+    await cluster.event("all partitions begin to move", cluster.move_all)
+    await cluster.event("they are copied, and move", cluster.copied)
     await cluster.event("the controller fails", controller_fails)
     await cluster.end()
     return cluster.costs

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pybroker.protocol import codec
-from tests.simulation.scale import Cost, measure
+from tests.simulation.scale import RF, Cost, measure
 
 BROKERS, PARTITIONS = 12, 600
 
@@ -67,3 +67,19 @@ def test_a_failover_writes_what_changed_and_no_more() -> None:
     one, two = few["a broker fails"], many["a broker fails"]
     assert two.changed == 2 * one.changed
     assert two.sent < 2.2 * one.sent
+
+
+def test_everything_is_reassigned() -> None:
+    """However many partitions move, a broker gets one request of a kind for each step; the bytes follow from the
+    partitions, and so does the work, which four times the partitions make no ten times as long."""
+    few, many = (by_event(asyncio.run(measure(BROKERS, PARTITIONS * times))) for times in (1, 4))
+    for cost in few, many:
+        begun, moved = cost["all partitions begin to move"], cost["they are copied, and move"]
+        assert begun.requests == {"LeaderAndIsr": BROKERS, "UpdateMetadata": BROKERS}
+        assert begun.changed == moved.changed == cost["first start, partitions created"].changed
+        assert moved.requests["StopReplica"] == 2 * BROKERS  # to stop, then to delete
+        assert moved.requests["UpdateMetadata"] == RF * BROKERS
+    one, four = few["they are copied, and move"], many["they are copied, and move"]
+    assert sum(four.requests.values()) == sum(one.requests.values())
+    assert four.sent < 4.4 * one.sent
+    assert four.cpu_s < 10 * one.cpu_s
