@@ -31,8 +31,14 @@ class Asker:
         """Send one request, and return the answer."""
         frame = codec.encode_request(KEYS[name], version, 1, "test", m.message(f"{name}Request")(**fields))
         self._there.sendall(struct.pack(">i", len(frame)) + frame)
-        (size,) = struct.unpack(">i", self._there.recv(4, socket.MSG_WAITALL))
-        return codec.decode_response(KEYS[name], version, self._there.recv(size, socket.MSG_WAITALL))[1]
+        (size,) = struct.unpack(">i", self._receive(4))
+        return codec.decode_response(KEYS[name], version, self._receive(size))[1]
+
+    def _receive(self, size: int) -> bytes:
+        data = self._there.recv(size, socket.MSG_WAITALL)
+        if len(data) < size:
+            raise ConnectionError(f"the connection ended after {len(data)} of {size} bytes")
+        return data
 
 
 def ask(port: int, name: str, version: int, **fields: Any) -> Any:

@@ -192,6 +192,7 @@ class Chaos:
             self.disturb(LEADERS_MOVE)
             self.heal()
             next(retired, None)
+            self.rest()  # until all brokers know that it is gone: no topic is placed on it
             self.faults.counts[RETIRE.replace("_", " ")] += 1
 
     def heal(self) -> None:

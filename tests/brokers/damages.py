@@ -119,7 +119,7 @@ class Damages:
             client.create(nodes.CONFIG_CHANGE, said, sequence=True)
             self._depose(client)
         yield
-        with self.connected() as client:
+        with self.connected() as client, suppress(NoNodeError):
             if client.get(DEFAULTS)[0] != GARBAGE:
                 return
             if sound is None:

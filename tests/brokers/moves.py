@@ -51,29 +51,39 @@ Fault = Iterator[None]
 
 
 class Expected:
-    """The replicas that a partition may have once its reassignments have ended, by the answers so far."""
+    """The replicas that a partition may have once its reassignments have ended, by the answers so far. A cancel may
+    leave them in another order, as in Kafka."""
 
     def __init__(self) -> None:
         self.possible: set[Replicas] = set()
-        self.rested: set[Replicas] = set()
+        self.sets: set[frozenset[int]] = set()
+        """Those after a cancel, in any order."""
+        self.rested: set[frozenset[int]] = set()
         """Those to which a cancel may return."""
         self.is_known = False
         """False if requests were sent of which nothing is known, or nothing was seen yet."""
 
     def at_rest(self, replicas: Replicas) -> None:
         """Note what the partition has while nothing moves."""
-        self.possible, self.rested, self.is_known = {replicas}, {replicas}, True
+        self.possible, self.sets, self.rested, self.is_known = {replicas}, set(), {frozenset(replicas)}, True
 
     def asked(self, target: Replicas | None, accepted: bool) -> None:
         """Note a request for a target, or for a cancel. One that was not accepted may have had an effect all the same,
         as the client repeats a request whose answer is lost."""
-        outcome = self.rested if target is None else {target}
-        if target is not None:
-            self.rested = self.rested | self.possible  # any of these may have been reached when it began
-        self.possible = set(outcome) if accepted else self.possible | outcome
+        if target is not None:  # any of these may have been reached when it began
+            self.rested = self.rested | self.sets | {frozenset(each) for each in self.possible}
+        if accepted:
+            self.possible, self.sets = set(), set()
+        if target is None:
+            self.sets = self.sets | self.rested
+        else:
+            self.possible = self.possible | {target}
 
     def allows(self, replicas: Replicas) -> bool:
-        return not self.is_known or replicas in self.possible
+        return not self.is_known or replicas in self.possible or frozenset(replicas) in self.sets
+
+    def __repr__(self) -> str:
+        return f"{sorted(self.possible)}, or in any order {sorted(map(sorted, self.sets))}"
 
 
 class Moves:
@@ -267,7 +277,7 @@ class Moves:
     def unexpected(self, placed: Mapping[TopicPartition, Replicas]) -> list[str]:
         """Return a sentence for each partition that rests on other replicas than those that were asked for."""
         return [
-            f"{tp} is on {replicas}, and these were asked for: {sorted(self.expected[tp].possible)}"
+            f"{tp} is on {replicas}, and these were asked for: {self.expected[tp]}"
             for tp, replicas in placed.items()
             if not self.expected[tp].allows(replicas)
         ]
