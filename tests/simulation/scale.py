@@ -321,20 +321,33 @@ class LargeCluster:
         await self.store.close()
 
 
-async def measure(brokers: int, partitions: int, show: Callable[[Cost], object] = lambda cost: None) -> list[Cost]:
-    """Run the events of a cluster's life, and return what each cost; `show` is called after each."""
+async def measure(
+    brokers: int, partitions: int, show: Callable[[Cost], object] = lambda cost: None, only: str = ""
+) -> list[Cost]:
+    """Run the events of a cluster's life, or only those of its "failures" or "moves", and return what each cost; `show`
+    is called after each."""
     cluster = LargeCluster(brokers, partitions, show)
     await cluster.begin()
+    await cluster.event("first start, partitions created", lambda: _elected(cluster, CONTROLLERS[0]))
+    if only in ("", "failures"):
+        await _failures(cluster)
+    if only in ("", "moves"):
+        await cluster.event("all partitions begin to move", cluster.move_all)
+        await cluster.event("their copies join the ISR", cluster.copied)
+    await cluster.end()
+    return cluster.costs
+
+
+async def _failures(cluster: LargeCluster) -> None:
     first, second = CONTROLLERS
-    one = [brokers]
-    rack = [broker for broker in range(1, brokers + 1) if broker % RACKS == 0]
+    one = [cluster.count]
+    rack = [broker for broker in range(1, cluster.count + 1) if broker % RACKS == 0]
 
     async def controller_fails() -> None:
         session, controller = cluster.controllers.pop(first)
         await controller.stop()
         await session.close()
 
-    await cluster.event("first start, partitions created", lambda: _elected(cluster, first))
     await cluster.stand(second)
     await cluster.event("a broker fails", lambda: cluster.fail(one))
     await cluster.event("it comes back", lambda: cluster.come_back(one))
@@ -342,11 +355,7 @@ async def measure(brokers: int, partitions: int, show: Callable[[Cost], object] 
     await cluster.event("a rack fails", lambda: cluster.fail(rack))
     await cluster.event("it comes back ", lambda: cluster.come_back(rack))
     await cluster.event("its replicas join the ISR ", lambda: cluster.join_isr(rack))
-    await cluster.event("all partitions begin to move", cluster.move_all)
-    await cluster.event("they are copied, and move", cluster.copied)
     await cluster.event("the controller fails", controller_fails)
-    await cluster.end()
-    return cluster.costs
 
 
 async def _elected(cluster: LargeCluster, broker: int) -> None:
@@ -360,10 +369,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--brokers", type=int, nargs="*", default=[300])
     parser.add_argument("--partitions", type=int, nargs="*", default=[50_000])
+    parser.add_argument("--only", choices=("failures", "moves"), default="")
     arguments = parser.parse_args()
     for brokers in arguments.brokers:
         for partitions in arguments.partitions:
-            asyncio.run(measure(brokers, partitions, _show))
+            asyncio.run(measure(brokers, partitions, _show, arguments.only))
 
 
 def _show(cost: Cost) -> None:

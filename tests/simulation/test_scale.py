@@ -42,7 +42,7 @@ def test_each_broker_gets_one_request_of_a_kind_for_an_event(tails: list[int]) -
     """A failed broker or rack is one LeaderAndIsr and one UpdateMetadata for each live broker, however many partitions
     it led; its return to the ISR, which each leader asks for, is one UpdateMetadata. A new controller sends the live
     brokers first, and asks replicas of partitions without a state what they know. What all get is encoded once."""
-    costs = by_event(asyncio.run(measure(BROKERS, PARTITIONS)))
+    costs = by_event(asyncio.run(measure(BROKERS, PARTITIONS, only="failures")))
     held = 3 * PARTITIONS // BROKERS
     rack = BROKERS // 3
     for event, changed, brokers, metadata, orders in (
@@ -63,7 +63,7 @@ def test_each_broker_gets_one_request_of_a_kind_for_an_event(tails: list[int]) -
 
 def test_a_failover_writes_what_changed_and_no_more() -> None:
     """The bytes sent for a failed broker follow from the partitions that it held, not from all of them."""
-    few, many = (by_event(asyncio.run(measure(BROKERS, PARTITIONS * times))) for times in (1, 2))
+    few, many = (by_event(asyncio.run(measure(BROKERS, PARTITIONS * times, only="failures"))) for times in (1, 2))
     one, two = few["a broker fails"], many["a broker fails"]
     assert two.changed == 2 * one.changed
     assert two.sent < 2.2 * one.sent
@@ -72,14 +72,14 @@ def test_a_failover_writes_what_changed_and_no_more() -> None:
 def test_everything_is_reassigned() -> None:
     """However many partitions move, a broker gets one request of a kind for each step; the bytes follow from the
     partitions, and so does the work, which four times the partitions make no ten times as long."""
-    few, many = (by_event(asyncio.run(measure(BROKERS, PARTITIONS * times))) for times in (1, 4))
+    few, many = (by_event(asyncio.run(measure(BROKERS, PARTITIONS * times, only="moves"))) for times in (1, 4))
     for cost in few, many:
-        begun, moved = cost["all partitions begin to move"], cost["they are copied, and move"]
+        begun, moved = cost["all partitions begin to move"], cost["their copies join the ISR"]
         assert begun.requests == {"LeaderAndIsr": BROKERS, "UpdateMetadata": BROKERS}
         assert begun.changed == moved.changed == cost["first start, partitions created"].changed
         assert moved.requests["StopReplica"] == 2 * BROKERS  # to stop, then to delete
         assert moved.requests["UpdateMetadata"] == RF * BROKERS
-    one, four = few["they are copied, and move"], many["they are copied, and move"]
+    one, four = few["their copies join the ISR"], many["their copies join the ISR"]
     assert sum(four.requests.values()) == sum(one.requests.values())
     assert four.sent < 4.4 * one.sent
     assert four.cpu_s < 10 * one.cpu_s
