@@ -2,7 +2,7 @@
 
     a request, or REASSIGNMENTS ──begin──> LeaderAndIsr to present and added replicas; the added ones copy the log
     the ISR changes ──advance──> the target is in sync: LeaderAndIsr to the target, UpdateMetadata to all brokers
-                                 ──> StopReplica to the others, which stop, then delete their logs
+                                 StopReplica to the others, which stop at once, and then delete their logs
     a log is deleted ──forget──> it is no longer in the topic's node
 
 decisions/reassignment.py decides. What is under way is in the topics' nodes: the next controller continues there, after
@@ -71,6 +71,8 @@ class Reassignments:
         """Partitions to step."""
         self._left: set[TopicPartition] = set()
         """Partitions that were stepped: replicas may have been given up."""
+        self._stopped: dict[TopicPartition, dict[int, int]] = {}
+        """By partition and broker: the broker epoch in which a given-up replica was asked to stop."""
         self._asked: dict[TopicPartition, dict[int, int]] = {}
         """By partition and broker: the broker epoch in which a given-up replica was asked to delete its log."""
         self._failed: Counter[tuple[int, TopicPartition]] = Counter()
@@ -161,20 +163,34 @@ class Reassignments:
                 if after is not None:
                     changes[key] = after
         if changes:
-            await self._controller.change(changes, "the target is in sync")
+            self._stop(await self._controller.change(changes, "the target is in sync"))
         self._left |= set(due)
         self._inbox.once("logs of moved replicas", self._delete_logs)  # after the metadata: clients find the others
         if self._in_node.intersection(due):
             self._in_node = set(self.under_way(self._in_node))
             await self._write_node()
 
+    def _stop(self, keys: Iterable[TopicPartition]) -> None:
+        """Have replicas that were given up stop at once: one of them may have led, and no LeaderAndIsr names another
+        leader to it. It would answer with an earlier end of the log for as long as it believes to lead."""
+        by_broker: dict[int, dict[TopicPartition, Stop]] = {}
+        for key in keys:
+            if (state := self._context.state(key)) is not None:
+                for broker in reassignment.to_delete(state):
+                    if (epoch := self._context.epochs.get(broker)) is not None:
+                        self._stopped.setdefault(key, {})[broker] = epoch
+                        by_broker.setdefault(broker, {})[key] = Stop(state.leader_epoch, False)
+        for broker, stops in by_broker.items():
+            self._controller.channels[broker].stop_replicas(stops)
+
     async def _delete_logs(self) -> None:
         """Ask replicas that were given up to stop, then to delete their logs: once in a registration of their broker.
         """
         keys, self._left = sorted(self._left), set()
         by_broker: dict[int, dict[TopicPartition, int]] = {}
+        running: dict[int, dict[TopicPartition, Stop]] = {}
         for key in keys:
-            state = self._context.state(key)
+            state, stopped = self._context.state(key), self._stopped.pop(key, {})
             doomed = () if state is None or key.topic in self._context.deleting else reassignment.to_delete(state)
             asked = {broker: epoch for broker, epoch in self._asked.pop(key, {}).items() if broker in doomed}
             for broker in doomed:
@@ -185,13 +201,15 @@ class Reassignments:
                     self._failed.pop((broker, key), None)
                 asked[broker] = epoch
                 by_broker.setdefault(broker, {})[key] = state.leader_epoch
+                if stopped.get(broker) != epoch:
+                    running.setdefault(broker, {})[key] = Stop(state.leader_epoch, False)
             if asked:
                 self._asked[key] = asked
         for broker, its in by_broker.items():
-            for delete in (False, True):
-                self._controller.channels[broker].stop_replicas(
-                    {key: Stop(leader_epoch, delete) for key, leader_epoch in its.items()}
-                )
+            channel = self._controller.channels[broker]
+            if broker in running:
+                channel.stop_replicas(running[broker])
+            channel.stop_replicas({key: Stop(leader_epoch, True) for key, leader_epoch in its.items()})
 
     def stopped(self, broker: int, key: TopicPartition, deleted: bool, code: int) -> None:
         """Handle a broker's StopReplica result for one partition."""

@@ -10,7 +10,7 @@ import pytest
 
 from pybroker import errors
 from pybroker.controller.controller import Controller
-from pybroker.controller.reassignments import TRIES
+from pybroker.controller.reassignments import TRIES, Reassignments
 from pybroker.controller.requests import alter_partition, elect_leaders
 from pybroker.coordination.store import StoreDamaged
 from pybroker.decisions.orders import AskedIsr, AskedTopic
@@ -99,6 +99,23 @@ async def test_a_move(four: FakeCluster) -> None:
     kinds = [type(each) for each in four.brokers[1].told[before[1] :]]
     assert kinds[-3:] == [m.UpdateMetadataRequest, m.StopReplicaRequest, m.StopReplicaRequest]
     await eventually("clients are told", lambda: all(list(b.image[T0].replicas) == [3, 4] for b in four.living))
+
+
+async def test_a_leader_that_leaves_is_stopped_at_once(four: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader hears that it leads no more though the controller's term ends before it comes to delete logs: the
+    LeaderAndIsr of the next leader is for the replicas that stay."""
+
+    async def ended(reassignments: Reassignments) -> None:
+        pass
+
+    monkeypatch.setattr(Reassignments, "_delete_logs", ended)
+    await move(four, {T0: (3, 4)})
+    await join_isr(four, 1, 2, 3)
+    await join_isr(four, 1, 2, 3, 4)
+    for number in (1, 2):
+        told = four.brokers[number].told
+        await eventually("it stops", lambda told=told: any(isinstance(each, m.StopReplicaRequest) for each in told))
+        assert deletions(four.brokers[number]) == []
 
 
 async def test_the_leader_stays_if_it_is_in_the_target(four: FakeCluster) -> None:
