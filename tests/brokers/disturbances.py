@@ -107,8 +107,9 @@ class Disturbances:
         return name
 
     def _possible(self, name: str) -> bool:
-        """True if the fault can begin. Faults of ZooKeeper's servers do not overlap, as a start needs them all."""
-        if name == "add_broker" and not self.cluster.absent:
+        """True if the fault can begin. Faults of ZooKeeper's servers do not overlap, as a start needs them all. A
+        broker is drained only while there is a fourth one: two replicas are too few for one to fail."""
+        if (name == "add_broker" and not self.cluster.absent) or (name == "drain" and self.cluster.absent):
             return False
         return name not in self.on and not (name in OF_ZOOKEEPER and OF_ZOOKEEPER & self.on.keys())
 
