@@ -35,6 +35,7 @@ from pybroker.controller.context import ControllerContext
 from pybroker.controller.damage import AGAIN_S
 from pybroker.controller.inbox import Inbox
 from pybroker.controller.reassignments import Reassignments
+from pybroker.controller.responses import Responses, TermParts
 from pybroker.controller.restoration import Restoration, add_lost_partitions, raise_above
 from pybroker.controller.state_log import note
 from pybroker.controller.topic_deletion import Deletions
@@ -43,7 +44,6 @@ from pybroker.decisions import election as elections
 from pybroker.decisions.changes import Changes
 from pybroker.decisions.image import PartitionState, TopicImage
 from pybroker.decisions.reassignment import original
-from pybroker.decisions.rollback import Known
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.metadata import nodes
@@ -81,17 +81,17 @@ class Controller:
         self._topic_config = topic_config
         self._candidacy = Candidacy(session, broker_id, wall_ms, self._reign)
         self._inbox = Inbox(broker_id)  # a new one for each term
-        self.channels = Channels(broker_id, open_link, self)
+        self.channels = Channels(broker_id, open_link, Responses(config, self, lambda: self._parts))
         self._task: asyncio.Task[None] | None = None
-        self.context: ControllerContext | None = None  # None while this broker is not the controller
-        self._deletions: Deletions | None = None
-        self._restoration: Restoration | None = None
-        self._reassignments: Reassignments | None = None
-        self._refusals: set[tuple[int, int]] = set()
-        """(broker, code) of each refusal that was logged, in any term, until the broker executes a request again."""
+        self._parts: TermParts | None = None  # None while this broker is not the controller
         self._step = 1
         """The step by which the controller epoch is raised when a broker knows a later one. It doubles each time, as
         the broker does not report its epoch."""
+
+    @property
+    def context(self) -> ControllerContext | None:
+        """The state of this term; None while this broker is not the controller."""
+        return None if self._parts is None else self._parts.context
 
     @property
     def term(self) -> ControllerContext | None:
@@ -131,12 +131,14 @@ class Controller:
         """Run one term as controller: take over, then process the inbox until the epoch or session ends."""
         event(log, logging.INFO, "controller elected", broker=self._broker_id, epoch=fence.epoch)
         inbox = self._inbox = Inbox(self._broker_id)
-        context = self.context = ControllerContext(self._session, fence)
-        self._deletions = Deletions(context, self, remember=self._remember_deleted)
+        context = ControllerContext(self._session, fence)
         timeout = functools.partial(self._config.__getitem__, "unclean.recovery.timeout.ms")
-        self._restoration = Restoration(context, self.channels, self._unclean, self, inbox, timeout)
-        last = functools.partial(self._restoration.last.ask_again, lambda: inbox.once("last", self._elect_again))
-        self._reassignments = Reassignments(context=context, controller=self, inbox=inbox, setting=self._setting)
+        restoration = Restoration(context, self.channels, self._unclean, self, inbox, timeout)
+        last = functools.partial(restoration.last.ask_again, lambda: inbox.once("last", self.elect_again))
+        self._parts = TermParts(
+            context, inbox, Deletions(context, self, remember=self._remember_deleted), restoration,
+            Reassignments(context=context, controller=self, inbox=inbox, setting=self._setting),
+        )  # fmt: skip
         self._session.listen(self._heed)
         balance = Balance(self._config, context, self, inbox)
         loop = asyncio.get_running_loop()
@@ -170,7 +172,7 @@ class Controller:
                 timer.cancel()
             self._session.unlisten(self._heed)
             inbox.close()
-            self.context = self._deletions = self._restoration = self._reassignments = None
+            self._parts = None
             self.channels.close(self.channels)
 
     def _tell_taken_over(self, problem: StoreError | None) -> None:
@@ -225,7 +227,7 @@ class Controller:
         self._tell_metadata(())
         await self.restoration.hear_old()
         if self.restoration.stale:
-            await self._raise_epoch()
+            await self.raise_epoch()
         restored = await self.restoration.restore()
         created = await self._create_missing()
         gone = {broker for _, state in context.states() for broker in state.isr} - context.brokers.keys()
@@ -238,24 +240,24 @@ class Controller:
         await self.reassignments.resume()
         await context.make_feature_node()
 
-    def _in_term(self, part: T | None) -> T:
-        if part is None:
+    def _in_term(self) -> TermParts:
+        if self._parts is None:
             raise KafkaError(errors.NOT_CONTROLLER, f"broker {self._broker_id} is no longer the controller")
-        return part
+        return self._parts
 
     @property
     def _context(self) -> ControllerContext:
-        return self._in_term(self.context)
+        return self._in_term().context
 
     @property
     def restoration(self) -> Restoration:
         """The restoration of this term. Raises NOT_CONTROLLER."""
-        return self._in_term(self._restoration)
+        return self._in_term().restoration
 
     @property
     def reassignments(self) -> Reassignments:
         """The reassignments of this term. Raises NOT_CONTROLLER."""
-        return self._in_term(self._reassignments)
+        return self._in_term().reassignments
 
     async def _create_missing(self) -> set[TopicPartition]:
         """Write a first state of each partition without one, and return these partitions."""
@@ -311,16 +313,29 @@ class Controller:
         self.channels.lead_and_follow(context, done)
         self.reassignments.changed(done)
         if any(key.topic in context.topics for key in changes.keys() - done.keys()):
-            self._inbox.once("elect", self._elect_again)
+            self._inbox.once("elect", self.elect_again)
         return set(done)
 
-    async def _elect_again(self, cause: str = "a state was modified by another writer") -> None:
+    async def elect_again(self, cause: str = "a state was modified by another writer") -> None:
+        """Create missing states and elect leaders, and announce what has changed. Raises NOT_CONTROLLER."""
         news = await self._create_missing()
         self._tell_metadata(news | await self._elect(cause))
 
+    async def logs_changed(self, broker: int, cause: str) -> None:
+        """Elect leaders after some replicas of a broker became usable or unusable, and announce their state. Raises
+        NOT_CONTROLLER."""
+        touched = await self._elect(cause)
+        its = {key for key, state in self._context.states() if broker in state.replicas}
+        self._tell_metadata(touched | its)
+
+    async def raise_epoch(self) -> None:
+        """End the term and raise the controller epoch, because a broker knows a later one. Raises NOT_CONTROLLER."""
+        step, self._step = self._step, self._step * 2
+        await raise_above(self._session, self._context.fence, step)
+
     def settings_changed(self) -> None:
         """Elect leaders that unclean.leader.election.enable now allows."""
-        self._inbox.once("settings", lambda: self._elect_again("settings changed"))
+        self._inbox.once("settings", lambda: self.elect_again("settings changed"))
 
     def _tell_metadata(self, keys: Iterable[TopicPartition], *, full: bool = False) -> None:
         self.channels.update_metadata(self._context, keys, full=full)
@@ -379,12 +394,11 @@ class Controller:
 
     async def _topics(self) -> None:
         """Handle topics that came, grew, or were removed by hand."""
-        context = self._context
-        assert self._deletions is not None
+        context, deletions = self._context, self._in_term().deletions
         was_damaged = set(context.damaged)
-        await self._deletions.give_up(await self._wishes() if context.deleting else ())
+        await deletions.give_up(await self._wishes() if context.deleting else ())
         gone, mended = await context.read_topics(self._on_topics)
-        self._deletions.tell_gone(gone)
+        deletions.tell_gone(gone)
         news = mended | await self._create_missing()
         if mended:
             news |= await self._elect("a topic is readable again")
@@ -418,69 +432,13 @@ class Controller:
             self.channels.all_held(context, broker)
 
     async def _delete(self) -> None:
-        assert self._deletions is not None
-        wishes = await self._wishes()
-        if await self._deletions.give_up(wishes):
+        wishes, deletions = await self._wishes(), self._in_term().deletions
+        if await deletions.give_up(wishes):
             self._inbox.once("topics", self._topics)
-        await self._deletions.go_on(wishes, bool(self._config["delete.topic.enable"]))
+        await deletions.go_on(wishes, bool(self._config["delete.topic.enable"]))
 
     async def _wishes(self) -> list[str]:
         return await self._context.names(nodes.DELETIONS, self._on_deletions)
-
-    # -- brokers' responses ------------------------------------------------------------------------------------------
-
-    def answered(self, broker: int, code: int) -> None:
-        if (broker, code) not in self._refusals:
-            name = errors.lookup(code).name
-            event(log, logging.WARNING, "broker refused request", broker=broker, error=name)
-        self._refusals.add((broker, code))
-        if code == errors.STALE_CONTROLLER_EPOCH:
-            self._inbox.once("reign", self._raise_epoch)
-
-    async def _raise_epoch(self) -> None:
-        """End the term and raise the controller epoch, because a broker knows a later one. Raises NOT_CONTROLLER."""
-        step, self._step = self._step, self._step * 2
-        await raise_above(self._session, self._context.fence, step)
-
-    def knows(self, broker: int, known: Mapping[TopicPartition, Known]) -> None:
-        if self._restoration is not None:
-            self._restoration.knows(broker, known)
-
-    def led(self, broker: int, partition: TopicPartition, code: int) -> None:
-        if self.context is None:
-            return
-        if (code == elections.TAKES_NO_APPENDS) != ((broker, partition) in self.context.full):
-            self.context.full ^= {(broker, partition)}
-            self._inbox.once(f"full {broker}", lambda: self._room_changed(broker))
-        if code in (errors.NONE, elections.TAKES_NO_APPENDS):  # the broker can use a log that may have failed before
-            self._refusals = {each for each in self._refusals if each[0] != broker}
-            if (broker, partition) in self.context.failed:
-                self.context.failed.discard((broker, partition))
-                cause = f"broker {broker} can use a log again"
-                self._inbox.once(f"usable {broker}", lambda: self._logs_changed(broker, cause))
-        elif code in (errors.KAFKA_STORAGE_ERROR, errors.INCONSISTENT_TOPIC_ID):  # other errors are stale epochs
-            self.context.failed.add((broker, partition))  # now: the queued election covers all failures reported so far
-            self._inbox.once(f"failed {broker}", lambda: self._elect_again(f"broker {broker} cannot use a log"))
-
-    async def _room_changed(self, broker: int) -> None:
-        full = any(its == broker for its, _ in self._context.full)
-        await self._logs_changed(broker, f"broker {broker} {'has a full log dir' if full else 'has room again'}")
-
-    async def _logs_changed(self, broker: int, cause: str) -> None:
-        """Elect leaders after some replicas of a broker became usable or unusable, and announce their state."""
-        touched = await self._elect(cause)
-        its = {key for key, state in self._context.states() if broker in state.replicas}
-        self._tell_metadata(touched | its)
-
-    def stopped(self, broker: int, partition: TopicPartition, deleted: bool, code: int) -> None:
-        if self._deletions is not None and self._reassignments is not None:
-            self._inbox.put(functools.partial(self._deletions.stopped, broker, partition, deleted, code))
-            self._reassignments.stopped(broker, partition, deleted, code)
-
-    def refused(self, broker: int, epoch: int) -> None:
-        """Delete the node of a broker whose address refuses: its process is dead, so its session need not expire."""
-        if self._config["broker.death.proof.enable"]:
-            self._inbox.once(f"bury {broker}", lambda: broker_failures.bury(self._context, broker, epoch))
 
     async def change(self, changes: Mapping[TopicPartition, PartitionState], cause: str) -> set[TopicPartition]:
         """Write new states, send them to their replicas, then to all brokers; return the partitions written."""
