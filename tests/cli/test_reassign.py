@@ -12,9 +12,9 @@ import pytest
 
 from pybroker.cli.main import Misuse
 from pybroker.cli.reassign import assignments, throttle
-from pybroker.cli.reassign.measuring import volumes
 from pybroker.cli.reassign.showing import duration
 from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, LogDir, ResourceType
+from pybroker.decisions.planning.measuring import volumes
 from pybroker.decisions.planning.snapshot import Volume
 from pybroker.model import TopicPartition
 from pybroker.testing import ClusterHandle

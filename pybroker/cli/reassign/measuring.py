@@ -1,16 +1,14 @@
 """Measures a cluster for a plan: its partitions, and what lies on each broker's disks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pybroker.cli.each_broker import Silent, admin_at, ask_each
 from pybroker.client.admin import Admin, LogDir
 from pybroker.client.net.metadata import Node
-from pybroker.decisions.planning.snapshot import ClusterSnapshot, PlanBroker, PlanPartition, Volume
+from pybroker.decisions.planning.measuring import size_of, sizes_of, volumes
+from pybroker.decisions.planning.snapshot import ClusterSnapshot, PlanBroker, PlanPartition
 from pybroker.model import TopicPartition
-
-ReplicaSizes = Mapping[tuple[TopicPartition, int], int]
-"""Bytes by partition and broker."""
 
 
 class Measured(NamedTuple):
@@ -36,7 +34,7 @@ def measure(admin: Admin) -> Measured:
             tp := TopicPartition(topic.name, p.partition),
             tuple(b for b in p.replicas if tp not in moving or b not in moving[tp].removing),
             p.leader,
-            sizes.get((tp, p.leader)) or max((sizes.get((tp, broker), 0) for broker in p.replicas), default=0),
+            size_of(sizes, tp, p.leader, p.replicas),
             tuple(p.isr),
         )
         for topic in topics
@@ -64,27 +62,3 @@ def log_dirs(
         else:
             found[node.id] = told
     return found, silent
-
-
-def sizes_of(brokers: Iterable[Iterable[LogDir]]) -> dict[tuple[TopicPartition, int], int]:
-    """Return the size of each replica, by partition and broker."""
-    return {
-        (replica.partition, log_dir.broker): replica.size_bytes
-        for dirs in brokers
-        for log_dir in dirs
-        for replica in log_dir.replicas
-        if not replica.future
-    }
-
-
-def volumes(dirs: Iterable[LogDir]) -> tuple[Volume, ...]:
-    """Return the file systems of a broker's log dirs. Log dirs on one file system report the same sizes, and count
-    once; log dirs that are offline do not count."""
-    told = {
-        (log_dir.total_bytes, log_dir.usable_bytes)
-        for log_dir in dirs
-        if not log_dir.error and log_dir.total_bytes and log_dir.usable_bytes is not None
-    }
-    return tuple(
-        Volume(total, max(0, total - usable)) for total, usable in sorted(told, key=str) if total and usable is not None
-    )

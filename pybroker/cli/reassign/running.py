@@ -15,9 +15,10 @@ from pybroker.cli.main import EXIT_INTERRUPTED, Failure
 from pybroker.cli.options import admin_of
 from pybroker.cli.reassign import throttle as throttles
 from pybroker.cli.reassign.assignments import Targets
-from pybroker.cli.reassign.measuring import log_dirs, sizes_of
+from pybroker.cli.reassign.measuring import log_dirs
 from pybroker.cli.reassign.showing import number
 from pybroker.client.admin import Admin
+from pybroker.decisions.planning.measuring import sizes_of
 from pybroker.decisions.planning.snapshot import ClusterSnapshot, PlanPartition
 from pybroker.errors import KafkaError
 from pybroker.logs import printable

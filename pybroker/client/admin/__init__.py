@@ -2,7 +2,7 @@
 
 from pybroker.client import foreign
 from pybroker.client.admin.acls import AclsAdmin
-from pybroker.client.admin.brokers import BrokersAdmin, ClusterDescription, LogDir, Replica
+from pybroker.client.admin.brokers import BrokersAdmin, ClusterDescription
 from pybroker.client.admin.configs import (
     Alteration,
     ConfigEntry,
@@ -23,6 +23,7 @@ from pybroker.client.foreign import OfOtherClients
 from pybroker.client.net.list_offsets import EARLIEST, LATEST
 from pybroker.client.security.settings import SECURITY
 from pybroker.client.settings import SecuritySettings, signed
+from pybroker.decisions.planning.measuring import LogDir, Replica
 from pybroker.security.acls import AclBinding, AclFilter
 from pybroker.security.quotas import ClientQuotaFilterComponent
 

@@ -7,7 +7,7 @@ from pybroker.client import arguments
 from pybroker.client.admin.base import AdminBase, raise_for
 from pybroker.client.admin.topics import absent
 from pybroker.client.net.metadata import Node
-from pybroker.model import TopicPartition
+from pybroker.decisions.planning.measuring import LogDir, log_dirs_of
 from pybroker.protocol import messages as m
 
 
@@ -17,27 +17,6 @@ class ClusterDescription(NamedTuple):
     id: str | None
     controller: int
     nodes: tuple[Node, ...]
-
-
-class Replica(NamedTuple):
-    """A copy of a partition on a broker's disk; `offset_lag` is how far it is behind the high watermark (or, as a
-    `future` copy that is being moved to another directory, behind the one that it will replace)."""
-
-    partition: TopicPartition
-    size_bytes: int
-    offset_lag: int
-    future: bool
-
-
-class LogDir(NamedTuple):
-    """A log directory of a broker; `error` is not 0 while it is offline, sizes are None from brokers before 3.3."""
-
-    broker: int
-    path: str
-    error: int
-    total_bytes: int | None
-    usable_bytes: int | None
-    replicas: tuple[Replica, ...]
 
 
 class BrokersAdmin(AdminBase):
@@ -94,19 +73,4 @@ class BrokersAdmin(AdminBase):
         named = None if topics is None else [asked(topic=name, partitions=ps) for name, ps in topics.items()]
         answer = self.cluster.node(broker).request(m.DescribeLogDirsRequest(topics=named))
         raise_for(answer.error_code, f"log directories of broker {broker}")
-        return [
-            LogDir(
-                broker,
-                found.log_dir,
-                found.error_code,
-                found.total_bytes if found.total_bytes >= 0 else None,
-                found.usable_bytes if found.usable_bytes >= 0 else None,
-                tuple(
-                    Replica(TopicPartition(topic.name, p.partition_index), p.partition_size, p.offset_lag,
-                            p.is_future_key)
-                    for topic in found.topics
-                    for p in topic.partitions
-                ),
-            )
-            for found in answer.results
-        ]  # fmt: skip
+        return log_dirs_of(broker, answer)

@@ -10,7 +10,7 @@ from pybroker import errors
 from pybroker.client import foreign
 from pybroker.client.admin import Admin
 from pybroker.client.admin.acls import EVERY
-from pybroker.client.admin.brokers import ClusterDescription, LogDir
+from pybroker.client.admin.brokers import ClusterDescription
 from pybroker.client.admin.configs import Alteration, ConfigEntry, ConfigResource
 from pybroker.client.admin.group_offsets import Committed
 from pybroker.client.admin.groups import GroupDescription, GroupListing
@@ -23,6 +23,7 @@ from pybroker.client.foreign import OfOtherClients, renamed
 from pybroker.client.net.metadata import TopicInfo
 from pybroker.client.security.settings import SECURITY
 from pybroker.client.settings import SecuritySettings, signed
+from pybroker.decisions.planning.measuring import LogDir
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.security.acls import AclBinding, AclFilter
