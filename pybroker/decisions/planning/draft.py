@@ -21,6 +21,7 @@ class Draft:
             for unknown in partition.replicas:
                 self.brokers.setdefault(unknown, PlanBroker(unknown, live=False))
         self.targets = sorted(b.id for b in self.brokers.values() if b.live and b.id not in goals.drain)
+        self.pinned = {i for i, partition in enumerate(snapshot.partitions) if partition.partition in goals.pinned}
         self.original = [partition.replicas for partition in snapshot.partitions]
         self.replicas = [list(partition.replicas) for partition in snapshot.partitions]
         self.sizes = [partition.size_bytes for partition in snapshot.partitions]
@@ -140,7 +141,7 @@ class Draft:
     def may_move(self, index: int, source: int, target: int) -> bool:
         """True if the rules let a replica of a partition move from one broker to the other."""
         replicas = self.replicas[index]
-        if source not in replicas or target in replicas or not self.fits(index, target):
+        if index in self.pinned or source not in replicas or target in replicas or not self.fits(index, target):
             return False
         kept = [broker for broker in replicas if broker != source]
         if self.goals.fewer_racks:

@@ -76,7 +76,7 @@ def _balance(draft: Draft, goals: Goals) -> Sequence[str]:
     if bound > 0:
         balance.even_bytes()
         reached, copied = balance.least_bytes() <= 0, draft.copied_bytes() - start
-        if not reached or copied > SLACK * bound:
+        if goals.search and (not reached or copied > SLACK * bound):
             _search(draft, balance, replicas, copied if reached else None)
     if goals.spread or goals.add:
         LoadBalance(draft, receivers).even_counts()

@@ -58,7 +58,8 @@ class Goals(NamedTuple):
     could be, are mended. `factors`: the number of replicas, by topic.
 
     `disk_limit` is the share of a broker's disks above which the plan puts nothing. With `fewer_racks` a partition may
-    come to be in fewer racks, or on fewer hosts, than it is."""
+    come to be in fewer racks, or on fewer hosts, than it is. Replicas of the partitions `pinned` are not moved to
+    make brokers even. Unless `search`, a plan is what the first tries find: in milliseconds, and it may copy more."""
 
     drain: frozenset[int] = frozenset()
     successors: Mapping[int, int] = {}
@@ -69,6 +70,8 @@ class Goals(NamedTuple):
     factors: Mapping[str, int] = {}
     disk_limit: float = 0.85
     fewer_racks: bool = False
+    pinned: frozenset[TopicPartition] = frozenset()
+    search: bool = True
 
 
 class Reassigned(NamedTuple):

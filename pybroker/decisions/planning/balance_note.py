@@ -1,0 +1,85 @@
+"""The note of the moves that the continuous balancer has under way, with the throttle that it has set for them.
+
+It is a config of all brokers, written before anything that it names, so that the next controller, or `reassign status`,
+knows which moves are the balancer's, and the throttle is removed whoever ends them:
+
+    note and rates -> lists of replicas in topics -> moves          and backwards to end
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from pybroker.decisions.planning.snapshot import Reassigned
+from pybroker.model import TopicPartition
+
+NOTE: Final = "auto.balance.note"
+ENABLE: Final = "auto.balance.enable"
+EXCLUDED: Final = "auto.balance.excluded.brokers"
+ROLES: Final = ("leader", "follower")
+EVERY: Final = "*"
+Replicas = tuple[int, ...]
+
+
+class BalanceNote(NamedTuple):
+    """The moves, each with the replicas before and after; the rate in bytes a second, and the roles that it was set
+    for."""
+
+    rate: int
+    roles: tuple[str, ...]
+    moves: Mapping[TopicPartition, tuple[Replicas, Replicas]]
+
+    @classmethod
+    def of(cls, moves: Collection[Reassigned], rate: int, roles: Collection[str]) -> "BalanceNote":
+        return cls(rate, tuple(roles), {move.partition: (move.before, move.after) for move in moves})
+
+    def text(self) -> str:
+        topics: dict[str, dict[str, list[Replicas]]] = {}
+        for (topic, index), replicas in self.moves.items():
+            topics.setdefault(topic, {})[str(index)] = list(replicas)
+        return json.dumps({"rate": self.rate, "roles": self.roles, "moves": topics}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str | None) -> "BalanceNote | None":
+        """Parse a note; None if there is none. A text that is no note is one without moves, which is removed."""
+        if not text:
+            return None
+        try:
+            found = json.loads(text)
+            moves = {
+                TopicPartition(str(topic), int(index)): (_replicas(before), _replicas(after))
+                for topic, its in found["moves"].items()
+                for index, (before, after) in its.items()
+            }
+            return cls(int(found["rate"]), tuple(role for role in ROLES if role in found["roles"]), moves)
+        except (ValueError, TypeError, AttributeError, KeyError):
+            return cls(0, (), {})
+
+    def lists(self) -> dict[str, dict[str, str]]:
+        """The lists of throttled replicas, by topic and setting: all present replicas send, those to be added copy."""
+        found: dict[str, dict[str, str]] = {}
+        for (topic, index), (before, after) in sorted(self.moves.items()):
+            adding = [broker for broker in after if broker not in before]
+            for role, brokers in zip(ROLES, (before, adding), strict=True):
+                lists = found.setdefault(topic, {})
+                pairs = [f"{index}:{broker}" for broker in brokers] if adding else []
+                if pairs:
+                    lists[list_name(role)] = ",".join([*filter(None, [lists.get(list_name(role))]), *pairs])
+        return {topic: lists for topic, lists in found.items() if lists}
+
+
+def _replicas(told: Collection[int]) -> Replicas:
+    return tuple(int(broker) for broker in told)
+
+
+def list_name(role: str) -> str:
+    return f"{role}.replication.throttled.replicas"
+
+
+def rate_name(role: str) -> str:
+    return f"{role}.replication.throttled.rate"
+
+
+def is_by_hand(config: Mapping[str, str]) -> bool:
+    """True if a topic has a list of throttled replicas, and not of all, while the balancer has set none."""
+    return any(config.get(list_name(role)) not in (None, "", EVERY) for role in ROLES)
