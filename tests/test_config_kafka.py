@@ -28,6 +28,14 @@ OWN_DEFAULTS = {
 """Defaults that are ours: a directory that outlives a reboot; what one broker can give; what was measured best; a
 backlog that a burst of clients does not fill; no mechanism, where Kafka's is one that this broker has not."""
 OWN = {
+    "auto.balance.check.interval.seconds",
+    "auto.balance.disk.limit.percentage",
+    "auto.balance.enable",
+    "auto.balance.excluded.brokers",
+    "auto.balance.note",
+    "auto.balance.partitions.at.once",
+    "auto.balance.threshold.percentage",
+    "auto.balance.throttled.rate",
     "broker.death.proof.enable",
     "group.metadata.memory.bytes",
     "log.scrub.interval.ms",

@@ -5,7 +5,7 @@ import re
 from .broker_settings import NETWORK_THREADS_MAX
 from .settings import INT_MAX, LONG_MAX, Choice, Range, Setting, Shape, Type, table
 
-BOOLEAN, STRING, INT, LONG = Type.BOOLEAN, Type.STRING, Type.INT, Type.LONG
+BOOLEAN, STRING, INT, LONG, LIST = Type.BOOLEAN, Type.STRING, Type.INT, Type.LONG, Type.LIST
 SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/,\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
 PORT_MAX = 65535
 
@@ -19,6 +19,13 @@ def check_connect(text: str) -> None:
             raise ValueError(server)
     if chroot and "" in chroot.removesuffix("/").split("/"):
         raise ValueError(chroot)
+
+
+def check_ids(text: str) -> None:
+    """Check that a text lists ids of brokers. Raises ValueError."""
+    for each in filter(None, text.split(",")):
+        if not re.fullmatch("[0-9]{1,10}", each) or int(each) > INT_MAX:
+            raise ValueError(text)
 
 
 CLUSTER = table(
@@ -167,6 +174,77 @@ CLUSTER = table(
         "",
         "The throttle that pybroker reassign has set, as the default of all brokers, so that any machine can remove it "
         "later. No broker acts by it.",
+        dynamic=True,
+    ),
+    Setting(
+        "auto.balance.enable",
+        BOOLEAN,
+        "false",
+        "Let the controller move replicas to even out the brokers' bytes, then their numbers of replicas and preferred "
+        "leaders, like pybroker reassign plan --spread, in batches and with a throttle. Nothing moves while a broker "
+        "is absent, a partition is under-replicated, or others move replicas. If it is switched off, the batch under "
+        "way ends, and no other begins. The controller's broker counts: set it for all brokers. Kafka has none of "
+        "auto.balance.*.",
+        dynamic=True,
+    ),
+    Setting(
+        "auto.balance.check.interval.seconds",
+        LONG,
+        "300",
+        "How often the balancer looks whether the brokers are even, and how long others must have moved nothing before "
+        "it moves replicas.",
+        Range(1),
+        dynamic=True,
+    ),
+    Setting(
+        "auto.balance.threshold.percentage",
+        INT,
+        "20",
+        "The balancer begins when the bytes or the number of replicas of a broker are further than this from its "
+        "share, and ends when all are within 10 percent, or as near as they get.",
+        Range(11, 1000),
+        dynamic=True,
+    ),
+    Setting(
+        "auto.balance.throttled.rate",
+        LONG,
+        "20000000",
+        "Bytes per second that each broker sends, and receives, of the replicas that the balancer moves. A rate that "
+        "was set by hand, for a broker or for all, is used instead.",
+        Range(1),
+        dynamic=True,
+    ),
+    Setting(
+        "auto.balance.partitions.at.once",
+        INT,
+        "10",
+        "Partitions in a batch of the balancer: the next batch begins when these have been moved.",
+        Range(1, 100),
+        dynamic=True,
+    ),
+    Setting(
+        "auto.balance.disk.limit.percentage",
+        INT,
+        "85",
+        "The balancer moves nothing to a broker whose disks would be fuller than this.",
+        Range(1, 100),
+        dynamic=True,
+    ),
+    Setting(
+        "auto.balance.excluded.brokers",
+        LIST,
+        "",
+        "The ids of brokers to which the balancer moves nothing. pybroker brokers drain, retire and replace add the "
+        "broker that they empty, pybroker brokers admit takes it out again.",
+        Shape("broker ids, separated by commas", check_ids),
+        dynamic=True,
+    ),
+    Setting(
+        "auto.balance.note",
+        STRING,
+        "",
+        "The moves that the balancer has under way, and its throttle, as the default of all brokers, so that the next "
+        "controller can end them. No broker but the controller's acts by it.",
         dynamic=True,
     ),
     Setting(

@@ -28,6 +28,7 @@ from pybroker import errors
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.controller import broker_failures
 from pybroker.controller.balance import Balance
+from pybroker.controller.balancer import NO_PROGRESS, Balancer, SettingsWriter
 from pybroker.controller.broker_channel import OpenLink
 from pybroker.controller.candidacy import Candidacy
 from pybroker.controller.channels import Channels
@@ -67,9 +68,13 @@ class Controller:
         self, session: Session, broker_id: int, config: BrokerConfig,
         topic_config: Callable[[str], Mapping[str, str]], known: Callable[[str], TopicImage | None],
         open_link: OpenLink, wall_ms: Callable[[], int], changes: Changes, remember_deleted: bool = False,
+        settings: SettingsWriter | None = None,
     ) -> None:  # fmt: skip
         """`topic_config` returns a topic's own settings, `known` its partitions in this broker's metadata.
-        `remember_deleted`: keep the ids of deleted topics in the store."""
+        `remember_deleted`: keep the ids of deleted topics in the store. `settings` alters settings; without it the
+        cluster is not balanced."""
+        self._settings = settings
+        self._open_link = open_link
         self._remember_deleted = remember_deleted
         self._taking_over: asyncio.Future[None] | None = None
         self._why = STOPS
@@ -84,6 +89,7 @@ class Controller:
         self.channels = Channels(broker_id, open_link, Responses(config, self, lambda: self._parts))
         self._task: asyncio.Task[None] | None = None
         self._parts: TermParts | None = None  # None while this broker is not the controller
+        self.balancing = NO_PROGRESS
         self._step = 1
         """The step by which the controller epoch is raised when a broker knows a later one. It doubles each time, as
         the broker does not report its epoch."""
@@ -141,12 +147,16 @@ class Controller:
         )  # fmt: skip
         self._session.listen(self._heed)
         balance = Balance(self._config, context, self, inbox)
+        balancer = self._balancer(context)
         loop = asyncio.get_running_loop()
         timers = [
             loop.create_task(keep_up(balance.run, "balance of leaders")),
             loop.create_task(keep_up(self._look_again, "check of unreadable nodes")),
             loop.create_task(keep_up(last, "wait for replicas")),
         ]
+        if balancer is not None:
+            self.balancing = balancer.progress
+            timers.append(loop.create_task(keep_up(balancer.run, "balance of replicas")))
         why = ""  # empty if `stop` ends the term
         try:
             await self._check_node()
@@ -172,8 +182,16 @@ class Controller:
                 timer.cancel()
             self._session.unlisten(self._heed)
             inbox.close()
-            self._parts = None
+            self._parts, self.balancing = None, NO_PROGRESS
             self.channels.close(self.channels)
+
+    def _balancer(self, context: ControllerContext) -> Balancer | None:
+        if self._settings is None:
+            return None
+        return Balancer(
+            config=self._config, context=context, controller=self, settings=self._settings,
+            topic_config=self._topic_config, open_link=self._open_link,
+        )  # fmt: skip
 
     def _tell_taken_over(self, problem: StoreError | None) -> None:
         waiting, self._taking_over = self._taking_over, None

@@ -11,6 +11,7 @@ it has elected leaders. A log that was given up on a dead broker is deleted when
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import logging
@@ -69,6 +70,8 @@ class Reassignments:
         self._setting = setting
         self._due: set[TopicPartition] = set()
         """Partitions to step."""
+        self.changed_s = float("-inf")
+        """The loop's time of the last step of a reassignment, or change of a partition while it is reassigned."""
         self._left: set[TopicPartition] = set()
         """Partitions that were stepped: replicas may have been given up."""
         self._stopped: dict[TopicPartition, dict[int, int]] = {}
@@ -137,8 +140,11 @@ class Reassignments:
         """Step these partitions, whose states have changed, if they are being reassigned."""
         for key in keys:
             state = self._context.state(key)
-            if state is not None and (state.given_up or key in self._in_node or reassignment.is_under_way(state)):
+            moves = state is not None and reassignment.is_under_way(state)
+            if state is not None and (moves or state.given_up or key in self._in_node):
                 self._due.add(key)
+            if moves:
+                self.changed_s = asyncio.get_running_loop().time()
         if self._due:
             self._inbox.once("reassignments", self._step)
 

@@ -19,7 +19,7 @@ from pybroker.decisions.planning.snapshot import Volume
 from pybroker.model import TopicPartition
 from pybroker.testing import ClusterHandle
 from tests.cli.conftest import Command, run, start
-from tests.harness import until
+from tests.harness import Server, until
 from tests.rows import with_each
 
 LIMIT = ("--disk-limit", 100)
@@ -225,3 +225,20 @@ def test_a_note_that_is_none(text: str) -> None:
 def test_a_cancel_of_no_topic(pybroker_: Command) -> None:
     """A topic that does not exist has no moves to cancel, and is named."""
     assert pybroker_("reassign", "cancel", "nope").sentence == "topic nope does not exist"
+
+
+def test_a_broker_is_marked_for_the_balancer_and_admitted_again(pybroker_: Command, target: Server) -> None:
+    """A broker to which the balancer moves nothing is listed as drained; `brokers admit` takes the mark away."""
+    if target.name != "pybroker":
+        pytest.skip("only pybroker has the balancer: Kafka keeps its settings, and shows no value of them")
+    [broker] = pybroker_("brokers", "list", "--json").json
+    assert broker["drained"] is False
+    mark = f"auto.balance.excluded.brokers={broker['id']}"
+    assert pybroker_("configs", "alter", "--broker-default", "--set", mark).code == 0
+    assert [each["drained"] for each in pybroker_("brokers", "list", "--json").json] == [True]
+    said = f"Broker {broker['id']} may get replicas from the balancer"
+    assert pybroker_("brokers", "admit", broker["id"]).out == f"{said} again.\n"
+    assert [each["drained"] for each in pybroker_("brokers", "list", "--json").json] == [False]
+    assert pybroker_("brokers", "admit", broker["id"]).out == f"{said}.\n"
+    refused = pybroker_("configs", "alter", "--broker-default", "--set", "auto.balance.excluded.brokers=one")
+    assert refused.code == 1 and "it takes broker ids, separated by commas" in refused.err

@@ -9,6 +9,7 @@ import click
 from pybroker.cli import output
 from pybroker.cli.main import Failure
 from pybroker.cli.options import address_options, admin_of, cluster_options
+from pybroker.cli.reassign import balancer
 from pybroker.cli.reassign.goals import BROKER, limit_options, run_options
 from pybroker.cli.reassign.measuring import log_dirs, measure
 from pybroker.cli.reassign.running import POLL_S, RunOptions
@@ -41,10 +42,11 @@ def _run_options(function: F) -> F:
 @cluster_options
 def list_(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     """Show each broker: where it is, how full its disks are, and how many replicas it has and partitions it prefers to
-    lead. A broker that is not live, but has replicas, is shown without an address."""
+    lead. A broker that is not live, but has replicas, is shown without an address. The balancer moves nothing to
+    drained ones."""
     with admin_of(bootstrap_server, timeout_s) as admin:
         nodes = {node.id: node for node in admin.describe_cluster().nodes}
-        measured = measure(admin)
+        measured, drained = measure(admin), balancer.excluded(admin)
     held = plan(measured.snapshot, Goals()).before
     if as_json:
         output.as_json(
@@ -55,7 +57,7 @@ def list_(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
                     "port": nodes[broker].port if broker in nodes else None,
                     "rack": nodes[broker].rack if broker in nodes else None,
                     "data_bytes": each.data_bytes, "disk_share": each.disk_share, "replicas": each.replicas,
-                    "preferred_leaders": each.leaders,
+                    "preferred_leaders": each.leaders, "drained": broker in drained,
                 }
                 for broker, each in held.items()
             ]
@@ -65,8 +67,9 @@ def list_(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     for broker, each in held.items():
         host, port, rack = nodes[broker][1:4] if broker in nodes else (None, None, None)
         size = output.size(each.data_bytes)
-        rows.append((broker, host, port, rack, size, share(each), each.replicas, each.leaders))
-    output.table(("broker", "host", "port", "rack", "bytes", "disk", "replicas", "preferred"), rows)
+        mark = "yes" if broker in drained else None
+        rows.append((broker, host, port, rack, size, share(each), each.replicas, each.leaders, mark))
+    output.table(("broker", "host", "port", "rack", "bytes", "disk", "replicas", "preferred", "drained"), rows)
     for why in measured.silent:
         click.echo(f"pybroker: {printable(why)}", err=True)
 
@@ -78,7 +81,10 @@ def drain(
     broker: int, throttle: int | None, batch: int, yes: bool, disk_limit: int, fewer_racks: bool, bootstrap_server: str,
     timeout_s: float,
 ) -> None:  # fmt: skip
-    """Move all replicas off a broker, which stays in the cluster: new topics may be placed on it again."""
+    """Move all replicas off a broker, which stays in the cluster: new topics may be placed on it again.
+
+    The continuous balancer moves nothing to it until `brokers admit`.
+    """
     how = RunOptions(throttle, batch, bootstrap_server, timeout_s)
     _drain(broker, {}, how, yes, disk_limit, fewer_racks)
     click.echo(f"Broker {broker} holds no replica.")
@@ -115,10 +121,24 @@ def replace(
     click.echo(f"Broker {broker} holds no replica: it may be switched off.")
 
 
+@command.command()
+@click.argument("broker", type=BROKER)
+@address_options
+def admit(broker: int, bootstrap_server: str, timeout_s: float) -> None:
+    """Let the continuous balancer move replicas to a broker again that was drained, retired or replaced."""
+    with admin_of(bootstrap_server, timeout_s) as admin:
+        was = broker in balancer.excluded(admin)
+        if was:
+            balancer.admit(admin, broker)
+    click.echo(f"Broker {broker} may get replicas from the balancer{' again' if was else ''}.")
+
+
 def _drain(
     broker: int, successors: Mapping[int, int], how: RunOptions, yes: bool, disk_limit: int, fewer_racks: bool
 ) -> None:
     """Move replicas off a broker until it holds none. Failure if a plan is refused, or new ones keep coming."""
+    with admin_of(how.bootstrap, how.timeout_s) as admin:
+        balancer.exclude(admin, broker)
     goals = Goals(frozenset({broker}), successors, disk_limit=disk_limit / 100, fewer_racks=fewer_racks)
     for _ in range(ROUNDS_MAX):
         move_by_plan(lambda _: goals, how, yes)

@@ -7,7 +7,7 @@ import click
 from pybroker.cli import output
 from pybroker.cli.main import Failure
 from pybroker.cli.options import address_options, admin_of, cluster_options, complete_topics, say
-from pybroker.cli.reassign import assignments
+from pybroker.cli.reassign import assignments, balancer
 from pybroker.cli.reassign import throttle as throttles
 from pybroker.cli.reassign.goals import THROTTLE, Wanted, goal_options, run_options
 from pybroker.cli.reassign.measuring import measure
@@ -106,10 +106,12 @@ def execute(
 def status(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     """Show which partitions are being moved, and how much of each has arrived.
 
-    If none is, remove the throttle that an `execute` ended by Ctrl-C left. One that was set by hand stays.
+    If none is, remove the throttle that an `execute` ended by Ctrl-C left. One that was set by hand stays. Moves of the
+    continuous balancer are named as such, and end by themselves.
     """
     with admin_of(bootstrap_server, timeout_s) as admin:
         moving = admin.list_partition_reassignments()
+        its = {tp for tp in balancer.moves(admin) if tp in moving}
         note = throttles.noted(admin)
         there = arrived(admin, {tp: each.adding for tp, each in moving.items()}) if moving else {}
         sizes = {p.partition: p.size_bytes for p in measure(admin).snapshot.partitions} if moving else {}
@@ -117,7 +119,12 @@ def status(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
     if as_json:
         partitions = [_document(tp, each, there[tp], sizes.get(tp, 0)) for tp, each in sorted(moving.items())]
         rate = note.rate if note is not None and moving else None
-        output.as_json({"partitions": partitions, "throttle": rate, "throttle_removed": removed is not None})
+        output.as_json(
+            {
+                "partitions": partitions, "throttle": rate, "throttle_removed": removed is not None,
+                "balancer": [str(tp) for tp in sorted(its)],
+            }
+        )  # fmt: skip
         return
     if moving:
         columns = ("topic", "partition", "replicas", "adding", "removing", "arrived", "of")
@@ -129,6 +136,8 @@ def status(bootstrap_server: str, timeout_s: float, as_json: bool) -> None:
         output.table(columns, rows)
         limited = "" if note is None else f", at {bytes_text(note.rate)}/s a broker"
         click.echo(f"{number(len(moving), 'partition')} being moved{limited}.")
+        if its:
+            click.echo(f"The balancer moves {len(its)} of them; its reasons are in the log of the controller's broker.")
         return
     words = f" Removed the throttle of {bytes_text(removed)}/s." if removed is not None else ""
     click.echo(f"No partition is being moved.{words}")

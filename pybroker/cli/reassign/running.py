@@ -13,6 +13,7 @@ from pybroker import errors
 from pybroker.cli.each_broker import patiently
 from pybroker.cli.main import EXIT_INTERRUPTED, Failure
 from pybroker.cli.options import admin_of
+from pybroker.cli.reassign import balancer
 from pybroker.cli.reassign import throttle as throttles
 from pybroker.cli.reassign.assignments import Targets
 from pybroker.cli.reassign.measuring import log_dirs
@@ -51,6 +52,7 @@ def carry_out(snapshot: ClusterSnapshot, targets: Targets, how: RunOptions) -> N
     left: dict[TopicPartition, PlanPartition] = {}
     try:
         with admin_of(how.bootstrap, how.timeout_s) as admin:
+            balancer.take_over(admin, how.timeout_s)
             before = _under_way(admin, targets)
             begun += before
             left |= {tp: known[tp]._replace(replicas=replicas) for tp, replicas in before.items()}

@@ -6,7 +6,7 @@ import click
 
 from pybroker.cli.main import Failure
 from pybroker.cli.options import admin_of, confirmed
-from pybroker.cli.reassign import assignments
+from pybroker.cli.reassign import assignments, balancer
 from pybroker.cli.reassign.measuring import measure
 from pybroker.cli.reassign.running import RunOptions, carry_out
 from pybroker.cli.reassign.showing import show_plan, summary
@@ -18,6 +18,7 @@ from pybroker.logs import printable
 def move_by_plan(goals_for: Callable[[ClusterSnapshot], Goals], how: RunOptions, yes: bool) -> None:
     """Plan for the cluster as it is, show the plan, ask unless `yes`, and carry it out. Failure if it is refused."""
     with admin_of(how.bootstrap, how.timeout_s) as admin:
+        balancer.take_over(admin, how.timeout_s)
         measured = measure(admin)
     made = plan_for(measured.snapshot, goals_for(measured.snapshot))
     for why in measured.silent:

@@ -148,7 +148,7 @@ class ControlPlane:
         self.controller = Controller(
             session, self._broker_id, self.config, self.topic_configs.topic,
             lambda topic: self.metadata.image.topic(topic), self._line_to, self._wall_ms, self.changes,
-            remember_deleted=self._lines is None,
+            remember_deleted=self._lines is None, settings=None if self._lines is None else self.configs,
         )  # fmt: skip
         self.controller.start(fence)
         return self.controller

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from pybroker.controller.balancer import NO_PROGRESS, Progress
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -40,12 +42,15 @@ def replication_metrics(cluster: Cluster | None, replicas: Replicas) -> Iterator
         offline = sum(replica.offline for replica in replicas)
         yield from _counts(len(replicas) - offline, [0, 0, 0, 0], 1, offline)
         yield from _changes(0, 0, 0, 0)
+        yield from _balance(NO_PROGRESS)
         return
     led, changes = cluster.isr.partitions(), cluster.changes
-    context = controller.context if (controller := cluster.controller()) is not None else None
+    controller = cluster.controller()
+    context = controller.context if controller is not None else None
     offline = sum(state.leader < 0 for _, state in list(context.states())) if context is not None else 0
     yield from _counts(len(led), _lacking(led), int(context is not None), offline)
     yield from _changes(changes.isr_shrinks, changes.isr_expands, changes.elections, changes.unclean_elections)
+    yield from _balance(NO_PROGRESS if controller is None else controller.balancing)
     yield from _lag(led)
     yield from _session(cluster.member)
 
@@ -94,6 +99,17 @@ def _changes(shrinks: int, expands: int, elections: int, unclean: int) -> Iterat
     )  # fmt: skip
     for name, says, value in counters:
         yield CounterMetricFamily(f"pybroker_{name}", says, value)
+
+
+def _balance(progress: Progress) -> Iterator[Metric]:
+    gauges = (
+        ("moving_partitions", "On the controller, partitions that the continuous balancer moves now.",
+         progress.partitions),
+        ("left_bytes", "On the controller, bytes that the continuous balancer has to copy by its last plan.",
+         progress.left_bytes),
+    )  # fmt: skip
+    for name, says, value in gauges:
+        yield GaugeMetricFamily(f"pybroker_balancer_{name}", says, value)
 
 
 def _session(member: Membership) -> Iterator[Metric]:

@@ -1,0 +1,66 @@
+"""The continuous balancer, beside an operator's commands: these come first, and say which brokers it must not fill."""
+
+import time
+from typing import Final
+
+import click
+
+from pybroker.cli.main import Failure
+from pybroker.cli.reassign.showing import number
+from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, ResourceType
+from pybroker.decisions.planning.balance_note import EXCLUDED, NOTE, BalanceNote
+from pybroker.model import TopicPartition
+
+ALL_BROKERS: Final = ConfigResource(ResourceType.BROKER, "")
+POLL_S: Final = 0.5
+
+
+def _value(admin: Admin, name: str) -> str:
+    """Return a config of all brokers; "" if it is not set, or a cluster does not know it."""
+    return next((entry.value or "" for entry in admin.configs(ALL_BROKERS, [name]) if entry.name == name), "")
+
+
+def moves(admin: Admin) -> set[TopicPartition]:
+    """Return the partitions in the batch that the balancer has under way."""
+    note = BalanceNote.parse(_value(admin, NOTE))
+    return set() if note is None else set(note.moves)
+
+
+def excluded(admin: Admin) -> set[int]:
+    """Return the brokers to which the balancer moves nothing."""
+    return {int(broker) for broker in _value(admin, EXCLUDED).split(",") if broker.strip().isdecimal()}
+
+
+def exclude(admin: Admin, broker: int) -> None:
+    """Have the balancer move nothing to a broker."""
+    _write(admin, excluded(admin) | {broker})
+
+
+def admit(admin: Admin, broker: int) -> None:
+    """Let the balancer move replicas to a broker again."""
+    _write(admin, excluded(admin) - {broker})
+
+
+def _write(admin: Admin, brokers: set[int]) -> None:
+    text = ",".join(map(str, sorted(brokers)))
+    change = Alteration(EXCLUDED, ConfigOperation.SET, text) if text else Alteration(EXCLUDED, ConfigOperation.DELETE)
+    admin.alter_configs(ALL_BROKERS, [change])
+
+
+def take_over(admin: Admin, timeout_s: float) -> None:
+    """Cancel the moves of the balancer, and wait until it has removed its throttle: it begins none while others move
+    replicas. Failure if that takes too long."""
+    its = moves(admin)
+    if not its:
+        return
+    under_way = [tp for tp in admin.list_partition_reassignments() if tp in its]
+    if under_way:
+        click.echo(f"Cancelling the move of {number(len(under_way), 'partition')} by the balancer.", err=True)
+        admin.alter_partition_reassignments(dict.fromkeys(under_way))
+    deadline_s = time.monotonic() + timeout_s
+    while moves(admin):
+        if time.monotonic() > deadline_s:
+            raise Failure(
+                "the balancer has not ended its batch: try again, or set auto.balance.enable=false for all brokers"
+            )
+        time.sleep(POLL_S)
