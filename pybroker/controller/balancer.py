@@ -55,7 +55,7 @@ DESCRIBE_LOG_DIRS: Final = 4
 """The version that has the sizes of disks."""
 ASKED_AT_ONCE: Final = 32
 HELD_INTERVALS: Final = 10
-"""Check intervals for which nothing moves after somebody has cancelled a move."""
+"""Check intervals for which nothing moves after a move was cancelled."""
 CAUSE: Final = "the balancer evens out the brokers"
 CLI_NOTE: Final = "reassign.throttle.note"
 

@@ -182,7 +182,7 @@ T0 = TopicPartition("t", 0)
         (HEALTHY, ""),
         (HEALTHY._replace(live=frozenset({1, 3})), "broker 2 has replicas and is not there"),
         (HEALTHY._replace(leaving=frozenset({3})), "broker 3 shuts down"),
-        (HEALTHY._replace(under_way=frozenset({T0})), "t-0 is being moved by somebody else"),
+        (HEALTHY._replace(under_way=frozenset({T0})), "t-0 is being moved, not by the balancer"),
         (HEALTHY._replace(offline=frozenset({(1, T0)})), "broker 1 cannot use its log of t-0, or append to it"),
         (HEALTHY._replace(unreadable=frozenset({"u"})), "topic u cannot be read in the store"),
         (

@@ -7,7 +7,7 @@
 The goals are those of `pybroker reassign plan --spread`. The threshold is above BAND, so that an even cluster stays as
 it is until it has changed much. A partition moves once at most on the way from uneven to even.
 
-Nothing moves while a broker is absent, a partition is not fully replicated, or anybody else moves replicas.
+Nothing moves while a broker is absent, a partition is not fully replicated, or others move replicas.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ def why_not(now: Situation) -> str:
     if now.leaving:
         return f"broker {min(now.leaving)} shuts down"
     if now.under_way:
-        return f"{min(now.under_way)} is being moved by somebody else"
+        return f"{min(now.under_way)} is being moved, not by the balancer"
     if now.offline:
         broker, partition = min(now.offline)
         return f"broker {broker} cannot use its log of {partition}, or append to it"

@@ -1,7 +1,7 @@
 """The note of the moves that the continuous balancer has under way, with the throttle that it has set for them.
 
 It is a config of all brokers, written before anything that it names, so that the next controller, or `reassign status`,
-knows which moves are the balancer's, and the throttle is removed whoever ends them:
+knows the moves of the balancer, and can remove its throttle:
 
     note and rates -> lists of replicas in topics -> moves          and backwards to end
 """

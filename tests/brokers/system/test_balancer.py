@@ -1,4 +1,4 @@
-"""The continuous balancer on real brokers: a new broker gets its share, whoever is the controller, and nothing is left
+"""The continuous balancer on real brokers: a new broker gets its share under any controller, and nothing is left
 behind; switched off, nothing moves."""
 
 from __future__ import annotations
