@@ -38,9 +38,13 @@ async def shrink(cluster: FakeCluster, key: TopicPartition) -> None:
     controller = cluster.controller.controller
     context = controller.context
     assert context is not None
-    state = context.state(key)
-    assert state is not None
-    await controller.ask(lambda: controller.change({key: state._replace(isr=(2,))}, "a test"))
+
+    async def alter() -> None:
+        state = context.state(key)  # in the controller's turn: it may not know yet what it has just written
+        assert state is not None
+        await controller.change({key: state._replace(isr=(2,))}, "a test")
+
+    await controller.ask(alter)
 
 
 async def back(cluster: FakeCluster, number: int, key: TopicPartition, known: Known) -> None:
