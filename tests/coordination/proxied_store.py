@@ -49,7 +49,7 @@ class ProxiedSession(ZooKeeperSession):
     @fate.setter
     def fate(self, fate: Callable[[], Fate]) -> None:
         if self._next is not None:
-            self._next.cancel()  # the session's own requests would consume the fate of another request
+            self._next.cancel()  # a session that is not answered in time would break its connection itself
         self._proxy.fate = fate
 
     def disconnect(self) -> None:

@@ -11,8 +11,11 @@ from pybroker.coordination.memory import Fate
 
 LENGTH = struct.Struct(">i")
 SRVR = b"srvr"  # a request outside sessions for the server's version
+REQUEST = struct.Struct(">iiii")
+"""Length, xid, operation, and the length of the path that comes first in most requests."""
 FIRST_XID = 1
 """Pings and a client's other automatic requests have negative xids; the frame that opens a session has none."""
+EXISTS = 3
 
 
 class Cut(Exception):
@@ -20,7 +23,8 @@ class Cut(Exception):
 
 
 class ZooKeeperProxy:
-    """One client's connection to ZooKeeper; `fate` is called for each of its requests."""
+    """One client's connection to ZooKeeper; `fate` is called for each of its requests, except those that the session
+    sends itself at each interval."""
 
     def __init__(self, port: int) -> None:
         self.fate: Callable[[], Fate] = lambda: Fate.ANSWERED
@@ -102,7 +106,7 @@ class ZooKeeperProxy:
         while self._lost is None:
             frame = await self._frame(reader)
             (xid,) = LENGTH.unpack_from(frame, LENGTH.size)
-            fate = self.fate() if xid >= FIRST_XID else Fate.ANSWERED
+            fate = self.fate() if xid >= FIRST_XID and not _is_own(frame) else Fate.ANSWERED
             if fate is Fate.LOST_BEFORE:
                 await self._answered.wait()
                 self._there = False
@@ -126,3 +130,11 @@ class ZooKeeperProxy:
             writer.write(frame)
             if xid == self._last:
                 self._answered.set()
+
+
+def _is_own(frame: bytes) -> bool:
+    """True for the request of a session that no caller made: exists of the root, which is the chroot here."""
+    if len(frame) < REQUEST.size:
+        return False
+    _, _, operation, size = REQUEST.unpack_from(frame)
+    return operation == EXISTS and frame[REQUEST.size : REQUEST.size + size].count(b"/") == 1
