@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from pybroker.decisions.planning.snapshot import Reassigned
+from pybroker.decisions.topics import check_name
+from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
 NOTE: Final = "auto.balance.note"
@@ -41,18 +43,19 @@ class BalanceNote(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | None) -> "BalanceNote | None":
-        """Parse a note; None if there is none. A text that is no note is one without moves, which is removed."""
+        """Parse a note; None if there is none. A text that is no note gives one without moves, which is removed."""
         if not text:
             return None
         try:
             found = json.loads(text)
             moves = {
-                TopicPartition(str(topic), int(index)): (_replicas(before), _replicas(after))
+                TopicPartition(_topic(topic), _int32(int(index))): (_replicas(before), _replicas(after))
                 for topic, its in found["moves"].items()
                 for index, (before, after) in its.items()
             }
-            return cls(int(found["rate"]), tuple(role for role in ROLES if role in found["roles"]), moves)
-        except (ValueError, TypeError, AttributeError, KeyError):
+            roles = [ROLES.index(role) for role in found["roles"]]
+            return cls(int(found["rate"]), tuple(ROLES[role] for role in roles), moves)
+        except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError, KafkaError):
             return cls(0, (), {})
 
     def lists(self) -> dict[str, dict[str, str]]:
@@ -68,8 +71,22 @@ class BalanceNote(NamedTuple):
         return {topic: lists for topic, lists in found.items() if lists}
 
 
-def _replicas(told: Collection[int]) -> Replicas:
-    return tuple(int(broker) for broker in told)
+def _topic(name: str) -> str:
+    check_name(name)
+    return name
+
+
+def _int32(number: object) -> int:
+    """The number, if it may be that of a partition or a broker. Raises ValueError."""
+    if type(number) is not int or not 0 <= number < 1 << 31:
+        raise ValueError(number)
+    return number
+
+
+def _replicas(told: object) -> Replicas:
+    if not isinstance(told, list):
+        raise TypeError(told)
+    return tuple(map(_int32, told))
 
 
 def list_name(role: str) -> str:
