@@ -23,6 +23,7 @@ SLEEPS = {
     "harness.py": "until, eventually",
     "virtual.py": "time that jumps",
     "simulation": "time that jumps",
+    "controller/balanced.py": "time that jumps",
     "groups/life.py": "time that jumps",
     "groups/test_commitment_property.py": "time that jumps",
     "test_upkeep.py": "time that jumps",

@@ -23,7 +23,7 @@ from pybroker.config import BrokerConfig, Source
 from pybroker.controller.broker_channel import OpenLink
 from pybroker.controller.context import ControllerContext
 from pybroker.controller.reassignments import Reassignments
-from pybroker.coordination.store import StoreError
+from pybroker.coordination.store import Check, StoreError
 from pybroker.decisions import reassignment
 from pybroker.decisions.config_changes import VALUE_BYTES_MAX, AlterOperation, ConfigChange
 from pybroker.decisions.image import LiveBroker
@@ -64,11 +64,11 @@ class SettingsWriter(Protocol):
     """Alters settings (metadata/config_admin.py). Raises KafkaError."""
 
     async def alter_topic(
-        self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool
+        self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool, fence: Check | None
     ) -> None: ...
 
     async def alter_broker(
-        self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool
+        self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool, fence: Check | None
     ) -> None: ...
 
 
@@ -121,7 +121,9 @@ class Balancer:
         self._said = ""
 
     async def run(self) -> None:
-        """Look at the batch under way and the settings each POLL_S, and at the brokers each interval."""
+        """Look at the batch under way and the settings each POLL_S, and at the brokers each interval. Wait until the
+        controller has taken over: before that, it does not know which moves are under way."""
+        await self._controller.ask(_taken_over)
         while True:
             await asyncio.sleep(POLL_S)
             try:
@@ -143,7 +145,7 @@ class Balancer:
             event(log, logging.INFO, "balancer waits", reason=reason)
 
     async def _step(self) -> None:
-        note = BalanceNote.parse(self._config[NOTE])
+        note = BalanceNote.parse(self._config.dynamic(Source.DYNAMIC_DEFAULT_BROKER).get(NOTE))
         if note is not None:
             under_way = self._under_way(note)
             self.progress.partitions = len(under_way)
@@ -258,19 +260,19 @@ class Balancer:
     async def _begin(self, batch: BalanceBatch) -> None:
         """Write the note, set the throttle, and begin the moves that the cluster still allows. Raises KafkaError."""
         moves = list(batch.moves)
-        default = self._config.dynamic(Source.DYNAMIC_DEFAULT_BROKER)
+        default, _ = await read_config(self._context.session, nodes.broker_config(None))
+        if default.get(NOTE):
+            return self._say("this broker has yet to read the note of the controller before")
         roles = [role for role in ROLES if rate_name(role) not in default]
         rate = self._config["auto.balance.throttled.rate"]
         while len((note := BalanceNote.of(moves, rate, roles)).text().encode()) > VALUE_BYTES_MAX:
             moves.pop()
         self._going_on, self._begun, self._absent_s, self._said = True, frozenset(), None, ""
         changes = [_set(NOTE, note.text()), *(_set(rate_name(role), str(rate)) for role in roles)]
-        await self._settings.alter_broker("", changes, replace=False, validate_only=False)
+        await self._alter_all(changes)
         for topic, lists in note.lists().items():
             held, _ = await read_config(self._context.session, nodes.topic_config(topic))
-            own = [_set(name, text) for name, text in lists.items() if not held.get(name)]
-            if own:
-                await self._settings.alter_topic(topic, own, replace=False, validate_only=False)
+            await self._alter_topic(topic, [_set(name, text) for name, text in lists.items() if not held.get(name)])
         begun = await self._controller.ask(functools.partial(self._alter, moves))
         self._begun, self.progress.partitions, self.progress.left_bytes = begun, len(begun), batch.left_bytes
         for move, why in zip(batch.moves, batch.why, strict=True):
@@ -280,6 +282,20 @@ class Balancer:
                     log, logging.INFO, "balancer moves partition", partition=move.partition, before=_names(move.before),
                     after=_names(move.after), bytes=move.copied_bytes, reason=why,
                 )  # fmt: skip
+        if not begun:
+            self._say("the controller accepts no move: the cluster has changed since it was measured")
+        return None
+
+    async def _alter_all(self, changes: list[ConfigChange]) -> None:
+        """Alter the settings of all brokers, as this controller. Raises KafkaError."""
+        fence = self._context.fence.check
+        await self._settings.alter_broker("", changes, replace=False, validate_only=False, fence=fence)
+
+    async def _alter_topic(self, topic: str, changes: list[ConfigChange]) -> None:
+        """Alter a topic's settings, as this controller. Raises KafkaError."""
+        if changes:
+            fence = self._context.fence.check
+            await self._settings.alter_topic(topic, changes, replace=False, validate_only=False, fence=fence)
 
     async def _alter(self, moves: Sequence[Reassigned]) -> frozenset[TopicPartition]:
         """Begin the moves, in the controller's turn, where nothing has changed since they were planned. Return those
@@ -321,27 +337,30 @@ class Balancer:
                 self._controller.reassignments.alter, dict.fromkeys(stuck), cause="a broker that it adds is absent"
             )
             await self._controller.ask(cancel)
+            self._absent_s = None
 
     async def _end(self, note: BalanceNote) -> None:
         """Remove the throttle of a batch that has ended, then its note. What was changed by hand stays. Raises
         KafkaError."""
         session = self._context.session
+        default, _ = await read_config(session, nodes.broker_config(None))
+        if BalanceNote.parse(default.get(NOTE)) != note:
+            return  # this broker has yet to read what another one wrote
         for topic, lists in note.lists().items():
             held, _ = await read_config(session, nodes.topic_config(topic))
-            own = [_delete(name) for name, text in lists.items() if held.get(name) == text]
-            if own:
-                try:
-                    await self._settings.alter_topic(topic, own, replace=False, validate_only=False)
-                except KafkaError as problem:
-                    if problem.code != errors.UNKNOWN_TOPIC_OR_PARTITION:  # a topic that was deleted
-                        raise
-        held, _ = await read_config(session, nodes.broker_config(None))
+            try:
+                await self._alter_topic(topic, [_delete(n) for n, text in lists.items() if held.get(n) == text])
+            except KafkaError as problem:
+                if problem.code != errors.UNKNOWN_TOPIC_OR_PARTITION:  # a topic that was deleted
+                    raise
         changes = [_delete(NOTE)]
-        changes += [_delete(name) for name in map(rate_name, note.roles) if held.get(name) == str(note.rate)]
-        await self._settings.alter_broker("", changes, replace=False, validate_only=False)
+        changes += [_delete(name) for name in map(rate_name, note.roles) if default.get(name) == str(note.rate)]
+        await self._alter_all(changes)
         lost = [key for key, (before, after) in note.moves.items() if self._is_cancelled(key, before, after)]
         event(log, logging.INFO, "balancer batch ended", partitions=len(note.moves), cancelled=len(lost))
-        self.progress.partitions, self._own_s, self._next_s = 0, self._now_s(), float("-inf")
+        self.progress.partitions, self._own_s = 0, self._now_s()
+        if self._begun != frozenset():  # else no move began: the next attempt waits for its interval
+            self._next_s = float("-inf")
         if lost:
             self._next_s = self._now_s() + HELD_INTERVALS * self._interval_s()
             self._say(f"the move of {lost[0]} was cancelled, or went elsewhere")
@@ -353,6 +372,10 @@ class Balancer:
         if state is None or set(state.replicas) == {*after}:
             return False
         return key in self._begun if self._begun is not None else set(state.replicas) != {*before}
+
+
+async def _taken_over() -> None:
+    """Do nothing, in a turn of the controller: its first is after it has taken over."""
 
 
 def _set(name: str, value: str) -> ConfigChange:

@@ -3,7 +3,8 @@
     judge -> write the entity by its version, and a notice of it, in one multi -> apply it on this broker
       ^── another broker wrote it first: read and judge again
 
-No write here is fenced by the controller epoch: any broker changes settings (see `config_watch.py`).
+Any broker changes settings (see `config_watch.py`), so no write for a client is fenced by the controller epoch. The
+controller's own writes are: they give its `fence`.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from pybroker.config.ssl_settings import is_reconfigurable
 from pybroker.coordination.commit import commit
 from pybroker.coordination.store import (
     BadVersion,
+    Check,
     Create,
     NodeExists,
     NoNode,
@@ -46,7 +48,7 @@ from pybroker.metadata.configs import (
     tell_altered,
     topic_after,
 )
-from pybroker.metadata.controllership import read_config, unwritable
+from pybroker.metadata.controllership import Deposed, read_config, unwritable
 from pybroker.metadata.entities import Change, written
 from pybroker.metadata.slow_changes import in_time
 from pybroker.model import HostPort
@@ -80,9 +82,11 @@ class ConfigAdmin:
         self._sockets = sockets
 
     @in_time
-    async def alter_topic(self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool) -> None:
+    async def alter_topic(
+        self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool, fence: Check | None = None
+    ) -> None:
         """Alter a topic's own settings, or `replace` all of them. Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG and
-        other KafkaErrors."""
+        other KafkaErrors; NOT_CONTROLLER if the `fence` of a controller is no longer valid."""
         check_name(name)
         self._metadata.check_complete()
         entity = f"topics/{name}"
@@ -94,14 +98,16 @@ class ConfigAdmin:
                 after = topic_after(self._config, held, changes, replace=replace)
                 if validate_only:
                     return
-                if await self._written(nodes.topic_config(name), version, after, entity):
+                if await self._written(nodes.topic_config(name), version, after, entity, fence):
                     break
         tell_altered(entity, after)
 
     @in_time
-    async def alter_broker(self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool) -> None:
+    async def alter_broker(
+        self, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool, fence: Check | None = None
+    ) -> None:
         """Alter the settings of this broker, or with an empty name those of all brokers. Raises INVALID_CONFIG,
-        INVALID_REQUEST, KAFKA_STORAGE_ERROR."""
+        INVALID_REQUEST, KAFKA_STORAGE_ERROR; NOT_CONTROLLER as `alter_topic`."""
         if name not in ("", str(self._broker_id)):
             raise KafkaError(errors.INVALID_REQUEST, f"this is broker {self._broker_id}, not {shown(name)}")
         path = nodes.broker_config(int(name) if name else None)
@@ -117,7 +123,7 @@ class ConfigAdmin:
                 async with prepared(self._sockets, judged.tried):
                     if validate_only:
                         return
-                    if await self._written(path, version, judged.stored, entity):
+                    if await self._written(path, version, judged.stored, entity, fence):
                         break
         tell_altered(entity, judged.after)
 
@@ -162,22 +168,28 @@ class ConfigAdmin:
         except StoreError as problem:
             raise unwritable(problem) from problem
 
-    async def _written(self, path: str, version: int | None, after: dict[str, str], entity: str) -> bool:
+    async def _written(
+        self, path: str, version: int | None, after: dict[str, str], entity: str, fence: Check | None
+    ) -> bool:
         """Write an entity with its notice, and apply it. False if another broker wrote it first. Raises KafkaError."""
         node = nodes.dump_config(after)
-        return await self._committed([Create(path, node) if version is None else Set(path, node, version)], entity)
+        change = Create(path, node) if version is None else Set(path, node, version)
+        return await self._committed([change], entity, fence)
 
-    async def _committed(self, changes: list[Op], entity: str) -> bool:
+    async def _committed(self, changes: list[Op], entity: str, fence: Check | None = None) -> bool:
         """Commit the writes of an entity, the last of them to its node, with a notice; otherwise as `_written`."""
+        fences = [] if fence is None else [fence]
         session, node = self._session(), changes[-1]
         notice = Create(nodes.CONFIG_CHANGE, nodes.dump_config_change(entity), sequential=True)
         try:
-            answers = await commit(session, [*changes, notice])
+            answers = await commit(session, [*fences, *changes, notice])
             made = None if answers is None else answers[-1]
             if made is not None and not isinstance(made, Stat):
                 self._watch.is_known(made[0])
             await self._watch.take(session, entity)
-        except (BadVersion, NodeExists):
+        except (BadVersion, NodeExists) as problem:
+            if fences and problem.index == 0:
+                raise Deposed("another broker has become the controller") from None
             return False
         except NoNode as problem:
             if problem.path != node.path or isinstance(node, Create):  # a parent is missing: no write can succeed

@@ -77,12 +77,16 @@ class FakeBroker:
     async def join(self) -> FakeBroker:
         self.session: MemorySession = await self.cluster.store.session(SESSION_MS)
         await self.register()
-        self.controller = Controller(
+        self.controller = self.candidate()
+        self.controller.start()
+        return self
+
+    def candidate(self) -> Controller:
+        """The controller of this broker's session, before it stands for election."""
+        return Controller(
             self.session, self.number, self.cluster.config, lambda topic: self.cluster.configs.get(topic, {}),
             self.known_topic, self.cluster.open_link, wall_ms, Changes(wall_ms),
         )  # fmt: skip
-        self.controller.start()
-        return self
 
     async def register(self) -> None:
         data = nodes.dump_broker(live_broker(self.number), 0)
@@ -192,8 +196,11 @@ class FakeCluster:
         return self
 
     async def join(self, number: int) -> FakeBroker:
-        self.brokers[number] = FakeBroker(self, number)
+        self.brokers[number] = self.broker(number)
         return await self.brokers[number].join()
+
+    def broker(self, number: int) -> FakeBroker:
+        return FakeBroker(self, number)
 
     async def end(self) -> None:
         for broker in self.brokers.values():

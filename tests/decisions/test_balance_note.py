@@ -84,6 +84,7 @@ def moving(**changed: object) -> str:
         moving(moves={"a/b": {"0": [[1], [2]]}}), moving(moves={"t" * 250: {"0": [[1], [2]]}}),
         moving(moves={"\ud800": {"0": [[1], [2]]}}), moving(moves={"\0": {"0": [[1], [2]]}}),
     ],
+    ids=lambda text: text[:60],
 )  # fmt: skip
 def test_a_text_that_is_no_note_is_one_without_moves(text: str) -> None:
     """The controller removes it: it sets no throttle, and reaches no node of another name."""
