@@ -240,5 +240,11 @@ def test_a_broker_is_marked_for_the_balancer_and_admitted_again(pybroker_: Comma
     assert pybroker_("brokers", "admit", broker["id"]).out == f"{said} again.\n"
     assert [each["drained"] for each in pybroker_("brokers", "list", "--json").json] == [False]
     assert pybroker_("brokers", "admit", broker["id"]).out == f"{said}.\n"
+    assert pybroker_("configs", "alter", "--broker-default", "--set", f"{mark},77").code == 0
+    added = pybroker_("reassign", "execute", "--add", broker["id"], "--yes")
+    assert added.code == 0, added.err
+    [left] = pybroker_("configs", "describe", "--broker-default", "--json").json
+    assert left["value"] == "77", "a broker that is to be filled is admitted, another one is not"
+    assert pybroker_("configs", "alter", "--broker-default", "--delete", "auto.balance.excluded.brokers").code == 0
     refused = pybroker_("configs", "alter", "--broker-default", "--set", "auto.balance.excluded.brokers=one")
     assert refused.code == 1 and "it takes broker ids, separated by commas" in refused.err

@@ -1,6 +1,7 @@
 """The continuous balancer, beside an operator's commands: these come first, and say which brokers it must not fill."""
 
 import time
+from collections.abc import Collection
 from typing import Final
 
 import click
@@ -36,9 +37,12 @@ def exclude(admin: Admin, broker: int) -> None:
     _write(admin, excluded(admin) | {broker})
 
 
-def admit(admin: Admin, broker: int) -> None:
-    """Let the balancer move replicas to a broker again."""
-    _write(admin, excluded(admin) - {broker})
+def admit(admin: Admin, brokers: Collection[int]) -> set[int]:
+    """Let the balancer move replicas to these brokers again; return those that were excluded."""
+    now = excluded(admin)
+    if back := now.intersection(brokers):
+        _write(admin, now - back)
+    return back
 
 
 def _write(admin: Admin, brokers: set[int]) -> None:

@@ -114,7 +114,7 @@ def replace(
     """Move all replicas of a broker to SUCCESSOR, a live broker, and say when the old one may be switched off.
 
     A replica goes to another broker where SUCCESSOR has one of the partition, is in a rack that has one, or is full.
-    The old broker need not be live.
+    The old broker need not be live. The continuous balancer may move replicas to SUCCESSOR again if it was drained.
     """
     how = RunOptions(throttle, batch, bootstrap_server, timeout_s)
     _drain(broker, {broker: successor}, how, yes, disk_limit, fewer_racks)
@@ -127,9 +127,7 @@ def replace(
 def admit(broker: int, bootstrap_server: str, timeout_s: float) -> None:
     """Let the continuous balancer move replicas to a broker again that was drained, retired or replaced."""
     with admin_of(bootstrap_server, timeout_s) as admin:
-        was = broker in balancer.excluded(admin)
-        if was:
-            balancer.admit(admin, broker)
+        was = balancer.admit(admin, {broker})
     click.echo(f"Broker {broker} may get replicas from the balancer{' again' if was else ''}.")
 
 

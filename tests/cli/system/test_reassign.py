@@ -97,8 +97,12 @@ def interrupted(cluster: Cluster, *arguments: object) -> str:
 def test_a_broker_is_replaced_then_retired(cluster: Cluster) -> None:
     """A broker's replicas go to its successor, and then off that one; each may be switched off in the end. Clients read
     every record, throttles are gone, and a broker that is needed cannot be retired."""
+    mark = "auto.balance.excluded.brokers=4"
+    assert command(cluster, "configs", "alter", "--broker-default", "--set", mark).code == 0
     done = command(cluster, "brokers", "replace", 1, 4, "--throttle", 50_000_000, "--yes", *LIMIT)
     assert done.code == 0, done.err
+    drained = {each["id"] for each in command(cluster, "brokers", "list", "--json").json if each["drained"]}
+    assert drained == {1}, "the balancer may use the successor again"
     assert "The throttle of 50.0 MB/s is removed." in done.out
     assert done.out.endswith("Broker 1 holds no replica: it may be switched off.\n")
     assert [set(each) for each in replicas(cluster)] == [{4, 2}, {2, 3}, {3, 4}, {4, 3}]
