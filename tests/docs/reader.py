@@ -24,7 +24,7 @@ SINGLE, RUNS = ("2181", "2182"), (("9092", 4), ("9404", 4))
 """Ports on the pages: single ones, and runs of consecutive ones."""
 SERVES = re.compile(r"^(?!\s*#).*?\bpybroker serve\b(?:[^\n]*\\\n)*[^\n]*&", re.M)
 LOOP = re.compile(r"^for \w+ in ([^;\n]+); do", re.M)
-SECONDS_MAX = 120
+SECONDS_MAX = 300
 
 
 def free_run(count: int) -> int:
