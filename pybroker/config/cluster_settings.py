@@ -180,8 +180,8 @@ CLUSTER = table(
         "auto.balance.enable",
         BOOLEAN,
         "false",
-        "Let the controller move replicas to even out the brokers' bytes, then their numbers of replicas and preferred "
-        "leaders, like pybroker reassign plan --spread, in batches and with a throttle. Nothing moves while a broker "
+        "Let the controller move replicas in throttled batches. Its goals are those of pybroker reassign plan "
+        "--spread: even bytes, then even numbers of replicas and preferred leaders. Nothing moves while a broker "
         "is absent, a partition is under-replicated, or others move replicas. If it is switched off, the batch under "
         "way ends, and no other begins. The controller's broker counts: set it for all brokers. Kafka has none of "
         "auto.balance.*.",
@@ -200,8 +200,8 @@ CLUSTER = table(
         "auto.balance.threshold.percentage",
         INT,
         "20",
-        "The balancer begins when the bytes or the number of replicas of a broker are further than this from its "
-        "share, and ends when all are within 10 percent, or as near as they get.",
+        "The balancer begins when a broker's bytes, or its replicas, are further than this from its share. It ends "
+        "when all are within 10 percent, or as near as they get.",
         Range(11, 1000),
         dynamic=True,
     ),
