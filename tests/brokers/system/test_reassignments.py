@@ -72,9 +72,16 @@ def answered(cluster: Cluster, ask: Callable[[Admin], Result]) -> Result:
 
 
 def move(cluster: Cluster, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
-    """Begin to move partitions, or cancel; each must be accepted."""
-    done = answered(cluster, lambda admin: admin.alter_partition_reassignments(targets))
-    assert not any(done.values()), done
+    """Begin to move partitions, or cancel; each must be accepted. A broker that is not alive, because a fault or a busy
+    machine cost it its session, has to register again first."""
+    done: dict[TopicPartition, KafkaError | None] = {}
+
+    def accepted() -> bool:
+        done.update(answered(cluster, lambda admin: admin.alter_partition_reassignments(targets)))
+        assert all(problem is None or "is not alive" in str(problem) for problem in done.values()), done
+        return not any(done.values())
+
+    until("the moves are accepted", accepted, STEP_S_MAX)
 
 
 def moving(cluster: Cluster) -> dict[TopicPartition, PartitionReassignment]:
