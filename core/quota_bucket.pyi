@@ -4,11 +4,14 @@ class QuotaBucket:
     """The recent usage of a quota with a limit per second; by Kafka's window, ten seconds' worth is free.
 
     limit: a second, in bytes, in nanoseconds of threads, or in connections. throttle_ms_max: the longest wait. paced: a
-    throttled client pays for each event until it has been quiet; otherwise only the window counts. `now_ms` is always
-    of one clock, such as time.monotonic(). Thread-safe. ValueError for a limit or a wait that is negative or NaN.
+    throttled client pays for each event until it has been quiet; otherwise only the window counts. burst_ms: above 0,
+    each event is paid for from the first on, nothing is free, and this much of the limit is the most at once. `now_ms`
+    is always of one clock, such as time.monotonic(). Thread-safe. ValueError for a number that is negative or NaN.
     """
 
-    def __init__(self, limit: float, *, throttle_ms_max: int = 2147483647, paced: bool = True) -> None: ...
+    def __init__(
+        self, limit: float, *, throttle_ms_max: int = 2147483647, paced: bool = True, burst_ms: int = 0
+    ) -> None: ...
     def set_limit(self, limit: float) -> None:
         """Change the limit; usage recorded so far is kept."""
     def record(self, n: int, now_ms: int) -> int:
@@ -28,7 +31,7 @@ class QuotaBucket:
         """When usage was last recorded, or the bucket was created."""
     def most(self, now_ms: int) -> int:
         """The most to do at once: what the limit allows in ten seconds or, for a throttled client, in a quarter of
-        one."""
+        one; or in the burst."""
     @property
     def throttled(self) -> tuple[int, int]:
         """(number of throttles, their ms in all)."""

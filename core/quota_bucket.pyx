@@ -1,6 +1,6 @@
 """Quota buckets for Python, which decides what clients share one; the plane records usage in them, too."""
 
-from libc.stdint cimport INT32_MAX, int64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
@@ -15,10 +15,10 @@ from pybroker.core.plane.limits.quotas cimport QUOTA_ID_MAX, quotas_t
 cdef class QuotaBucket:
     """The recent usage of a quota; see quota_bucket.pyi."""
 
-    def __cinit__(self, double limit, *, int64_t throttle_ms_max=INT32_MAX, bint paced=True):
-        if not limit >= 0 or not 0 <= throttle_ms_max <= INT32_MAX:
-            raise ValueError(f"limit={limit} and throttle_ms_max={throttle_ms_max} must be 0 or more")
-        self.state = bucket_new(limit, throttle_ms_max, paced)
+    def __cinit__(self, double limit, *, int64_t throttle_ms_max=INT32_MAX, bint paced=True, int32_t burst_ms=0):
+        if not limit >= 0 or not 0 <= throttle_ms_max <= INT32_MAX or burst_ms < 0:
+            raise ValueError(f"limit={limit}, throttle_ms_max={throttle_ms_max} and burst_ms={burst_ms} must be 0 or more")
+        self.state = bucket_new(limit, throttle_ms_max, paced, burst_ms)
         if self.state == NULL:
             raise MemoryError()
 

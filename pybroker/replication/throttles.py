@@ -5,6 +5,9 @@ from typing import NamedTuple
 from pybroker import core
 from pybroker.config import BrokerConfig
 
+BURST_MS = 5
+"""What a leader sends at once, at its rate: small pieces, as clients wait behind large ones."""
+
 
 class Throttles(NamedTuple):
     """Quota buckets for the bytes of throttled partitions, by the role of the replica here."""
@@ -19,7 +22,7 @@ class Throttles(NamedTuple):
 
 
 def throttles_of(config: BrokerConfig) -> Throttles:
-    return Throttles(*(core.QuotaBucket(config[_rate(role)]) for role in Throttles._fields))
+    return Throttles(*(core.QuotaBucket(config[_rate(role)], burst_ms=BURST_MS) for role in Throttles._fields))
 
 
 def _rate(role: str) -> str:

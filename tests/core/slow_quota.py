@@ -19,8 +19,9 @@ class Sample:
 class SlowBucket:
     """A model of QuotaBucket; samples and rate follow SampledStat and Rate of Kafka 3.9."""
 
-    def __init__(self, limit: float, most_ms: int, paced: bool = True) -> None:
+    def __init__(self, limit: float, most_ms: int, paced: bool = True, burst_ms: int = 0) -> None:
         self.paced = paced
+        self.burst_ms = burst_ms
         self.limit = limit
         self.most_ms = most_ms
         self.samples: list[Sample] = []  # oldest first
@@ -35,14 +36,19 @@ class SlowBucket:
 
     def _over(self, now: int) -> float:
         """The ms until the rate is back at the limit."""
+        if self.burst_ms:
+            return 0
         total, elapsed_ms = self._rate(now)
         return total * 1000 / self.limit - elapsed_ms
+
+    def _is_held(self, now: int) -> bool:
+        return self.burst_ms > 0 or now <= self.held_until
 
     def throttle(self, now: int) -> int:
         if not self.samples:
             return 0
         wait = self._over(now)
-        if now <= self.held_until:
+        if self._is_held(now):
             wait = max(wait, self.paid - now)
         return self._told(wait)
 
@@ -56,7 +62,7 @@ class SlowBucket:
         newest = self.samples[-1]
         newest.value += n
         newest.last = now
-        held = now <= self.held_until
+        held = self._is_held(now)
         wait = self._over(now)
         total, _ = self._rate(now)
         refused = may_refuse and total > n and self._told(self.paid - now if held else wait) > 0

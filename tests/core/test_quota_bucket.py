@@ -21,10 +21,13 @@ EVENTS = st.lists(st.tuples(MS, st.sampled_from(KINDS), st.integers(0, 400_000))
 LIMITS, MOST_MS = st.sampled_from([1.0, 999.5, 50_000.0, 100_000.0, 1e12]), st.sampled_from([1000, (1 << 31) - 1])
 
 
-@given(EVENTS, LIMITS, MOST_MS, st.booleans())
+@given(EVENTS, LIMITS, MOST_MS, st.booleans(), st.sampled_from([0, 0, 20]))
 @settings(max_examples=400)
-def test_as_kafkas(events: list[tuple[int, str, int]], limit: float, most_ms: int, paced: bool) -> None:
-    bucket, model = QuotaBucket(limit, throttle_ms_max=most_ms, paced=paced), SlowBucket(limit, most_ms, paced)
+def test_as_kafkas(
+    events: list[tuple[int, str, int]], limit: float, most_ms: int, paced: bool, burst_ms: int
+) -> None:
+    bucket = QuotaBucket(limit, throttle_ms_max=most_ms, paced=paced, burst_ms=burst_ms)
+    model = SlowBucket(limit, most_ms, paced, burst_ms)
     now = 5_000_000
     for wait_ms, how, n in events:
         now += wait_ms
@@ -71,6 +74,22 @@ def test_who_comes_when_it_likes_has_ten_seconds_worth_again() -> None:
     assert bucket.record(10_500, 10_000) == 500
     assert bucket.record(500, 10_500) == 1000, "a client that returns at once is held"
     assert bucket.record(9_500, 40_000) == 0, "a client that stayed away is free"
+
+
+@with_each("limit", [5_000.0, 20e6])
+def test_a_bucket_with_a_burst_has_the_rate_over_each_second(limit: float) -> None:
+    """Even over the first, and after a rest."""
+    bucket, now, done = QuotaBucket(limit, burst_ms=20), 10_000, []
+    while now < 40_000:
+        now = 30_000 if 20_000 <= now < 30_000 else now
+        now += bucket.wait(now)
+        done.append((now, bucket.most(now)))
+        bucket.record(bucket.most(now), now)
+        now += 1
+    assert bucket.most(now) == limit * 0.02
+    for begin in (*range(10_000, 19_000, 250), *range(30_000, 39_000, 250)):
+        came = sum(n for when, n in done if begin <= when < begin + 1000)
+        assert came == pytest.approx(limit, rel=0.25 if begin in (10_000, 30_000) else 0.03)
 
 
 def test_fetches_are_of_a_quarter_of_a_second_while_they_are_held() -> None:

@@ -29,11 +29,12 @@ cdef struct quota_bucket_t:
     double paid_ms               # up to when the usage is paid for
     int64_t throttle_ms_max
     int32_t is_paced             # a throttled client pays for each event; otherwise only the window counts
+    int32_t burst_ms             # > 0: each event is paid for, and there is no window; the most at once, at the limit
     int32_t count
     int32_t newest
     quota_sample_t samples[<int>QUOTA_SAMPLES]
 
-cdef quota_bucket_t* bucket_new(double limit, int64_t throttle_ms_max, bint is_paced) noexcept nogil
+cdef quota_bucket_t* bucket_new(double limit, int64_t throttle_ms_max, bint is_paced, int32_t burst_ms) noexcept nogil
 cdef void bucket_hold(quota_bucket_t* b) noexcept nogil
 cdef void bucket_drop(quota_bucket_t* b) noexcept nogil
 cdef void bucket_set_limit(quota_bucket_t* b, double limit) noexcept nogil

@@ -15,6 +15,9 @@ A bucket that is not paced is never held: only the window counts, as for Kafka's
 refused clients come back when they like. For creations and deletions in a cluster Kafka uses a token bucket instead
 (KIP-599): see pybroker/security/token_bucket.py.
 
+A bucket with a burst is always held, and has no window. It is for replication (KIP-73): Kafka's window lets ten seconds
+of bytes pass at full speed, and then nothing until they are paid for, and clients beside them notice both.
+
 Below the limit an event costs one atomic add: `spare` is what may be added to the newest sample. It stays valid, as the
 other samples only leave.
 """
@@ -44,7 +47,7 @@ cdef void set_limit(quota_bucket_t* b, double limit) noexcept nogil:
     store_i64(&b.window_max, <int64_t>min(limit * QUOTA_WINDOWS * QUOTA_WINDOW_MS / 1000, 4e18))
 
 
-cdef quota_bucket_t* bucket_new(double limit, int64_t throttle_ms_max, bint is_paced) noexcept nogil:
+cdef quota_bucket_t* bucket_new(double limit, int64_t throttle_ms_max, bint is_paced, int32_t burst_ms) noexcept nogil:
     """A bucket with one reference; NULL without memory."""
     cdef quota_bucket_t* b = <quota_bucket_t*>calloc(1, sizeof(quota_bucket_t))
     if b == NULL:
@@ -55,6 +58,7 @@ cdef quota_bucket_t* bucket_new(double limit, int64_t throttle_ms_max, bint is_p
     set_limit(b, limit)
     b.throttle_ms_max = throttle_ms_max
     b.is_paced = is_paced
+    b.burst_ms = burst_ms
     return b
 
 
@@ -77,7 +81,7 @@ cdef void bucket_set_limit(quota_bucket_t* b, double limit) noexcept nogil:
 
 
 cdef inline bint is_held(const quota_bucket_t* b, int64_t now_ms) noexcept nogil:
-    return b.is_paced and now_ms <= load_i64(&b.held_until_ms)
+    return b.burst_ms > 0 or b.is_paced and now_ms <= load_i64(&b.held_until_ms)
 
 
 cdef void begin_sample(quota_bucket_t* b, int32_t i, int64_t now_ms) noexcept nogil:
@@ -115,6 +119,8 @@ cdef double look(quota_bucket_t* b, int64_t now_ms, bint held, int64_t* total) n
     store_i64(&b.spare, -1 if held else load_i64(&b.window_max) - before)
     if b.limit <= 0:
         return NOTHING_MS if total[0] > 0 else 0
+    if b.burst_ms > 0:
+        return 0
     elapsed_ms = max(now_ms - oldest_ms, <int64_t>(QUOTA_WINDOWS * QUOTA_WINDOW_MS))
     return <double>total[0] * 1000 / b.limit - elapsed_ms
 
@@ -207,6 +213,8 @@ cdef int64_t bucket_throttle(quota_bucket_t* b, int64_t now_ms) noexcept nogil:
 
 
 cdef int64_t bucket_most(const quota_bucket_t* b, int64_t now_ms) noexcept nogil:
+    if b.burst_ms > 0:
+        return load_i64(&b.window_max) // (QUOTA_WINDOWS * QUOTA_WINDOW_MS) * b.burst_ms
     if is_held(b, now_ms):
         return load_i64(&b.window_max) // (QUOTA_WINDOWS * HELD_SHARE)
     return load_i64(&b.window_max)

@@ -48,7 +48,8 @@ cdef enum:
     LOOK_MS = 1000               # between two checks for changed log starts
     NO_PARTITION = -1
     SESSION_EPOCH_MAX = 0x7FFFFFFF
-    REST_MS_MAX = 1000           # of throttled partitions, before the next check, as the rate may change
+    REST_MS_MAX = 1000           # of throttled partitions, before the next check, as the rate may change,
+    REST_MS_MIN = 150            # and the least: a leader with the same rate sends small pieces, each as late as it must
 
 
 cdef const char* GONE = ""       # the leader closed the connection, or Python did
@@ -369,7 +370,7 @@ cdef void rest(reactor_t* r, conn_t* c) noexcept nogil:
     cdef fetched_t* q
     if r.plane.follower_throttle != NULL and not f.awaiting:
         rest_ms = min(bucket_wait(r.plane.follower_throttle, r.now_ms), <int64_t>REST_MS_MAX)
-    while rest_ms > 0 and link != NULL:
+    while rest_ms >= REST_MS_MIN and link != NULL:
         q = <fetched_t*>link.owner
         link = link.next
         if load_i32(&q.partition.follower_throttled) and lags(q):

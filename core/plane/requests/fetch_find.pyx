@@ -34,7 +34,7 @@ cdef enum:
     PARTITION_BYTES = 40         # beside its records
 
 cpdef enum:
-    WITHHELD_MS_MIN = 10  # the shortest wait after records were withheld by a throttle; Python's handlers use it, too
+    WITHHELD_MS_MIN = 3  # the shortest wait after records were withheld by a throttle; Python's handlers use it, too
 
 
 # -- finding -----------------------------------------------------------------------------------------------------------

@@ -17,8 +17,6 @@ from tests.harness import until
 pytestmark = [pytest.mark.java]
 
 RATE = 100_000
-FREE = 10 * RATE
-"""The bytes of ten seconds, which are copied at once, as in Kafka."""
 RECORDS, VALUE = 3000, bytes(1000)
 LEADER, FOLLOWER = 1, 3
 
@@ -64,12 +62,11 @@ def test_who_comes_back_copies_no_faster_than_it_may(cluster: Cluster, role: str
         return log.stat().st_size - before
 
     write()
-    cluster.start(FOLLOWER)
     began = time.monotonic()
+    cluster.start(FOLLOWER)
     cluster.until_in_sync(free, size=2)
-    until("the free bytes are copied", lambda: copied() > FREE // 2)
-    until("it copies on", lambda: copied() > FREE + RATE // 2)
-    assert copied() < FREE + RATE * (time.monotonic() - began + 2) < RECORDS * len(VALUE)
+    until("it copies", lambda: copied() > RATE)
+    assert copied() < RATE * (time.monotonic() - began + 2)
     assert cluster.partition(throttled)[1] == [LEADER]
     say(cluster, ResourceType.BROKER, str(broker), f"{role}.replication.throttled.rate", str(1 << 40))
     cluster.until_in_sync(throttled, size=2)
