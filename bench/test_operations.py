@@ -27,7 +27,7 @@ from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.model import TopicPartition
 from tests.brokers.kit import Cluster
 from tests.brokers.system.test_rolling import Load, Operator
-from tests.cli.conftest import run
+from tests.cli.conftest import run_process
 from tests.harness import HOST, cpu_s, until
 
 __all__ = ["clusters"]
@@ -36,7 +36,7 @@ THROTTLE = 20_000_000
 SETTLING_S, THROTTLED_S = 5, 60
 PIECE_S, COPIED_S = 0.005, 20
 OFF_BY_MAX, P99_OF_QUIET_MAX, OF_LIMIT_MIN = 0.1, 1.2, 0.9
-MANY, REQUESTS_S, GAP_MS_MAX = 1000, 20_000, 300
+MANY, GAP_MS_MAX = 1000, 300
 LED, LED_S_MAX = 3000, 0.7
 AT_REST, AT_REST_PARTITIONS, SETTLED_S, REST_S = 20, 2000, 30, 20
 CORE_MAX, RESIDENT_MB_MAX = 0.02, 60
@@ -126,27 +126,42 @@ def held(cluster: Cluster, number: int, topic: str) -> int:
     return sum(log.stat().st_size for log in home.glob(f"{topic}-*/*.log"))
 
 
-def test_a_rolling_restart(log_dir: Path) -> None:
+@pytest.mark.parametrize("rate", [5_000, 20_000])
+def test_a_rolling_restart(log_dir: Path, rate: int) -> None:
     """`pybroker cluster restart` of three brokers, while one producer writes one record after another to all
-    partitions; each record must be there once, at its offset."""
-    with ZooKeeper() as zookeeper, Cluster(log_dir, zookeeper) as cluster:
+    partitions; each record must be there once, at its offset. Beside it: the longest gap of the same load while a
+    broker of another cluster is restarted three times, which takes as much cpu and moves no leader."""
+    with (
+        ZooKeeper() as zookeeper, Cluster(log_dir / "other", zookeeper, 1) as other,
+        Cluster(log_dir, zookeeper) as cluster,
+    ):  # fmt: skip
         topic = cluster.create("t", MANY)
         until_all_led(cluster, topic, MANY, 3)
+        until_all_led(other, other.create("t", replicas=[[1]] * MANY, min_insync_replicas="1"), MANY, 1)
         operator = Operator(cluster, log_dir)
-        with Load(cluster, topic, MANY, REQUESTS_S) as load:
+        with Load(cluster, topic, MANY, rate) as load:
             until("records are acknowledged", lambda: len(load.acked) > 5 * MANY)
             time.sleep(SETTLING_S)
             quiet_ms = load.longest_ms(time.monotonic() - SETTLING_S + 1)
             began_s = time.monotonic()
-            done = run("cluster", "restart", "-b", cluster.bootstrap, "--yes", "--run", operator.command)
+            for _ in cluster.brokers:
+                other.brokers[1].stop()
+                other.brokers[1].start()
+            limit_ms = load.longest_ms(began_s)
+            other.close()
+            time.sleep(SETTLING_S)
+            began_s = time.monotonic()
+            done = run_process("cluster", "restart", "-b", cluster.bootstrap, "--yes", "--run", operator.command)
             assert done.code == 0, done
             took_s, gap_ms = time.monotonic() - began_s, load.longest_ms(began_s)
             load.judge()
+    most_ms = max(GAP_MS_MAX, limit_ms / OF_LIMIT_MIN)
     show(
         "a rolling restart",
-        f"{MANY:,} partitions, {len(load.acked) / 1e3:,.0f} k records at {REQUESTS_S / 1e3:.0f} k/s",
-        f"longest gap {gap_ms:.0f} ms in {took_s:.0f} s", f"without a restart {quiet_ms:.0f} ms", f"<= {GAP_MS_MAX} ms",
-        gap_ms <= GAP_MS_MAX,
+        f"{MANY:,} partitions, {len(load.acked) / 1e3:,.0f} k records at {rate / 1e3:.0f} k/s",
+        f"longest gap {gap_ms:.0f} ms in {took_s:.0f} s",
+        f"quiet {quiet_ms:.0f} ms, beside restarts of another broker {limit_ms:.0f} ms", f"<= {most_ms:.0f} ms",
+        gap_ms <= most_ms,
     )  # fmt: skip
 
 
