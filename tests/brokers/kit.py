@@ -71,10 +71,9 @@ class Cluster:
         given = {**SETS, "zookeeper.connect": zookeeper.connect + self.chroot, **own}
         self.brokers: dict[int, Planted] = {}
         self._fronts: dict[int, int] = {}
-        """The ports that clients use."""
+        """The ports that clients use, where they reach a broker through the network."""
         for number in range(1, count + 1):
             port = free_port()
-            self._fronts[number] = port
             if network is not None and network.has_clients:
                 self._fronts[number] = network.way_to(number, port, CLIENTS)
             ways = {} if network is None else self._ways(network, number, port)
@@ -88,7 +87,7 @@ class Cluster:
     def _ways(self, network: Network, number: int, port: int) -> dict[str, object]:
         """The settings of a broker that others reach through the network."""
         own = free_port()
-        shown = f"PLAINTEXT://{HOST}:{self._fronts[number]}", f"PEERS://{HOST}:{network.way_to(number, own)}"
+        shown = f"PLAINTEXT://{HOST}:{self._fronts.get(number, port)}", f"PEERS://{HOST}:{network.way_to(number, own)}"
         servers = (str(network.way_to(ZOOKEEPER, server.port)) for server in self.zookeeper.servers)
         return {
             "zookeeper.connect": ",".join(f"{HOST}:{way}" for way in servers) + self.chroot,
@@ -107,7 +106,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"{HOST}:{front}" for front in self._fronts.values())
+        return ",".join(f"{HOST}:{self._fronts.get(number, broker.port)}" for number, broker in self.brokers.items())
 
     @property
     def present(self) -> list[int]:
