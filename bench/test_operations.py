@@ -3,9 +3,7 @@ death of a broker with thousands of partitions; and twenty brokers at rest."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import socket
 import statistics
 import threading
 import time
@@ -18,10 +16,10 @@ import pytest
 from bench.figures import show, warm_memory
 from bench.peers import OURS
 from bench.test_cluster import clusters, judge, led_by, pids
-from bench.test_reassignment import BESIDE, PARTITIONS, filled
+from bench.test_reassignment import BESIDE, PARTITIONS, beside_a_copy, filled
 from bench.test_start import resident
 from pybroker import Admin
-from pybroker.cli.bench.load import Measurement, Prepared, prepare
+from pybroker.cli.bench.load import Measurement, prepare
 from pybroker.cli.reassign.throttle import remove_throttle, set_throttle
 from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.model import TopicPartition
@@ -34,7 +32,6 @@ __all__ = ["clusters"]
 
 THROTTLE = 20_000_000
 SETTLING_S, THROTTLED_S = 5, 60
-PIECE_S, COPIED_S = 0.005, 20
 OFF_BY_MAX, P99_OF_QUIET_MAX, OF_LIMIT_MIN = 0.1, 1.2, 0.9
 MANY, GAP_MS_MAX = 1000, 300
 LED, LED_S_MAX = 3000, 0.7
@@ -57,7 +54,7 @@ def test_a_throttled_move(clusters: Mapping[str, Cluster], log_dir: Path) -> Non
         warm_memory(2 * size)
         quiet = [beside.run(1).p99_us for _ in range(10)]
         source = next(Path(cluster.brokers[1].data_dir).glob(f"{moved}-0/*.log"))
-        limit = beside_a_copy(beside, source, log_dir / "copy")
+        limit = beside_a_copy(beside, source, log_dir / "copy", THROTTLE)
         moves = {TopicPartition(moved, index): ([1], [2]) for index in range(PARTITIONS)}
         admin = stack.enter_context(Admin(cluster.bootstrap))
         set_throttle(admin, THROTTLE, cluster.brokers, moves)
@@ -84,40 +81,6 @@ def test_a_throttled_move(clusters: Mapping[str, Cluster], log_dir: Path) -> Non
         f"off by {off_by:.0%} (<= {OFF_BY_MAX:.0%}), median p99 {times:.2f}x quiet (<= {most:.2f}x)",
         off_by <= OFF_BY_MAX and times <= most,
     )  # fmt: skip
-
-
-def beside_a_copy(beside: Prepared, source: Path, to: Path) -> list[float]:
-    """Return the p99s of a producer while a process sends a file to another one at the throttle, which writes it."""
-    sending, receiving = socket.socketpair()
-    copy = [multiprocessing.get_context("spawn").Process(target=each, args=arguments, daemon=True)
-            for each, arguments in ((send, (sending, source)), (receive, (receiving, to)))]  # fmt: skip
-    for process in copy:
-        process.start()
-    sending.close()
-    receiving.close()
-    waits = []
-    while copy[0].is_alive():
-        waits.append(beside.run(1).p99_us)
-    copy[1].join()
-    to.unlink()
-    return waits
-
-
-def send(over: socket.socket, source: Path) -> None:
-    with source.open("rb") as file:
-        size, due_s = os.fstat(file.fileno()).st_size, time.monotonic()
-        end_s, piece = due_s + COPIED_S, int(THROTTLE * PIECE_S)
-        while due_s < end_s:
-            over.sendfile(file, int(due_s * 1e9) % (size - piece), piece)
-            due_s += PIECE_S
-            time.sleep(max(0, due_s - time.monotonic()))
-    over.close()
-
-
-def receive(over: socket.socket, to: Path) -> None:
-    with to.open("wb", buffering=0) as file:
-        while piece := over.recv(1 << 20):
-            file.write(piece)
 
 
 def held(cluster: Cluster, number: int, topic: str) -> int:
