@@ -68,6 +68,10 @@ cdef class Partition(Log):
         return load_i64(&self.state.role.leader_epoch)
 
     @property
+    def epoch_start(self) -> int:
+        return peek_i64(&self.state.epoch_start)
+
+    @property
     def role(self) -> Role:
         cdef role_t role
         partition_role(self.state, &role)

@@ -101,7 +101,7 @@ cdef int partition_lead(
             in_sync += mine[i].in_isr != 0
             begin_follower(p, &mine[i], leader_epoch == p.role.leader_epoch)
         if p.role.kind != LEADER or leader_epoch != p.role.leader_epoch:
-            p.epoch_start = v.log_end
+            poke_i64(&p.epoch_start, v.log_end)
             p.opened_ms = monotonic_ms()
         set_role(p, LEADER, -1, leader_epoch, partition_epoch)
         p.followers, mine = mine, p.followers

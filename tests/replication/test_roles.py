@@ -213,7 +213,8 @@ async def test_a_role_waits_for_an_append_that_is_at_the_disk(live: Live, role: 
     assert log.epochs()[0][0] < 50
 
 
-async def test_a_new_leader_tells_no_end_that_is_less_than_was_told_before(live: Live) -> None:
+@pytest.mark.parametrize("later", [1, 0], ids=["in the next epoch", "in the same epoch, as ZooKeeper was rolled back"])
+async def test_a_new_leader_tells_no_end_that_is_less_than_was_told_before(live: Live, later: int) -> None:
     """A new leader answers no end below one that an earlier leader answered.
 
     Its high watermark may lag, so it answers ListOffsets once its followers have what it has (KIP-207).
@@ -226,7 +227,7 @@ async def test_a_new_leader_tells_no_end_that_is_less_than_was_told_before(live:
     sent = bytearray(wire_batch([b"b"], base_offset=1, base_ms=LATE_MS))
     sent[12:16] = epoch.to_bytes(4, "big")
     replica.append_copied(bytes(sent), epoch, 1, 0)
-    await replica.lead(epoch + 1, 101, [7])
+    await replica.lead(epoch + later, 101, [7])
     assert (replica.partition().high_watermark, replica.partition().log_end_offset) == (1, 2)
     for timestamp in (LATEST, LATE_MS):
         assert await latest(wire, timestamp_ms=timestamp) == (errors.OFFSET_NOT_AVAILABLE, -1)
@@ -234,6 +235,6 @@ async def test_a_new_leader_tells_no_end_that_is_less_than_was_told_before(live:
         assert (await latest(wire, timestamp_ms=timestamp, replica_id=7))[0] == errors.NONE
     assert await latest(wire, timestamp_ms=EARLIEST) == (0, 0)
     assert await latest(wire, timestamp_ms=BASE_MS) == (0, 0)
-    replica.note_fetch(7, 2, epoch + 1, 0)
+    replica.note_fetch(7, 2, epoch + later, 0)
     assert await latest(wire) == (0, 2)
     assert await latest(wire, timestamp_ms=LATE_MS) == (0, 1)
