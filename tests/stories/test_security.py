@@ -27,10 +27,11 @@ DENIED = "TOPIC_AUTHORIZATION_FAILED"
 
 
 def refusal(**config: Any) -> str:
-    """The error with which this project's producer is refused."""
-    producer = pybroker.Producer(**{**config, "max_block_ms": 500})
+    """The error with which this project's producer is refused, at once or, without an answer of the broker, in the
+    end."""
+    producer = pybroker.Producer(**{"max_block_ms": 20_000, **config})
     with producer, pytest.raises(pybroker.KafkaError) as refused:
-        producer.send("orders", b"x").result(20)
+        producer.send("orders", b"x").result(60)
     return str(refused.value)
 
 
@@ -56,7 +57,7 @@ def test_a_user_with_rights_works_and_others_are_refused(shop: BrokerHandle) -> 
     consumer.close()
     assert send(Producer(shop.confluent_config(user="bob")), "orders", "3") == [DENIED]
     assert "refused the login" in refusal(**shop.pybroker_config(sasl_password="guess"))
-    assert "TLS" in refusal(bootstrap_servers=shop.bootstrap_servers)
+    assert "TLS" in refusal(bootstrap_servers=shop.bootstrap_servers, max_block_ms=3000)
     shop.deny("ann", "write", topic="orders")
     assert send(producer, "orders", "4") == [DENIED]
     assert [record.value for record in shop.records("orders")] == [b"2"]
@@ -76,7 +77,7 @@ def test_a_cluster_is_secured_as_a_broker_is() -> None:
             assert DENIED in refusal(**brokers.pybroker_config(user="bob", **at))
         guess = brokers.pybroker_config(sasl_password="guess")
         assert "refused the login" in refusal(**guess | addresses[1])
-        assert "TLS" in refusal(**addresses[1])
+        assert "TLS" in refusal(**addresses[1], max_block_ms=3000)
         brokers.wait_in_sync("orders")
         brokers.kill(1)
         brokers.start(1)
@@ -85,7 +86,7 @@ def test_a_cluster_is_secured_as_a_broker_is() -> None:
             producer.send("orders", b"y", partition=0).result(20)
         assert [record.value for record in brokers.records("orders")] == [b"x", b"y", b"x"]
         peers = f"127.0.0.1:{brokers._members._peer_ports[1]}"
-        assert "certificate" in refusal(**brokers.pybroker_config(bootstrap_servers=peers))
+        assert "certificate" in refusal(**brokers.pybroker_config(bootstrap_servers=peers), max_block_ms=3000)
 
 
 def test_a_delegation_token_from_its_begin_to_its_end() -> None:
