@@ -17,7 +17,7 @@ cdef class QuotaBucket:
 
     def __cinit__(self, double limit, *, int64_t throttle_ms_max=INT32_MAX, bint paced=True, int32_t burst_ms=0):
         if not limit >= 0 or not 0 <= throttle_ms_max <= INT32_MAX or burst_ms < 0:
-            raise ValueError(f"limit={limit}, throttle_ms_max={throttle_ms_max} and burst_ms={burst_ms} must be 0 or more")
+            raise ValueError(f"{limit=}, {throttle_ms_max=} and {burst_ms=} must be 0 or more")
         self.state = bucket_new(limit, throttle_ms_max, paced, burst_ms)
         if self.state == NULL:
             raise MemoryError()

@@ -49,7 +49,7 @@ cdef enum:
     NO_PARTITION = -1
     SESSION_EPOCH_MAX = 0x7FFFFFFF
     REST_MS_MAX = 1000           # of throttled partitions, before the next check, as the rate may change,
-    REST_MS_MIN = 150            # and the least: a leader with the same rate sends small pieces, each as late as it must
+    REST_MS_MIN = 150            # and the least: a leader with the same rate sends small pieces, each when it may
 
 
 cdef const char* GONE = ""       # the leader closed the connection, or Python did
