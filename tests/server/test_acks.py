@@ -103,7 +103,7 @@ async def test_a_leader_that_was_cut_meanwhile_waits_no_more(scene: Scene) -> No
 async def test_too_few_replicas_at_the_end_of_the_wait(scene: Scene) -> None:
     """The records are appended, but too few replicas are left to commit them: NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
     scene.log.min_isr = 2
-    scene.produce(300, _0=batch(b"a"))
+    scene.produce(3000, _0=batch(b"a"))
     await scene.appended(1)
     scene.log.set_isr([0], scene.epoch, 2)
     assert await scene.told() == {0: (errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1)}
