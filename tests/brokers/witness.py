@@ -25,6 +25,9 @@ ALONE = b"alone"
 """A record of another client, which may be acknowledged though only one broker has it."""
 EVERY_S = 0.005
 READ_S_MAX = 30.0
+SILENT_MS = 4000
+"""A client asks another broker for metadata after this long without an answer. It may have a connection to no other one
+than a broker that is frozen, and waits for a minute by default."""
 
 
 class Witness:
@@ -44,7 +47,7 @@ class Witness:
         self._producer = ck.Producer({
             "bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 0,
             "message.timeout.ms": 60_000, "topic.metadata.refresh.interval.ms": 1000, "request.timeout.ms": 3000,
-            **QUIET, **own,
+            "socket.timeout.ms": SILENT_MS, **QUIET, **own,
         })  # fmt: skip
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
@@ -83,7 +86,8 @@ class Witness:
     def _consumer(self) -> ck.Consumer:
         consumer = ck.Consumer({
             "bootstrap.servers": self._cluster.bootstrap, "group.id": "reader", "enable.auto.commit": False,
-            "auto.offset.reset": "error", "topic.metadata.refresh.interval.ms": 1000, **QUIET,
+            "auto.offset.reset": "error", "topic.metadata.refresh.interval.ms": 1000, "socket.timeout.ms": SILENT_MS,
+            **QUIET,
         })  # fmt: skip
         consumer.assign([ck.TopicPartition(self._topic, 0, 0)])
         return consumer
