@@ -125,10 +125,13 @@ def _say_fenced(
 
 
 def _is_ahead(context: ControllerContext, broker: int, key: TopicPartition, asked: AskedIsr) -> bool:
-    """True if the broker of a replica sent later epochs than those in the store."""
+    """True if the broker of a replica, which leads, sent later epochs than those in the store, or leads in the leader
+    epoch that the store has for another leader."""
     state = context.state(key)
     if state is None or broker not in state.replicas:
         return False
+    if asked.leader_epoch == state.leader_epoch and broker != state.leader:
+        return True
     return (asked.leader_epoch, asked.partition_epoch) > (state.leader_epoch, state.partition_epoch)
 
 

@@ -6,12 +6,13 @@ brokers', and its ISR may be too large or too small. Brokers have newer informat
     state   of a running broker: the leader epoch and ISR that a controller wrote last
     log     of a broker that restarted since: the last leader epoch in its log, and the log end
 
-A leader epoch is never used twice: the next one is above all known ones. A state that a broker has is as good as the
-lost one, and the usual election uses it. If only logs have a later epoch, all acknowledged records are in the log with
-the latest epoch, among several the longest: that replica was in the ISR of that epoch's leader. As an absent replica
-may have this log, the controller waits for all replicas, unless unclean elections are allowed. Until then the partition
-is doubted, which is stored with its state. Then the replica with the best log becomes leader and the only ISR member;
-the others catch up before they join.
+The next leader epoch is above all known ones. A controller that did not know may have used one twice: two states then
+have the same leader epoch with different leaders, or the same partition epoch with different ISRs. A state that a
+broker has is as good as the lost one, and the usual election uses it. If only logs have a later epoch, all acknowledged
+records are in the log with the latest epoch, among several the longest: that replica was in the ISR of that epoch's
+leader. As an absent replica may have this log, the controller waits for all replicas, unless unclean elections are
+allowed. Until then the partition is doubted, which is stored with its state. Then the replica with the best log becomes
+leader and the only ISR member; the others catch up before they join.
 
 A store from before a reassignment names replicas whose logs are deleted. Brokers that are not among them, and have a
 later log than all of them, become replicas again; the operator decides which stay.
@@ -48,10 +49,17 @@ UNUSABLE = NOTHING._replace(log_end=-1, power_lost=False)
 
 
 def is_ahead(known: Known, state: PartitionState) -> bool:
-    """True if a broker has a later state than the store's `state`. A missing state has leader epoch -1."""
+    """True if a broker has a later state than the store's `state`, or one that the store has lost and whose epochs were
+    given again. A missing state has leader epoch -1."""
     if state.leader_epoch < 0:
         return known.leader_epoch >= 0 or known.log_end > 0
-    return (known.leader_epoch, known.partition_epoch) > (state.leader_epoch, state.partition_epoch)
+    if known.leader_epoch != state.leader_epoch:
+        return known.leader_epoch > state.leader_epoch
+    if known.leader != NO_LEADER and known.leader != state.leader:
+        return True
+    if known.partition_epoch != state.partition_epoch:
+        return known.partition_epoch > state.partition_epoch
+    return bool(known.isr) and set(known.isr) != set(state.isr)
 
 
 def restored(
@@ -62,7 +70,7 @@ def restored(
     `known` is by broker, and not empty. `doubted`: the stored state is doubted, so its ISR is unknown."""
     state = _with_moved(state, known, live)
     facts = {broker: known[broker] for broker in state.replicas if broker in known and broker in live}
-    newest = max(known.values(), key=lambda each: (each.leader_epoch, each.partition_epoch))
+    newest = known[max(known, key=lambda broker: (*known[broker][:2], known[broker].leader == broker))]
     top = max(newest.leader_epoch, state.leader_epoch)
     isr = tuple(broker for broker in newest.isr if broker in state.replicas)
     if isr and newest.leader_epoch == top and not doubted:

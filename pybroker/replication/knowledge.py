@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pybroker.decisions.image import NO_LEADER, Image
-from pybroker.decisions.rollback import UNUSABLE, Known
+from pybroker.decisions.rollback import NOTHING, UNUSABLE, Known
 from pybroker.model import TopicPartition
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.replica import Replica
@@ -34,17 +34,26 @@ def known_of(replica: Replica, image: Image, isr: IsrKeeper) -> Known:
     The leader knows its ISR before other brokers do."""
     if replica.log is None:
         return UNUSABLE
-    role, epochs, key = replica.log.role, replica.log.epochs(), replica.key
-    leader, partition_epoch, members = role.leader, role.partition_epoch, tuple[int, ...]()
-    topic, state, led = image.topic(key.topic), image.partition(*key), isr.of(key)
-    if led is not None and led.leader_epoch == role.leader_epoch:
-        leader, partition_epoch, members = isr.broker_id, led.partition_epoch, led.isr
-    elif (
-        topic is not None and topic.id == replica.topic_id and state is not None
-        and state.leader_epoch == role.leader_epoch and state.partition_epoch >= partition_epoch
+    known, epochs, key = role_of(replica, isr), replica.log.epochs(), replica.key
+    topic, state = image.topic(key.topic), image.partition(*key)
+    if (
+        not known.isr and topic is not None and topic.id == replica.topic_id and state is not None
+        and state.leader_epoch == known.leader_epoch and state.partition_epoch >= known.partition_epoch
     ):  # fmt: skip
-        leader, partition_epoch, members = state.leader, state.partition_epoch, state.isr
-    if leader != NO_LEADER and isr.broker_id in members:
+        known = known._replace(leader=state.leader, partition_epoch=state.partition_epoch, isr=state.isr)
+    if known.leader != NO_LEADER and isr.broker_id in known.isr:
         replica.power_lost = False  # it has caught up since
     log_epoch, end = epochs[-1][0] if epochs else -1, replica.log.log_end_offset
-    return Known(role.leader_epoch, partition_epoch, leader, members, log_epoch, end, replica.power_lost)
+    return known._replace(log_epoch=log_epoch, log_end=end, power_lost=replica.power_lost)
+
+
+def role_of(replica: Replica, isr: IsrKeeper) -> Known:
+    """The epochs of a replica's latest role and its leader; if this broker leads, also the ISR."""
+    if replica.log is None:
+        return NOTHING
+    role, led = replica.log.role, isr.of(replica.key)
+    if led is not None and led.leader_epoch == role.leader_epoch:
+        return NOTHING._replace(
+            leader_epoch=led.leader_epoch, partition_epoch=led.partition_epoch, leader=isr.broker_id, isr=led.isr
+        )
+    return NOTHING._replace(leader_epoch=role.leader_epoch, partition_epoch=role.partition_epoch, leader=role.leader)

@@ -23,7 +23,7 @@ from pybroker.decisions.election import TAKES_NO_APPENDS
 from pybroker.decisions.image import DELETED, PartitionState
 from pybroker.decisions.metadata_cache import MetadataCache, UpdateMetadata
 from pybroker.decisions.orders import LeaderAndIsr, MetadataOrder, Order, Role, StopReplica
-from pybroker.decisions.rollback import Known
+from pybroker.decisions.rollback import Known, is_ahead
 from pybroker.decisions.topics import Topic
 from pybroker.errors import KafkaError
 from pybroker.logs import event
@@ -31,7 +31,7 @@ from pybroker.model import TopicPartition
 from pybroker.replication.disks.disk_space import HOLD_S
 from pybroker.replication.fetchers import Fetchers
 from pybroker.replication.isr import IsrKeeper
-from pybroker.replication.knowledge import known_here
+from pybroker.replication.knowledge import known_here, role_of
 from pybroker.replication.opening import Assignments, WantedReplica
 from pybroker.replication.order_checks import checked_broker, misnamed, wrong
 from pybroker.replication.placements import Placements
@@ -256,11 +256,10 @@ class ReplicaManager:
             return False
         return bool(replica.directory.space.lack)
 
-    def is_ahead(self, key: TopicPartition, leader_epoch: int, partition_epoch: int) -> bool:
-        """True if a replica here has had a role with later epochs than these."""
+    def is_ahead(self, key: TopicPartition, state: PartitionState) -> bool:
+        """True if a replica here has had a later role than the controller's state gives it."""
         replica = self._replicas.get(*key)
-        role = None if replica is None or replica.log is None else replica.log.role
-        return role is not None and (role.leader_epoch, role.partition_epoch) > (leader_epoch, partition_epoch)
+        return replica is not None and replica.log is not None and is_ahead(role_of(replica, self._isr), state)
 
     async def known(self, keys: Collection[tuple[TopicPartition, bytes]]) -> dict[TopicPartition, Known]:
         """The facts about these partitions of topics with these ids; UNUSABLE for one that may be in a lost log dir."""

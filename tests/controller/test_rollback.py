@@ -132,6 +132,20 @@ async def test_a_leader_shows_that_the_store_is_behind(
     assert "the store is behind its brokers" in caplog.text
 
 
+async def test_another_leads_in_the_same_epoch(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """The leader epoch of a lost election was given again, and the leader of that election sends an ISR."""
+    (key,) = await cluster.create("t", (1, 2, 3))
+    await cluster.until_led(key, 1)
+    for broker in cluster.living:
+        broker.known[key] = Known(0, 0, 2, (2, 3) if broker.number == 2 else (), 0, 50)
+    epochs = {number: cluster.brokers[number].epoch for number in (2, 3)}
+    request = asked(cluster.brokers[2], key, epochs, 0, 0)
+    await alter_partition(cluster.controller.controller, request, 3)
+    await eventually("the next epoch begins", lambda: is_above(cluster, key, 0))
+    assert (await cluster.state(key))[0] == 2
+    assert "the store is behind its brokers" in caplog.text
+
+
 async def is_above(cluster: FakeCluster, key: TopicPartition, epoch: int) -> bool:
     return bool((await cluster.state(key))[1] > epoch)
 

@@ -45,6 +45,31 @@ def test_who_leads(
     assert (state.leader, state.leader_epoch, state.isr) == after
 
 
+@with_each(
+    ("known", "ahead"),
+    [
+        (told(3, 1, 1, 2, 3, partition_epoch=4), False),
+        (told(3, 1, 3, 1, 2, partition_epoch=4), False),
+        (told(3, 1, 1, 2, partition_epoch=4), True),
+        (told(3, 1, 1, 2, partition_epoch=3), False),
+        (told(3, 1, partition_epoch=4), False),
+        (told(3, 2, partition_epoch=3), True),
+        (told(3, -1, partition_epoch=4), False),
+        (told(2, 2, 2, partition_epoch=9), False),
+    ],
+)
+def test_epochs_that_were_given_again(known: Known, ahead: bool) -> None:
+    """A leader epoch has one leader, and a partition epoch one ISR: another one is from a history that was lost."""
+    assert is_ahead(known, STORE) is ahead
+
+
+def test_the_leader_knows_its_isr() -> None:
+    """Among states with the same epochs, that of the leader itself counts."""
+    heard = {1: told(4, 2, 2, 3), 2: told(4, 2, 2), 3: told(4, 2, 2, 3)}
+    assert restored(STORE, heard, {1, 2, 3}, unclean=False)[0][1:4] == (2, 5, (2,))
+    assert restored(STORE, {1: told(4, 2, 2, 3), 3: told(4, 3, 3)}, {1, 3}, unclean=False)[0][1:4] == (3, 5, (3,))
+
+
 def test_a_state_that_is_missing() -> None:
     """A missing state was lost if there are logs, and then all replicas may know more; without logs the partition is
     new."""

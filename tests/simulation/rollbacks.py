@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from sqlite3 import Connection
 
+from pybroker.coordination.memory import MemorySession
 from pybroker.decisions.image import NO_LEADER
 from pybroker.metadata import nodes
 from tests.simulation.checker import GROUPS, T
@@ -14,11 +15,11 @@ from tests.simulation.scripts import controlled_by, until
 from tests.simulation.world import Script, World
 
 
-def restore(world: World, copy: Connection) -> None:
-    """Restore the store to a copy."""
+def restore(world: World, copy: Connection, kept: Collection[MemorySession] = ()) -> None:
+    """Restore the store to a copy; all sessions end but the kept ones."""
     world.say("-- the store is restored from an older copy")
     world.checker.store_goes_back()
-    world.store.restore(copy)
+    world.store.restore(copy, kept)
 
 
 async def move_on(world: World) -> None:
@@ -104,6 +105,28 @@ async def it_waits_for_all(world: World) -> None:
     world.start(2)
 
 
+async def epochs_are_given_again(world: World) -> None:
+    """One election is lost, while one broker's session goes on and the leader's does not: until the leader registers,
+    nothing shows the new controller that the store is older, and its election has the lost one's epochs."""
+    await until("all are in sync", lambda: all(len(s.isr) == 3 for s in world.checker.states.values()))
+    leader, follower, other = 1, 2, 3
+    copy = world.store.copy()
+    world.network.lives[other].kill()
+    await until("it is out", lambda: world.checker.states[T].isr == (leader, follower))
+    epoch = world.checker.states[T].leader_epoch
+    await asyncio.sleep(0.5)
+    world.storeless.add(leader)
+    restore(world, copy, [session for session in world.network.lives[follower].sessions if session._ended_ms is None])
+    world.reach_store(world.network.lives[follower])
+    await until("another is elected", lambda: T in world.checker.states and world.checker.states[T].isr == (follower,))
+    if world.checker.states[T].leader_epoch != epoch:
+        world.checker.fail("the leader epoch is another one")
+    world.storeless.discard(leader)
+    world.reach_store(world.network.lives[leader])
+    await until("it is in sync", lambda: {leader, follower} <= set(world.checker.states[T].isr))
+    world.start(other)
+
+
 async def the_controller_epoch_is_gone(world: World) -> None:
     """/controller_epoch starts again, while brokers know a later one: they obey the next controller."""
     await move_on(world)
@@ -125,6 +148,7 @@ ROLLBACKS: dict[str, Script] = {
     "all are down": partial(when_all_are_down, order=(1, 2, 3)),
     "all are down, another order": partial(when_all_are_down, order=(3, 1, 2)),
     "the ISR was larger": when_the_isr_was_larger,
+    "epochs are given again": epochs_are_given_again,
     "states are deleted": states_are_deleted,
     "it waits for all": it_waits_for_all,
     "the controller epoch is gone": the_controller_epoch_is_gone,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +65,14 @@ class FarStore(MemoryStore):
         self._tree._sql.backup(found)
         return found
 
-    def restore(self, copy: sqlite3.Connection) -> None:
-        """Restore the nodes of a copy without ephemeral ones, as all their sessions have ended."""
+    def restore(self, copy: sqlite3.Connection, kept: Collection[MemorySession] = ()) -> None:
+        """Restore the nodes of a copy without the ephemeral ones of ended sessions. All sessions have ended but the
+        `kept` ones, which were open when the copy was made; they lose their connection."""
         assert self._tree is not None
         super()._turn()
-        for session in list(self._sessions.values()):
+        for session in kept:
+            session.disconnect()
+        for session in [each for each in self._sessions.values() if each not in kept]:
             self.ended_early.add(session.id)
             session._ended_ms = self.clock_ms()
             session._watches.clear()
@@ -77,7 +80,8 @@ class FarStore(MemoryStore):
             session._when_there(partial(session._become, SessionState.EXPIRED))
         copy.backup(self._tree._sql)
         (self._tree.zxid,) = self._tree._one("SELECT value FROM meta WHERE name = 'zxid'")
-        for (owner,) in self._tree._sql.execute("SELECT DISTINCT owner FROM node WHERE owner != 0").fetchall():
+        owners = {owner for (owner,) in self._tree._sql.execute("SELECT owner FROM node WHERE owner != 0").fetchall()}
+        for owner in sorted(owners - {session.id for session in kept}):
             self._tree.end_session(owner)
         self._tree.commit()
         self.changed()

@@ -76,17 +76,14 @@ class Control:
 
     async def leader_and_isr(self, request: m.LeaderAndIsrRequest, call: Call) -> m.LeaderAndIsrResponse:
         manager = self._of(call).manager
-        answer = _leader_and_isr_answer(request, await manager.leader_and_isr(roles_of(request)))
+        order = roles_of(request)
+        answer = _leader_and_isr_answer(request, await manager.leader_and_isr(order))
         asked = {
             TopicPartition(topic.topic_name, index): topic.topic_id
             for topic in request.asked_about
             for index in topic.partition_indexes
         }
-        for topic in request.topic_states:
-            for p in topic.partition_states:
-                key = TopicPartition(topic.topic_name, p.partition_index)
-                if manager.is_ahead(key, p.leader_epoch, p.partition_epoch):
-                    asked[key] = topic.topic_id
+        asked |= {role.key: role.topic_id for role in order.roles if manager.is_ahead(role.key, role.state)}
         if asked:
             known, kind = await manager.known(asked.items()), m.LeaderAndIsrResponse.Known
             answer.known = [
