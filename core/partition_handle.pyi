@@ -47,7 +47,8 @@ class Partition(Log):
     partition: int
     topic_id: bytes
     leader_epoch: int
-    epoch_start: int  # the log end offset when it began to lead
+    epoch_start: int  # the log end offset when it began to lead in this epoch
+    is_end_certain: bool  # on a leader: no earlier leader's high watermark was higher
     role: Role  # offline until one of the become_ methods is called
     followers: list[Follower]  # known to the leader
     proven_ms: int  # on a leader: a monotonic time at which no other broker led in a later epoch; -1: unknown

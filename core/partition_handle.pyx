@@ -26,7 +26,7 @@ from pybroker.core.partition.roles cimport (
     partition_follow, partition_lead, partition_offline, partition_set_isr, partition_truncate,
 )
 from pybroker.core.partition.watermark cimport (
-    is_under_min_isr, watermark_followers, watermark_note_fetch, watermark_proven_ms,
+    is_under_min_isr, watermark_followers, watermark_is_certain, watermark_note_fetch, watermark_proven_ms,
 )
 from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log.log cimport log_hold, log_t
@@ -70,6 +70,10 @@ cdef class Partition(Log):
     @property
     def epoch_start(self) -> int:
         return peek_i64(&self.state.epoch_start)
+
+    @property
+    def is_end_certain(self) -> bool:
+        return watermark_is_certain(self.state)
 
     @property
     def role(self) -> Role:

@@ -85,6 +85,7 @@ cdef struct partition_t:
     int32_t follower_throttled  # records that we copy while we lag count as throttled replication
     int64_t opened_ms        # when it began to lead in this epoch (monotonic); under the append mutex
     int64_t epoch_start      # the log's end when it began to lead in this epoch; under the view mutex
+    int64_t lead_start       # the log's end when it began to lead, in this epoch or in earlier ones without a gap
     follower_t* followers    # of a leader
     pthread_mutex_t watch_mutex
     watchers_t watchers[<int>WATCH_LISTS]

@@ -100,6 +100,8 @@ cdef int partition_lead(
             mine[i] = followers[i]
             in_sync += mine[i].in_isr != 0
             begin_follower(p, &mine[i], leader_epoch == p.role.leader_epoch)
+        if p.role.kind != LEADER or leader_epoch > p.role.leader_epoch + 1:
+            p.lead_start = v.log_end
         if p.role.kind != LEADER or leader_epoch != p.role.leader_epoch:
             poke_i64(&p.epoch_start, v.log_end)
             p.opened_ms = monotonic_ms()

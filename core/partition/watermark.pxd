@@ -24,14 +24,18 @@ cdef inline int64_t committed(const partition_t* p, int64_t high_watermark, int6
     cdef int32_t i
     if p.alone:
         return log_end
-    if p.follower_count == 0 or is_under_min_isr(p):
-        return high_watermark    # it does not advance if we do not lead, or too few replicas are in sync
+    if p.follower_count == 0:
+        return high_watermark    # it does not advance if we do not lead
+    if is_under_min_isr(p):
+        end = held_by_enough(p, log_end, -1)
     for i in range(p.follower_count):
         if p.followers[i].in_isr:
             end = min(end, p.followers[i].log_end)
     return max(end, high_watermark)
 
 
+cdef int64_t held_by_enough(const partition_t* p, int64_t log_end, int64_t unknown) noexcept nogil
+cdef bint watermark_is_certain(partition_t* p) noexcept nogil
 cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) noexcept nogil
 cdef int watermark_note_fetch(
     partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset, int64_t log_start,

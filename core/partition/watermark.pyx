@@ -3,6 +3,10 @@
     leader      high watermark = min(end of the log, the last fetch offset of each follower in the maximal ISR);
     follower    high watermark = min(end of the log, the leader's high watermark)
 
+While fewer replicas are in sync than min.insync.replicas asks for, followers outside the ISR count too: what the whole
+ISR and that many replicas have is committed, and nothing more. So acknowledged records can be read at a new leader as
+soon as any other replica that has them fetches.
+
 A leader whose lease has lapsed may prove that it still leads alone. Another leader is elected from the ISR, and no
 longer fetches from this one. So if each follower of the maximal ISR sent a fetch after some time, in our leader epoch,
 then no other broker led at that time. The arrival of a fetch proves nothing, as it may have been sent long before. But
@@ -18,6 +22,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
+from pybroker.core.base.atomic cimport peek_i64
 from pybroker.core.base.error_codes cimport (
     NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, STALE_BROKER_EPOCH, UNKNOWN_LEADER_EPOCH,
 )
@@ -45,6 +50,39 @@ cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) 
     v.active_size = log_active(l).size
     v.high_watermark = committed(p, v.high_watermark, end)
     log_publish(l, &v)
+
+
+cdef inline int64_t end_of(const partition_t* p, int32_t i, int64_t log_end, int64_t unknown) noexcept nogil:
+    """The end of our log (i = -1) or of a follower's; `unknown` if it has not fetched in this leader epoch."""
+    if i < 0:
+        return log_end
+    return p.followers[i].log_end if p.followers[i].log_end >= 0 else unknown
+
+
+cdef int64_t held_by_enough(const partition_t* p, int64_t log_end, int64_t unknown) noexcept nogil:
+    """The end of what at least min.insync.replicas replicas have; `unknown` counts for followers whose end is unknown.
+    Under the append mutex or the view mutex."""
+    cdef int64_t enough = min(peek_i64(&p.min_isr), peek_i64(&p.replica_count)), best = -1, end, n
+    cdef int32_t i, k
+    for i in range(-1, p.follower_count):
+        end, n = end_of(p, i, log_end, unknown), 0
+        for k in range(-1, p.follower_count):
+            n += end_of(p, k, log_end, unknown) >= end
+        if n >= enough:
+            best = max(best, end)
+    return best
+
+
+cdef bint watermark_is_certain(partition_t* p) noexcept nogil:
+    """True unless an earlier leader's high watermark may have been higher (KIP-207). It was at most the end of our log
+    when we began to lead, and of what min.insync.replicas replicas have."""
+    cdef bint certain
+    pthread_mutex_lock(&p.log.view_mutex)
+    certain = p.log.view.high_watermark >= p.lead_start or (
+        is_under_min_isr(p)
+        and p.log.view.high_watermark >= held_by_enough(p, p.log.view.log_end, INT64_MAX))
+    pthread_mutex_unlock(&p.log.view_mutex)
+    return certain
 
 
 cdef void move(partition_t* p, int64_t offset) noexcept nogil:

@@ -72,7 +72,6 @@ class LedPartition:
     partition_epoch: int
     isr: tuple[int, ...]
     since_ms: int
-    epoch_start: int
     asked: tuple[int, ...] | None = None
     """The ISR that the controller was asked for."""
     doubtful: set[int] = field(default_factory=set)
@@ -132,12 +131,10 @@ class IsrKeeper:
     ) -> None:  # fmt: skip
         """Note that this broker leads a partition in this epoch, with this ISR; some replicas may be being moved."""
         known = self._led.get(replica.key)
-        # As core has it: a leader that restarted in the same epoch does not know how much is committed.
-        since_ms, start = self._now_ms(), replica.partition().log_end_offset
-        if known is not None and known.leader_epoch == leader_epoch:
-            since_ms, start = known.since_ms, known.epoch_start
+        leads_on = known is not None and known.leader_epoch == leader_epoch
+        since_ms = known.since_ms if known is not None and leads_on else self._now_ms()
         led = self._led[replica.key] = LedPartition(
-            replica, leader_epoch, partition_epoch, isr, since_ms, start, adding=adding, removing=removing
+            replica, leader_epoch, partition_epoch, isr, since_ms, adding=adding, removing=removing
         )
         self._wanted.pop(replica.key, None)
         self._watch(led)
@@ -216,7 +213,7 @@ class IsrKeeper:
             for follower in followers
             if follower.broker not in (*led.isr, *offline)
             and may_join(
-                follower, partition.high_watermark, led.epoch_start, -1 if follower.broker in alive else None
+                follower, partition.high_watermark, partition.epoch_start, -1 if follower.broker in alive else None
             )
         ]
         lag_ms: int = self._config["replica.lag.time.max.ms"]

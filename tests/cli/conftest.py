@@ -22,6 +22,9 @@ class Done:
         self.out = out
         self.err = err
 
+    def __repr__(self) -> str:
+        return f"Done({self.code}, {self.out[-4000:]!r}, {self.err[-4000:]!r})"
+
     @property
     def json(self) -> Any:
         return json.loads(self.out)

@@ -88,8 +88,9 @@ def test_a_leader_alone_has_committed_what_it_wrote(home: Home) -> None:
     assert partition.high_watermark == 2
 
 
-def test_with_fewer_in_sync_than_wanted_nothing_more_is_committed(home: Home) -> None:
-    """Below min.insync.replicas of the ISR that the controller knows, nothing more is committed.
+def test_with_fewer_in_sync_than_wanted_others_must_have_it(home: Home) -> None:
+    """Below min.insync.replicas of the ISR that the controller knows, only that is committed which as many replicas
+    have, in the ISR or not.
 
     min.insync.replicas counts at most as many as there are replicas.
     """
@@ -99,17 +100,47 @@ def test_with_fewer_in_sync_than_wanted_nothing_more_is_committed(home: Home) ->
     partition.set_isr([], 5, 2)
     assert partition.under_min_isr and partition.high_watermark == 0
     append(partition)
-    assert fetched(partition, 2, 2) == 0
+    assert fetched(partition, 2, 1) == 1
     partition.set_isr([2], 5, 2, in_sync=1)
-    assert partition.under_min_isr and partition.high_watermark == 0, "a requested ISR does not count"
-    partition.set_isr([2], 5, 3)
-    assert not partition.under_min_isr and partition.high_watermark == 2
+    assert partition.under_min_isr and partition.high_watermark == 1, "a requested ISR does not count"
+    assert fetched(partition, 3, 2) == 1, "what the requested ISR does not have is not committed"
+    partition.set_isr([], 5, 3)
+    assert partition.under_min_isr and partition.high_watermark == 2
+    partition.set_isr([2], 5, 4)
+    assert not partition.under_min_isr and fetched(partition, 2, 2) == 2
     partition.min_isr = 9
     assert partition.under_min_isr
-    partition.set_isr([2, 3], 5, 4)
+    partition.set_isr([2, 3], 5, 5)
     assert not partition.under_min_isr, "there are three replicas"
-    partition.become_leader(6, 5)
+    partition.become_leader(6, 6)
     assert not partition.under_min_isr and partition.high_watermark == 2, "it is the only replica"
+
+
+def test_an_end_is_certain_once_no_earlier_leader_can_have_answered_a_later_one(home: Home) -> None:
+    """A new leader's high watermark may be behind the last leader's; its own never went back. With too few replicas in
+    sync it does not reach the log's end: then the ends of all replicas bound what can have been committed (KIP-207)."""
+    partition = led(home, 2, 3)
+    append(partition, 4)
+    follow(partition)
+    partition.min_isr = 2
+    partition.become_leader(6, 1, followers=(2, 3), isr=(2,))
+    assert not partition.is_end_certain
+    assert fetched(partition, 2, 3) == 3 and not partition.is_end_certain
+    partition.set_isr([], 6, 2)
+    assert partition.high_watermark == 3 and not partition.is_end_certain, "3 may have all of it"
+    assert fetched(partition, 3, 3) == 3 and partition.is_end_certain, "two of three end there"
+    partition.become_leader(7, 3, followers=(2, 3), isr=())
+    assert not partition.is_end_certain, "the ends of the others are unknown"
+    partition.min_isr = 1
+    partition.become_leader(7, 4, followers=(2, 3), isr=())
+    assert partition.high_watermark == 4 and partition.is_end_certain
+    append(partition)
+    partition.min_isr = 2
+    partition.become_leader(8, 5, followers=(2, 3), isr=())
+    append(partition)
+    assert partition.under_min_isr and partition.is_end_certain, "it led before, and answered no later end"
+    partition.become_leader(10, 6, followers=(2, 3), isr=())
+    assert not partition.is_end_certain, "another may have led meanwhile"
 
 
 def test_replicas_that_are_added_count_once_they_are_in_sync(home: Home) -> None:

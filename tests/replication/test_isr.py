@@ -30,7 +30,7 @@ SILENT = -2
 class Log:
     """A leader's log of ten records, with the offsets of its followers."""
 
-    high_watermark = log_end_offset = 10
+    high_watermark = log_end_offset = epoch_start = 10
 
     def __init__(self) -> None:
         self.followers = [self.follower(2, 20), self.follower(3, 30)]

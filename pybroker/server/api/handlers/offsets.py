@@ -81,15 +81,12 @@ class ListOffsets:
 
 
 def _check_end(log: core.Partition, version: int) -> None:
-    """Raise OFFSET_NOT_AVAILABLE, or LEADER_NOT_AVAILABLE for old clients, while a new leader's high watermark is below
-    the log end at which it began to lead: the end offset of an earlier leader may have been higher (KIP-207). The start
-    of the leader epoch is less, if this broker has led in that epoch before: after a restart, or on a ZooKeeper that
-    was rolled back."""
-    high_watermark, began = log.high_watermark, log.epoch_start
-    if high_watermark < began:
+    """Raise OFFSET_NOT_AVAILABLE, or LEADER_NOT_AVAILABLE for old clients, while an earlier leader's high watermark may
+    have been higher than ours (KIP-207)."""
+    if not log.is_end_certain:
         known = version >= NOT_AVAILABLE_VERSION
         code = errors.OFFSET_NOT_AVAILABLE if known else errors.LEADER_NOT_AVAILABLE
-        raise KafkaError(code, f"high watermark {high_watermark} is below {began}, where this leader began: retry")
+        raise KafkaError(code, f"an earlier leader's high watermark may be above {log.high_watermark}: retry")
 
 
 def _check_meaning(timestamp: int, version: int) -> None:
