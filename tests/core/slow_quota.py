@@ -72,7 +72,7 @@ class SlowBucket:
             self.paid = self.paid if held else now
         else:
             if held:
-                self.paid = max(self.paid, now - SLACK_MS) + n * 1000 / self.limit
+                self.paid = max(self.paid, now - (0 if self.burst_ms else SLACK_MS)) + n * 1000 / self.limit
                 wait = max(wait, self.paid - now)
             debt = min(max(n * 1000 / self.limit, DEBT_MS_MAX), self.most_ms)
             self.paid = min(max(self.paid, now + wait), now + debt)

@@ -130,7 +130,7 @@ cdef double pay(quota_bucket_t* b, int64_t n, int64_t now_ms, bint held, double 
     price."""
     cdef double price_ms = <double>n * 1000 / b.limit if b.limit > 0 else 0.0
     if held:
-        b.paid_ms = max(b.paid_ms, <double>(now_ms - SLACK_MS)) + price_ms
+        b.paid_ms = max(b.paid_ms, <double>(now_ms - (0 if b.burst_ms > 0 else SLACK_MS))) + price_ms
         wait_ms = max(wait_ms, b.paid_ms - now_ms)
     price_ms = min(max(price_ms, <double>DEBT_MS_MAX), <double>b.throttle_ms_max)
     b.paid_ms = min(max(b.paid_ms, now_ms + wait_ms), now_ms + price_ms)
@@ -191,8 +191,11 @@ cdef int64_t bucket_take(quota_bucket_t* b, int64_t n, int64_t now_ms, bint* ref
 
 
 cdef int64_t bucket_wait(quota_bucket_t* b, int64_t now_ms) noexcept nogil:
-    """A check counts as an attempt of a held client; otherwise a small excess would remain for ten windows."""
+    """A check counts as an attempt of a held client; otherwise a small excess would remain for ten windows. With a burst
+    nothing remains, and a bucket whose limit has not been reached lately is not locked: each fetch of a follower asks."""
     cdef bint refused = False
+    if b.burst_ms > 0 and now_ms > load_i64(&b.held_until_ms):
+        return 0
     cdef int64_t wait_ms = bucket_take(b, 0, now_ms, &refused)
     return wait_ms if refused else 0
 

@@ -92,7 +92,8 @@ def until_even(cluster: Cluster) -> None:
 
     def even() -> bool:
         with suppress(KafkaError):  # brokers were killed
-            return settled(cluster) and all(5 <= held(cluster, broker) <= 7 for broker in range(1, 5))
+            if settled(cluster) and all(5 <= held(cluster, broker) <= 7 for broker in range(1, 5)):
+                return {len(each) for each in replicas(cluster)} == {2}
         return False
 
     until("each broker has its share", even, timeout_s=WAIT_S, every_s=0.2)
