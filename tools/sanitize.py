@@ -25,7 +25,7 @@ JOBS = str(os.cpu_count() or 1)
 
 FLAGS = {"address": "address,undefined", "thread": "thread"}
 RUNTIMES = {"address": "libasan", "thread": "libtsan"}
-TESTS = ["tests/core", "tests/testing/system/test_forks.py", "tests/storms"]
+TESTS = ["tests/core", "tests/server/test_moved_log_dirs.py", "tests/testing/system/test_forks.py", "tests/storms"]
 STORMS = [
     "tests/storms/system/test_storms.py::test_clients_in_a_storm[fast disks]",
     "tests/core/test_plane_life.py::test_a_connection_that_ends_while_it_is_adopted",

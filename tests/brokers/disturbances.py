@@ -55,6 +55,9 @@ OF_ZOOKEEPER = {
     "kill_zookeeper_server", "freeze_zookeeper_server", "kill_zookeeper", "depose", "evict", *DAMAGES,
 }  # fmt: skip
 """The faults that need all of ZooKeeper's servers."""
+FROM_ZOOKEEPER = {"cut_from_zookeeper", "cut_from_everybody", "cut_one_way", "strand_clients"}
+"""The faults that may keep a broker from ZooKeeper, and so from learning that its registration was deleted: until its
+lease ends it answers with the end of a log that another broker leads."""
 OUTCOMES = ("starts refused", "stopped early")
 """Outcomes of faults that are counted beside the faults."""
 START_S_MAX = 180.0
@@ -108,7 +111,10 @@ class Disturbances:
 
     def _possible(self, name: str) -> bool:
         """True if the fault can begin. Faults of ZooKeeper's servers do not overlap, as a start needs them all. A
-        broker is drained only while there is a fourth one: two replicas are too few for one to fail."""
+        broker is drained only while there is a fourth one: two replicas are too few for one to fail. No registration is
+        deleted while a broker may not learn it."""
+        if name == "evict" and FROM_ZOOKEEPER & self.on.keys():
+            return False
         if (name == "add_broker" and not self.cluster.absent) or (name == "drain" and self.cluster.absent):
             return False
         return name not in self.on and not (name in OF_ZOOKEEPER and OF_ZOOKEEPER & self.on.keys())
