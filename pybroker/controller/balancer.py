@@ -118,6 +118,8 @@ class Balancer:
         """The loop's time at which the last own batch ended: steps of reassignments until then were its steps."""
         self._absent_s: float | None = None
         """The loop's time since which a broker that a move adds is absent."""
+        self._left_alone: dict[str, float] = {}
+        """Topics whose settings cannot be read or altered, until this time of the loop."""
         self._said = ""
 
     async def run(self) -> None:
@@ -183,7 +185,7 @@ class Balancer:
         if silent:
             broker, reason = min(silent.items())
             return self._say(f"broker {broker} does not report its disks: {reason}")
-        batch = await asyncio.to_thread(self._planned, now, found)
+        batch = await asyncio.to_thread(self._planned, now, found, self._now_s())
         if not batch.moves:
             if batch.even:
                 self._rest()
@@ -235,7 +237,7 @@ class Balancer:
         await asyncio.gather(*map(ask, brokers))
         return found, silent
 
-    def _planned(self, now: Situation, found: Mapping[int, list[LogDir]]) -> BalanceBatch:
+    def _planned(self, now: Situation, found: Mapping[int, list[LogDir]], now_s: float) -> BalanceBatch:
         """Plan the next batch. Called on a thread, as it may take seconds."""
         sizes, context = sizes_of(found.values()), self._context
         brokers = tuple(
@@ -246,6 +248,7 @@ class Balancer:
             p._replace(size_bytes=size_of(sizes, p.partition, p.leader, p.replicas)) for p in now.partitions
         )
         by_hand = {topic for topic in {p.partition.topic for p in partitions} if is_by_hand(self._topic_config(topic))}
+        by_hand |= {topic for topic, until_s in self._left_alone.items() if now_s < until_s}
         pinned = frozenset(p.partition for p in partitions if p.partition.topic in by_hand) | self._moved
         config = self._config
         rules = Rules(
@@ -259,10 +262,14 @@ class Balancer:
 
     async def _begin(self, batch: BalanceBatch) -> None:
         """Write the note, set the throttle, and begin the moves that the cluster still allows. Raises KafkaError."""
-        moves = list(batch.moves)
         default, _ = await read_config(self._context.session, nodes.broker_config(None))
         if default.get(NOTE):
             return self._say("this broker has yet to read the note of the controller before")
+        own = {topic: await self._own_settings(topic) for topic in {move.partition.topic for move in batch.moves}}
+        moves = [move for move in batch.moves if own[move.partition.topic] is not None]
+        if not moves:
+            self._next_s = float("-inf")  # plan again, without these topics
+            return None
         roles = [role for role in ROLES if rate_name(role) not in default]
         rate = self._config["auto.balance.throttled.rate"]
         while len((note := BalanceNote.of(moves, rate, roles)).text().encode()) > VALUE_BYTES_MAX:
@@ -271,8 +278,12 @@ class Balancer:
         changes = [_set(NOTE, note.text()), *(_set(rate_name(role), str(rate)) for role in roles)]
         await self._alter_all(changes)
         for topic, lists in note.lists().items():
-            held, _ = await read_config(self._context.session, nodes.topic_config(topic))
-            await self._alter_topic(topic, [_set(name, text) for name, text in lists.items() if not held.get(name)])
+            held = own[topic] or {}
+            try:
+                await self._alter_topic(topic, [_set(name, text) for name, text in lists.items() if not held.get(name)])
+            except KafkaError as problem:
+                self._leave_alone(topic, problem)
+                raise
         begun = await self._controller.ask(functools.partial(self._alter, moves))
         self._begun, self.progress.partitions, self.progress.left_bytes = begun, len(begun), batch.left_bytes
         for move, why in zip(batch.moves, batch.why, strict=True):
@@ -285,6 +296,19 @@ class Balancer:
         if not begun:
             self._say("the controller accepts no move: the cluster has changed since it was measured")
         return None
+
+    async def _own_settings(self, topic: str) -> dict[str, str] | None:
+        """A topic's settings in the store; None if its node is damaged. Raises StoreError."""
+        try:
+            return (await read_config(self._context.session, nodes.topic_config(topic)))[0]
+        except KafkaError as problem:
+            self._leave_alone(topic, problem)
+            return None
+
+    def _leave_alone(self, topic: str, problem: KafkaError) -> None:
+        """Move nothing of a topic for a while, or one whose settings are damaged would end each batch."""
+        event(log, logging.WARNING, "balancer leaves topic as it is", topic=topic, reason=problem.message)
+        self._left_alone[topic] = self._now_s() + HELD_INTERVALS * self._interval_s()
 
     async def _alter_all(self, changes: list[ConfigChange]) -> None:
         """Alter the settings of all brokers, as this controller. Raises KafkaError."""
@@ -347,11 +371,13 @@ class Balancer:
         if BalanceNote.parse(default.get(NOTE)) != note:
             return  # this broker has yet to read what another one wrote
         for topic, lists in note.lists().items():
-            held, _ = await read_config(session, nodes.topic_config(topic))
+            held = await self._own_settings(topic) or {}
             try:
                 await self._alter_topic(topic, [_delete(n) for n, text in lists.items() if held.get(n) == text])
             except KafkaError as problem:
-                if problem.code != errors.UNKNOWN_TOPIC_OR_PARTITION:  # a topic that was deleted
+                if problem.code == errors.INVALID_CONFIG:  # of another setting, until it is corrected by hand
+                    self._leave_alone(topic, problem)
+                elif problem.code != errors.UNKNOWN_TOPIC_OR_PARTITION:  # a topic that was deleted
                     raise
         changes = [_delete(NOTE)]
         changes += [_delete(name) for name in map(rate_name, note.roles) if default.get(name) == str(note.rate)]

@@ -1,0 +1,81 @@
+"""The continuous balancer where something is broken: damaged settings, log dirs that cannot be used, odd notes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pybroker.decisions.planning.balance_note import NOTE
+from pybroker.metadata import nodes
+from pybroker.model import TopicPartition
+from tests.controller.balanced import BalancedCluster
+
+pytestmark = pytest.mark.virtual_time
+ON_2 = ((2,),) * 6
+
+
+@pytest.fixture
+async def cluster(caplog: pytest.LogCaptureFixture) -> AsyncIterator[BalancedCluster]:
+    """Three brokers; broker 1 is the controller."""
+    caplog.set_level(logging.INFO)
+    made = BalancedCluster()
+    await made.begin()
+    yield made
+    await made.end()
+
+
+def logged(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    """The log lines with these words."""
+    return [r.getMessage() for r in caplog.records if words in r.getMessage()]
+
+
+# -- damaged settings --------------------------------------------------------------------------------------------------
+
+
+DAMAGED = [b"no JSON", b"[]", b'{"version": 1, "config": 5}', b'{"version": 1, "config": {"retention.ms": "soon"}}']
+
+
+async def damage(cluster: BalancedCluster, topic: str, data: bytes) -> None:
+    """Write a topic's node of settings by hand, without a notice."""
+    await cluster.admin.set(nodes.topic_config(topic), data)
+
+
+@pytest.mark.parametrize("data", DAMAGED, ids=["no JSON", "a list", "a number", "a wrong value"])
+async def test_a_topic_whose_settings_are_damaged_is_left_out(
+    cluster: BalancedCluster, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    """The log names the topic, which does not move; others move until the brokers are even, and no throttle stays."""
+    await cluster.fill("bad", *ON_2)
+    await damage(cluster, "bad", data)
+    await cluster.fill("good", *ON_2)
+    moved = set[TopicPartition]()
+    while len(moved) < 6:
+        for key in await cluster.until_batch():
+            moved.add(key)
+            await cluster.arrive(key)
+    assert {key.topic for key in moved} == {"good"}
+    await cluster.until_ended()
+    assert await cluster.of_topic("good") == await cluster.all_brokers() == {}
+    assert "bad" in logged(caplog, "balancer leaves topic as it is")[0]
+
+
+@pytest.mark.parametrize("data", DAMAGED, ids=["no JSON", "a list", "a number", "a wrong value"])
+async def test_settings_are_damaged_while_the_topic_moves(
+    cluster: BalancedCluster, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    """The batch ends all the same, with its rates and the lists of other topics, and the next one begins."""
+    await cluster.fill("bad", *ON_2)
+    moving = await cluster.until_batch()
+    if b"soon" in data:
+        data = nodes.dump_config({**await cluster.of_topic("bad"), "retention.ms": "soon"})
+    await damage(cluster, "bad", data)
+    await cluster.fill("good", *ON_2)
+    note = await cluster.note()
+    for key in moving:
+        await cluster.arrive(key)
+    await cluster.until("the next batch begins", cluster.under_way)
+    assert {key.topic for key in cluster.under_way()} == {"good"}
+    assert await cluster.note() != note and NOTE in await cluster.all_brokers()
+    assert "bad" in logged(caplog, "balancer leaves topic as it is")[0]
