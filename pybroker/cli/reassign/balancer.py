@@ -32,9 +32,11 @@ def excluded(admin: Admin) -> set[int]:
     return {int(broker) for broker in _value(admin, EXCLUDED).split(",") if broker.strip().isdecimal()}
 
 
-def exclude(admin: Admin, broker: int) -> None:
-    """Have the balancer move nothing to a broker."""
-    _write(admin, excluded(admin) | {broker})
+def exclude(admin: Admin, brokers: Collection[int]) -> None:
+    """Have the balancer move nothing to these brokers."""
+    now = excluded(admin)
+    if not now.issuperset(brokers):
+        _write(admin, now.union(brokers))
 
 
 def admit(admin: Admin, brokers: Collection[int]) -> set[int]:

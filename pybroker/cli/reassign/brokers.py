@@ -135,11 +135,9 @@ def _drain(
     broker: int, successors: Mapping[int, int], how: RunOptions, yes: bool, disk_limit: int, fewer_racks: bool
 ) -> None:
     """Move replicas off a broker until it holds none. Failure if a plan is refused, or new ones keep coming."""
-    with admin_of(how.bootstrap, how.timeout_s) as admin:
-        balancer.exclude(admin, broker)
     goals = Goals(frozenset({broker}), successors, disk_limit=disk_limit / 100, fewer_racks=fewer_racks)
     for _ in range(ROUNDS_MAX):
-        move_by_plan(lambda _: goals, how, yes)
+        move_by_plan(lambda _: goals, how, yes, emptied={broker})
         with admin_of(how.bootstrap, how.timeout_s) as admin:
             if not (held := _held(admin, broker)) and _deleted(admin, broker, how.timeout_s):
                 return

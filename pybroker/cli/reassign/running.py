@@ -40,9 +40,12 @@ class RunOptions(NamedTuple):
     timeout_s: float
 
 
-def carry_out(snapshot: ClusterSnapshot, targets: Targets, how: RunOptions) -> None:
+def carry_out(
+    snapshot: ClusterSnapshot, targets: Targets, how: RunOptions, before_first: Callable[[Admin], None] | None = None
+) -> None:
     """Move partitions to their targets, and wait until they are there. Failure if one is refused or cancelled, or if
-    the cluster does not answer for the timeout of a request.
+    the cluster does not answer for the timeout of a request. `before_first` is called when the first move is about to
+    begin: nothing on this side is in its way then.
 
     Ctrl-C ends the wait: what has begun goes on, and later batches do not begin."""
     known = {partition.partition: partition for partition in snapshot.partitions}
@@ -57,7 +60,10 @@ def carry_out(snapshot: ClusterSnapshot, targets: Targets, how: RunOptions) -> N
             begun += before
             left |= {tp: known[tp]._replace(replicas=replicas) for tp, replicas in before.items()}
             left |= {tp: known[tp] for tp, to in targets.items() if tp not in left and known[tp].replicas != to}
-            _run(admin, snapshot, left, targets, how, begun)
+            _throttle(admin, snapshot, left, targets, how)
+            if before_first is not None and left:
+                before_first(admin)
+            _run(admin, left, targets, how, begun)
     except KeyboardInterrupt:
         _interrupted(begun, len(left) - len(begun))
     except KafkaError as problem:
@@ -79,15 +85,23 @@ def _under_way(admin: Admin, targets: Targets) -> dict[TopicPartition, tuple[int
     return before
 
 
-def _run(
+def _throttle(
     admin: Admin, snapshot: ClusterSnapshot, left: Mapping[TopicPartition, PlanPartition], targets: Targets,
-    how: RunOptions, begun: list[TopicPartition],
+    how: RunOptions,
 ) -> None:  # fmt: skip
+    """Set the throttle of a run, if it has one. Failure as `set_throttle`."""
     if how.throttle is not None and left:
         live = [broker.id for broker in snapshot.brokers if broker.live]
         moves = {tp: (partition.replicas, targets[tp]) for tp, partition in left.items()}
         for sentence in throttles.set_throttle(admin, how.throttle, live, moves):
             click.echo(f"pybroker: {printable(sentence)}", err=True)
+
+
+def _run(
+    admin: Admin, left: Mapping[TopicPartition, PlanPartition], targets: Targets, how: RunOptions,
+    begun: list[TopicPartition],
+) -> None:  # fmt: skip
+    """Move the partitions that are left, batch after batch, and remove the throttle. Failure as `carry_out`."""
     sizes = {tp: _copied(partition, targets[tp]) for tp, partition in left.items()}
     failed: list[str] = []
     order = list(left)

@@ -1,0 +1,69 @@
+"""`pybroker brokers drain` and others like it, beside the balancer: which brokers they mark, and which they spare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pybroker.cli.reassign import balancer, throttle
+from pybroker.client.admin import Admin
+from pybroker.model import TopicPartition
+from pybroker.testing import ClusterHandle
+from tests.cli.conftest import Done, run
+
+LIMIT = ("--disk-limit", 100)
+"""The disk of the machine that runs the tests may be fuller than the default allows."""
+SETTINGS = {"min.insync.replicas": 1, "offsets.topic.replication.factor": 1}
+SLOW = 1_000
+"""A throttle, in bytes a second, below which a move does not end during a test."""
+
+
+@pytest.fixture
+def three() -> Iterator[ClusterHandle]:
+    """Three brokers, and topic t with one replica on each."""
+    with ClusterHandle(3, settings=SETTINGS) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic("t", replica_assignments={0: [1], 1: [2], 2: [3]})
+        yield cluster
+
+
+def brokers(cluster: ClusterHandle, *arguments: object, answer: str | None = None) -> Done:
+    """Run `pybroker brokers` with these arguments; `answer` is typed."""
+    return run("brokers", *arguments, *LIMIT, "-b", cluster.bootstrap_servers, stdin=answer)
+
+
+def marked(cluster: ClusterHandle) -> set[int]:
+    """The brokers to which the balancer moves nothing."""
+    with Admin(cluster.bootstrap_servers) as admin:
+        return balancer.excluded(admin)
+
+
+def replicas(cluster: ClusterHandle) -> list[list[int]]:
+    with Admin(cluster.bootstrap_servers) as admin:
+        return [list(partition.replicas) for partition in admin.topics(["t"])[0].partitions]
+
+
+def test_a_drain_that_moves_nothing_leaves_no_mark(three: ClusterHandle) -> None:
+    """The balancer may go on filling a broker whose drain was refused or declined, or found others moving replicas; and
+    a successor that was drained stays so. A drain that moves replicas marks the broker."""
+    address = three.bootstrap_servers
+    with Admin(address) as admin:
+        balancer.exclude(admin, {3})
+    assert "broker 77 is unknown" in brokers(three, "drain", 77, "--yes").sentence
+    for command in (("drain", 1), ("retire", 1), ("replace", 1, 3)):
+        declined = brokers(three, *command, answer="n\n")
+        assert declined.code == 1 and "nothing was moved" in declined.err, declined.err
+        assert marked(three) == {3}
+    three.produce("t", *(bytes(900_000) for _ in range(4)), partition=2)
+    moving = {TopicPartition("t", 2): (2,)}
+    with Admin(address) as admin:
+        throttle.set_throttle(admin, SLOW, (1, 2, 3), {key: ((3,), to) for key, to in moving.items()})
+        admin.alter_partition_reassignments(moving)
+        for command in (("drain", 1), ("replace", 1, 3)):
+            assert "partition t-2 is being moved to 2 already" in brokers(three, *command, "--yes").err
+            assert marked(three) == {3}
+    assert run("reassign", "cancel", "-b", address).code == 0
+    assert replicas(three) == [[1], [2], [3]]
+    assert brokers(three, "replace", 1, 3, "--yes").code == 0
+    assert marked(three) == {1} and replicas(three) == [[3], [2], [3]]
