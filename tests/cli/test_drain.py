@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from pybroker.cli.reassign import balancer, throttle
-from pybroker.client.admin import Admin
+from pybroker.client.admin import Admin, Alteration, ConfigOperation
 from pybroker.model import TopicPartition
 from pybroker.testing import ClusterHandle
 from tests.cli.conftest import Done, run
@@ -67,3 +68,36 @@ def test_a_drain_that_moves_nothing_leaves_no_mark(three: ClusterHandle) -> None
     assert replicas(three) == [[1], [2], [3]]
     assert brokers(three, "replace", 1, 3, "--yes").code == 0
     assert marked(three) == {1} and replicas(three) == [[3], [2], [3]]
+
+
+class Raced(Admin):
+    """An admin before whose next change of configs another command changes the marks."""
+
+    def alter_configs(self, *arguments: Any, **named: Any) -> Any:
+        other, self.other = self.other, lambda _: None
+        with Admin(self.address) as admin:
+            other(admin)
+        return super().alter_configs(*arguments, **named)
+
+    def __init__(self, address: str, other: Callable[[Admin], object]) -> None:
+        super().__init__(address)
+        self.address, self.other = address, other
+
+
+def test_two_commands_that_mark_brokers_at_once(three: ClusterHandle) -> None:
+    """Neither loses the mark of the other, nor brings one back that the other has taken away."""
+    address = three.bootstrap_servers
+    with Raced(address, lambda admin: balancer.exclude(admin, {2})) as admin:
+        balancer.exclude(admin, {1})
+    assert marked(three) == {1, 2}
+    with Raced(address, lambda admin: balancer.exclude(admin, {3})) as admin:
+        assert balancer.admit(admin, {1, 7}) == {1}
+    assert marked(three) == {2, 3}
+    with Raced(address, lambda admin: balancer.admit(admin, {2})) as admin:
+        balancer.exclude(admin, {1})
+    assert marked(three) == {1, 3}
+    with Admin(address) as admin:
+        by_hand = Alteration(balancer.EXCLUDED, ConfigOperation.SET, "1, 002,3")
+        admin.alter_configs(balancer.ALL_BROKERS, [by_hand])
+        assert balancer.admit(admin, {1, 2}) == {1, 2}
+    assert marked(three) == {3}

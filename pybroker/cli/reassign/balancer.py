@@ -1,7 +1,7 @@
 """The continuous balancer, beside an operator's commands: these come first, and say which brokers it must not fill."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import click
@@ -29,28 +29,38 @@ def moves(admin: Admin) -> set[TopicPartition]:
 
 def excluded(admin: Admin) -> set[int]:
     """Return the brokers to which the balancer moves nothing."""
-    return {int(broker) for broker in _value(admin, EXCLUDED).split(",") if broker.strip().isdecimal()}
+    return set(_listed(admin).values())
+
+
+def _listed(admin: Admin) -> dict[str, int]:
+    """Return the ids of these brokers, each by its word in the list, which may have been written by hand."""
+    words = map(str.strip, _value(admin, EXCLUDED).split(","))
+    return {word: int(word) for word in words if word.isdecimal()}
 
 
 def exclude(admin: Admin, brokers: Collection[int]) -> None:
-    """Have the balancer move nothing to these brokers."""
-    now = excluded(admin)
-    if not now.issuperset(brokers):
-        _write(admin, now.union(brokers))
+    """Have the balancer move nothing to these brokers. A cluster of Kafka, which has no balancer, is left as it is."""
+    if _has_balancer(admin):
+        _alter(admin, ConfigOperation.APPEND, map(str, set(brokers) - excluded(admin)))
 
 
 def admit(admin: Admin, brokers: Collection[int]) -> set[int]:
     """Let the balancer move replicas to these brokers again; return those that were excluded."""
-    now = excluded(admin)
-    if back := now.intersection(brokers):
-        _write(admin, now - back)
-    return back
+    back = {word: broker for word, broker in _listed(admin).items() if broker in brokers}
+    _alter(admin, ConfigOperation.SUBTRACT, back)
+    return set(back.values())
 
 
-def _write(admin: Admin, brokers: set[int]) -> None:
-    text = ",".join(map(str, sorted(brokers)))
-    change = Alteration(EXCLUDED, ConfigOperation.SET, text) if text else Alteration(EXCLUDED, ConfigOperation.DELETE)
-    admin.alter_configs(ALL_BROKERS, [change])
+def _has_balancer(admin: Admin) -> bool:
+    """True if the brokers have a default for the list: Kafka keeps names that it does not know, and shows no value."""
+    broker = ConfigResource(ResourceType.BROKER, str(admin.describe_cluster().nodes[0].id))
+    return any(entry.name == EXCLUDED and entry.value is not None for entry in admin.configs(broker, [EXCLUDED]))
+
+
+def _alter(admin: Admin, operation: ConfigOperation, words: Iterable[str]) -> None:
+    """Put brokers into the list, or take them out, and leave the others to commands that run at the same time."""
+    if text := ",".join(sorted(words)):
+        admin.alter_configs(ALL_BROKERS, [Alteration(EXCLUDED, operation, text)])
 
 
 def take_over(admin: Admin, timeout_s: float) -> None:
