@@ -5,8 +5,9 @@
      └──not enabled, even, not whole──  throttle and note are removed ──> the next batch is planned
 
 decisions/planning/auto_balance.py decides. It runs beside the controller, which waits for none of its measuring and
-planning. The note in the store (balance_note.py) lets the next controller go on. A batch whose target is gone for an
-interval is taken back; after a move was cancelled, nothing moves for a while.
+planning. The note in the store (balance_note.py) lets the next controller go on. A move whose target is gone, or cannot
+write, for an interval is taken back, and its target gets nothing for a while; after others cancelled a move, nothing
+moves for a while.
 """
 
 from __future__ import annotations
@@ -116,8 +117,12 @@ class Balancer:
         """The moves of the note that this controller has begun; None: an earlier one wrote the note."""
         self._own_s = float("-inf")
         """The loop's time at which the last own batch ended: steps of reassignments until then were its steps."""
-        self._absent_s: float | None = None
-        """The loop's time since which a broker that a move adds is absent."""
+        self._stuck_s: dict[TopicPartition, float] = {}
+        """The loop's time since which a broker that a move adds is absent, or cannot write."""
+        self._taken_back: set[TopicPartition] = set()
+        """Moves of this batch that were taken back."""
+        self._avoided: dict[int, float] = {}
+        """Brokers that a move was taken back from, until this time of the loop."""
         self._left_alone: dict[str, float] = {}
         """Topics whose settings cannot be read or altered, until this time of the loop."""
         self._said = ""
@@ -152,7 +157,7 @@ class Balancer:
             under_way = self._under_way(note)
             self.progress.partitions = len(under_way)
             if under_way:
-                await self._give_up_if_absent(under_way)
+                await self._take_back_stuck(under_way)
                 return
             await self._end(note)
             return
@@ -209,7 +214,11 @@ class Balancer:
                 PlanPartition(key, reassignment.target(state), state.leader, 0, state.isr) for key, state in states
             ),
             under_way=frozenset(key for key, state in states if reassignment.is_under_way(state)),
-            offline=frozenset(context.failed | context.full),
+            offline=frozenset(
+                (broker, key)
+                for broker, key in context.failed | context.full
+                if (state := context.state(key)) is not None and broker in state.replicas
+            ),
             leaving=frozenset(context.leaving),
             unreadable=frozenset(context.damaged),
         )
@@ -253,7 +262,8 @@ class Balancer:
         config = self._config
         rules = Rules(
             config["auto.balance.threshold.percentage"] / 100, config["auto.balance.disk.limit.percentage"] / 100,
-            config["auto.balance.partitions.at.once"], self._excluded(),
+            config["auto.balance.partitions.at.once"],
+            self._excluded() | {broker for broker, until_s in self._avoided.items() if now_s < until_s},
         )  # fmt: skip
         return next_batch(ClusterSnapshot(brokers, partitions), rules, going_on=self._going_on, pinned=pinned)
 
@@ -274,7 +284,8 @@ class Balancer:
         rate = self._config["auto.balance.throttled.rate"]
         while len((note := BalanceNote.of(moves, rate, roles)).text().encode()) > VALUE_BYTES_MAX:
             moves.pop()
-        self._going_on, self._begun, self._absent_s, self._said = True, frozenset(), None, ""
+        self._going_on, self._begun, self._said = True, frozenset(), ""
+        self._stuck_s.clear()
         changes = [_set(NOTE, note.text()), *(_set(rate_name(role), str(rate)) for role in roles)]
         await self._alter_all(changes)
         for topic, lists in note.lists().items():
@@ -348,20 +359,35 @@ class Balancer:
                 found[key] = state.adding
         return found
 
-    async def _give_up_if_absent(self, under_way: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-        """Take back the moves to brokers that are absent for an interval."""
-        stuck = [key for key, adding in under_way.items() if not self._context.brokers.keys() >= {*adding}]
-        if not stuck:
-            self._absent_s = None
-        elif self._absent_s is None:
-            self._absent_s = self._now_s()
-        elif self._now_s() - self._absent_s >= self._interval_s():
-            event(log, logging.WARNING, "balancer takes moves back", partitions=len(stuck), first=stuck[0])
-            cancel = functools.partial(
-                self._controller.reassignments.alter, dict.fromkeys(stuck), cause="a broker that it adds is absent"
-            )
-            await self._controller.ask(cancel)
-            self._absent_s = None
+    async def _take_back_stuck(self, under_way: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+        """Take back the moves to brokers that are absent, or cannot write what they get, for an interval."""
+        stuck = {key: found for key, adding in under_way.items() if (found := self._obstacle(key, adding))}
+        now_s, interval_s = self._now_s(), self._interval_s()
+        self._stuck_s = {key: self._stuck_s.get(key, now_s) for key in stuck}
+        late = [key for key, since_s in self._stuck_s.items() if now_s - since_s >= interval_s]
+        if not late:
+            return
+        reason = stuck[late[0]][1]
+        event(log, logging.WARNING, "balancer takes moves back", partitions=len(late), first=late[0], reason=reason)
+        for key in late:
+            self._avoided[stuck[key][0]] = now_s + HELD_INTERVALS * interval_s
+            del self._stuck_s[key]
+        self._taken_back.update(late)
+        self._moved.difference_update(late)
+        cancel = functools.partial(self._controller.reassignments.alter, dict.fromkeys(late), cause=reason)
+        await self._controller.ask(cancel)
+
+    def _obstacle(self, key: TopicPartition, adding: Sequence[int]) -> tuple[int, str] | None:
+        """The broker that cannot get a replica now, and a sentence that says why; None if all can."""
+        context = self._context
+        for broker in adding:
+            if broker not in context.brokers:
+                return broker, f"broker {broker} is absent"
+            if (broker, key) in context.failed:
+                return broker, f"broker {broker} cannot use its log dir"
+            if (broker, key) in context.full:
+                return broker, f"the log dir of broker {broker} is full"
+        return None
 
     async def _end(self, note: BalanceNote) -> None:
         """Remove the throttle of a batch that has ended, then its note. What was changed by hand stays. Raises
@@ -387,9 +413,12 @@ class Balancer:
         self.progress.partitions, self._own_s = 0, self._now_s()
         if self._begun != frozenset():  # else no move began: the next attempt waits for its interval
             self._next_s = float("-inf")
-        if lost:
+        if others := [key for key in lost if key not in self._taken_back]:
             self._next_s = self._now_s() + HELD_INTERVALS * self._interval_s()
-            self._say(f"the move of {lost[0]} was cancelled, or went elsewhere")
+            self._say(f"the move of {others[0]} was cancelled, or went elsewhere")
+        elif lost:
+            self._next_s = self._now_s() + self._interval_s()
+        self._taken_back.clear()
         self._going_on, self._begun = True, None
 
     def _is_cancelled(self, key: TopicPartition, before: tuple[int, ...], after: tuple[int, ...]) -> bool:

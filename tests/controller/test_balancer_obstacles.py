@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 
 import pytest
 
+from pybroker import errors
+from pybroker.controller.balancer import HELD_INTERVALS
+from pybroker.decisions.election import TAKES_NO_APPENDS
 from pybroker.decisions.planning.balance_note import NOTE
 from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
-from tests.controller.balanced import BalancedCluster
+from tests.controller.balanced import INTERVAL_S, BalancedCluster
 
 pytestmark = pytest.mark.virtual_time
 ON_2 = ((2,),) * 6
@@ -79,3 +83,57 @@ async def test_settings_are_damaged_while_the_topic_moves(
     assert {key.topic for key in cluster.under_way()} == {"good"}
     assert await cluster.note() != note and NOTE in await cluster.all_brokers()
     assert "bad" in logged(caplog, "balancer leaves topic as it is")[0]
+
+
+# -- log dirs that cannot be used --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (TAKES_NO_APPENDS, "the log dir of broker 3 is full"),
+        (errors.KAFKA_STORAGE_ERROR, "broker 3 cannot use its log dir"),
+    ],
+    ids=["full", "failed"],
+)  # fmt: skip
+async def test_a_broker_cannot_write_what_it_is_to_get(
+    cluster: BalancedCluster, caplog: pytest.LogCaptureFixture, code: int, words: str
+) -> None:
+    """After an interval the move is taken back, and the log says why; the other one goes on. The next batches leave
+    that broker out for ten intervals."""
+    await cluster.fill("t", *ON_2)
+    to = {state.adding: key for key, state in (await cluster.until_batch()).items()}
+    stuck, other = to[3,], to[1,]
+    cluster.brokers[3].refuses[stuck] = code
+    await cluster.admin.create(nodes.LOG_DIR_EVENT, nodes.dump_log_dir_event(3), sequential=True)
+    await asyncio.sleep(INTERVAL_S / 2)
+    assert cluster.under_way().keys() == {stuck, other}
+    await cluster.until("it is taken back", lambda: list(cluster.under_way()) == [other])
+    [line] = logged(caplog, "balancer takes moves back")
+    assert words in line and str(stuck) in line
+    await cluster.arrive(other)
+    await cluster.until_ended()
+    assert await cluster.of_topic("t") == await cluster.all_brokers() == {}
+    began_s = asyncio.get_running_loop().time()
+    for key, state in (await cluster.until_batch()).items():
+        assert state.adding == (1,)
+        await cluster.arrive(key)
+    await cluster.until_ended()
+    assert asyncio.get_running_loop().time() - began_s < 2 * INTERVAL_S
+    await cluster.nothing_moves(HELD_INTERVALS * INTERVAL_S - 3 * INTERVAL_S)
+    cluster.brokers[3].refuses.clear()
+    assert {state.adding for state in (await cluster.until_batch()).values()} == {(3,)}
+
+
+async def test_a_log_dir_that_is_full_for_a_moment(cluster: BalancedCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """A target whose log dir has room again within an interval keeps its move."""
+    await cluster.fill("t", *ON_2)
+    to = {state.adding: key for key, state in (await cluster.until_batch()).items()}
+    for _ in range(3):
+        cluster.brokers[3].refuses[to[3,]] = TAKES_NO_APPENDS
+        await cluster.admin.create(nodes.LOG_DIR_EVENT, nodes.dump_log_dir_event(3), sequential=True)
+        await asyncio.sleep(INTERVAL_S / 2)
+        cluster.brokers[3].refuses.clear()
+        await cluster.admin.create(nodes.LOG_DIR_EVENT, nodes.dump_log_dir_event(3), sequential=True)
+        await asyncio.sleep(INTERVAL_S / 2)
+    assert len(cluster.under_way()) == 2 and not logged(caplog, "balancer takes moves back")
