@@ -40,6 +40,7 @@ from pybroker.decisions.planning.balance_note import (
 )
 from pybroker.decisions.planning.measuring import LogDir, log_dirs_of, size_of, sizes_of, volumes
 from pybroker.decisions.planning.snapshot import ClusterSnapshot, PlanBroker, PlanPartition, Reassigned
+from pybroker.decisions.planning.throttle_note import THROTTLE_NOTE, ThrottleNote
 from pybroker.errors import KafkaError
 from pybroker.logs import event
 from pybroker.metadata import nodes
@@ -58,7 +59,6 @@ ASKED_AT_ONCE: Final = 32
 HELD_INTERVALS: Final = 10
 """Check intervals for which nothing moves after a move was cancelled."""
 CAUSE: Final = "the balancer evens out the brokers"
-CLI_NOTE: Final = "reassign.throttle.note"
 
 
 class SettingsWriter(Protocol):
@@ -126,6 +126,8 @@ class Balancer:
         self._left_alone: dict[str, float] = {}
         """Topics whose settings cannot be read or altered, until this time of the loop."""
         self._said = ""
+        self._odd_note = ""
+        """The text that was logged last of those that are no note of a throttle."""
 
     async def run(self) -> None:
         """Look at the batch under way and the settings each POLL_S, and at the brokers each interval. Wait until the
@@ -179,7 +181,7 @@ class Balancer:
         """Begin the next batch, or log why none begins."""
         if self._now_s() - self._others_moved_s() < self._interval_s():
             return self._say("others moved replicas since the last look")
-        if self._config[CLI_NOTE]:
+        if self._command_throttles():
             return self._say("pybroker reassign has set a throttle, and not removed it yet")
         now = await asyncio.to_thread(self._situation)
         if reason := why_not(now):
@@ -198,6 +200,17 @@ class Balancer:
             return self._say(batch.idle)
         await self._begin(batch)
         return None
+
+    def _command_throttles(self) -> bool:
+        """True if `pybroker reassign` has set a throttle and not removed it. Log a note that is none once, as no
+        command removes it."""
+        text = self._config.dynamic(Source.DYNAMIC_DEFAULT_BROKER).get(THROTTLE_NOTE) or ""
+        if not text or ThrottleNote.parse(text) is not None:
+            return bool(text)
+        if text != self._odd_note:
+            self._odd_note = text
+            event(log, logging.WARNING, "throttle note ignored", config=THROTTLE_NOTE, value=text)
+        return False
 
     def _others_moved_s(self) -> float:
         """The loop's time at which others last moved replicas, as far as this term knows."""

@@ -216,10 +216,26 @@ def test_an_execute_outlives_connections(two: ClusterHandle, tmp_path: Path) -> 
         assert limits(admin) == []
 
 
-@with_each("text", ["", "[]", "{", "[" * 100_000, '{"rate": Infinity, "brokers": {}, "topics": {}}', '{"brokers": 1}'])
-def test_a_note_that_is_none(text: str) -> None:
-    """Nothing is known of a throttle from a note that this command did not write."""
-    assert throttle.ThrottleNote.parse(text) is None
+@with_each(
+    "text",
+    [
+        "soon", "[" * 100_000,
+        json.dumps({"rate": 10**400, "brokers": {"leader": [1]}, "topics": {"leader": ["throttled"]}}),
+        json.dumps({"rate": 1, "brokers": {}, "topics": {"leader": ["\ud800"]}}),
+        json.dumps({"rate": 1, "brokers": {"follower": [1 << 31]}, "topics": {}}),
+    ],
+)  # fmt: skip
+def test_a_note_of_a_throttle_that_is_none(two: ClusterHandle, text: str) -> None:
+    """`status` and `cancel` name the config, in a sentence, and go on; the next throttle replaces it."""
+    with Admin(two.bootstrap_servers) as admin:
+        change = Alteration(throttle.NOTE, ConfigOperation.SET, text[:30_000])
+        admin.alter_configs(throttle.ALL_BROKERS, [change])
+        for command in ("status", "cancel"):
+            done = run("reassign", command, "-b", two.bootstrap_servers)
+            assert done.code == 0 and "Removed the throttle" not in done.out
+            assert done.err == f"pybroker: {throttle.NOTE} of all brokers is no note of a throttle: delete it\n"
+        throttle.set_throttle(admin, 1000, (1, 2), {TopicPartition("throttled", 0): ((1, 2), (2, 1))})
+        assert throttle.remove_throttle(admin) == 1000 and limits(admin) == []
 
 
 def test_a_cancel_of_no_topic(pybroker_: Command) -> None:

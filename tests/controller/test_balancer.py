@@ -16,6 +16,7 @@ from pybroker.controller.reassignments import Reassignments
 from pybroker.coordination.store import Check
 from pybroker.decisions.config_changes import AlterOperation, ConfigChange
 from pybroker.decisions.planning.balance_note import NOTE, BalanceNote
+from pybroker.decisions.planning.throttle_note import ThrottleNote
 from pybroker.errors import KafkaError
 from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
@@ -371,7 +372,8 @@ async def test_others_come_first(cluster: BalancedCluster, caplog: pytest.LogCap
 
 
 async def test_a_throttle_of_a_command_comes_first(cluster: BalancedCluster) -> None:
-    await cluster.set(reassign__throttle__note="{}")
+    note = ThrottleNote(1000, {"leader": (2,)}, {"leader": ("t",)})
+    await cluster.set(reassign__throttle__note=note.text())
     await cluster.fill("t", *ON_2)
     await cluster.nothing_moves(3 * INTERVAL_S)
     await cluster.set(reassign__throttle__note=None)

@@ -11,10 +11,10 @@ import pytest
 from pybroker import errors
 from pybroker.controller.balancer import HELD_INTERVALS
 from pybroker.decisions.election import TAKES_NO_APPENDS
-from pybroker.decisions.planning.balance_note import NOTE
+from pybroker.decisions.planning.balance_note import NOTE, BalanceNote
 from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
-from tests.controller.balanced import INTERVAL_S, BalancedCluster
+from tests.controller.balanced import INTERVAL_S, RATE, BalancedCluster
 
 pytestmark = pytest.mark.virtual_time
 ON_2 = ((2,),) * 6
@@ -137,3 +137,28 @@ async def test_a_log_dir_that_is_full_for_a_moment(cluster: BalancedCluster, cap
         await cluster.admin.create(nodes.LOG_DIR_EVENT, nodes.dump_log_dir_event(3), sequential=True)
         await asyncio.sleep(INTERVAL_S / 2)
     assert len(cluster.under_way()) == 2 and not logged(caplog, "balancer takes moves back")
+
+
+# -- odd notes ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_note_that_names_a_role_twice_is_removed(cluster: BalancedCluster) -> None:
+    """Its rate is removed with it, and balancing goes on."""
+    text = BalanceNote(77, ("leader", "leader"), {}).text()
+    await cluster.write("brokers/<default>", {NOTE: text, "leader.replication.throttled.rate": "77"})
+    await cluster.fill("t", *ON_2)
+    await cluster.until_batch()
+    assert (await cluster.all_brokers())["leader.replication.throttled.rate"] == str(RATE)
+
+
+@pytest.mark.parametrize("text", ["{}", "soon", '{"rate":1,"brokers":{"leader":[-1]},"topics":{}}'])
+async def test_a_note_of_a_command_that_is_none(
+    cluster: BalancedCluster, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    """A config that no `pybroker reassign` can remove does not stop the balancer: the log names it once."""
+    await cluster.set(reassign__throttle__note=text)
+    await cluster.fill("t", *ON_2)
+    for _ in range(2):
+        for key in await cluster.until_batch():
+            await cluster.arrive(key)
+    assert len(logged(caplog, "throttle note ignored")) == 1

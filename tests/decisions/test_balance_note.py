@@ -72,6 +72,7 @@ def moving(**changed: object) -> str:
         '{"moves":{"t":{"0":[[1],[2]]}},"roles":[],"rate":' + DIGITS + "}",
         '{"moves":{"t":{"' + DIGITS + '":[[1],[2]]}},"roles":[],"rate":1}',
         moving(rate=float("nan")), moving(rate=float("inf")), moving(rate=None), moving(rate=[]), moving(rate="1e3"),
+        moving(rate=-1), moving(rate=1.5), moving(rate=True), moving(rate=1 << 63), moving(rate=10**400),
         moving(roles=None), moving(roles="leader"), moving(roles=["leader", "chief"]), moving(roles=[[]]),
         moving(moves=None), moving(moves=[1]), moving(moves={"t": None}), moving(moves={"t": {"0": None}}),
         moving(moves={"t": {"0": [[1]]}}), moving(moves={"t": {"0": [[1], [2], [3]]}}),
@@ -90,6 +91,12 @@ def test_a_text_that_is_no_note_is_one_without_moves(text: str) -> None:
     """The controller removes it: it sets no throttle, and reaches no node of another name."""
     assert BalanceNote.parse(moving()) == BalanceNote(1, ("leader",), {TopicPartition("t", 0): ((1,), (2,))})
     assert BalanceNote.parse(text) == NOTHING
+
+
+def test_a_role_that_is_named_twice_counts_once() -> None:
+    """The controller removes its rate once: a request that alters a config twice is refused."""
+    note = BalanceNote.parse(moving(roles=["follower", "leader", "follower"]))
+    assert note is not None and note.roles == ("follower", "leader")
 
 
 @given(st.text(min_size=1) | VALUES.map(json.dumps) | st.dictionaries(

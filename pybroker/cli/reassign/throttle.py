@@ -6,58 +6,33 @@ A note in the configs of all brokers says what was set, before it is set, so tha
 """
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 
 from pybroker.cli.main import Failure
 from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, ConfigSource, ResourceType
+from pybroker.decisions.planning.balance_note import ROLES
+from pybroker.decisions.planning.throttle_note import THROTTLE_NOTE as NOTE
+from pybroker.decisions.planning.throttle_note import ThrottleNote
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition, bytes_text
 
-NOTE: Final = "reassign.throttle.note"
-"""A config of all brokers; one of Kafka keeps it too, as it keeps names that it does not know."""
 ALL_BROKERS: Final = ConfigResource(ResourceType.BROKER, "")
-ROLES: Final = ("leader", "follower")
 EVERY: Final = "*"
 Replicas = Mapping[str, Sequence[tuple[int, int]]]
 """By topic, each replica as (partition, broker)."""
 
 
-class ThrottleNote(NamedTuple):
-    """A throttle as it was set: the rate in bytes a second, and by role the brokers and topics it was set for.
-
-    earlier: rates of runs before, which a broker still has if Ctrl-C ended the run that was to set the last one."""
-
-    rate: int
-    brokers: Mapping[str, tuple[int, ...]]
-    topics: Mapping[str, tuple[str, ...]]
-    earlier: tuple[int, ...] = ()
-
-    def has(self, value: str | None) -> bool:
-        """True if a broker's config with this value may be this throttle's."""
-        return value in [str(rate) for rate in (self.rate, *self.earlier)]
-
-    def text(self) -> str:
-        return json.dumps(self._asdict(), separators=(",", ":"))
-
-    @classmethod
-    def parse(cls, text: str) -> "ThrottleNote | None":
-        """Parse a note; None if it is not one, and so nothing is known of a throttle."""
-        with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
-            told = json.loads(text)
-            brokers = {role: tuple(int(broker) for broker in told["brokers"].get(role, ())) for role in ROLES}
-            topics = {role: tuple(str(topic) for topic in told["topics"].get(role, ())) for role in ROLES}
-            return cls(int(told["rate"]), brokers, topics, tuple(int(rate) for rate in told.get("earlier", ())))
-        return None
-
-
 def noted(admin: Admin) -> ThrottleNote | None:
-    """Return the throttle that a run of this command has set and not removed yet."""
-    values = [e.value for e in admin.configs(ALL_BROKERS, [NOTE]) if e.name == NOTE]
-    return ThrottleNote.parse(values[0]) if values and values[0] else None
+    """Return the throttle that a run of this command has set and not removed yet; None also for a note that is none,
+    which a sentence on standard error names."""
+    text = next((e.value for e in admin.configs(ALL_BROKERS, [NOTE]) if e.name == NOTE), None)
+    note = ThrottleNote.parse(text) if text else None
+    if text and note is None:
+        click.echo(f"pybroker: {NOTE} of all brokers is no note of a throttle: delete it", err=True)
+    return note
 
 
 def replicas_of(

@@ -49,12 +49,12 @@ class BalanceNote(NamedTuple):
         try:
             found = json.loads(text)
             moves = {
-                TopicPartition(_topic(topic), _int32(int(index))): (_replicas(before), _replicas(after))
+                TopicPartition(checked_topic(topic), checked_id(int(index))): (_replicas(before), _replicas(after))
                 for topic, its in found["moves"].items()
                 for index, (before, after) in its.items()
             }
-            roles = [ROLES.index(role) for role in found["roles"]]
-            return cls(int(found["rate"]), tuple(ROLES[role] for role in roles), moves)
+            roles = {ROLES.index(role): role for role in found["roles"]}
+            return cls(checked_rate(found["rate"]), tuple(roles.values()), moves)
         except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError, KafkaError):
             return cls(0, (), {})
 
@@ -71,14 +71,24 @@ class BalanceNote(NamedTuple):
         return {topic: lists for topic, lists in found.items() if lists}
 
 
-def _topic(name: str) -> str:
+def checked_topic(name: object) -> str:
+    """The name, if it may be a topic's. Raises TypeError, KafkaError."""
+    if not isinstance(name, str):
+        raise TypeError(name)
     check_name(name)
     return name
 
 
-def _int32(number: object) -> int:
+def checked_id(number: object) -> int:
     """The number, if it may be that of a partition or a broker. Raises ValueError."""
     if type(number) is not int or not 0 <= number < 1 << 31:
+        raise ValueError(number)
+    return number
+
+
+def checked_rate(number: object) -> int:
+    """The number, if it may be a rate in bytes a second. Raises ValueError."""
+    if type(number) is not int or not 0 < number < 1 << 63:
         raise ValueError(number)
     return number
 
@@ -86,7 +96,7 @@ def _int32(number: object) -> int:
 def _replicas(told: object) -> Replicas:
     if not isinstance(told, list):
         raise TypeError(told)
-    return tuple(map(_int32, told))
+    return tuple(map(checked_id, told))
 
 
 def list_name(role: str) -> str:
