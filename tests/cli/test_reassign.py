@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from pybroker import errors
 from pybroker.cli.main import Misuse
 from pybroker.cli.reassign import assignments, throttle
 from pybroker.cli.reassign.showing import duration
 from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, LogDir, ResourceType
 from pybroker.decisions.planning.measuring import volumes
 from pybroker.decisions.planning.snapshot import Volume
+from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.testing import ClusterHandle
 from tests.cli.conftest import Command, run, start
@@ -184,6 +186,38 @@ def test_a_throttle_of_a_broker_that_is_away(two: ClusterHandle) -> None:
             assert done.code == 0 and "1.0 kB/s stays on brokers that are not live: 2;" in done.err
         two.start(2)
         until("it is back", lambda: len(admin.describe_cluster().nodes) == 2)
+    assert "Removed the throttle of 1.0 kB/s." in run("reassign", "status", "-b", two.bootstrap_servers).out
+    with Admin(two.bootstrap_servers) as admin:
+        assert limits(admin) == []
+
+
+class Refused(Admin):
+    """An admin whose changes of these topics and brokers are refused."""
+
+    names: tuple[str, ...] = ()
+
+    def alter_configs(self, resource: ConfigResource, *arguments: Any, **named: Any) -> Any:
+        if resource.name in self.names:
+            raise KafkaError(errors.INVALID_CONFIG, "another setting is wrong")
+        return super().alter_configs(resource, *arguments, **named)
+
+
+@with_each(("name", "what"), [("throttled", "topic throttled"), ("2", "broker 2")])
+def test_a_throttle_that_cannot_be_removed_stays_noted(
+    two: ClusterHandle, capsys: pytest.CaptureFixture[str], name: str, what: str
+) -> None:
+    """A sentence says where it stays, and why; all else is removed. `status` removes the rest once that is allowed."""
+    moves = {TopicPartition("throttled", 0): ((1, 2), (2, 1)), TopicPartition("gone", 0): ((1, 2), (2, 1))}
+    with Refused(two.bootstrap_servers) as admin:
+        admin.create_topic("gone")
+        assert throttle.set_throttle(admin, 1000, (1, 2), moves) == []
+        admin.delete_topic("gone")
+        admin.names = (name,)
+        assert throttle.remove_throttle(admin) is None
+        said = capsys.readouterr().err
+        assert said.startswith(f"pybroker: the throttle of 1.0 kB/s stays on {what}: another setting is wrong; "), said
+        left = {line.split(" ")[0] for line in limits(admin) if throttle.NOTE not in line}
+        assert left == {name} and throttle.noted(admin) is not None
     assert "Removed the throttle of 1.0 kB/s." in run("reassign", "status", "-b", two.bootstrap_servers).out
     with Admin(two.bootstrap_servers) as admin:
         assert limits(admin) == []

@@ -143,7 +143,7 @@ async def test_a_log_dir_that_is_full_for_a_moment(cluster: BalancedCluster, cap
 
 
 async def test_a_note_that_names_a_role_twice_is_removed(cluster: BalancedCluster) -> None:
-    """Its rate is removed with it, and balancing goes on."""
+    """The rate is removed with the note, and balancing goes on."""
     text = BalanceNote(77, ("leader", "leader"), {}).text()
     await cluster.write("brokers/<default>", {NOTE: text, "leader.replication.throttled.rate": "77"})
     await cluster.fill("t", *ON_2)

@@ -5,22 +5,27 @@ A note in the configs of all brokers says what was set, before it is set, so tha
     note -> lists of replicas in topics -> rates of brokers            and backwards to remove it
 """
 
-import contextlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import click
 
+from pybroker import errors
 from pybroker.cli.main import Failure
 from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, ConfigSource, ResourceType
 from pybroker.decisions.planning.balance_note import ROLES
 from pybroker.decisions.planning.throttle_note import THROTTLE_NOTE as NOTE
 from pybroker.decisions.planning.throttle_note import ThrottleNote
 from pybroker.errors import KafkaError
+from pybroker.logs import printable
 from pybroker.model import TopicPartition, bytes_text
 
 ALL_BROKERS: Final = ConfigResource(ResourceType.BROKER, "")
 EVERY: Final = "*"
+NAMED_MAX: Final = 3
+"""Sentences about what stays, at most."""
+T = TypeVar("T")
 Replicas = Mapping[str, Sequence[tuple[int, int]]]
 """By topic, each replica as (partition, broker)."""
 
@@ -57,7 +62,7 @@ def set_throttle(
     replicas: Mapping[str, Replicas] = {"leader": leaders, "follower": followers}
     old = noted(admin) or ThrottleNote(rate, dict.fromkeys(ROLES, ()), dict.fromkeys(ROLES, ()))
     involved = {broker for of_role in replicas.values() for pairs in of_role.values() for _, broker in pairs}
-    involved |= {broker for of_role in old.brokers.values() for broker in of_role}  # they get the new rate, too
+    involved |= _brokers_of(old)  # they get the new rate, too
     lists = _lists(admin, replicas, old)
     brokers, kept = _brokers(admin, sorted(involved & set(live)), old)
     note = ThrottleNote(
@@ -81,37 +86,67 @@ def set_throttle(
 def remove_throttle(admin: Admin) -> int | None:
     """Remove what the note says was set, unless it was changed by hand since; return its rate, None without a note.
 
-    A broker that is not live keeps its rate: a sentence on standard error says so, the note stays, and None is
-    returned."""
+    The note keeps brokers that are not live, and what cannot be removed: a sentence on standard error says so, and None
+    is returned."""
     note = noted(admin)
     if note is None:
         return None
     live = {node.id for node in admin.describe_cluster().nodes}
-    away = set[int]()
+    away = _brokers_of(note) - live
+    stays = ["brokers that are not live: " + ", ".join(map(str, sorted(away)))] if away else []
+    brokers: dict[str, list[int]] = {role: [b for b in note.brokers[role] if b in away] for role in ROLES}
+    topics: dict[str, list[str]] = {role: [] for role in ROLES}
     for role in ROLES:
-        for broker in note.brokers[role]:
-            if broker not in live:
-                away.add(broker)
-                continue
-            resource = ConfigResource(ResourceType.BROKER, str(broker))
-            if note.has(_own_value(admin, resource, _rate_name(role))):
-                admin.alter_configs(resource, [Alteration(_rate_name(role), ConfigOperation.DELETE)])
+        for broker in sorted(live.intersection(note.brokers[role])):
+            if why := _refusal(functools.partial(_remove_rate, admin, broker, role, note)):
+                brokers[role].append(broker)
+                stays.append(f"broker {broker}: {why}")
         for topic in note.topics[role]:
-            with contextlib.suppress(KafkaError):  # a topic that has been deleted
-                resource = ConfigResource(ResourceType.TOPIC, topic)
-                if _own_value(admin, resource, _list_name(role)) not in (None, "", EVERY):
-                    admin.alter_configs(resource, [Alteration(_list_name(role), ConfigOperation.DELETE)])
-    if away:
-        left = {role: tuple(broker for broker in note.brokers[role] if broker in away) for role in ROLES}
-        rest = note._replace(brokers=left, topics=dict.fromkeys(ROLES, ()))
-        admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.SET, rest.text())])
-        ids = ", ".join(map(str, sorted(away)))
-        words = f"the throttle of {bytes_text(note.rate)}/s stays on brokers that are not live: {ids}"
-        later = f"`pybroker reassign status` removes it when they are back; without them, delete {NOTE} of all brokers"
-        click.echo(f"pybroker: {words}; {later}", err=True)
-        return None
-    admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.DELETE)])
-    return note.rate
+            if why := _refusal(functools.partial(_remove_list, admin, topic, role)):
+                topics[role].append(topic)
+                stays.append(f"topic {topic}: {why}")
+    if not stays:
+        admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.DELETE)])
+        return note.rate
+    rest = ThrottleNote(note.rate, _frozen(brokers), _frozen(topics), note.earlier)
+    admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.SET, rest.text())])
+    for what in stays[:NAMED_MAX]:
+        later = f"`pybroker reassign status` tries again; if it never can, delete {NOTE} of all brokers"
+        click.echo(f"pybroker: the throttle of {bytes_text(note.rate)}/s stays on {printable(what)}; {later}", err=True)
+    return None
+
+
+def _frozen(by_role: Mapping[str, Sequence[T]]) -> dict[str, tuple[T, ...]]:
+    return {role: tuple(values) for role, values in by_role.items()}
+
+
+def _refusal(remove: Callable[[], None]) -> str:
+    """Remove a config; return why that is refused, "" if it is not. Raises KafkaError where another try may succeed."""
+    try:
+        remove()
+    except KafkaError as problem:
+        if problem.code == errors.UNKNOWN_TOPIC_OR_PARTITION:  # a topic that was deleted
+            return ""
+        if problem.retriable:
+            raise
+        return problem.message or problem.name
+    return ""
+
+
+def _remove_rate(admin: Admin, broker: int, role: str, note: ThrottleNote) -> None:
+    resource = ConfigResource(ResourceType.BROKER, str(broker))
+    if note.has(_own_value(admin, resource, _rate_name(role))):
+        admin.alter_configs(resource, [Alteration(_rate_name(role), ConfigOperation.DELETE)])
+
+
+def _remove_list(admin: Admin, topic: str, role: str) -> None:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    if _own_value(admin, resource, _list_name(role)) not in (None, "", EVERY):
+        admin.alter_configs(resource, [Alteration(_list_name(role), ConfigOperation.DELETE)])
+
+
+def _brokers_of(note: ThrottleNote) -> set[int]:
+    return {broker for of_role in note.brokers.values() for broker in of_role}
 
 
 def _lists(admin: Admin, replicas: Mapping[str, Replicas], old: ThrottleNote) -> dict[str, dict[str, str]]:
@@ -134,7 +169,7 @@ def _lists(admin: Admin, replicas: Mapping[str, Replicas], old: ThrottleNote) ->
 
 
 def _brokers(admin: Admin, involved: Sequence[int], old: ThrottleNote) -> tuple[dict[str, list[int]], list[str]]:
-    """Return the brokers whose rate is to be set, by role, and a sentence for each that has one set by hand."""
+    """Return the brokers that may get the rate, by role, and a sentence for each that has one set by hand."""
     brokers: dict[str, list[int]] = {role: [] for role in ROLES}
     kept = []
     for broker in involved:
