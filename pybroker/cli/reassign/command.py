@@ -158,7 +158,7 @@ def cancel(topics: Sequence[str], bootstrap_server: str, timeout_s: float, as_js
         answers = admin.alter_partition_reassignments(dict.fromkeys(moving)) if moving else {}
         failed = {tp: e for tp, e in answers.items() if e is not None and e.code != NOT_MOVING}
         gone = until_none(admin, [tp for tp in moving if tp not in failed], timeout_s) if moving else True
-        removed = None if admin.list_partition_reassignments() else throttles.remove_throttle(admin)
+        removed = throttles.remove_throttle(admin)
     if failed:
         raise Failure("; ".join(f"{tp} was not cancelled: {error.message}" for tp, error in sorted(failed.items())))
     if not gone:

@@ -60,10 +60,11 @@ def carry_out(
             begun += before
             left |= {tp: known[tp]._replace(replicas=replicas) for tp, replicas in before.items()}
             left |= {tp: known[tp] for tp, to in targets.items() if tp not in left and known[tp].replicas != to}
-            _throttle(admin, snapshot, left, targets, how)
+            for sentence in _throttle(admin, snapshot, left, targets, how):
+                click.echo(f"pybroker: {printable(sentence)}", err=True)
             if before_first is not None and left:
                 before_first(admin)
-            _run(admin, left, targets, how, begun)
+            _run(admin, snapshot, left, targets, how, begun)
     except KeyboardInterrupt:
         _interrupted(begun, len(left) - len(begun))
     except KafkaError as problem:
@@ -88,26 +89,31 @@ def _under_way(admin: Admin, targets: Targets) -> dict[TopicPartition, tuple[int
 def _throttle(
     admin: Admin, snapshot: ClusterSnapshot, left: Mapping[TopicPartition, PlanPartition], targets: Targets,
     how: RunOptions,
-) -> None:  # fmt: skip
-    """Set the throttle of a run, if it has one. Failure as `set_throttle`."""
-    if how.throttle is not None and left:
-        live = [broker.id for broker in snapshot.brokers if broker.live]
-        moves = {tp: (partition.replicas, targets[tp]) for tp, partition in left.items()}
-        for sentence in throttles.set_throttle(admin, how.throttle, live, moves):
-            click.echo(f"pybroker: {printable(sentence)}", err=True)
+) -> list[str]:  # fmt: skip
+    """Set the throttle of these moves, if the run has one. Returns and raises as `set_throttle`."""
+    if how.throttle is None or not left:
+        return []
+    live = [broker.id for broker in snapshot.brokers if broker.live]
+    moves = {tp: (partition.replicas, targets[tp]) for tp, partition in left.items()}
+    return throttles.set_throttle(admin, how.throttle, live, moves)
 
 
 def _run(
-    admin: Admin, left: Mapping[TopicPartition, PlanPartition], targets: Targets, how: RunOptions,
-    begun: list[TopicPartition],
+    admin: Admin, snapshot: ClusterSnapshot, left: Mapping[TopicPartition, PlanPartition], targets: Targets,
+    how: RunOptions, begun: list[TopicPartition],
 ) -> None:  # fmt: skip
-    """Move the partitions that are left, batch after batch, and remove the throttle. Failure as `carry_out`."""
+    """Move the partitions that are left, batch after batch, and remove the throttle. Failure as `carry_out`.
+
+    A command that looked at the cluster between two batches may have removed the throttle: each batch sets its own."""
     sizes = {tp: _copied(partition, targets[tp]) for tp, partition in left.items()}
     failed: list[str] = []
     order = list(left)
     with _bar(sum(sizes.values())) as advance:
         for at in range(0, len(order), how.batch):
             batch = {tp: targets[tp] for tp in order[at : at + how.batch]}
+            if at:
+                part = {tp: left[tp] for tp in batch}
+                patiently(functools.partial(_throttle, admin, snapshot, part, targets, how), how.timeout_s)
             fresh = {tp: replicas for tp, replicas in batch.items() if tp not in begun}
             begun += fresh
             failed += _begin(admin, fresh, how.timeout_s) if fresh else []

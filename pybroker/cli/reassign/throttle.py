@@ -56,11 +56,12 @@ def replicas_of(
 def set_throttle(
     admin: Admin, rate: int, live: Iterable[int], moves: Mapping[TopicPartition, tuple[Sequence[int], Sequence[int]]]
 ) -> list[str]:
-    """Limit the copying of these moves; return a sentence for each limit set by hand, which stays. Failure if a topic
-    has a list of throttled replicas that was set by hand."""
+    """Limit the copying of these moves, where it is not limited yet; return a sentence for each limit set by hand: it
+    stays. Failure if a topic has a list of throttled replicas that was set by hand."""
     leaders, followers = replicas_of(moves)
     replicas: Mapping[str, Replicas] = {"leader": leaders, "follower": followers}
-    old = noted(admin) or ThrottleNote(rate, dict.fromkeys(ROLES, ()), dict.fromkeys(ROLES, ()))
+    there = noted(admin)
+    old = there or ThrottleNote(rate, dict.fromkeys(ROLES, ()), dict.fromkeys(ROLES, ()))
     involved = {broker for of_role in replicas.values() for pairs in of_role.values() for _, broker in pairs}
     involved |= _brokers_of(old)  # they get the new rate, too
     lists = _lists(admin, replicas, old)
@@ -71,25 +72,32 @@ def set_throttle(
         {role: tuple(sorted({*old.topics[role], *lists[role]})) for role in ROLES},
         tuple(sorted({old.rate, *old.earlier} - {rate})),
     )
-    admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.SET, note.text())])
+    if note != there:
+        admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.SET, note.text())])
     for role in ROLES:
         for topic, text in lists[role].items():
             change = Alteration(_list_name(role), ConfigOperation.SET, text)
             admin.alter_configs(ConfigResource(ResourceType.TOPIC, topic), [change])
     for role in ROLES:
-        for broker in brokers[role]:
-            change = Alteration(_rate_name(role), ConfigOperation.SET, str(rate))
-            admin.alter_configs(ConfigResource(ResourceType.BROKER, str(broker)), [change])
+        for broker, now in brokers[role].items():
+            if now != str(rate):
+                change = Alteration(_rate_name(role), ConfigOperation.SET, str(rate))
+                admin.alter_configs(ConfigResource(ResourceType.BROKER, str(broker)), [change])
     return kept
 
 
 def remove_throttle(admin: Admin) -> int | None:
-    """Remove what the note says was set, unless it was changed by hand since; return its rate, None without a note.
+    """Remove what the note says was set, unless it was changed by hand since, or any partition is being moved; return
+    the rate, None without a note.
 
     The note keeps brokers that are not live, and what cannot be removed: a sentence on standard error says so, and None
     is returned."""
     note = noted(admin)
     if note is None:
+        return None
+    if admin.list_partition_reassignments():
+        why = "stays while other partitions are being moved: `pybroker reassign status` removes it after them"
+        click.echo(f"pybroker: the throttle of {bytes_text(note.rate)}/s {why}", err=True)
         return None
     live = {node.id for node in admin.describe_cluster().nodes}
     away = _brokers_of(note) - live
@@ -164,19 +172,24 @@ def _lists(admin: Admin, replicas: Mapping[str, Replicas], old: ThrottleNote) ->
                 raise Failure(
                     f"topic {topic} has {_list_name(role)}={now}, set by hand: delete it, or leave out --throttle"
                 )
-            lists[role][topic] = ",".join(dict.fromkeys([*filter(None, now.split(",")), *wanted]))
+            text = ",".join(dict.fromkeys([*filter(None, now.split(",")), *wanted]))
+            if text != now:
+                lists[role][topic] = text
     return lists
 
 
-def _brokers(admin: Admin, involved: Sequence[int], old: ThrottleNote) -> tuple[dict[str, list[int]], list[str]]:
-    """Return the brokers that may get the rate, by role, and a sentence for each that has one set by hand."""
-    brokers: dict[str, list[int]] = {role: [] for role in ROLES}
+def _brokers(
+    admin: Admin, involved: Sequence[int], old: ThrottleNote
+) -> tuple[dict[str, dict[int, str | None]], list[str]]:
+    """Return the brokers that may get the rate, by role, each with its present one; and a sentence for each that has
+    one set by hand."""
+    brokers: dict[str, dict[int, str | None]] = {role: {} for role in ROLES}
     kept = []
     for broker in involved:
         for role in ROLES:
             now = _own_value(admin, ConfigResource(ResourceType.BROKER, str(broker)), _rate_name(role))
             if now is None or (broker in old.brokers[role] and old.has(now)):
-                brokers[role].append(broker)
+                brokers[role][broker] = now
             else:
                 kept.append(f"broker {broker} keeps {_rate_name(role)}={now}, which was set by hand")
     return brokers, kept
