@@ -94,7 +94,18 @@ PARTITION = {"topic": "t", "partition": 0, "replicas": [1]}
                     "entry 1 of the partitions has no topic, partition and list of brokers",
                 ),
                 ([{**PARTITION, "replicas": [True]}], "entry 1 of the partitions has no"),
-                ([{**PARTITION, "replicas": [-1]}], "entry 1 of the partitions has no"),
+                ([{**PARTITION, "replicas": [-1]}], "1: partitions and brokers have numbers from 0 to 2147483647"),
+                ([{**PARTITION, "replicas": [1, 1 << 31]}], "entry 1: partitions and brokers have numbers"),
+                ([{**PARTITION, "partition": -1}], "entry 1: partitions and brokers have numbers"),
+                ([{**PARTITION, "partition": 1 << 31}], "entry 1: partitions and brokers have numbers"),
+                ([PARTITION, {**PARTITION, "partition": 10**400}], "entry 2: partitions and brokers have numbers"),
+                ([{**PARTITION, "partition": True}], "entry 1 of the partitions has no"),
+                ([{**PARTITION, "partition": 0.0}], "entry 1 of the partitions has no"),
+                ([{**PARTITION, "replicas": [1.0]}], "entry 1 of the partitions has no"),
+                ([{**PARTITION, "replicas": "12"}], "entry 1 of the partitions has no"),
+                ([{**PARTITION, "topic": ""}], "entry 1: a topic's name cannot be empty"),
+                ([{**PARTITION, "topic": "\ud800"}], "entry 1: a topic's name has only letters"),
+                ([{**PARTITION, "topic": "t" * 250}], "entry 1: a topic's name has at most 249 characters"),
                 ([{**PARTITION, "partition": "0"}], "entry 1 of the partitions has no"),
                 ([{**PARTITION, "replicas": [1, 1]}], "names a broker twice for partition t-0"),
                 ([{**PARTITION, "log_dirs": ["/disk"]}], "asks for log dirs in its entry 1"),
@@ -109,6 +120,7 @@ def test_files_that_are_no_assignment(tmp_path: Path, text: str, words: str) -> 
     with pytest.raises(Misuse) as raised:
         assignments.read_file(str(file))
     assert str(file) in raised.value.message and words in raised.value.message
+    assert raised.value.message.isprintable() and len(raised.value.message) < 500
 
 
 def test_log_dirs_on_one_file_system_count_once() -> None:

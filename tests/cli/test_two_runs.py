@@ -31,7 +31,7 @@ def two() -> Iterator[ClusterHandle]:
 
 
 def limits(admin: Admin) -> dict[str, str]:
-    """What is throttled: the lists of the topics, and the rates of the brokers."""
+    """The lists of throttled replicas of the topics, and the rates of the brokers."""
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in "ab"]
     resources += [ConfigResource(ResourceType.BROKER, name) for name in "12"]
     return {

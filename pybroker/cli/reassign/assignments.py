@@ -7,9 +7,12 @@ from typing import Final
 from pybroker.cli.main import Misuse
 from pybroker.cli.output import Document
 from pybroker.decisions.planning.snapshot import Plan
+from pybroker.decisions.topics import check_name
+from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
 VERSION: Final = 1
+ID_MAX: Final = (1 << 31) - 1
 Targets = Mapping[TopicPartition, tuple[int, ...]]
 """The replicas that each partition is to have, the preferred leader first."""
 
@@ -63,9 +66,16 @@ def read_file(path: str) -> dict[TopicPartition, tuple[int, ...]]:
 
 def _entry(path: str, number: int, entry: object) -> tuple[TopicPartition, tuple[int, ...]]:
     match entry:
-        case {"topic": str(topic), "partition": int(partition), "replicas": [_, *_] as replicas, **rest} if all(
-            type(broker) is int and broker >= 0 for broker in replicas
+        case {"topic": str(topic), "partition": partition, "replicas": [_, *_] as replicas, **rest} if all(
+            type(each) is int for each in (partition, *replicas)
         ):
+            where = f"{path}: entry {number + 1}"
+            try:
+                check_name(topic)
+            except KafkaError as problem:
+                raise Misuse(f"{where}: {problem.message}") from problem
+            if not all(0 <= each <= ID_MAX for each in (partition, *replicas)):
+                raise Misuse(f"{where}: partitions and brokers have numbers from 0 to {ID_MAX}")
             log_dirs = rest.get("log_dirs", [])
             if isinstance(log_dirs, list) and any(each != "any" for each in log_dirs):
                 raise Misuse(f"{path} asks for log dirs in its entry {number + 1}, which this command does not set")
