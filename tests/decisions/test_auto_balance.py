@@ -162,6 +162,17 @@ def test_no_disk_is_filled_above_the_limit() -> None:
     assert loads(run(full, Rules())[0])[4] == 0
 
 
+def test_what_an_excluded_broker_holds_is_no_share_of_the_others() -> None:
+    """The others become even among themselves, and then stay so."""
+    start = cluster(*[GB] * 12, brokers=4, factor=1, on=1)
+    kept = tuple(PlanPartition(TopicPartition("kept", i), (4,), 4, GB, (4,)) for i in range(60))
+    rules = Rules(excluded=frozenset({4}), partitions_max=3)
+    ended, made = run(start._replace(partitions=(*start.partitions, *kept)), rules)
+    assert loads(ended) == {1: 4 * GB, 2: 4 * GB, 3: 4 * GB, 4: 60 * GB}
+    assert made[0].why[0].startswith("broker 1 holds 200% more bytes than its share")
+    assert next_batch(ended, rules).even
+
+
 def test_excluded_brokers_get_nothing() -> None:
     """A drained broker stays empty, and what an excluded broker still holds stays there."""
     start = cluster(*[GB] * 12)

@@ -184,6 +184,19 @@ def test_a_dead_broker_is_drained_and_gets_nothing() -> None:
     assert made.refused == ("broker 2 is not live: it cannot get replicas",)
 
 
+def test_what_stays_on_a_dead_broker_is_no_share_of_the_others() -> None:
+    """A dead broker with most of the data does not keep the live ones from becoming even, in bytes and replicas."""
+    snapshot = cluster([[4]] * 60 + [[1]] * 12)
+    snapshot = snapshot._replace(brokers=tuple(b._replace(live=b.id != 4) for b in snapshot.brokers))
+    for goals in (Goals(spread=True), Goals(even_disks=True), Goals(add=frozenset({2, 3}))):
+        made = plan(snapshot, goals)
+        assert not made.notes and not made.refused
+        assert [made.after[broker].replicas for broker in (1, 2, 3, 4)] == [4, 4, 4, 60]
+        assert made.copied_bytes == 8 * GB
+    made = plan(snapshot, Goals(drain=frozenset({4}), spread=True))
+    assert not made.notes and [made.after[broker].replicas for broker in (1, 2, 3, 4)] == [24, 24, 24, 0]
+
+
 def test_a_factor_is_raised_and_lowered() -> None:
     """A larger factor adds replicas in new racks; a smaller one keeps the leader and as many racks as it can."""
     snapshot = cluster([[1, 2], [3, 4]], racks="aabb")

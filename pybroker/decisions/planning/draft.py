@@ -44,8 +44,10 @@ class Draft:
         known = all(self.brokers[b].total_bytes > 0 for b in self.targets)
         self.weight = {b: self.brokers[b].total_bytes if known else 1 for b in self.targets}
         self.weights = sum(self.weight.values())
-        self.total = sum(self.load.values())
-        self.count = sum(map(len, self.replicas))
+        self._shared = goals.drain.union(self.targets)
+        """The brokers whose replicas are shared out among the targets: what others hold stays where it is."""
+        self.total = sum(self.load[b] for b in self.brokers if b in self._shared)
+        self.count = sum(len(self.on[b]) for b in self.brokers if b in self._shared)
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
@@ -96,16 +98,18 @@ class Draft:
 
     def _enter(self, index: int, broker: int) -> None:
         self.on[broker].add(index)
-        self.count += 1
-        self.total += self.sizes[index]
+        if broker in self._shared:
+            self.count += 1
+            self.total += self.sizes[index]
         self.load[broker] += self.sizes[index]
         if broker not in self.original[index]:
             self.incoming[broker] += self.sizes[index]
 
     def _leave(self, index: int, broker: int) -> None:
         self.on[broker].discard(index)
-        self.count -= 1
-        self.total -= self.sizes[index]
+        if broker in self._shared:
+            self.count -= 1
+            self.total -= self.sizes[index]
         self.load[broker] -= self.sizes[index]
         if broker not in self.original[index]:
             self.incoming[broker] -= self.sizes[index]
