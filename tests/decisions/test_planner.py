@@ -197,6 +197,14 @@ def test_what_stays_on_a_dead_broker_is_no_share_of_the_others() -> None:
     assert not made.notes and [made.after[broker].replicas for broker in (1, 2, 3, 4)] == [24, 24, 24, 0]
 
 
+def test_leaders_of_what_stays_on_a_dead_broker_are_no_share_of_the_others() -> None:
+    """The live brokers are even leaders of the partitions that they have replicas of."""
+    snapshot = cluster([[4]] * 60 + [[1, 2], [1, 3]] * 6)
+    snapshot = snapshot._replace(brokers=tuple(b._replace(live=b.id != 4) for b in snapshot.brokers))
+    made = plan(snapshot, Goals(spread=True))
+    assert all(3 <= made.after[broker].leaders <= 5 for broker in (1, 2, 3)) and made.after[4].leaders == 60
+
+
 def test_a_factor_is_raised_and_lowered() -> None:
     """A larger factor adds replicas in new racks; a smaller one keeps the leader and as many racks as it can."""
     snapshot = cluster([[1, 2], [3, 4]], racks="aabb")

@@ -8,10 +8,10 @@ from pybroker.decisions.planning.draft import BAND, Draft
 
 def even_leaders(draft: Draft, among: Iterable[int]) -> None:
     """Reorder replicas of the partitions `among` until no broker is preferred leader of more, or fewer, than its even
-    share of all, or no order of one partition more helps."""
+    share of all that a target has a replica of, or no order of one partition more helps."""
     if not draft.targets:
         return
-    mean = sum(map(bool, draft.replicas)) / len(draft.targets)
+    mean = len(set[int]().union(*(draft.on[broker] for broker in draft.targets))) / len(draft.targets)
     low, high = floor(mean * (1 - BAND)), ceil(mean * (1 + BAND))
     leads: dict[int, set[int]] = {broker: set() for broker in draft.brokers}
     held: dict[int, set[int]] = {broker: set() for broker in draft.brokers}
