@@ -101,3 +101,18 @@ def test_two_commands_that_mark_brokers_at_once(three: ClusterHandle) -> None:
         admin.alter_configs(balancer.ALL_BROKERS, [by_hand])
         assert balancer.admit(admin, {1, 2}) == {1, 2}
     assert marked(three) == {3}
+
+
+def test_a_broker_that_was_drained_is_spared(three: ClusterHandle) -> None:
+    """A drain or a replacement fills no broker that was drained before, unless it is named as successor; where too few
+    others are left, the refusal names it. Its data on other brokers stays."""
+    assert brokers(three, "drain", 1, "--yes").code == 0
+    done = brokers(three, "drain", 2, "--yes")
+    assert done.code == 0 and replicas(three) == [[3], [3], [3]], done.err
+    assert marked(three) == {1, 2}
+    refused = brokers(three, "retire", 3, "--yes").sentence
+    assert "no live broker is left that could hold replicas" in refused
+    assert "brokers 1, 2 are drained: pybroker brokers admit lets them get replicas" in refused
+    assert marked(three) == {1, 2} and replicas(three) == [[3], [3], [3]]
+    assert brokers(three, "replace", 3, 2, "--yes").code == 0
+    assert replicas(three) == [[2], [2], [2]] and marked(three) == {1, 3}

@@ -216,6 +216,24 @@ def test_a_factor_is_raised_and_lowered() -> None:
     assert [set(r) for r in after(snapshot, made).values()] == [{1, 3}, {4, 2}]
 
 
+def test_a_spared_broker_keeps_what_it_has_and_gets_nothing() -> None:
+    """A drain passes over it, also as the emptiest one, and counts its rack. A plan that lacks brokers names it."""
+    snapshot = cluster([[1, 2], [1, 3], [2, 4]])
+    made = plan(snapshot, Goals(drain=frozenset({1}), spared=frozenset({4})))
+    placed = after(snapshot, made)
+    assert not made.refused and [set(each) for each in placed.values()] == [{2, 3}, {2, 3}, {2, 4}]
+    refused = plan(snapshot, Goals(drain=frozenset({1}), spared=frozenset({3, 4}))).refused
+    assert refused == (
+        "broker 1 cannot be drained: 1 partition of topic t need 2 brokers, and 1 live broker would be left; add a "
+        "broker, or lower the replication factor",
+        "brokers 3, 4 are drained: pybroker brokers admit lets them get replicas",
+    )  # fmt: skip
+    made = plan(snapshot, Goals(drain=frozenset({1}), spared=frozenset({2, 3, 4}), successors={1: 4}))
+    assert not made.refused and made.after[4].replicas == 3
+    full = plan(cluster([[1, 2]], racks="aabb"), Goals(drain=frozenset({1}), spared=frozenset({2})))
+    assert not full.refused
+
+
 def test_racks_are_mended_with_one_copy_each() -> None:
     """--racks moves a follower out of a rack that has two replicas, and nothing else."""
     snapshot = cluster([[1, 2], [1, 3], [2, 1]], racks="aabb")

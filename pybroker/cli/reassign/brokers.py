@@ -83,7 +83,7 @@ def drain(
 ) -> None:  # fmt: skip
     """Move all replicas off a broker, which stays in the cluster: new topics may be placed on it again.
 
-    The continuous balancer moves nothing to it until `brokers admit`.
+    The continuous balancer and drains of other brokers move nothing to it until `brokers admit`.
     """
     how = RunOptions(throttle, batch, bootstrap_server, timeout_s)
     _drain(broker, {}, how, yes, disk_limit, fewer_racks)
@@ -125,7 +125,7 @@ def replace(
 @click.argument("broker", type=BROKER)
 @address_options
 def admit(broker: int, bootstrap_server: str, timeout_s: float) -> None:
-    """Let the continuous balancer move replicas to a broker again that was drained, retired or replaced."""
+    """Let the balancer, and drains of other brokers, move replicas to one again that was drained or replaced."""
     with admin_of(bootstrap_server, timeout_s) as admin:
         was = balancer.admit(admin, {broker})
     click.echo(f"Broker {broker} may get replicas from the balancer{' again' if was else ''}.")
@@ -134,8 +134,11 @@ def admit(broker: int, bootstrap_server: str, timeout_s: float) -> None:
 def _drain(
     broker: int, successors: Mapping[int, int], how: RunOptions, yes: bool, disk_limit: int, fewer_racks: bool
 ) -> None:
-    """Move replicas off a broker until it holds none. Failure if a plan is refused, or new ones keep coming."""
-    goals = Goals(frozenset({broker}), successors, disk_limit=disk_limit / 100, fewer_racks=fewer_racks)
+    """Move replicas off a broker until it holds none, and none to brokers that were drained before. Failure if a plan
+    is refused, or new ones keep coming."""
+    with admin_of(how.bootstrap, how.timeout_s) as admin:
+        drained = frozenset(balancer.excluded(admin) - {broker})
+    goals = Goals(frozenset({broker}), successors, drained, disk_limit=disk_limit / 100, fewer_racks=fewer_racks)
     for _ in range(ROUNDS_MAX):
         move_by_plan(lambda _: goals, how, yes, emptied={broker})
         with admin_of(how.bootstrap, how.timeout_s) as admin:

@@ -20,7 +20,9 @@ class Draft:
         for partition in snapshot.partitions:
             for unknown in partition.replicas:
                 self.brokers.setdefault(unknown, PlanBroker(unknown, live=False))
-        self.targets = sorted(b.id for b in self.brokers.values() if b.live and b.id not in goals.drain)
+        self.spared = goals.spared - goals.add - set(goals.successors.values())
+        out = goals.drain | self.spared
+        self.targets = sorted(b.id for b in self.brokers.values() if b.live and b.id not in out)
         self.pinned = {i for i, partition in enumerate(snapshot.partitions) if partition.partition in goals.pinned}
         self.original = [partition.replicas for partition in snapshot.partitions]
         self.replicas = [list(partition.replicas) for partition in snapshot.partitions]

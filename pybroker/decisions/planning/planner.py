@@ -34,11 +34,12 @@ def plan(snapshot: ClusterSnapshot, goals: Goals) -> Plan:
     before, load = draft.holdings(), dict(draft.load)
     refused = refusing.of_goals(draft, goals)
     if refused:
-        return Plan((), before, before, 0, tuple(refused), ())
+        return Plan((), before, before, 0, (*refused, *refusing.of_spared(draft)), ())
     homeless = set_factors(draft)
     least = _least_bytes(draft, goals)
     homeless += Drain(draft).homeless
     refused = refusing.of_replicas(draft, homeless)
+    refused += refusing.of_spared(draft) if refused else []
     if goals.racks:
         mend_racks(draft)
     notes: Sequence[str] = ()

@@ -46,6 +46,18 @@ def of_replicas(draft: Draft, homeless: Sequence[Homeless]) -> list[str]:
     return said
 
 
+def of_spared(draft: Draft) -> list[str]:
+    """Return a sentence that names the live brokers which a plan was not allowed to fill, if there are any."""
+    spared = sorted(b for b in draft.spared if b in draft.brokers and draft.brokers[b].live)
+    if not spared:
+        return []
+    ids = ", ".join(map(str, spared))
+    return [
+        f"broker {ids} is drained: pybroker brokers admit lets it get replicas" if len(spared) == 1
+        else f"brokers {ids} are drained: pybroker brokers admit lets them get replicas"
+    ]  # fmt: skip
+
+
 def _of_topics(draft: Draft, indices: Iterable[int]) -> str:
     return f"{_names({draft.partitions[index].partition.topic for index in indices})} cannot get more replicas"
 

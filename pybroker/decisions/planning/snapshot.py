@@ -53,7 +53,8 @@ class Goals(NamedTuple):
     """The goals of a plan.
 
     `drain`: brokers that shall hold nothing. `successors`: the broker that takes over a drained one's replicas, where
-    it can. `add`: brokers that shall get their share. `spread`: every broker gets its share of bytes, leaders and
+    it can. `spared`: brokers that keep what they have, and get nothing unless they are named here otherwise. `add`:
+    brokers that shall get their share. `spread`: every broker gets its share of bytes, leaders and
     replicas. `even_disks`: of bytes only. `racks`: partitions that are in fewer racks, or on fewer hosts, than they
     could be, are mended. `factors`: the number of replicas, by topic.
 
@@ -63,6 +64,7 @@ class Goals(NamedTuple):
 
     drain: frozenset[int] = frozenset()
     successors: Mapping[int, int] = {}
+    spared: frozenset[int] = frozenset()
     add: frozenset[int] = frozenset()
     spread: bool = False
     even_disks: bool = False
