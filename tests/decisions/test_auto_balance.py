@@ -173,6 +173,18 @@ def test_what_an_excluded_broker_holds_is_no_share_of_the_others() -> None:
     assert next_batch(ended, rules).even
 
 
+def test_the_rack_of_an_excluded_broker_counts() -> None:
+    """A partition with a replica on an excluded broker does not move its other one into the same rack."""
+    racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "a"}
+    start = ClusterSnapshot(
+        tuple(PlanBroker(broker, f"host{broker}", rack) for broker, rack in racks.items()),
+        tuple(PlanPartition(TopicPartition("t", i), (5, 3), 5, GB, (5, 3)) for i in range(12)),
+    )
+    ended, made = run(start, Rules(excluded=frozenset({5})))
+    assert made and all(len({racks[broker] for broker in p.replicas}) == 2 for p in ended.partitions)
+    assert [loads(ended)[broker] for broker in (1, 2, 5)] == [0, 0, 12 * GB]
+
+
 def test_excluded_brokers_get_nothing() -> None:
     """A drained broker stays empty, and what an excluded broker still holds stays there."""
     start = cluster(*[GB] * 12)

@@ -83,9 +83,9 @@ def next_batch(
 ) -> BalanceBatch:
     """Return the moves to begin now. `going_on`: moves have been made since the cluster was uneven, and it is to become
     even. Partitions that are `pinned` stay as they are."""
-    brokers = tuple(b._replace(live=b.live and b.id not in rules.excluded) for b in snapshot.brokers)
-    snapshot = snapshot._replace(brokers=brokers)
-    goals = Goals(spread=True, disk_limit=rules.disk_limit, pinned=pinned, search=False)
+    goals = Goals(
+        spread=True, spared=rules.excluded, disk_limit=rules.disk_limit, pinned=pinned, search=False
+    )  # fmt: skip
     draft = Draft(snapshot, goals)
     if len(draft.targets) < 2:
         return BalanceBatch(idle="fewer than two brokers may get replicas")
@@ -131,9 +131,7 @@ def _why(draft: Draft, move: Reassigned) -> str:
     if by > BAND:
         return f"{reason}: {moved}"
     source, target = sources[0], move.adding[0]
-    return (
-        f"broker {target} has {len(draft.on[target]):,} replicas, broker {source} {len(draft.on[source]):,}: {moved}"
-    )
+    return f"broker {target} has {len(draft.on[target]):,} replicas, broker {source} {len(draft.on[source]):,}: {moved}"
 
 
 def _bytes_off(draft: Draft, broker: int) -> tuple[float, str]:
