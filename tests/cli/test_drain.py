@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from pybroker.cli.each_broker import Silent
 from pybroker.cli.reassign import balancer, throttle
+from pybroker.cli.reassign.measuring import log_dirs
 from pybroker.client.admin import Admin, Alteration, ConfigOperation
+from pybroker.client.net.metadata import Node
 from pybroker.model import TopicPartition
 from pybroker.testing import ClusterHandle
 from tests.cli.conftest import Done, run
@@ -116,3 +119,20 @@ def test_a_broker_that_was_drained_is_spared(three: ClusterHandle) -> None:
     assert marked(three) == {1, 2} and replicas(three) == [[3], [3], [3]]
     assert brokers(three, "replace", 3, 2, "--yes").code == 0
     assert replicas(three) == [[2], [2], [2]] and marked(three) == {1, 3}
+
+
+def test_a_broker_that_does_not_report_its_logs(three: ClusterHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A live broker that does not answer may still have logs: it may be switched off only once it reports none."""
+    asked = list[object]()
+
+    def silent(nodes: Sequence[Node], *_: object) -> object:
+        asked.append(nodes)
+        return ({}, {1: Silent("it is busy")}) if len(asked) < 3 else log_dirs(nodes)
+
+    monkeypatch.setattr("pybroker.cli.reassign.brokers.log_dirs", silent)
+    done = brokers(three, "retire", 1, "--yes")
+    assert done.code == 0 and len(asked) == 3, done.err
+    monkeypatch.setattr("pybroker.cli.reassign.brokers.log_dirs", lambda *_: ({}, {2: Silent("it is busy")}))
+    done = brokers(three, "retire", 2, "--yes", "--timeout", 1)
+    assert done.code == 1 and "may be switched off" not in done.out
+    assert done.err.endswith("broker 2 has no replica assigned, and does not report its logs: it is busy\n")

@@ -159,12 +159,13 @@ def _deleted(admin: Admin, broker: int, timeout_s: float) -> bool:
     deadline_s = time.monotonic() + timeout_s
     while True:
         nodes = [node for node in admin.describe_cluster().nodes if node.id == broker]
-        found, _ = log_dirs(nodes)
+        found, silent = log_dirs(nodes)
         logs = sum(len(log_dir.replicas) for log_dir in found.get(broker, ()))
-        if not logs:
+        if not logs and not silent:
             return True
         if time.monotonic() > deadline_s:
-            raise Failure(
-                f"broker {broker} has no replica assigned, and still has the logs of {number(logs, 'replica')}"
-            )
+            why = f"still has the logs of {number(logs, 'replica')}"
+            if broker in silent:
+                why = f"does not report its logs: {silent[broker]}"
+            raise Failure(f"broker {broker} has no replica assigned, and {why}")
         time.sleep(POLL_S)
