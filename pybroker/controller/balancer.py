@@ -58,6 +58,8 @@ DESCRIBE_LOG_DIRS: Final = 4
 ASKED_AT_ONCE: Final = 32
 HELD_INTERVALS: Final = 10
 """Check intervals for which nothing moves after a move was cancelled."""
+MOVED_INTERVALS: Final = 100
+"""Check intervals for which a partition that was moved stays where it is, while the brokers are uneven."""
 CAUSE: Final = "the balancer evens out the brokers"
 
 
@@ -111,8 +113,8 @@ class Balancer:
         self._next_s = float("-inf")
         """The loop's time of the next look at the brokers."""
         self._going_on = False
-        self._moved: set[TopicPartition] = set()
-        """Partitions that were moved since the brokers were even."""
+        self._moved: dict[TopicPartition, float] = {}
+        """Partitions that were moved since the brokers were even, until this time of the loop."""
         self._begun: frozenset[TopicPartition] | None = None
         """The moves of the note that this controller has begun; None: an earlier one wrote the note."""
         self._own_s = float("-inf")
@@ -271,7 +273,8 @@ class Balancer:
         )
         by_hand = {topic for topic in {p.partition.topic for p in partitions} if is_by_hand(self._topic_config(topic))}
         by_hand |= {topic for topic, until_s in self._left_alone.items() if now_s < until_s}
-        pinned = frozenset(p.partition for p in partitions if p.partition.topic in by_hand) | self._moved
+        pinned = frozenset(p.partition for p in partitions if p.partition.topic in by_hand)
+        pinned |= {key for key, until_s in self._moved.items() if now_s < until_s}
         config = self._config
         rules = Rules(
             config["auto.balance.threshold.percentage"] / 100, config["auto.balance.disk.limit.percentage"] / 100,
@@ -312,7 +315,7 @@ class Balancer:
         self._begun, self.progress.partitions, self.progress.left_bytes = begun, len(begun), batch.left_bytes
         for move, why in zip(batch.moves, batch.why, strict=True):
             if move.partition in begun:
-                self._moved.add(move.partition)
+                self._moved[move.partition] = self._now_s() + MOVED_INTERVALS * self._interval_s()
                 event(
                     log, logging.INFO, "balancer moves partition", partition=move.partition, before=_names(move.before),
                     after=_names(move.after), bytes=move.copied_bytes, reason=why,
@@ -385,8 +388,8 @@ class Balancer:
         for key in late:
             self._avoided[stuck[key][0]] = now_s + HELD_INTERVALS * interval_s
             del self._stuck_s[key]
+            self._moved.pop(key, None)
         self._taken_back.update(late)
-        self._moved.difference_update(late)
         cancel = functools.partial(self._controller.reassignments.alter, dict.fromkeys(late), cause=reason)
         await self._controller.ask(cancel)
 

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pybroker import errors
+from pybroker.controller import balancer
 from pybroker.controller.balancer import HELD_INTERVALS
 from pybroker.decisions.election import TAKES_NO_APPENDS
 from pybroker.decisions.planning.balance_note import NOTE, BalanceNote
 from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
-from tests.controller.balanced import INTERVAL_S, RATE, BalancedCluster
+from tests.controller.balanced import INTERVAL_S, MB, RATE, BalancedCluster
 
 pytestmark = pytest.mark.virtual_time
 ON_2 = ((2,),) * 6
@@ -137,6 +138,27 @@ async def test_a_log_dir_that_is_full_for_a_moment(cluster: BalancedCluster, cap
         await cluster.admin.create(nodes.LOG_DIR_EVENT, nodes.dump_log_dir_event(3), sequential=True)
         await asyncio.sleep(INTERVAL_S / 2)
     assert len(cluster.under_way()) == 2 and not logged(caplog, "balancer takes moves back")
+
+
+# -- a cluster that cannot become even ---------------------------------------------------------------------------------
+
+
+async def test_what_was_moved_may_move_again_later(cluster: BalancedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition moves once at most while the brokers are uneven. Where they cannot become even, for so many intervals
+    only: sizes change."""
+    monkeypatch.setattr(balancer, "MOVED_INTERVALS", 6)
+    [large] = await cluster.fill("large", (2,), size=1000 * MB)
+    small = await cluster.fill("small", *ON_2[:4])
+    moved = dict[TopicPartition, tuple[int, ...]]()
+    while len(moved) < 4:
+        for key, state in (await cluster.until_batch()).items():
+            moved[key] = state.adding
+            await cluster.arrive(key)
+    assert moved.keys() == {*small} and sorted(moved.values()) == [(1,), (1,), (3,), (3,)]
+    await cluster.nothing_moves(2 * INTERVAL_S)
+    cluster.sizes |= {large: 0, small[0]: 1000 * MB}
+    await cluster.nothing_moves(2 * INTERVAL_S)
+    assert set(await cluster.until_batch()) <= {*small}
 
 
 # -- odd notes ---------------------------------------------------------------------------------------------------------
