@@ -179,7 +179,7 @@ def test_a_throttle_that_is_set_again_and_interrupted_is_removed(two: ClusterHan
     with Interrupted(two.bootstrap_servers) as admin:
         for rate, admin.changes in ((1000, 100), (2000, changes), (3000, changes)):
             with contextlib.suppress(KeyboardInterrupt):
-                assert throttle.set_throttle(admin, rate, (1, 2), moves) == []
+                assert throttle.set_throttle(admin, rate, (1, 2), moves).kept == []
         assert limits(admin)
         admin.changes = 100
         assert throttle.remove_throttle(admin) is not None
@@ -222,7 +222,7 @@ def test_a_throttle_that_cannot_be_removed_stays_noted(
     moves = {TopicPartition("throttled", 0): ((1, 2), (2, 1)), TopicPartition("gone", 0): ((1, 2), (2, 1))}
     with Refused(two.bootstrap_servers) as admin:
         admin.create_topic("gone")
-        assert throttle.set_throttle(admin, 1000, (1, 2), moves) == []
+        assert throttle.set_throttle(admin, 1000, (1, 2), moves).kept == []
         admin.delete_topic("gone")
         admin.names = (name,)
         assert throttle.remove_throttle(admin) is None

@@ -117,3 +117,42 @@ def test_a_run_that_ends_leaves_the_throttle_to_another(
         assert admin.list_partition_reassignments().keys() == {B0}
         assert "Removed the throttle" in run("reassign", "cancel", "-b", two.bootstrap_servers).out
         assert limits(admin) == {} and throttle.noted(admin) is None
+
+
+def test_a_list_that_is_edited_while_a_run_moves(
+    two: ClusterHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run takes out the replicas that it put in, and leaves those that others added by hand."""
+    begin, name = running._begin, "leader.replication.throttled.replicas"
+
+    def begun(admin: Admin, *given: Any) -> Any:
+        change = Alteration(name, ConfigOperation.APPEND, "1:2,7:1")
+        admin.alter_configs(ConfigResource(ResourceType.TOPIC, "a"), [change])
+        return begin(admin, *given)
+
+    monkeypatch.setattr(running, "_begin", begun)
+    file = tmp_path / "moves.json"
+    assignments.write_file(str(file), {A0: (2,), A1: (2,)})
+    done = run("reassign", "execute", file, "--batch", 1, "--throttle", RATE, "-b", two.bootstrap_servers)
+    assert done.code == 0 and "is removed" in done.out, done.err
+    with Admin(two.bootstrap_servers) as admin:
+        assert limits(admin) == {"a leader": "1:2,7:1"} and throttle.noted(admin) is None
+
+
+def test_two_runs_throttle_one_topic_at_once(two: ClusterHandle) -> None:
+    """Neither loses the replicas that the other has put into the list; the last command removes all."""
+
+    class Raced(Admin):
+        raced = False
+
+        def alter_configs(self, resource: ConfigResource, *arguments: Any, **named: Any) -> Any:
+            if resource.name == "a" and not self.raced:
+                self.raced = True
+                with Admin(two.bootstrap_servers) as other:
+                    throttle.set_throttle(other, RATE, (1, 2), {A1: ((1,), (2,))})
+            return super().alter_configs(resource, *arguments, **named)
+
+    with Raced(two.bootstrap_servers) as admin:
+        throttle.set_throttle(admin, RATE, (1, 2), {A0: ((1,), (2,))})
+        assert set(limits(admin)["a leader"].split(",")) == {"0:1", "1:1"}
+        assert throttle.remove_throttle(admin) == RATE and limits(admin) == {}

@@ -60,11 +60,12 @@ def carry_out(
             begun += before
             left |= {tp: known[tp]._replace(replicas=replicas) for tp, replicas in before.items()}
             left |= {tp: known[tp] for tp, to in targets.items() if tp not in left and known[tp].replicas != to}
-            for sentence in _throttle(admin, snapshot, left, targets, how):
+            throttled = _throttle(admin, snapshot, left, targets, how)
+            for sentence in throttled.kept:
                 click.echo(f"pybroker: {printable(sentence)}", err=True)
             if before_first is not None and left:
                 before_first(admin)
-            _run(admin, snapshot, left, targets, how, begun)
+            _run(admin, snapshot, left, targets, how, begun, throttled.own)
     except KeyboardInterrupt:
         _interrupted(begun, len(left) - len(begun))
     except KafkaError as problem:
@@ -89,10 +90,10 @@ def _under_way(admin: Admin, targets: Targets) -> dict[TopicPartition, tuple[int
 def _throttle(
     admin: Admin, snapshot: ClusterSnapshot, left: Mapping[TopicPartition, PlanPartition], targets: Targets,
     how: RunOptions,
-) -> list[str]:  # fmt: skip
+) -> throttles.Throttled:  # fmt: skip
     """Set the throttle of these moves, if the run has one. Returns and raises as `set_throttle`."""
     if how.throttle is None or not left:
-        return []
+        return throttles.Throttled([], throttles.NO_LISTS)
     live = [broker.id for broker in snapshot.brokers if broker.live]
     moves = {tp: (partition.replicas, targets[tp]) for tp, partition in left.items()}
     return throttles.set_throttle(admin, how.throttle, live, moves)
@@ -100,7 +101,7 @@ def _throttle(
 
 def _run(
     admin: Admin, snapshot: ClusterSnapshot, left: Mapping[TopicPartition, PlanPartition], targets: Targets,
-    how: RunOptions, begun: list[TopicPartition],
+    how: RunOptions, begun: list[TopicPartition], own: throttles.Lists,
 ) -> None:  # fmt: skip
     """Move the partitions that are left, batch after batch, and remove the throttle. Failure as `carry_out`.
 
@@ -119,7 +120,7 @@ def _run(
             failed += _begin(admin, fresh, how.timeout_s) if fresh else []
             _wait(admin, batch, advance, sizes, sum(sizes[tp] for tp in order[:at]), how.timeout_s)
             failed += _not_there(admin, batch, failed, how.timeout_s)
-    rate = patiently(lambda: throttles.remove_throttle(admin), how.timeout_s)
+    rate = patiently(lambda: throttles.remove_throttle(admin, own), how.timeout_s)
     copied = bytes_text(sum(sizes.values()))
     if failed:
         rest = f" and {len(failed) - NAMED_MAX} more" if len(failed) > NAMED_MAX else ""

@@ -7,7 +7,7 @@ A note in the configs of all brokers says what was set, before it is set, so tha
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import click
 
@@ -28,6 +28,9 @@ NAMED_MAX: Final = 3
 T = TypeVar("T")
 Replicas = Mapping[str, Sequence[tuple[int, int]]]
 """By topic, each replica as (partition, broker)."""
+Lists = Mapping[str, Mapping[str, Sequence[str]]]
+"""By role and topic, entries of a list of throttled replicas: PARTITION:BROKER."""
+NO_LISTS: Final[Lists] = {role: {} for role in ROLES}
 
 
 def noted(admin: Admin) -> ThrottleNote | None:
@@ -53,11 +56,19 @@ def replicas_of(
     return leaders, followers
 
 
+class Throttled(NamedTuple):
+    """A sentence for each limit set by hand, which stays; and by role and topic the entries of the lists of throttled
+    replicas that are this run's alone."""
+
+    kept: list[str]
+    own: Lists
+
+
 def set_throttle(
     admin: Admin, rate: int, live: Iterable[int], moves: Mapping[TopicPartition, tuple[Sequence[int], Sequence[int]]]
-) -> list[str]:
-    """Limit the copying of these moves, where it is not limited yet; return a sentence for each limit set by hand: it
-    stays. Failure if a topic has a list of throttled replicas that was set by hand."""
+) -> Throttled:
+    """Limit the copying of these moves, where it is not limited yet. Failure if a topic has a list of throttled
+    replicas that was set by hand."""
     leaders, followers = replicas_of(moves)
     replicas: Mapping[str, Replicas] = {"leader": leaders, "follower": followers}
     there = noted(admin)
@@ -75,20 +86,21 @@ def set_throttle(
     if note != there:
         admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.SET, note.text())])
     for role in ROLES:
-        for topic, text in lists[role].items():
-            change = Alteration(_list_name(role), ConfigOperation.SET, text)
+        for topic, entries in lists[role].items():
+            change = Alteration(_list_name(role), ConfigOperation.APPEND, ",".join(entries))
             admin.alter_configs(ConfigResource(ResourceType.TOPIC, topic), [change])
     for role in ROLES:
         for broker, now in brokers[role].items():
             if now != str(rate):
                 change = Alteration(_rate_name(role), ConfigOperation.SET, str(rate))
                 admin.alter_configs(ConfigResource(ResourceType.BROKER, str(broker)), [change])
-    return kept
+    own = {role: {t: its for t, its in lists[role].items() if t not in old.topics[role]} for role in ROLES}
+    return Throttled(kept, own)
 
 
-def remove_throttle(admin: Admin) -> int | None:
+def remove_throttle(admin: Admin, own: Lists = NO_LISTS) -> int | None:
     """Remove what the note says was set, unless it was changed by hand since, or any partition is being moved; return
-    the rate, None without a note.
+    the rate, None without a note. Of a list in which a run has entries of its `own`, these are removed.
 
     The note keeps brokers that are not live, and what cannot be removed: a sentence on standard error says so, and None
     is returned."""
@@ -110,7 +122,7 @@ def remove_throttle(admin: Admin) -> int | None:
                 brokers[role].append(broker)
                 stays.append(f"broker {broker}: {why}")
         for topic in note.topics[role]:
-            if why := _refusal(functools.partial(_remove_list, admin, topic, role)):
+            if why := _refusal(functools.partial(_remove_list, admin, topic, role, own[role].get(topic))):
                 topics[role].append(topic)
                 stays.append(f"topic {topic}: {why}")
     if not stays:
@@ -147,19 +159,29 @@ def _remove_rate(admin: Admin, broker: int, role: str, note: ThrottleNote) -> No
         admin.alter_configs(resource, [Alteration(_rate_name(role), ConfigOperation.DELETE)])
 
 
-def _remove_list(admin: Admin, topic: str, role: str) -> None:
+def _remove_list(admin: Admin, topic: str, role: str, own: Sequence[str] | None) -> None:
+    """Take these entries out of the list of a topic, and with the last one, or None, remove the list."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    if _own_value(admin, resource, _list_name(role)) not in (None, "", EVERY):
+    now = _own_value(admin, resource, _list_name(role))
+    if now in (None, "", EVERY):
+        return
+    if own is None or set(_entries(now)) <= set(own):
         admin.alter_configs(resource, [Alteration(_list_name(role), ConfigOperation.DELETE)])
+    else:
+        admin.alter_configs(resource, [Alteration(_list_name(role), ConfigOperation.SUBTRACT, ",".join(own))])
+
+
+def _entries(text: str | None) -> list[str]:
+    return [entry.strip() for entry in (text or "").split(",") if entry.strip()]
 
 
 def _brokers_of(note: ThrottleNote) -> set[int]:
     return {broker for of_role in note.brokers.values() for broker in of_role}
 
 
-def _lists(admin: Admin, replicas: Mapping[str, Replicas], old: ThrottleNote) -> dict[str, dict[str, str]]:
-    """Return the list of throttled replicas to set, by role and topic."""
-    lists: dict[str, dict[str, str]] = {role: {} for role in ROLES}
+def _lists(admin: Admin, replicas: Mapping[str, Replicas], old: ThrottleNote) -> dict[str, dict[str, list[str]]]:
+    """Return the entries that the lists of throttled replicas lack, by role and topic."""
+    lists: dict[str, dict[str, list[str]]] = {role: {} for role in ROLES}
     topics = sorted({topic for of_role in replicas.values() for topic in of_role})
     for topic, entries in admin.topic_configs(topics).items():
         there = {entry.name: entry.value for entry in entries if entry.source == ConfigSource.TOPIC}
@@ -172,9 +194,8 @@ def _lists(admin: Admin, replicas: Mapping[str, Replicas], old: ThrottleNote) ->
                 raise Failure(
                     f"topic {topic} has {_list_name(role)}={now}, set by hand: delete it, or leave out --throttle"
                 )
-            text = ",".join(dict.fromkeys([*filter(None, now.split(",")), *wanted]))
-            if text != now:
-                lists[role][topic] = text
+            if missing := [entry for entry in dict.fromkeys(wanted) if entry not in set(_entries(now))]:
+                lists[role][topic] = missing
     return lists
 
 
