@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pybroker import errors
-from pybroker.cli.main import Misuse
+from pybroker.cli.main import Failure, Misuse
 from pybroker.cli.reassign import assignments, throttle
 from pybroker.cli.reassign.showing import duration
-from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, LogDir, ResourceType
+from pybroker.client.admin import (
+    Admin,
+    Alteration,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    LogDir,
+    ResourceType,
+)
 from pybroker.decisions.planning.measuring import volumes
 from pybroker.decisions.planning.snapshot import Volume
 from pybroker.errors import KafkaError
@@ -232,6 +240,32 @@ def test_a_throttle_that_cannot_be_removed_stays_noted(
         assert left == {name} and throttle.noted(admin) is not None
     assert "Removed the throttle of 1.0 kB/s." in run("reassign", "status", "-b", two.bootstrap_servers).out
     with Admin(two.bootstrap_servers) as admin:
+        assert limits(admin) == []
+
+
+class Bare(Admin):
+    """An admin for whom each topic exists, without configs."""
+
+    def topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+        return {name: [] for name in names}
+
+
+@with_each(
+    ("partitions", "what"),
+    [
+        ([TopicPartition("throttled", index) for index in range(4_000)], "the list of 4,000 partitions of throttled"),
+        ([TopicPartition(f"{'t' * 100}-{index}", 0) for index in range(400)], "the note of 400 topics"),
+    ],
+    ids=["list", "note"],
+)  # fmt: skip
+def test_a_throttle_that_does_not_fit_is_refused(
+    two: ClusterHandle, partitions: list[TopicPartition], what: str
+) -> None:
+    """A sentence says what is too long, before any of it is written."""
+    with Bare(two.bootstrap_servers) as admin:
+        with pytest.raises(Failure) as raised:
+            throttle.set_throttle(admin, 1000, (1, 2), dict.fromkeys(partitions, ((1, 2), (2, 1))))
+        assert raised.value.message.startswith(f"{what} to throttle takes more than 32767 bytes: ")
         assert limits(admin) == []
 
 

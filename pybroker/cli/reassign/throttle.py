@@ -13,7 +13,9 @@ import click
 
 from pybroker import errors
 from pybroker.cli.main import Failure
+from pybroker.cli.reassign.showing import number
 from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, ConfigSource, ResourceType
+from pybroker.decisions.config_changes import VALUE_BYTES_MAX
 from pybroker.decisions.planning.balance_note import ROLES
 from pybroker.decisions.planning.throttle_note import THROTTLE_NOTE as NOTE
 from pybroker.decisions.planning.throttle_note import ThrottleNote
@@ -83,6 +85,7 @@ def set_throttle(
         {role: tuple(sorted({*old.topics[role], *lists[role]})) for role in ROLES},
         tuple(sorted({old.rate, *old.earlier} - {rate})),
     )
+    _check_length(note.text(), f"the note of {number(len(leaders), 'topic')}")
     if note != there:
         admin.alter_configs(ALL_BROKERS, [Alteration(NOTE, ConfigOperation.SET, note.text())])
     for role in ROLES:
@@ -180,7 +183,8 @@ def _brokers_of(note: ThrottleNote) -> set[int]:
 
 
 def _lists(admin: Admin, replicas: Mapping[str, Replicas], old: ThrottleNote) -> dict[str, dict[str, list[str]]]:
-    """Return the entries that the lists of throttled replicas lack, by role and topic."""
+    """Return the entries that the lists of throttled replicas lack, by role and topic. Failure if a list was set by
+    hand, or would be too long."""
     lists: dict[str, dict[str, list[str]]] = {role: {} for role in ROLES}
     topics = sorted({topic for of_role in replicas.values() for topic in of_role})
     for topic, entries in admin.topic_configs(topics).items():
@@ -195,8 +199,17 @@ def _lists(admin: Admin, replicas: Mapping[str, Replicas], old: ThrottleNote) ->
                     f"topic {topic} has {_list_name(role)}={now}, set by hand: delete it, or leave out --throttle"
                 )
             if missing := [entry for entry in dict.fromkeys(wanted) if entry not in set(_entries(now))]:
+                count = len({index for index, _ in replicas[role][topic]})
+                _check_length(",".join([now, *missing]), f"the list of {number(count, 'partition')} of {topic}")
                 lists[role][topic] = missing
     return lists
+
+
+def _check_length(text: str, what: str) -> None:
+    """Raise Failure if a config cannot have this value."""
+    if len(text.encode()) > VALUE_BYTES_MAX:
+        fewer = "move fewer partitions in one run, by files of `pybroker reassign plan --json`"
+        raise Failure(f"{what} to throttle takes more than {VALUE_BYTES_MAX} bytes: {fewer}, or leave out --throttle")
 
 
 def _brokers(
