@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pybroker.cli.each_broker import Silent
-from pybroker.cli.reassign import balancer, throttle
+from pybroker.cli.reassign import assignments, balancer, running, throttle
 from pybroker.cli.reassign.measuring import log_dirs
-from pybroker.client.admin import Admin, Alteration, ConfigOperation
+from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, ResourceType
 from pybroker.client.net.metadata import Node
 from pybroker.model import TopicPartition
 from pybroker.testing import ClusterHandle
@@ -71,6 +71,37 @@ def test_a_drain_that_moves_nothing_leaves_no_mark(three: ClusterHandle) -> None
     assert replicas(three) == [[1], [2], [3]]
     assert brokers(three, "replace", 1, 3, "--yes").code == 0
     assert marked(three) == {1} and replicas(three) == [[3], [2], [3]]
+
+
+def test_a_drain_of_which_no_move_begins_takes_its_mark_back(
+    three: ClusterHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marks are those of before where the controller refuses each move, or a throttle cannot be set. A broker that
+    some replicas have left is marked."""
+    with Admin(three.bootstrap_servers) as admin:
+        admin.create_topic("u", replica_assignments={0: [2]})
+        balancer.exclude(admin, {1, 3})
+        by_hand = Alteration("leader.replication.throttled.replicas", ConfigOperation.SET, "1:2")
+        admin.alter_configs(ConfigResource(ResourceType.TOPIC, "t"), [by_hand])
+    assert "set by hand" in brokers(three, "replace", 2, 3, "--yes", "--throttle", SLOW).err
+    assert marked(three) == {1, 3}
+    begin = running._begin
+
+    def refused(_: Admin, batch: assignments.Targets, __: float) -> list[str]:
+        return [f"{key}: not now" for key in batch]
+
+    def partly(admin: Admin, batch: assignments.Targets, timeout_s: float) -> list[str]:
+        first, *others = sorted(batch)
+        return refused(admin, {first: ()}, timeout_s) + begin(admin, {key: batch[key] for key in others}, timeout_s)
+
+    monkeypatch.setattr(running, "_begin", refused)
+    done = brokers(three, "replace", 2, 3, "--yes")
+    assert done.code == 1 and "not now" in done.err and marked(three) == {1, 3}
+    done = brokers(three, "drain", 1, "--yes")
+    assert done.code == 1 and "not now" in done.err and marked(three) == {1, 3}, "it was marked before"
+    monkeypatch.setattr(running, "_begin", partly)
+    done = brokers(three, "replace", 2, 3, "--yes")
+    assert done.code == 1 and "not now" in done.err and marked(three) == {1, 2}
 
 
 class Raced(Admin):

@@ -38,10 +38,12 @@ def _listed(admin: Admin) -> dict[str, int]:
     return {word: int(word) for word in words if word.isdecimal()}
 
 
-def exclude(admin: Admin, brokers: Collection[int]) -> None:
-    """Have the balancer move nothing to these brokers. A cluster of Kafka, which has no balancer, is left as it is."""
-    if _has_balancer(admin):
-        _alter(admin, ConfigOperation.APPEND, map(str, set(brokers) - excluded(admin)))
+def exclude(admin: Admin, brokers: Collection[int]) -> set[int]:
+    """Have the balancer move nothing to these brokers; return those that were not excluded. A cluster of Kafka, which
+    has no balancer, is left as it is."""
+    out = set(brokers) - excluded(admin) if _has_balancer(admin) else set[int]()
+    _alter(admin, ConfigOperation.APPEND, map(str, out))
+    return out
 
 
 def admit(admin: Admin, brokers: Collection[int]) -> set[int]:

@@ -5,6 +5,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
 import click
@@ -40,12 +41,17 @@ class RunOptions(NamedTuple):
     timeout_s: float
 
 
+class NothingMoved(Failure):
+    """The controller refused each move."""
+
+
 def carry_out(
-    snapshot: ClusterSnapshot, targets: Targets, how: RunOptions, before_first: Callable[[Admin], None] | None = None
-) -> None:
+    snapshot: ClusterSnapshot, targets: Targets, how: RunOptions,
+    while_moving: Callable[[Admin], AbstractContextManager[None]] | None = None,
+) -> None:  # fmt: skip
     """Move partitions to their targets, and wait until they are there. Failure if one is refused or cancelled, or if
-    the cluster does not answer for the timeout of a request. `before_first` is called when the first move is about to
-    begin: nothing on this side is in its way then.
+    the cluster does not answer for the timeout of a request; NothingMoved if each is refused. `while_moving` is entered
+    when the first move is about to begin: nothing on this side is in its way then.
 
     Ctrl-C ends the wait: what has begun goes on, and later batches do not begin."""
     known = {partition.partition: partition for partition in snapshot.partitions}
@@ -63,9 +69,8 @@ def carry_out(
             throttled = _throttle(admin, snapshot, left, targets, how)
             for sentence in throttled.kept:
                 click.echo(f"pybroker: {printable(sentence)}", err=True)
-            if before_first is not None and left:
-                before_first(admin)
-            _run(admin, snapshot, left, targets, how, begun, throttled.own)
+            with while_moving(admin) if while_moving is not None and left else contextlib.nullcontext():
+                _run(admin, snapshot, left, targets, how, begun, throttled.own)
     except KeyboardInterrupt:
         _interrupted(begun, len(left) - len(begun))
     except KafkaError as problem:
@@ -108,6 +113,7 @@ def _run(
     A command that looked at the cluster between two batches may have removed the throttle: each batch sets its own."""
     sizes = {tp: _copied(partition, targets[tp]) for tp, partition in left.items()}
     failed: list[str] = []
+    refused: list[str] = []
     order = list(left)
     with _bar(sum(sizes.values())) as advance:
         for at in range(0, len(order), how.batch):
@@ -117,14 +123,15 @@ def _run(
                 patiently(functools.partial(_throttle, admin, snapshot, part, targets, how), how.timeout_s)
             fresh = {tp: replicas for tp, replicas in batch.items() if tp not in begun}
             begun += fresh
-            failed += _begin(admin, fresh, how.timeout_s) if fresh else []
+            refused += _begin(admin, fresh, how.timeout_s) if fresh else []
             _wait(admin, batch, advance, sizes, sum(sizes[tp] for tp in order[:at]), how.timeout_s)
-            failed += _not_there(admin, batch, failed, how.timeout_s)
+            failed += _not_there(admin, batch, refused, how.timeout_s)
     rate = patiently(lambda: throttles.remove_throttle(admin, own), how.timeout_s)
     copied = bytes_text(sum(sizes.values()))
-    if failed:
+    if failed := refused + failed:
+        kind = NothingMoved if len(refused) == len(order) else Failure
         rest = f" and {len(failed) - NAMED_MAX} more" if len(failed) > NAMED_MAX else ""
-        raise Failure(f"{number(len(failed), 'partition')} not moved: {'; '.join(failed[:NAMED_MAX])}{rest}")
+        raise kind(f"{number(len(failed), 'partition')} not moved: {'; '.join(failed[:NAMED_MAX])}{rest}")
     removed = f" The throttle of {bytes_text(rate)}/s is removed." if rate is not None else ""
     click.echo(f"Moved {number(len(order), 'partition')}, {copied}.{removed}")
 
@@ -164,9 +171,9 @@ def arrived(admin: Admin, adding: Mapping[TopicPartition, Sequence[int]]) -> dic
     return {tp: sum(sizes.get((tp, broker), 0) for broker in brokers) for tp, brokers in adding.items()}
 
 
-def _not_there(admin: Admin, batch: Targets, failed: Sequence[str], timeout_s: float) -> list[str]:
+def _not_there(admin: Admin, batch: Targets, refusals: Sequence[str], timeout_s: float) -> list[str]:
     """Return a sentence for each partition of a batch that is not on its target, though it was not refused."""
-    refused = {sentence.partition(":")[0] for sentence in failed}
+    refused = {sentence.partition(":")[0] for sentence in refusals}
     deadline_s = time.monotonic() + SETTLE_S_MAX
     while True:
         topics = patiently(admin.topics, timeout_s)

@@ -1,6 +1,7 @@
 """Plans and carries out: what `reassign execute` and the commands about brokers share."""
 
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Iterator
 
 import click
 
@@ -8,7 +9,7 @@ from pybroker.cli.main import Failure
 from pybroker.cli.options import admin_of, confirmed
 from pybroker.cli.reassign import assignments, balancer
 from pybroker.cli.reassign.measuring import measure
-from pybroker.cli.reassign.running import RunOptions, carry_out
+from pybroker.cli.reassign.running import NothingMoved, RunOptions, carry_out
 from pybroker.cli.reassign.showing import show_plan, summary
 from pybroker.client.admin import Admin
 from pybroker.decisions.planning.planner import plan as plan_for
@@ -22,27 +23,34 @@ def move_by_plan(
     """Plan for the cluster as it is, show the plan, ask unless `yes`, and carry it out. Failure if it is refused.
 
     The balancer may use the brokers that the plan fills, and no longer the `emptied` ones, once the first move is about
-    to begin, or there is none to make: a plan that is refused or declined changes nothing."""
+    to begin, or there is none to make: a plan that is refused or declined, by the controller too, changes nothing."""
     with admin_of(how.bootstrap, how.timeout_s) as admin:
         balancer.take_over(admin, how.timeout_s)
         measured = measure(admin)
     goals = goals_for(measured.snapshot)
     made = plan_for(measured.snapshot, goals)
 
-    def mark(admin: Admin) -> None:
-        balancer.exclude(admin, emptied)
-        balancer.admit(admin, {*goals.add, *goals.successors.values()})
+    @contextlib.contextmanager
+    def marked(admin: Admin) -> Iterator[None]:
+        out = balancer.exclude(admin, emptied)
+        back = balancer.admit(admin, {*goals.add, *goals.successors.values()})
+        try:
+            yield
+        except NothingMoved:
+            balancer.admit(admin, out)
+            balancer.exclude(admin, back)
+            raise
 
     for why in measured.silent:
         click.echo(f"pybroker: {printable(why)}", err=True)
     if made.refused:
         raise Failure("refused: " + "; ".join(made.refused))
     if not made.moves:
-        with admin_of(how.bootstrap, how.timeout_s) as admin:
-            mark(admin)
+        with admin_of(how.bootstrap, how.timeout_s) as admin, marked(admin):
+            pass
         click.echo(summary(made, None))
         return
     show_plan(measured.snapshot, made, how.throttle, partitions=False)
     if not yes and not confirmed("Move them?"):
         raise Failure("nothing was moved: answer yes, or give --yes")
-    carry_out(measured.snapshot, assignments.of_plan(made), how, before_first=mark)
+    carry_out(measured.snapshot, assignments.of_plan(made), how, while_moving=marked)
