@@ -126,6 +126,21 @@ def test_the_controller_is_killed_midway(cluster: MovingCluster) -> None:
     until_even(cluster)
 
 
+@pytest.mark.parametrize("cluster", [{"auto.balance.throttled.rate": 200_000}], indirect=True)
+def test_a_new_broker_whose_disk_is_full(cluster: MovingCluster) -> None:
+    """The moves to it are taken back with their throttle, and the log says why; it gets its share once it has room."""
+    cluster.brokers[4].is_fillable = True
+    cluster.start(4)
+    until("a batch is under way", lambda: held(cluster, 4), timeout_s=WAIT_S)
+    cluster.brokers[4].full.touch()
+    words = "the log dir of broker 4 is full"
+    until("it is logged", lambda: any(b.count(words) for b in cluster.brokers.values()), timeout_s=WAIT_S)
+    until("the moves are taken back", lambda: settled(cluster) and not held(cluster, 4), timeout_s=WAIT_S)
+    cluster.brokers[4].full.unlink()
+    switch(cluster, {"auto.balance.throttled.rate": str(RATE)})
+    until_even(cluster)
+
+
 @pytest.mark.parametrize("cluster", [{"auto.balance.enable": "false"}], indirect=True)
 def test_it_is_off_by_default_and_can_be_switched_on_and_off(cluster: MovingCluster) -> None:
     """Off, nothing moves; switched on for all brokers while they run, the new one gets replicas; switched off, the
