@@ -32,8 +32,9 @@ from pybroker.client.admin import (
     ConfigResource,
     ResourceType,
 )
-from pybroker.client.net.metadata import RETRY_BACKOFF_S, TopicInfo
+from pybroker.client.net.metadata import RETRY_BACKOFF_S
 from pybroker.client.net.network import NetworkClient
+from pybroker.client.net.patience import patiently
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
@@ -155,14 +156,15 @@ class RestoreRun:
         topics = self.chosen()
         jobs = self._jobs(topics)
         with self._connect() as admin:
-            there = admin.topics([self._name(topic) for topic in topics])
-            first, last = _offsets(admin, there, EARLIEST), _offsets(admin, there, LATEST)
+            names = [self._name(topic) for topic in topics]
+            first, last = _offsets(admin, names, EARLIEST), _offsets(admin, names, LATEST)
             for job in (job for of_topic in jobs.values() for job in of_topic):
                 job.translation.keep(first.get(job.tp, 0), last.get(job.tp, 0))
             return Restored([], self._set_groups(admin, jobs), self._warnings)
 
     def restore(self, *, begin: Callable[[int], Advance]) -> Restored:
-        """Restore the topics that match. `begin` gets the number of bytes to read. KafkaError, OSError."""
+        """Restore the topics that match. `begin` gets the number of bytes to read. KafkaError, OSError; the
+        KeyboardInterrupt of Ctrl-C has a sentence that says what stands."""
         topics = self.chosen()
         if not self._manifest.complete:
             self._warnings.append(INCOMPLETE)
@@ -171,15 +173,20 @@ class RestoreRun:
             jobs = self._jobs(topics)
             try:
                 self._create(admin, topics)
-                ends = _offsets(admin, admin.topics([self._name(topic) for topic in topics]), LATEST)
+                ends = _offsets(admin, [self._name(topic) for topic in topics], LATEST)
                 for job in (job for of_topic in jobs.values() for job in of_topic):
                     job.end = ends[job.tp]
                 self._send_all([job for of_topic in jobs.values() for job in of_topic], begin)
                 self._set_rest(admin)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(self._undone(self._clean_up())) from None
             except BaseException:
-                self._clean_up(admin)
+                self._clean_up()
                 raise
-            groups = self._set_groups(admin, jobs) if self._options.groups else []
+            try:
+                groups = self._set_groups(admin, jobs) if self._options.groups else []
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(self._without_groups(topics)) from None
         restored = [
             RestoredTopic(
                 topic, self._name(topic), sum(job.records for job in own), sum(job.left_out for job in own),
@@ -237,7 +244,7 @@ class RestoreRun:
             if count != len(topic.partitions):
                 words = f"topic {name} exists with {count} partitions, and the backup has {len(topic.partitions)}"
                 raise KafkaError(errors.INVALID_PARTITIONS, f"{words}: restore it under another name, by --as")
-            first, last = _offsets(admin, [there[name]], EARLIEST), _offsets(admin, [there[name]], LATEST)
+            first, last = _offsets(admin, [name], EARLIEST), _offsets(admin, [name], LATEST)
             if first != last and not self._options.append:
                 words = "restore it under another name (--as), or behind them (--append)"
                 raise KafkaError(errors.TOPIC_ALREADY_EXISTS, f"topic {name} exists and holds records: {words}")
@@ -286,11 +293,33 @@ class RestoreRun:
                 changes = [Alteration(k, ConfigOperation.SET, v) for k, v in configs.items()]
                 admin.alter_configs(ConfigResource(ResourceType.TOPIC, name), changes)
 
-    def _clean_up(self, admin: Admin) -> None:
-        """Delete the topics that this run created."""
-        for name in self._created:
-            with contextlib.suppress(KafkaError):
-                admin.delete_topic(name)
+    def _clean_up(self) -> list[str]:
+        """Delete the topics that this run created; return those that could not be deleted. The connection is a new one:
+        an interrupted one may be in the middle of an answer."""
+        left = list(self._created)
+        with contextlib.suppress(KafkaError), self._connect() as admin:
+            for name in self._created:
+                with contextlib.suppress(KafkaError):
+                    admin.delete_topic(name)
+                    left.remove(name)
+        return left
+
+    def _undone(self, left: Sequence[str]) -> str:
+        """The sentence for Ctrl-C before all records were restored; `left`: new topics that could not be deleted."""
+        if left:
+            words = f"interrupted: {', '.join(left)} could not be deleted again, and the restore is not complete"
+            return f"{words}: delete it, and restore anew"
+        there = [name for _, name in self.named() if name not in self._created]
+        kept = f"; {', '.join(there)} may have a part of the records" if there else ""
+        return f"interrupted: the topics that were created are deleted again{kept}; the same command begins anew"
+
+    def _without_groups(self, topics: Sequence[TopicBackup]) -> str:
+        """The sentence for Ctrl-C after all records were restored."""
+        names = " ".join(self._name(topic) for topic in topics)
+        return (
+            "interrupted: all records are restored, but maybe not the offsets of all groups: set these by pybroker "
+            f"groups reset-offsets, or delete {names} and restore anew"
+        )
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -364,12 +393,17 @@ class RestoreRun:
         return done
 
 
-def _offsets(admin: Admin, topics: Sequence[TopicInfo], timestamp: int) -> dict[TopicPartition, int]:
-    """The first or last offset of each partition. KafkaError(LEADER_NOT_AVAILABLE) for a partition without a leader: it
-    may hold records."""
-    found = {}
-    for tp, offset in admin.offsets(topics, timestamp).items():
-        if offset is None:
-            raise KafkaError(errors.LEADER_NOT_AVAILABLE, f"the leader of {tp} did not answer: nothing was restored")
-        found[tp] = offset
-    return found
+def _offsets(admin: Admin, names: Sequence[str], timestamp: int) -> dict[TopicPartition, int]:
+    """The first or last offset of each partition of these topics. Waits for topics and leaders that the broker does not
+    know yet. KafkaError(LEADER_NOT_AVAILABLE) for a partition without a leader: it may hold records."""
+
+    def look() -> dict[TopicPartition, int]:
+        found = {}
+        for tp, offset in admin.offsets(admin.topics(names), timestamp).items():
+            if offset is None:
+                words = f"the leader of {tp} did not answer: nothing was restored"
+                raise KafkaError(errors.LEADER_NOT_AVAILABLE, words)
+            found[tp] = offset
+        return found
+
+    return patiently(look, admin.timeout_s)

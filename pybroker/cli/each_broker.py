@@ -1,8 +1,6 @@
-"""Ask several brokers in parallel, each for what it alone knows; a hanging broker does not delay the others. Ask the
-cluster again while a broker of it is down."""
+"""Ask several brokers in parallel, each for what it alone knows; a hanging broker does not delay the others."""
 
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -17,7 +15,6 @@ from pybroker.model import HostPort
 
 TELL_S_MAX: Final = 2.0
 AT_ONCE_MAX: Final = 32
-AGAIN_S: Final = 0.5
 T = TypeVar("T")
 
 
@@ -51,16 +48,3 @@ def ask_each(nodes: Sequence[Node], ask: Callable[[Node], T]) -> list[tuple[Node
 def admin_at(node: Node, timeout_s: float = TELL_S_MAX) -> Admin:
     """Return an admin client for this broker alone, with a short timeout."""
     return admin_of(str(HostPort(node.host, node.port)), timeout_s)
-
-
-def patiently(ask: Callable[[], T], timeout_s: float) -> T:
-    """Return the answer to a request, asked again for so long if it fails for a reason that may pass, as while a broker
-    restarts. Raises KafkaError."""
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            return ask()
-        except KafkaError as problem:
-            if not problem.retriable or time.monotonic() > deadline_s:
-                raise
-        time.sleep(AGAIN_S)

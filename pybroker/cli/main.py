@@ -146,7 +146,9 @@ class Commands(click.Group):
             _close_stdout()
         except (KafkaError, OSError) as error:
             raise failure_of(error) from error
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:  # with a sentence where one says what stands
+            for sentence in interrupt.args:
+                click.echo(f"pybroker: {printable(sentence)}", err=True)
             ctx.exit(EXIT_INTERRUPTED)
 
 

@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 import click
 
 from pybroker.cli import output
-from pybroker.cli.each_broker import patiently
 from pybroker.cli.main import Failure, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_topics
 from pybroker.cli.reset import partitions_of
 from pybroker.client.admin import LogDir
+from pybroker.client.net.patience import patiently
 from pybroker.model import TopicPartition
 
 _EVERY_S: Final = 0.5

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pybroker import errors
 from pybroker.backup import restoring
 from pybroker.backup.restoring import OffsetTranslation
 from pybroker.client.admin import Admin, Committed
+from pybroker.client.net.metadata import TopicInfo
 from pybroker.core import build_batch
+from pybroker.errors import KafkaError
 from pybroker.model import CODECS, TopicPartition
 from pybroker.protocol.compression import compress
 from pybroker.protocol.records import LOG_APPEND_TIME
@@ -174,9 +177,79 @@ def test_a_topic_without_a_leader(tmp_path: Path, topic: str) -> None:
         cluster.kill(2)
         until("it has no leader", lambda: cluster.leader(topic) < 0)
         for only in (["--only", "groups"], []):
-            done = run("restore", tmp_path, *only, "-b", cluster.bootstrap_servers)
+            done = run("restore", tmp_path, *only, "-b", cluster.bootstrap_servers, "--timeout", "1")
             assert f"the leader of {topic}-0 did not answer: nothing was restored" in done.sentence
         assert admin.group_offsets(["g"])["g"][TopicPartition(topic, 0)].offset == 2
+
+
+@pytest.mark.parametrize("lacks", ["the leader", "the topic"])
+def test_leaders_that_are_not_known_yet(
+    backup_broker: BrokerHandle, pybroker_: Command, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch,
+    lacks: str,
+) -> None:  # fmt: skip
+    """A broker that was asked too early to know the new topic, or its leader, is asked again."""
+    kit.write(tmp_path, topic, kit.partition(tmp_path, topic, 0, [batch(0, b"a")]))
+    asked = Admin.topics
+    looks = 0
+
+    def early(admin: Admin, names: Sequence[str] | None = None) -> list[TopicInfo]:
+        nonlocal looks
+        looks += topic in (names or ())
+        found = asked(admin, names)
+        if looks != 1 or names is None:
+            return found
+        if lacks == "the topic":
+            raise KafkaError(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
+        return [each._replace(partitions=tuple(p._replace(leader=-1) for p in each.partitions)) for each in found]
+
+    monkeypatch.setattr(Admin, "topics", early)
+    says(pybroker_("restore", tmp_path))
+    assert looks == 2 and values(backup_broker, topic) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("during", "expected"),
+    [
+        ("_send_all", "interrupted: the topics that were created are deleted again; the same command begins anew"),
+        ("_set_groups", "interrupted: all records are restored, but maybe not the offsets of all groups: set these by "
+                        "pybroker groups reset-offsets, or delete {topic} and restore anew"),
+    ],
+)  # fmt: skip
+def test_an_interrupted_restore_says_what_stands(
+    backup_broker: BrokerHandle, pybroker_: Command, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch,
+    during: str, expected: str,
+) -> None:  # fmt: skip
+    """Ctrl-C ends a restore with 130 and a sentence: what is there now, and how to go on."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    kit.write(tmp_path, topic, kit.partition(tmp_path, topic, 0, [batch(0, b"a")]))
+    monkeypatch.setattr(restoring.RestoreRun, during, interrupted)
+    done = pybroker_("restore", tmp_path)
+    assert done.code == 130 and done.sentence == expected.format(topic=topic)
+    with Admin(backup_broker.bootstrap_servers) as admin:
+        assert admin.exists(topic) == (during == "_set_groups")
+
+
+def test_an_interrupted_restore_that_can_not_clean_up(
+    pybroker_: Command, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new topic that could not be deleted again is named: it has to go before the next try."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def refused(*_: object) -> None:
+        raise KafkaError(errors.NETWORK_EXCEPTION)
+
+    kit.write(tmp_path, topic, kit.partition(tmp_path, topic, 0, [batch(0, b"a")]))
+    monkeypatch.setattr(restoring.RestoreRun, "_send_all", interrupted)
+    monkeypatch.setattr(Admin, "delete_topic", refused)
+    done = pybroker_("restore", tmp_path)
+    assert done.code == 130
+    left = f"{topic} could not be deleted again, and the restore is not complete: delete it, and restore anew"
+    assert done.sentence == f"interrupted: {left}"
 
 
 def test_min_isr_and_throttles(backup_broker: BrokerHandle, pybroker_: Command, tmp_path: Path, topic: str) -> None:

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 import click
 
 from pybroker import errors
-from pybroker.cli.each_broker import patiently
 from pybroker.cli.main import EXIT_INTERRUPTED, Failure
 from pybroker.cli.options import admin_of
 from pybroker.cli.reassign import balancer
@@ -20,6 +19,7 @@ from pybroker.cli.reassign.assignments import Targets
 from pybroker.cli.reassign.measuring import log_dirs
 from pybroker.cli.reassign.showing import number
 from pybroker.client.admin import Admin
+from pybroker.client.net.patience import patiently
 from pybroker.decisions.planning.measuring import sizes_of
 from pybroker.decisions.planning.snapshot import ClusterSnapshot, PlanPartition
 from pybroker.errors import KafkaError

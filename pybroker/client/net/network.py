@@ -19,6 +19,7 @@ from pybroker import errors, fork_safety
 from pybroker.client.net.channel import ClientChannel
 from pybroker.client.net.loop import Loop, Timer
 from pybroker.client.net.metadata import PATIENCE_S, Node, PartitionInfo, TopicInfo, parse_bootstrap, topic_info
+from pybroker.client.net.patience import patiently
 from pybroker.client.net.promise import Promise
 from pybroker.client.net.requests import PLAIN, Answered, RequestOptions, RetryBackoff, complete
 from pybroker.client.settings import Settings
@@ -180,15 +181,12 @@ class NetworkClient:
         """The answer to `ask`, retried after retriable errors. Blocks, so not for the loop's thread.
 
         KafkaError: that of the answer, or `timed_out(what)`."""
-        while True:
-            try:
-                return self.outcome(ask(), deadline_s)
-            except TimeoutError:
-                raise self.timed_out(what) from None
-            except KafkaError as error:
-                if not error.retriable or time.monotonic() >= deadline_s:
-                    raise
-            time.sleep(self.pauses.first_s)
+        try:
+            return patiently(
+                lambda: self.outcome(ask(), deadline_s), deadline_s - time.monotonic(), again_s=self.pauses.first_s
+            )
+        except TimeoutError:
+            raise self.timed_out(what) from None
 
     def outcome(self, future: Future[Found], deadline_s: float) -> Found:
         """Block until a future has its outcome. TimeoutError after the deadline, KafkaError if the call is given up."""
