@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from pybroker.cli import waiting
 from pybroker.cli.cluster.health import BrokerReports, ClusterHealth, counted, problems, troubled
-from pybroker.cli.cluster.restart import order, refusal, refusals
+from pybroker.cli.cluster.restart import _Restart, lacking, order, refusal, refusals
+from pybroker.client.admin import Admin
 from pybroker.client.net.metadata import Node, PartitionInfo, TopicInfo
+from pybroker.testing import ClusterHandle
 from tests.cli.conftest import Command, run
 from tests.cli.members import write
-from tests.harness import HOST, Server, free_port
+from tests.harness import HOST, Server, free_port, until
 from tests.rows import with_each
 
 
@@ -145,6 +148,59 @@ def test_a_restart_is_refused_below_min_isr(
     assert refusals(cluster, 1, allow_pause=allow_pause) == expected
     refused = refusal(cluster, NODES[:1], allow_pause=allow_pause)
     assert refused == (f"broker 1 is not restarted: without it {expected[0]}" if expected else "")
+
+
+def test_a_broker_that_is_away_is_named() -> None:
+    """A restart that a broker elsewhere holds up names that broker, when it is refused and while it waits."""
+    topic = _info((1, (1, 3), (1,)), (1, (1, 3), (1,)), (2, (2, 1), (2, 1)))
+    cluster = ClusterHealth("c", 1, NODES[:2], (topic,), {})
+    assert refusal(cluster, NODES[:1], allow_pause=False).endswith("; broker 3 is not registered")
+    cases: list[tuple[ClusterHealth, set[tuple[str, int]], str, list[int]]] = [
+        (cluster, set(), "2 partitions to be in sync with broker 3, which is not registered: t-0 (in sync 1 of 1,3), "
+                         "t-1 (in sync 1 of 1,3)", [3]),
+        (cluster, {("t", 0), ("t", 1)}, "", []),
+        (cluster._replace(nodes=NODES), {("t", 0)}, "1 partition to be in sync with broker 3: t-1 (in sync 1 of 1,3)",
+         []),
+        (cluster._replace(nodes=NODES[1:]), set(), "broker 1 to register", []),
+        (cluster._replace(controller=None), set(), "a controller to be elected", []),
+    ]  # fmt: skip
+    for found, before, words, away in cases:
+        assert lacking(found, 1, before) == (words, away)
+
+
+def test_a_restart_says_what_it_waits_for(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it waits for a broker, a restart says for what, and again when that changes; it ends with the broker that
+    holds it up."""
+    monkeypatch.setattr(waiting, "QUIET_S", 0)
+    with ClusterHandle(2, settings={"min.insync.replicas": 1}) as cluster:
+
+        def in_sync(*brokers: int) -> bool:
+            with Admin(cluster.bootstrap_servers) as admin:
+                known = {node.id for node in admin.describe_cluster().nodes}
+                return known == set(admin.topics([topic])[0].partitions[0].isr) == set(brokers)
+
+        def restart(*_: object) -> None:
+            cluster.restart(1)
+            until("it is in sync", lambda: in_sync(1, 2))
+            cluster.kill(2)
+            until("broker 2 is away", lambda: in_sync(1))
+
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topic(topic, replica_assignments={0: [1, 2]})
+        address = ("-b", cluster.bootstrap_servers)
+        todo = ("cluster", "restart", "--yes", "--broker", 1, "--in-sync-timeout", 1, "--run")
+        idle = run(*todo, "true {id}", *address)
+        stands = "a connection from before still stands"
+        assert idle.err.startswith(f"pybroker: waiting for broker 1 to stop: {stands}\n")
+        assert f"broker 1 was not restarted: {stands}" in idle.err
+        monkeypatch.setattr(_Restart, "_command", restart)
+        done = run(*todo, "true {id}", *address)
+        waits, end = done.err.splitlines()[-2:]
+        lacks = waits.removeprefix("pybroker: waiting for ")
+        assert " to be in sync with broker 2, which is not registered: " in lacks
+        assert f"{topic}-0 (in sync 1 of 1,2)" in lacks
+        assert end.startswith(f"pybroker: broker 1 was restarted, but after 1 s the cluster still waits for {lacks}. ")
+        assert done.code == 1 and ". It was the first; to go on, mend broker 2, then: " in end
 
 
 def test_a_restart_is_shown_or_refused(pybroker_: Command, target: Server) -> None:

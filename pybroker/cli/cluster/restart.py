@@ -22,8 +22,9 @@ from pybroker.cli import output
 from pybroker.cli.cluster import health
 from pybroker.cli.cluster.health import MIN_ISR, ClusterHealth, ids, times
 from pybroker.cli.each_broker import admin_at
-from pybroker.cli.main import EXIT_FAILED, EXIT_INTERRUPTED, Failure, Misuse, Whole
+from pybroker.cli.main import EXIT_FAILED, Failure, Misuse, Whole
 from pybroker.cli.options import WAIT_S_MAX, Seconds, admin_of, cluster_options, confirmed
+from pybroker.cli.waiting import Waiting
 from pybroker.client.net.metadata import Node
 from pybroker.errors import KafkaError
 from pybroker.logs import printable
@@ -33,10 +34,20 @@ LOOK_EVERY_S: Final = 0.25
 NAMED_MAX: Final = 3
 HOST_SHARE_S: Final = 10.0
 """Seconds that one look at a broker may take."""
+Lacking = tuple[str, Sequence[int]]
+"""What a restart waits for, as words that are empty for nothing; and the brokers elsewhere that are the cause."""
 
 
 class RestartStopped(Failure):
     """A rolling restart that stopped before its end; the sentence says why, and how to go on."""
+
+
+class _Stopped(Failure):
+    """One broker's restart that stopped; `mend` has the brokers elsewhere that are the cause."""
+
+    def __init__(self, why: str, mend: Sequence[int] = ()) -> None:
+        super().__init__(why)
+        self.mend = mend
 
 
 def order(cluster: ClusterHealth, only: Sequence[int] = ()) -> list[Node]:
@@ -69,7 +80,7 @@ def refusal(cluster: ClusterHealth, nodes: Sequence[Node], *, allow_pause: bool)
     The first broker is judged by the replicas in sync now, the others as if all were: each waits for that."""
     for at, node in enumerate(nodes):
         if found := refusals(_in_sync(cluster) if at else cluster, node.id, allow_pause=allow_pause):
-            return _refused(node, found)
+            return _refused(node, found, cluster.away())
     return ""
 
 
@@ -79,8 +90,13 @@ def _in_sync(cluster: ClusterHealth) -> ClusterHealth:
     return cluster._replace(topics=tuple(topics))
 
 
-def _refused(node: Node, partitions: Sequence[str]) -> str:
-    return f"broker {node.id} is not restarted: without it {_few(partitions)}"
+def _refused(node: Node, partitions: Sequence[str], away: Sequence[int]) -> str:
+    others = f"; {_brokers(away)} {'is' if len(away) == 1 else 'are'} not registered" if away else ""
+    return f"broker {node.id} is not restarted: without it {_few(partitions)}{others}"
+
+
+def _brokers(numbers: Sequence[int]) -> str:
+    return f"{'broker' if len(numbers) == 1 else 'brokers'} {ids(numbers)}"
 
 
 def _few(texts: Sequence[str]) -> str:
@@ -182,10 +198,10 @@ class _Restart:
                 self._one(node)
             except (Failure, KafkaError) as problem:
                 why = problem.message.rstrip(".")
-                raise RestartStopped(f"{why}. {self._go_on(nodes, at)}") from problem
+                mend = problem.mend if isinstance(problem, _Stopped) else ()
+                raise RestartStopped(f"{why}. {self._go_on(nodes, at, mend)}") from problem
             except KeyboardInterrupt:
-                click.echo(f"pybroker: interrupted at broker {node.id}. {self._go_on(nodes, at)}", err=True)
-                click.get_current_context().exit(EXIT_INTERRUPTED)
+                raise KeyboardInterrupt(f"interrupted at broker {node.id}. {self._go_on(nodes, at, ())}") from None
         self._elect()
         if self._as_json:
             output.as_json({"restarted": [node.id for node in nodes]})
@@ -195,13 +211,13 @@ class _Restart:
     def _say(self, sentence: str) -> None:
         click.echo(printable(sentence), err=self._as_json)
 
-    def _go_on(self, nodes: Sequence[Node], at: int) -> str:
+    def _go_on(self, nodes: Sequence[Node], at: int, mend: Sequence[int]) -> str:
         """The sentence that says what is done, and with which command the rest is."""
         left = " ".join(f"--broker {node.id}" for node in nodes[at:])
-        done = f"Restarted: {ids(node.id for node in nodes[:at])}" if at else "No broker was restarted"
+        done = f"Restarted before it: {ids(node.id for node in nodes[:at])}" if at else "It was the first"
         pause = " --allow-pause" if self._allow_pause else ""
         again = f"pybroker cluster restart {left}{pause} --run {shlex.quote(self._template)}"
-        return f"{done}; to go on, mend broker {nodes[at].id}, then: {again}"
+        return f"{done}; to go on, mend {_brokers(mend or [nodes[at].id])}, then: {again}"
 
     # -- one broker ----------------------------------------------------------------------------------------------------
 
@@ -209,30 +225,28 @@ class _Restart:
         """Restart one broker, and wait until it is in sync. Raises Failure, KafkaError."""
         before = _read(self._bootstrap, self._timeout_s)
         if refused := refusals(before, node.id, allow_pause=self._allow_pause):
-            raise Failure(_refused(node, refused))
+            raise _Stopped(_refused(node, refused, before.away()), before.away())
         with admin_at(node, self._timeout_s) as held:
             connection = held.cluster.connect(node.host, node.port)
             began_s = time.monotonic()
             self._command(node)
-            self._until(
-                connection.has_ended,
-                f"broker {node.id} was not restarted: the connection to it from before still stands",
-            )
+            stands = "a connection from before still stands"
+            stop = f"broker {node.id} to stop: {stands}"
+            if self._until(lambda: ("" if connection.has_ended() else stop, []))[0]:
+                raise Failure(f"broker {node.id} was not restarted: {stands}")
         troubled = {(p.topic, p.partition) for p in before.troubled()}
-        why = f"{node.host}:{node.port} does not answer"
 
-        def in_sync() -> bool:
-            nonlocal why
+        def look() -> Lacking:
             try:
                 with admin_at(node, min(self._sync_s, HOST_SHARE_S)) as admin:
-                    found = health.read(admin)
+                    return lacking(health.read(admin), node.id, troubled)
             except KafkaError as problem:
-                why = problem.message
-                return False
-            why = _lacks(found, node.id, troubled)
-            return not why
+                return f"broker {node.id}: {problem.message}", []
 
-        self._until(in_sync, lambda: f"broker {node.id} is not in sync after {self._sync_s:g} s: {why}")
+        words, away = self._until(look)
+        if words:
+            end = f"after {self._sync_s:g} s the cluster still waits for {words}"
+            raise _Stopped(f"broker {node.id} was restarted, but {end}", away)
         self._say(f"Broker {node.id} is in sync again after {time.monotonic() - began_s:.1f} s.")
 
     def _command(self, node: Node) -> None:
@@ -245,12 +259,14 @@ class _Restart:
             how = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
             raise Failure(f"the command for broker {node.id} ended with {how}")
 
-    def _until(self, holds: Callable[[], bool], why: str | Callable[[], str]) -> None:
+    def _until(self, look: Callable[[], Lacking]) -> Lacking:
+        """Wait until nothing is lacking, and say on standard error what is. Return what is lacking after the time."""
         deadline = time.monotonic() + self._sync_s
-        while not holds():
-            if time.monotonic() > deadline:
-                raise Failure(why if isinstance(why, str) else why())
-            time.sleep(LOOK_EVERY_S)
+        with Waiting() as wait:
+            while (lacks := look())[0] and time.monotonic() <= deadline:
+                wait.on(f"for {lacks[0]}")
+                time.sleep(LOOK_EVERY_S)
+        return lacks
 
     def _elect(self) -> None:
         """Have the preferred replicas lead again; a refusal is reported, as the brokers are restarted all the same."""
@@ -266,15 +282,22 @@ class _Restart:
         self._say("Preferred replicas lead again." if not failed else f"{len(failed)} partitions keep their leaders.")
 
 
-def _lacks(cluster: ClusterHealth, broker: int, before: set[tuple[str, int]]) -> str:
-    """Return what is not yet as it was before the broker's restart, as words; empty if nothing is."""
+def lacking(cluster: ClusterHealth, broker: int, before: set[tuple[str, int]]) -> Lacking:
+    """Return what is not yet as it was before the broker's restart; partitions of `before` lacked a replica then."""
     if broker not in {node.id for node in cluster.nodes}:
-        return "it is not registered"
+        return f"broker {broker} to register", []
     if cluster.controller is None:
-        return "no controller is elected"
+        return "a controller to be elected", []
     lacks = [
         p for p in cluster.troubled()
         if (p.topic, p.partition) not in before or (broker in p.replicas and broker not in p.isr)
     ]  # fmt: skip
+    if not lacks:
+        return "", []
+    absent = sorted({each for p in lacks for each in p.replicas if each not in p.isr})
+    away = sorted(set(absent) & set(cluster.away()))
+    but = f", {'which is' if away == absent else f'{ids(away)} of them'} not registered" if away else ""
     few = ", ".join(f"{p.name} (in sync {ids(p.isr) or 'none'} of {ids(p.replicas)})" for p in lacks[:NAMED_MAX])
-    return f"{times(len(lacks), 'partition')} not in sync, as {few}" if lacks else ""
+    more = f", and {len(lacks) - NAMED_MAX} more" if len(lacks) > NAMED_MAX else ""
+    by = f" with {_brokers(absent)}{but}" if absent else ""
+    return f"{times(len(lacks), 'partition')} to be in sync{by}: {few}{more}", away
