@@ -8,8 +8,7 @@ import click
 
 from pybroker import errors
 from pybroker.cli import output
-from pybroker.cli.main import Failure
-from pybroker.cli.options import admin_of, cluster_options, complete_groups, confirmed, delete_each
+from pybroker.cli.options import admin_of, ask, cluster_options, complete_groups, delete_each
 from pybroker.cli.output import Document, Options
 from pybroker.cli.reset import reset_offsets
 from pybroker.client.admin import LATEST, Committed, GroupDescription
@@ -83,8 +82,7 @@ def delete(
     groups: Sequence[str], if_exists: bool, yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool
 ) -> None:
     """Delete groups without members, with their committed offsets."""
-    if not yes and not confirmed(f"Delete {', '.join(groups)}, with all committed offsets?"):
-        raise Failure("nothing was deleted: answer yes, or give --yes")
+    ask(f"Delete {', '.join(groups)}, with all committed offsets?", yes, "nothing was deleted")
     with admin_of(bootstrap_server, timeout_s) as admin:
         absent = errors.GROUP_ID_NOT_FOUND if if_exists else None
         delete_each("group", groups, admin.delete_group, absent, as_json)

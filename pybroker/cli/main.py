@@ -148,6 +148,8 @@ class Commands(click.Group):
             raise failure_of(error) from error
         except KeyboardInterrupt as interrupt:  # with a sentence where one says what stands
             for sentence in interrupt.args:
+                if sys.stderr.isatty():
+                    click.echo(err=True)  # ends the line on which the terminal has shown ^C
                 click.echo(f"pybroker: {printable(sentence)}", err=True)
             ctx.exit(EXIT_INTERRUPTED)
 

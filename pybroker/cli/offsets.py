@@ -9,7 +9,7 @@ import click
 
 from pybroker.cli import output
 from pybroker.cli.main import Failure
-from pybroker.cli.options import admin_of, cluster_options, complete_topics, confirmed
+from pybroker.cli.options import admin_of, ask, cluster_options, complete_topics
 from pybroker.cli.reset import partitions_of
 from pybroker.cli.times import TIME_HELP, moment
 from pybroker.client.admin import EARLIEST, HIGH_WATERMARK, LATEST
@@ -79,8 +79,7 @@ def delete_records(
         if offset is not None:
             cuts = dict.fromkeys(partitions_of(admin, topics), offset)
         words = (f"{p} {'all' if cut == HIGH_WATERMARK else f'before {cut}'}" for p, cut in sorted(cuts.items()))
-        if not yes and not confirmed(f"Delete records ({', '.join(words)})?"):
-            raise Failure("nothing was deleted: answer yes, or give --yes")
+        ask(f"Delete records ({', '.join(words)})?", yes, "nothing was deleted")
         done = admin.delete_records(cuts)
     rows = [(p.topic, p.partition, first) for p, first in sorted(done.items())]
     if as_json:

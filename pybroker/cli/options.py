@@ -3,13 +3,14 @@
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from pybroker.cli import output, profiles, secrets
-from pybroker.cli.main import Misuse
+from pybroker.cli.main import Failure, Misuse
 from pybroker.cli.output import Document
 from pybroker.cli.records.delimited import unescaped
 from pybroker.client.admin import Admin
@@ -112,13 +113,24 @@ def _complete(ctx: click.Context, incomplete: str, names: Callable[[Admin], Iter
     return []
 
 
-def confirmed(question: str) -> bool:
-    """Ask a yes/no question; False if there is no terminal to ask on."""
+def ask(question: str, yes: bool, otherwise: str) -> None:
+    """Ask a question unless `yes`. Failure for another answer than yes; `otherwise` says what did not happen then."""
+    failure = Failure(f"{otherwise}: answer yes, or give --yes")
+    with answering(otherwise, failure):
+        if not (yes or click.confirm(question, err=True)):
+            raise failure
+
+
+@contextlib.contextmanager
+def answering(otherwise: str, failure: Failure) -> Iterator[None]:
+    """Raise KeyboardInterrupt with a sentence for Ctrl-C at a prompt of click, and `failure` for the end of input."""
     try:
-        return click.confirm(question, err=True)
-    except click.Abort:
-        click.echo(err=True)
-        return False
+        yield
+    except click.Abort as abort:
+        is_interrupt = isinstance(abort.__context__, KeyboardInterrupt)
+        if not (is_interrupt and sys.stderr.isatty()):  # the main program ends the line on which ^C is shown
+            click.echo(err=True)
+        raise KeyboardInterrupt(f"interrupted: {otherwise}") if is_interrupt else failure from None
 
 
 def delete_each(

@@ -12,7 +12,7 @@ from pybroker.cli import output, partition_changes
 from pybroker.cli.configs import source_name
 from pybroker.cli.each_broker import Silent, admin_at, ask_each
 from pybroker.cli.main import Failure, Misuse, Whole
-from pybroker.cli.options import admin_of, cluster_options, complete_topics, confirmed, delete_each, name_value, say
+from pybroker.cli.options import admin_of, ask, cluster_options, complete_topics, delete_each, name_value, say
 from pybroker.cli.output import Document
 from pybroker.client.admin import (
     BROKER_DEFAULT,
@@ -178,8 +178,7 @@ def delete(
     names: Sequence[str], if_exists: bool, yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool
 ) -> None:
     """Delete topics, with everything in them."""
-    if not yes and not confirmed(f"Delete {', '.join(names)}, with all records?"):
-        raise Failure("nothing was deleted: answer yes, or give --yes")
+    ask(f"Delete {', '.join(names)}, with all records?", yes, "nothing was deleted")
     with admin_of(bootstrap_server, timeout_s) as admin:
         absent = errors.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
         delete_each("topic", names, admin.delete_topic, absent, as_json)
@@ -200,8 +199,8 @@ def elect_leaders(
     """
     if unclean and not names:
         raise Misuse("--unclean needs the names of topics, because records that the new leaders lack are lost")
-    if unclean and not yes and not confirmed(f"Elect out of sync replicas of {', '.join(names)}? Records may be lost."):
-        raise Failure("no leader was elected: answer yes, or give --yes")
+    if unclean:
+        ask(f"Elect out of sync replicas of {', '.join(names)}? Records may be lost.", yes, "no leader was elected")
     with admin_of(bootstrap_server, timeout_s) as admin:
         wanted = [TopicPartition(t.name, p.partition) for t in admin.topics(names) for p in t.partitions]
         became = admin.elect_leaders(wanted if names else None, unclean=unclean)

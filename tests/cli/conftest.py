@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from click.testing import CliRunner
@@ -46,7 +46,7 @@ class Done:
         return self.err.removeprefix("pybroker: ").strip()
 
 
-def run(*arguments: object, stdin: str | bytes | None = None) -> Done:
+def run(*arguments: object, stdin: str | bytes | IO[bytes] | None = None) -> Done:
     """Run `pybroker` in this process; an exception that no command handles is raised."""
     done = CliRunner().invoke(cli, [str(a) for a in arguments], input=stdin, prog_name="pybroker")
     if done.exception and not isinstance(done.exception, SystemExit):

@@ -23,7 +23,7 @@ from pybroker.cli.cluster import health
 from pybroker.cli.cluster.health import MIN_ISR, ClusterHealth, ids, times
 from pybroker.cli.each_broker import admin_at
 from pybroker.cli.main import EXIT_FAILED, Failure, Misuse, Whole
-from pybroker.cli.options import WAIT_S_MAX, Seconds, admin_of, cluster_options, confirmed
+from pybroker.cli.options import WAIT_S_MAX, Seconds, admin_of, ask, cluster_options
 from pybroker.cli.waiting import Waiting
 from pybroker.client.net.metadata import Node
 from pybroker.errors import KafkaError
@@ -145,8 +145,7 @@ def command(
         raise Failure(refused)
     if not as_json:
         _show(cluster, nodes, sync_s, refused, as_json)
-    if not (yes or confirmed(f"Restart {times(len(nodes), 'broker')}?")):
-        raise Failure("nothing was restarted")
+    ask(f"Restart {times(len(nodes), 'broker')}?", yes, "nothing was restarted")
     _Restart(bootstrap_server, timeout_s, template, sync_s, allow_pause, as_json).run(nodes)
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import click
 
 from pybroker import errors
-from pybroker.cli.main import EXIT_INTERRUPTED, Failure
+from pybroker.cli.main import Failure
 from pybroker.cli.options import admin_of
 from pybroker.cli.reassign import balancer
 from pybroker.cli.reassign import throttle as throttles
@@ -72,7 +72,7 @@ def carry_out(
             with while_moving(admin) if while_moving is not None and left else contextlib.nullcontext():
                 _run(admin, snapshot, left, targets, how, begun, throttled.own)
     except KeyboardInterrupt:
-        _interrupted(begun, len(left) - len(begun))
+        raise KeyboardInterrupt(_what_goes_on(begun, len(left) - len(begun))) from None
     except KafkaError as problem:
         raise Failure(f"{problem.message}; {_what_goes_on(begun, len(left) - len(begun))}") from problem
 
@@ -182,12 +182,6 @@ def _not_there(admin: Admin, batch: Targets, refusals: Sequence[str], timeout_s:
         if not off or time.monotonic() > deadline_s:
             return [f"{tp}: it was cancelled, or moved elsewhere, meanwhile" for tp in off]
         time.sleep(POLL_S)
-
-
-def _interrupted(begun: Sequence[TopicPartition], later: int) -> None:
-    """Say what goes on after Ctrl-C, without a request: the connections may be in the middle of an answer."""
-    click.echo(f"\npybroker: {_what_goes_on(begun, later)}", err=True)
-    raise click.exceptions.Exit(EXIT_INTERRUPTED)
 
 
 def _what_goes_on(begun: Sequence[TopicPartition], later: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 import click
 
 from pybroker.cli.main import Failure
-from pybroker.cli.options import admin_of, confirmed
+from pybroker.cli.options import admin_of, ask
 from pybroker.cli.reassign import assignments, balancer
 from pybroker.cli.reassign.measuring import measure
 from pybroker.cli.reassign.running import NothingMoved, RunOptions, carry_out
@@ -51,6 +51,5 @@ def move_by_plan(
         click.echo(summary(made, None))
         return
     show_plan(measured.snapshot, made, how.throttle, partitions=False)
-    if not yes and not confirmed("Move them?"):
-        raise Failure("nothing was moved: answer yes, or give --yes")
+    ask("Move them?", yes, "nothing was moved")
     carry_out(measured.snapshot, assignments.of_plan(made), how, while_moving=marked)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import click
 
 from pybroker.cli import output
-from pybroker.cli.options import admin_of, cluster_options, confirmed, say
+from pybroker.cli.options import admin_of, ask, cluster_options, say
 from pybroker.cli.output import Document
 from pybroker.config.settings import shown
 from pybroker.decisions.topics import check_name
@@ -208,9 +208,8 @@ def add(bootstrap_server: str, timeout_s: float, as_json: bool, **how: Any) -> N
 def remove(yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool, **how: Any) -> None:
     """Remove the ACLs that `add` with the same options adds. A missing ACL is not a failure."""
     bindings = _bindings(how, strict=False)
-    if not yes and not confirmed(f"Remove {'this ACL' if len(bindings) == 1 else f'these {len(bindings)} ACLs'}?"):
-        click.echo("Nothing was removed.", err=True)
-        raise click.exceptions.Exit(1)
+    which = "this ACL" if len(bindings) == 1 else f"these {len(bindings)} ACLs"
+    ask(f"Remove {which}?", yes, "nothing was removed")
     with admin_of(bootstrap_server, timeout_s) as admin:
         gone: list[AclBinding] = []
         for at, acl in bindings:

@@ -10,8 +10,8 @@ from click.core import ParameterSource
 
 from pybroker.cli import file_permissions, output
 from pybroker.cli.interrupts import importing
-from pybroker.cli.main import Misuse, Whole
-from pybroker.cli.options import F, admin_of, cluster_options, delete_each, say, warn_of_type
+from pybroker.cli.main import Failure, Misuse, Whole
+from pybroker.cli.options import F, admin_of, answering, cluster_options, delete_each, say, warn_of_type
 from pybroker.cli.zookeeper.options import config_of, zookeeper_options
 from pybroker.client.admin import Admin
 from pybroker.errors import RESOURCE_NOT_FOUND
@@ -110,7 +110,8 @@ def _password(file: TextIO | None) -> str:
         place, password = PASSWORD_VARIABLE, os.environ[PASSWORD_VARIABLE]
     elif sys.stdin.isatty():
         place = "the prompt"
-        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        with answering("no password was set", Failure("no password was set: the input has ended")):
+            password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
         raise Misuse(f"no password is given: use --password-file FILE, or set {PASSWORD_VARIABLE}")
     if not password:
