@@ -32,6 +32,11 @@ def bytes_text(number: int) -> str:
     return f"{number / 1000**power:,.1f} {SIZE_UNITS[power - 1]}"
 
 
+def percent_text(share: float) -> str:
+    """Return a share as a whole percentage: 12 %."""
+    return f"{share * 100:.0f} %"
+
+
 def check_told(text: str) -> None:
     """Raise ValueError if the name of a host or rack is longer than TEXT_BYTES_MAX."""
     if len(text.encode()) > TEXT_BYTES_MAX:

@@ -13,7 +13,7 @@ import click
 from pybroker.logs import printable
 from pybroker.model import bytes_text
 
-_NUMBER: Final = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?( ([kMGTP]?B))?")
+_NUMBER: Final = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?( ([kMGTP]?B|%))?")
 Cell = str | int | float | None
 Document = dict[str, Any]
 """A JSON object, as a command prints it or a file has it."""

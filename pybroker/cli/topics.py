@@ -9,6 +9,7 @@ import click
 
 from pybroker import errors
 from pybroker.cli import output, partition_changes
+from pybroker.cli.cluster.health import times
 from pybroker.cli.configs import source_name
 from pybroker.cli.each_broker import Silent, admin_at, ask_each
 from pybroker.cli.main import Failure, Misuse, Whole
@@ -211,10 +212,24 @@ def elect_leaders(
         "elected": [str(tp) for tp in elected], "not_needed": [str(tp) for tp in needless],
         "failed": {str(tp): problem.name for tp, problem in failed.items()},
     }  # fmt: skip
-    say(as_json, facts, f"Elected the leaders of {len(elected)} partitions; {len(needless)} needed none.")
+    sentence = election_words(len(elected), len(needless), len(failed), unclean=unclean)
+    if as_json or sentence:
+        say(as_json, facts, sentence)
     if failed:
         words = "; ".join(f"{tp}: {problem.message}" for tp, problem in failed.items())
-        raise Failure(f"no leader was elected for {len(failed)} partitions: {words}")
+        raise Failure(f"no leader was elected for {times(len(failed), 'partition')}: {words}")
+
+
+def election_words(elected: int, needless: int, failed: int, *, unclean: bool) -> str:
+    """Return a sentence about the partitions of an election; empty if it failed for all of them."""
+    one, several = ("a leader", "leaders") if unclean else ("its preferred leader", "their preferred leaders")
+    had = f"has {one}" if needless == 1 else f"have {several}"
+    if elected:
+        rest = f"; {needless:,} {had} already" if needless else ""
+        return f"Elected the {'leader' if elected == 1 else 'leaders'} of {times(elected, 'partition')}{rest}."
+    if needless:
+        return f"{times(needless, 'partition')} {had} already."
+    return "" if failed else f"Each partition has {one} already."
 
 
 # -- the description of a topic -------------------------------------------------------------------------------------

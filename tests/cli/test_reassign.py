@@ -47,6 +47,7 @@ def test_a_plan_of_one_broker(pybroker_: Command, topic: str) -> None:
     drained = pybroker_("reassign", "plan", "--drain", broker)
     assert drained.code == 1
     assert drained.err == "pybroker: refused: no live broker is left that could hold replicas\n"
+    assert "Nothing" not in drained.out, "which would be the answer of a plan that is reached already"
     more = pybroker_("reassign", "plan", "--replication-factor", 2, "--topics", f"{topic[:-2]}*", "--json", "-")
     assert more.sentence == f"refused: topic {topic} cannot have 2 replicas: 1 broker is live"
 

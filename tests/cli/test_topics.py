@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
+from pybroker.cli.topics import election_words
 from tests.cli.conftest import Done, run, run_process
 from tests.harness import Server, free_port, until
 from tests.rows import with_each
@@ -151,3 +152,20 @@ def test_the_timeout_is_the_user_s() -> None:
 def test_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYBROKER_BOOTSTRAP_SERVER", "127.0.0.1:1")
     assert "127.0.0.1:1" in run("topics", "list").sentence
+
+
+@with_each(
+    ("elected", "needless", "failed", "unclean", "sentence"),
+    [
+        (1, 0, 0, False, "Elected the leader of 1 partition."),
+        (3, 1, 0, False, "Elected the leaders of 3 partitions; 1 has its preferred leader already."),
+        (0, 2, 1, False, "2 partitions have their preferred leaders already."),
+        (0, 0, 0, False, "Each partition has its preferred leader already."),
+        (1, 2, 1, True, "Elected the leader of 1 partition; 2 have leaders already."),
+        (0, 1, 0, True, "1 partition has a leader already."),
+        (0, 0, 2, False, ""),
+    ],
+)
+def test_the_sentence_of_an_election(elected: int, needless: int, failed: int, unclean: bool, sentence: str) -> None:
+    """The sentence has what was elected and what needed no election, and no zeros; it is empty if all failed."""
+    assert election_words(elected, needless, failed, unclean=unclean) == sentence

@@ -80,13 +80,13 @@ def test_a_new_broker_gets_its_share_and_each_move_says_why() -> None:
     assert move.adding == (4,)
     (gone,) = set(move.before) - {*move.after}
     assert first.why == (
-        f"broker 4 holds 100% fewer bytes than its share: {move.partition} (1.0 GB) moves from {gone} to 4",
+        f"broker 4 holds 100 % fewer bytes than its share: {move.partition} (1.0 GB) moves from {gone} to 4",
     )
     assert first.left_bytes == 6 * GB
     ended, made = run(start, Rules(partitions_max=2))
     assert set(loads(ended).values()) == {6 * GB}
     assert all(len(batch.moves) <= 2 for batch in made)
-    assert next_batch(ended, Rules()).idle == "all brokers are within 20% of their share"
+    assert next_batch(ended, Rules()).idle == "all brokers are within 20 % of their share"
 
 
 def test_it_starts_above_the_threshold_and_ends_well_below() -> None:

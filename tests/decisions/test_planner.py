@@ -264,8 +264,8 @@ def test_no_two_replicas_come_to_one_host() -> None:
          "broker 3 cannot be drained: 1 partition would be in fewer racks, or on fewer hosts, than now: t-0 is spread "
          "over 2 racks, and brokers with room are in 1; --fewer-racks allows it"),
         (cluster([[3]], size_gb=60, used_gb=800, brokers=3), Goals(drain=frozenset({3})),
-         "broker 3 cannot be drained: 1 partition of 60.0 GB fit on no broker whose disks stay below 85%; with the "
-         "largest, of 60.0 GB, would hold: broker 1 860.0 GB of 1.0 TB (86%), broker 2 860.0 GB of 1.0 TB (86%)"),
+         "broker 3 cannot be drained: 1 partition of 60.0 GB fit on no broker whose disks stay below 85 %; with the "
+         "largest, of 60.0 GB, would hold: broker 1 860.0 GB of 1.0 TB (86 %), broker 2 860.0 GB of 1.0 TB (86 %)"),
         (cluster([[1]]), Goals(drain=frozenset({9})), "broker 9 is unknown: it is not live, and holds no replica"),
         (cluster([[1]]), Goals(add=frozenset({9})), "broker 9 is not live: it cannot get replicas"),
         (cluster([[1]]), Goals(drain=frozenset({1, 2, 3, 4})), "no live broker is left that could hold replicas"),
@@ -318,3 +318,10 @@ def test_the_busiest_broker_sets_the_time() -> None:
     """The time at a throttle follows from the broker that sends or receives most."""
     made = plan(cluster([[1, 2]] * 4), Goals(factors={"t": 3}))
     assert made.copied_bytes == 4 * GB and made.busiest_bytes() == 4 * GB  # broker 1 leads all, and sends 4 GB
+
+
+def test_a_share_that_is_not_reached_is_noted() -> None:
+    """The note says by how much a broker is off its share, and why."""
+    (note,) = plan(cluster([[1], [1], [2]], size_gb=30), Goals(even_disks=True)).notes
+    why = "no other partition is small enough, fits, and keeps racks and hosts apart"
+    assert note == f"broker 3 will hold 100 % fewer bytes than its share: {why}"

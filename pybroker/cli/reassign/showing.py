@@ -8,7 +8,7 @@ from pybroker.cli import output
 from pybroker.decisions.planning.planner import ORDER
 from pybroker.decisions.planning.snapshot import ClusterSnapshot, Holding, Plan
 from pybroker.logs import printable
-from pybroker.model import bytes_text
+from pybroker.model import bytes_text, percent_text
 
 
 def show_plan(snapshot: ClusterSnapshot, plan: Plan, throttle: int | None, *, partitions: bool) -> None:
@@ -24,7 +24,8 @@ def show_plan(snapshot: ClusterSnapshot, plan: Plan, throttle: int | None, *, pa
             for m in plan.moves
         ]
         output.table(("topic", "partition", "replicas", "after", "copied"), rows)
-    click.echo(summary(plan, throttle))
+    if not plan.refused:
+        click.echo(summary(plan, throttle))
     for note in plan.notes:
         click.echo(f"Not reached: {printable(note)}.")
     for why in plan.refused:
@@ -75,7 +76,7 @@ def duration(seconds: float) -> str:
 
 def share(holding: Holding) -> str | None:
     """Return the share of a broker's disks in use; None if it is not known."""
-    return None if holding.disk_share is None else f"{holding.disk_share:.0%}"
+    return None if holding.disk_share is None else percent_text(holding.disk_share)
 
 
 def _ids(brokers: tuple[int, ...]) -> str:

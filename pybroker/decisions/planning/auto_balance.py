@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from pybroker.decisions.planning.draft import BAND, Draft
 from pybroker.decisions.planning.planner import plan
 from pybroker.decisions.planning.snapshot import ClusterSnapshot, Goals, PlanPartition, Reassigned
-from pybroker.model import TopicPartition, bytes_text
+from pybroker.model import TopicPartition, bytes_text, percent_text
 
 WORTH_BYTES: Final = 10_000_000
 """A broker's bytes are no reason to move replicas if they are nearer to its share than this."""
@@ -91,7 +91,7 @@ def next_batch(
         return BalanceBatch(idle="fewer than two brokers may get replicas")
     even = not _uneven(draft, rules.threshold)
     if even and not going_on:
-        return BalanceBatch(idle=f"all brokers are within {rules.threshold:.0%} of their share", even=True)
+        return BalanceBatch(idle=f"all brokers are within {percent_text(rules.threshold)} of their share", even=True)
     made = plan(snapshot, goals)
     changes = [move for move in made.moves if move.adding or move.partition not in pinned]  # else leaders swing
     if made.refused or not changes:
@@ -138,7 +138,8 @@ def _bytes_off(draft: Draft, broker: int) -> tuple[float, str]:
     """Return the distance of a broker's bytes from its share, as a number and as words."""
     share = draft.share(broker)
     off = draft.load[broker] / share - 1 if share >= 1 else 0.0
-    return abs(off), f"broker {broker} holds {abs(off):.0%} {'more' if off > 0 else 'fewer'} bytes than its share"
+    by = f"{percent_text(abs(off))} {'more' if off > 0 else 'fewer'}"
+    return abs(off), f"broker {broker} holds {by} bytes than its share"
 
 
 def _ids(brokers: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 from pybroker.decisions.planning.draft import BAND, Draft
 from pybroker.decisions.planning.placing import Homeless
 from pybroker.decisions.planning.snapshot import Goals
-from pybroker.model import bytes_text
+from pybroker.model import bytes_text, percent_text
 
 NAMED_MAX: Final = 3
 """Brokers and topics that a sentence names, at most."""
@@ -104,8 +104,9 @@ def _full(draft: Draft, indices: Sequence[int]) -> str:
     for broker in sorted(draft.targets, key=lambda broker: (draft.peak_share(broker, size), broker))[:NAMED_MAX]:
         disk = draft.brokers[broker]
         peak = bytes_text(int(draft.peak_share(broker, size) * disk.total_bytes))
-        would.append(f"broker {broker} {peak} of {bytes_text(disk.total_bytes)} ({draft.peak_share(broker, size):.0%})")
-    limit = f"{draft.goals.disk_limit:.0%}"
+        share = percent_text(draft.peak_share(broker, size))
+        would.append(f"broker {broker} {peak} of {bytes_text(disk.total_bytes)} ({share})")
+    limit = percent_text(draft.goals.disk_limit)
     return (
         f"{_count(indices)} of {bytes_text(total)} fit on no broker whose disks stay below {limit}; with the largest, "
         f"of {bytes_text(size)}, would hold: {', '.join(would)}"
@@ -119,10 +120,10 @@ def of_balance(draft: Draft, receivers: Iterable[int]) -> list[str]:
     if not off:
         return []
     by, broker = max(off, key=lambda each: (abs(each[0]), each[1]))
-    word = "more" if by > 0 else "less"
+    word = "more" if by > 0 else "fewer"
     return [
-        f"broker {broker} will hold {abs(by):.0%} {word} bytes than its share: no other partition is small enough, "
-        "fits, and keeps racks and hosts apart"
+        f"broker {broker} will hold {percent_text(abs(by))} {word} bytes than its share: no other partition is small "
+        "enough, fits, and keeps racks and hosts apart"
     ]
 
 

@@ -66,9 +66,9 @@ def test_the_command(cluster: ClusterHandle) -> None:
     cluster.stop(away)
     refused = run("topics", "elect-leaders", topic, *where)
     assert refused.code == 1
-    assert refused.out == "Elected the leaders of 0 partitions; 2 needed none.\n"
+    assert refused.out == "2 partitions have their preferred leaders already.\n"
     assert refused.err == (
-        "pybroker: no leader was elected for 1 partitions: t-1: the preferred leader is not alive, or not in sync\n"
+        "pybroker: no leader was elected for 1 partition: t-1: the preferred leader is not alive, or not in sync\n"
     )
     cluster.start()
     cluster.wait_in_sync(topic)
@@ -76,7 +76,7 @@ def test_the_command(cluster: ClusterHandle) -> None:
     assert told == {"elected": ["t-1"], "not_needed": ["t-0", "t-2"], "failed": {}}
     until("it leads", lambda: cluster.leader(topic, 1) == away)
     run("topics", "elect-leaders", *where)  # maybe the groups' partition
-    assert run("topics", "elect-leaders", *where).out == "Elected the leaders of 0 partitions; 0 needed none.\n"
+    assert run("topics", "elect-leaders", *where).out == "Each partition has its preferred leader already.\n"
     assert "needs the names of topics" in run("topics", "elect-leaders", "--unclean", *where).err
     assert "answer yes, or give --yes" in run("topics", "elect-leaders", topic, "--unclean", *where).err
     last = cluster.leader(topic, 0)
