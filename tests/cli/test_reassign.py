@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from pybroker import errors
 from pybroker.cli.main import Failure, Misuse
 from pybroker.cli.reassign import assignments, throttle
-from pybroker.cli.reassign.showing import duration
+from pybroker.cli.reassign.showing import duration, show_holdings
 from pybroker.client.admin import (
     Admin,
     Alteration,
@@ -24,7 +25,7 @@ from pybroker.client.admin import (
     ResourceType,
 )
 from pybroker.decisions.planning.measuring import volumes
-from pybroker.decisions.planning.snapshot import Volume
+from pybroker.decisions.planning.snapshot import Holding, Volume
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.testing import ClusterHandle
@@ -42,7 +43,8 @@ def test_a_plan_of_one_broker(pybroker_: Command, topic: str) -> None:
     said = pybroker_("reassign", "plan", "--spread", *LIMIT)
     goals, head, row, nothing = said.out.splitlines()
     assert goals.startswith("Goals, the most important first: each partition in as many racks as it can be; no two")
-    assert head.split()[:5] == ["BROKER", "RACK", "BYTES", "AFTER", "DISK"] and nothing == "Nothing is to be moved."
+    assert head.split() == ["BROKER", "RACK", "BYTES", "DISK", "REPLICAS", "LEADERS"]
+    assert nothing == "Nothing is to be moved."
     broker = row.split()[0]
     drained = pybroker_("reassign", "plan", "--drain", broker)
     assert drained.code == 1
@@ -50,6 +52,24 @@ def test_a_plan_of_one_broker(pybroker_: Command, topic: str) -> None:
     assert "Nothing" not in drained.out, "which would be the answer of a plan that is reached already"
     more = pybroker_("reassign", "plan", "--replication-factor", 2, "--topics", f"{topic[:-2]}*", "--json", "-")
     assert more.sentence == f"refused: topic {topic} cannot have 2 replicas: 1 broker is live"
+
+
+def test_the_table_of_a_plan_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each broker is a line of a terminal of 80 columns, with what it holds, and after the plan where that differs."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = Terminal()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("sys.stdout", shown)
+    now, then = Holding(987_600_000_000, 0.85, 12_345, 4115), Holding(123_400_000_000, 0.11, 1543, 4115)
+    show_holdings({101: "eu-1a"}, {101: now}, {101: then})
+    lines = [" ".join(line.split()) for line in shown.getvalue().splitlines() if line.strip(" ─")]
+    row = "101 eu-1a 987.6 GB -> 123.4 GB 85 % -> 11 % 12345 -> 1543 4115"
+    assert lines == ["broker rack bytes disk replicas leaders", row]
 
 
 def test_a_plan_has_the_format_of_kafka(pybroker_: Command, topic: str, tmp_path: Path) -> None:

@@ -34,17 +34,19 @@ def show_plan(snapshot: ClusterSnapshot, plan: Plan, throttle: int | None, *, pa
 
 def show_holdings(racks: Mapping[int, str | None], before: Mapping[int, Holding], after: Mapping[int, Holding]) -> None:
     """Print a table of brokers with what they hold, as `before -> after` where it changes."""
-    columns = ("broker", "rack", "bytes", "after", "disk", "after", "replicas", "after", "leaders", "after")
-    rows = []
-    for broker, now in before.items():
-        then = after[broker]
-        rows.append(
-            (
-                broker, racks.get(broker), output.size(now.data_bytes), output.size(then.data_bytes), share(now),
-                share(then), now.replicas, then.replicas, now.leaders, then.leaders,
-            )
-        )  # fmt: skip
-    output.table(columns, rows)
+    rows = [
+        (broker, racks.get(broker), *map(_change, _figures(now), _figures(after[broker])))
+        for broker, now in before.items()
+    ]
+    output.table(("broker", "rack", "bytes", "disk", "replicas", "leaders"), rows)
+
+
+def _figures(held: Holding) -> tuple[str, ...]:
+    return tuple(map(output.text, (output.size(held.data_bytes), share(held), held.replicas, held.leaders)))
+
+
+def _change(now: str, then: str) -> str:
+    return now if now == then else f"{now} -> {then}"
 
 
 def summary(plan: Plan, throttle: int | None) -> str:
