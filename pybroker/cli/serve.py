@@ -32,9 +32,12 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 @click.command(name="serve")
 @click.option(
     "--data-dir",
+    "data_dirs",
+    multiple=True,
     metavar="DIR",
     type=click.Path(readable=False),  # the broker itself checks each log dir, and reports why it cannot use one
-    help="The directory for the data; the broker makes it if it does not exist. Sets log.dirs.",
+    help="The directory for the data; the broker makes it if it does not exist. Repeatable, for "
+    "several disks. Sets log.dirs.",
 )
 @click.option("--host", help=f"The address to listen on; without it and listeners, {HOST_DEFAULT}.")
 @click.option(
@@ -62,7 +65,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
               help="The lowest level to log.")  # fmt: skip
 def command(
-    data_dir: str | None,
+    data_dirs: Sequence[str],
     host: str | None,
     port: int | None,
     metrics_port: int | None,
@@ -83,7 +86,7 @@ def command(
     from pybroker.logs import to_stderr
 
     to_stderr(logging.getLevelName(log_level.upper()))
-    config = _configuration(data_dir, host, port, metrics_port, zookeeper, file, sets)
+    config = _configuration(data_dirs, host, port, metrics_port, zookeeper, file, sets)
     for warning in config.warnings:
         click.echo(f"pybroker: warning: {warning}", err=True)
     if config.without_effect:
@@ -101,7 +104,7 @@ def command(
 
 
 def _configuration(
-    data_dir: str | None,
+    data_dirs: Sequence[str],
     host: str | None,
     port: int | None,
     metrics_port: int | None,
@@ -115,8 +118,8 @@ def _configuration(
     from pybroker.config.cluster_settings import CLUSTER
 
     from_options = []
-    if data_dir is not None:
-        from_options.append(f"log.dirs={data_dir}")
+    if data_dirs:
+        from_options.append(f"log.dirs={','.join(data_dirs)}")
     if metrics_port is not None:
         shown_at = host or HOST_DEFAULT
         from_options.append(f"metrics.listener={f'[{shown_at}]' if ':' in shown_at else shown_at}:{metrics_port}")

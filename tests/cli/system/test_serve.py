@@ -63,6 +63,15 @@ def test_one_line_says_where_it_serves(tmp_path: Path) -> None:
     assert again.end(signal.SIGTERM).code == 0
 
 
+def test_each_data_dir_is_a_log_dir(tmp_path: Path) -> None:
+    """--data-dir may be repeated, as in other commands, and may have a list, as log.dirs."""
+    a, b, c = (tmp_path / name for name in "abc")
+    serving = Serving("--data-dir", a, "--data-dir", f"{b},{c}", "--port", 0)
+    assert serving.ready["data"] == f"{a},{b},{c}"
+    assert serving.end(signal.SIGTERM).code == 0
+    assert all((each / "meta.properties").exists() for each in (a, b, c))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_both_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """SIGTERM and Ctrl-C both end serve cleanly: code 0, no traceback, and the clean shutdown file."""
