@@ -30,6 +30,7 @@ FLOORS = {
         "pybroker.model",
         "pybroker.config",
         "pybroker.logs",
+        "pybroker.patience",
         "pybroker.persistent_map",
         "pybroker.tasks",
         "pybroker.retries",

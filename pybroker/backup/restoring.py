@@ -34,9 +34,9 @@ from pybroker.client.admin import (
 )
 from pybroker.client.net.metadata import RETRY_BACKOFF_S
 from pybroker.client.net.network import NetworkClient
-from pybroker.client.net.patience import patiently
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
+from pybroker.patience import patiently
 
 THREADS: Final = 4
 """Partitions that are restored at a time."""

@@ -9,8 +9,10 @@ import click
 
 from pybroker import __version__
 from pybroker.cli.interrupts import importing
+from pybroker.cli.waiting import WaitReport
 from pybroker.errors import KafkaError, system_words
 from pybroker.logs import printable
+from pybroker.patience import waiting
 
 NAME: Final = "pybroker"
 COMPLETION_VARIABLE: Final = "_PYBROKER_COMPLETE"
@@ -138,6 +140,7 @@ class Commands(click.Group):
             sys.exit(EXIT_INTERRUPTED)
 
     def invoke(self, ctx: click.Context) -> Any:
+        shown = waiting.set(WaitReport)
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -152,6 +155,8 @@ class Commands(click.Group):
                     click.echo(err=True)  # ends the line on which the terminal has shown ^C
                 click.echo(f"pybroker: {printable(sentence)}", err=True)
             ctx.exit(EXIT_INTERRUPTED)
+        finally:
+            waiting.reset(shown)
 
 
 def _close_stdout() -> None:

@@ -13,8 +13,8 @@ from pybroker.cli.main import Failure, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_topics
 from pybroker.cli.reset import partitions_of
 from pybroker.client.admin import LogDir
-from pybroker.client.net.patience import patiently
 from pybroker.model import TopicPartition
+from pybroker.patience import patiently
 
 _EVERY_S: Final = 0.5
 _ERASE: Final = "\r\x1b[K"

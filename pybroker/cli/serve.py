@@ -30,15 +30,10 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 @click.command(name="serve")
-@click.option(
-    "--data-dir",
-    "data_dirs",
-    multiple=True,
-    metavar="DIR",
-    type=click.Path(readable=False),  # the broker itself checks each log dir, and reports why it cannot use one
-    help="The directory for the data; the broker makes it if it does not exist. Repeatable, for "
-    "several disks. Sets log.dirs.",
-)
+@click.option("--data-dir", "data_dirs", multiple=True, metavar="DIR",
+              type=click.Path(readable=False),  # the broker itself checks each log dir, and reports what is wrong
+              help="The directory for the data; the broker makes it if it does not exist. Repeatable, for several "
+              "disks. Sets log.dirs.")  # fmt: skip
 @click.option("--host", help=f"The address to listen on; without it and listeners, {HOST_DEFAULT}.")
 @click.option(
     "--port", type=Whole(0, 65535),

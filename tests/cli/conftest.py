@@ -9,9 +9,12 @@ from typing import IO, Any
 import pytest
 from click.testing import CliRunner
 
+from pybroker.cli import waiting
 from pybroker.cli.main import cli
 from tests.harness import ROOT, Server
 from tests.java.peers import PEERS, each_peer
+
+waiting.QUIET_S = 3600.0  # type: ignore[misc]  # on a busy machine too, the lines of a wait are only in tests about them
 
 
 class Done:

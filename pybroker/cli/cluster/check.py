@@ -10,6 +10,7 @@ from pybroker.cli.cluster import health
 from pybroker.cli.cluster.health import BrokerReports, ClusterHealth, counted
 from pybroker.cli.main import Failure
 from pybroker.cli.options import admin_of, cluster_options
+from pybroker.cli.waiting import WaitReport
 from pybroker.errors import KafkaError
 from pybroker.logs import printable
 
@@ -71,20 +72,30 @@ def in_sync(bootstrap: str, timeout_s: float) -> Checked:
     """Wait until no partition lacks a replica or its leader, then check. After `timeout_s` check as it is. Raises the
     KafkaError of the last look if no broker answers until then."""
     deadline = time.monotonic() + timeout_s
-    while True:
-        left_s = deadline - time.monotonic()
-        try:
-            with admin_of(bootstrap, max(left_s, ANSWER_S_MIN)) as admin:
-                found = health.read(admin)
-            if found.nodes and found.controller is not None and not found.troubled():
-                break
-        except KafkaError:
+    with WaitReport("for an answer") as wait:
+        while True:
+            left_s = deadline - time.monotonic()
+            try:
+                with admin_of(bootstrap, max(left_s, ANSWER_S_MIN)) as admin:
+                    lacks = _lacks(health.read(admin))
+                if not lacks:
+                    break
+            except KafkaError as problem:
+                if left_s <= 0:
+                    raise
+                lacks = f"an answer: {problem.message}"
             if left_s <= 0:
-                raise
-        if left_s <= 0:
-            break
-        time.sleep(min(LOOK_EVERY_S, max(left_s, 0)))
+                break
+            wait.on(f"for {lacks}")
+            time.sleep(min(LOOK_EVERY_S, max(left_s, 0)))
     return check(bootstrap, max(deadline - time.monotonic(), ANSWER_S_MIN))
+
+
+def _lacks(found: ClusterHealth) -> str:
+    """Return what a cluster lacks until all is in sync, as words; empty for nothing."""
+    if not found.nodes:
+        return "a broker to register"
+    return health.NO_CONTROLLER if found.controller is None else health.wait_words(found, found.troubled())
 
 
 def _say(checked: Checked, as_json: bool) -> None:

@@ -18,6 +18,8 @@ UNDER_MIN_ISR: Final = "under min ISR"
 UNDER_REPLICATED: Final = "under-replicated"
 STATES: Final = (OFFLINE, UNDER_MIN_ISR, UNDER_REPLICATED)
 """The states of a troubled partition, the most serious first."""
+NO_CONTROLLER: Final = "a controller to be elected"
+WAIT_NAMED_MAX: Final = 3
 NAMED_MAX: Final = 5
 """Partitions that a sentence names; it counts the others."""
 
@@ -142,6 +144,11 @@ def ids(brokers: Iterable[int]) -> str:
     return ",".join(map(str, brokers))
 
 
+def brokers_named(numbers: Sequence[int]) -> str:
+    """Return brokers with the noun: broker 1, brokers 1,2."""
+    return f"{'broker' if len(numbers) == 1 else 'brokers'} {ids(numbers)}"
+
+
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
 
@@ -180,7 +187,26 @@ def _under_min_isr(partition: Troubled) -> str:
 
 
 def _under_replicated(partition: Troubled) -> str:
-    return f"in sync {ids(partition.isr)} of {ids(partition.replicas)}"
+    return f"in sync {ids(partition.isr) or 'none'} of {ids(partition.replicas)}"
+
+
+def absent(lacks: Iterable[Troubled]) -> set[int]:
+    """Return the brokers whose replicas of these partitions are not in sync."""
+    return {each for p in lacks for each in p.replicas if each not in p.isr}
+
+
+def wait_words(cluster: ClusterHealth, lacks: Sequence[Troubled]) -> str:
+    """Return what a command waits for that wants these partitions in sync: how many, for which brokers; empty if there
+    are none."""
+    if not lacks:
+        return ""
+    brokers = sorted(absent(lacks))
+    away = sorted(set(brokers) & set(cluster.away()))
+    but = f", {'which is' if away == brokers else f'{ids(away)} of them'} not registered" if away else ""
+    few = ", ".join(f"{p.name} ({_under_replicated(p)})" for p in lacks[:WAIT_NAMED_MAX])
+    more = f", and {len(lacks) - WAIT_NAMED_MAX} more" if len(lacks) > WAIT_NAMED_MAX else ""
+    by = f" with {brokers_named(brokers)}{but}" if brokers else ""
+    return f"{times(len(lacks), 'partition')} to be in sync{by}: {few}{more}"
 
 
 def times(number: int, noun: str) -> str:

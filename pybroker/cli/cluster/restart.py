@@ -20,11 +20,11 @@ import click
 from pybroker import errors
 from pybroker.cli import output
 from pybroker.cli.cluster import health
-from pybroker.cli.cluster.health import MIN_ISR, ClusterHealth, ids, times
+from pybroker.cli.cluster.health import MIN_ISR, NO_CONTROLLER, ClusterHealth, brokers_named, ids, times
 from pybroker.cli.each_broker import admin_at
 from pybroker.cli.main import EXIT_FAILED, Failure, Misuse, Whole
 from pybroker.cli.options import WAIT_S_MAX, Seconds, admin_of, ask, cluster_options
-from pybroker.cli.waiting import Waiting
+from pybroker.cli.waiting import WaitReport
 from pybroker.client.net.metadata import Node
 from pybroker.errors import KafkaError
 from pybroker.logs import printable
@@ -91,12 +91,8 @@ def _in_sync(cluster: ClusterHealth) -> ClusterHealth:
 
 
 def _refused(node: Node, partitions: Sequence[str], away: Sequence[int]) -> str:
-    others = f"; {_brokers(away)} {'is' if len(away) == 1 else 'are'} not registered" if away else ""
+    others = f"; {brokers_named(away)} {'is' if len(away) == 1 else 'are'} not registered" if away else ""
     return f"broker {node.id} is not restarted: without it {_few(partitions)}{others}"
-
-
-def _brokers(numbers: Sequence[int]) -> str:
-    return f"{'broker' if len(numbers) == 1 else 'brokers'} {ids(numbers)}"
 
 
 def _few(texts: Sequence[str]) -> str:
@@ -216,7 +212,7 @@ class _Restart:
         done = f"Restarted before it: {ids(node.id for node in nodes[:at])}" if at else "It was the first"
         pause = " --allow-pause" if self._allow_pause else ""
         again = f"pybroker cluster restart {left}{pause} --run {shlex.quote(self._template)}"
-        return f"{done}; to go on, mend {_brokers(mend or [nodes[at].id])}, then: {again}"
+        return f"{done}; to go on, mend {brokers_named(mend or [nodes[at].id])}, then: {again}"
 
     # -- one broker ----------------------------------------------------------------------------------------------------
 
@@ -261,7 +257,7 @@ class _Restart:
     def _until(self, look: Callable[[], Lacking]) -> Lacking:
         """Wait until nothing is lacking, and say on standard error what is. Return what is lacking after the time."""
         deadline = time.monotonic() + self._sync_s
-        with Waiting() as wait:
+        with WaitReport() as wait:
             while (lacks := look())[0] and time.monotonic() <= deadline:
                 wait.on(f"for {lacks[0]}")
                 time.sleep(LOOK_EVERY_S)
@@ -286,17 +282,12 @@ def lacking(cluster: ClusterHealth, broker: int, before: set[tuple[str, int]]) -
     if broker not in {node.id for node in cluster.nodes}:
         return f"broker {broker} to register", []
     if cluster.controller is None:
-        return "a controller to be elected", []
+        return NO_CONTROLLER, []
     lacks = [
         p for p in cluster.troubled()
         if (p.topic, p.partition) not in before or (broker in p.replicas and broker not in p.isr)
     ]  # fmt: skip
     if not lacks:
         return "", []
-    absent = sorted({each for p in lacks for each in p.replicas if each not in p.isr})
-    away = sorted(set(absent) & set(cluster.away()))
-    but = f", {'which is' if away == absent else f'{ids(away)} of them'} not registered" if away else ""
-    few = ", ".join(f"{p.name} (in sync {ids(p.isr) or 'none'} of {ids(p.replicas)})" for p in lacks[:NAMED_MAX])
-    more = f", and {len(lacks) - NAMED_MAX} more" if len(lacks) > NAMED_MAX else ""
-    by = f" with {_brokers(absent)}{but}" if absent else ""
-    return f"{times(len(lacks), 'partition')} to be in sync{by}: {few}{more}", away
+    away = health.absent(lacks) & set(cluster.away())
+    return health.wait_words(cluster, lacks), sorted(away)

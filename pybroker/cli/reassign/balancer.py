@@ -8,6 +8,7 @@ import click
 
 from pybroker.cli.main import Failure
 from pybroker.cli.reassign.showing import number
+from pybroker.cli.waiting import WaitReport
 from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, ResourceType
 from pybroker.decisions.planning.balance_note import EXCLUDED, NOTE, BalanceNote
 from pybroker.model import TopicPartition
@@ -76,9 +77,10 @@ def take_over(admin: Admin, timeout_s: float) -> None:
         click.echo(f"Cancelling the move of {number(len(under_way), 'partition')} by the balancer.", err=True)
         admin.alter_partition_reassignments(dict.fromkeys(under_way))
     deadline_s = time.monotonic() + timeout_s
-    while moves(admin):
-        if time.monotonic() > deadline_s:
-            raise Failure(
-                "the balancer has not ended its batch: try again, or set auto.balance.enable=false for all brokers"
-            )
-        time.sleep(POLL_S)
+    with WaitReport("for the balancer to end its batch and to remove its throttle"):
+        while moves(admin):
+            if time.monotonic() > deadline_s:
+                raise Failure(
+                    "the balancer has not ended its batch: try again, or set auto.balance.enable=false for all brokers"
+                )
+            time.sleep(POLL_S)

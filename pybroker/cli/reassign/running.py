@@ -18,13 +18,14 @@ from pybroker.cli.reassign import throttle as throttles
 from pybroker.cli.reassign.assignments import Targets
 from pybroker.cli.reassign.measuring import log_dirs
 from pybroker.cli.reassign.showing import number
+from pybroker.cli.waiting import WaitReport
 from pybroker.client.admin import Admin
-from pybroker.client.net.patience import patiently
 from pybroker.decisions.planning.measuring import sizes_of
 from pybroker.decisions.planning.snapshot import ClusterSnapshot, PlanPartition
 from pybroker.errors import KafkaError
 from pybroker.logs import printable
 from pybroker.model import TopicPartition, bytes_text
+from pybroker.patience import patiently
 
 POLL_S: Final = 0.5
 SETTLE_S_MAX: Final = 10.0
@@ -206,12 +207,14 @@ def _bar(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def until_none(admin: Admin, partitions: Sequence[TopicPartition], timeout_s: float) -> bool:
-    """Wait until none of these partitions is being moved; False if that took longer."""
+    """Wait until no cancelled move of these partitions is under way; False if that took longer."""
     deadline_s = time.monotonic() + timeout_s
-    while patiently(lambda: admin.list_partition_reassignments(partitions), timeout_s):
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(POLL_S)
+    with WaitReport() as wait:
+        while moving := patiently(lambda: admin.list_partition_reassignments(partitions), timeout_s):
+            if time.monotonic() > deadline_s:
+                return False
+            wait.on(f"for the cancelled move of {number(len(moving), 'partition')} to end")
+            time.sleep(POLL_S)
     return True
 
 

@@ -11,6 +11,7 @@ from pybroker.client.net.connection import BrokerConnection
 from pybroker.client.net.metadata import RETRY_BACKOFF_S, ClusterConnections
 from pybroker.client.security.settings import security_from
 from pybroker.errors import KafkaError
+from pybroker.patience import waiting
 from pybroker.protocol.message import Message, Request
 
 SETTLE_S_MAX: Final = 5.0
@@ -58,8 +59,9 @@ class AdminBase:
     def _until_shown(self, shown: Callable[[], bool]) -> None:
         """Wait until the brokers' metadata shows a change, at most SETTLE_S_MAX; a longer delay is no failure."""
         deadline = time.monotonic() + min(SETTLE_S_MAX, self.timeout_s)
-        while not shown() and time.monotonic() < deadline:
-            time.sleep(RETRY_BACKOFF_S / 4)
+        with waiting.get()("until the brokers show the change"):
+            while not shown() and time.monotonic() < deadline:
+                time.sleep(RETRY_BACKOFF_S / 4)
 
     def _change(self, request: Request[Message], field: str) -> list[Any]:
         """Send a request about topics to the controller; return the results in `field`. KafkaError if one failed."""

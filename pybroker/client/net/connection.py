@@ -18,6 +18,7 @@ from pybroker import __version__, errors, fork_safety
 from pybroker.client.security.tls import ClientTls
 from pybroker.errors import KafkaError, system_words
 from pybroker.model import HostPort, check_port
+from pybroker.patience import waiting
 from pybroker.protocol import apis, codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import Api
@@ -73,10 +74,11 @@ class BrokerConnection:
         fork_safety.tell(self)
         try:
             check_port(port)
-            self._socket = socket.create_connection((host, port), timeout=timeout_s)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if tls is not None:
-                self._socket = self._encrypt(self._socket, tls)
+            with waiting.get()(f"for a connection to {self.address}"):
+                self._socket = socket.create_connection((host, port), timeout=timeout_s)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if tls is not None:
+                    self._socket = self._encrypt(self._socket, tls)
         except OSError as error:
             raise self._lost(error, REACHED, timeout_s) from error
         except (ValueError, OverflowError) as error:
@@ -175,8 +177,9 @@ class BrokerConnection:
     def _exchange(self, api: Api, version: int, message: Request[R], timeout_s: float) -> R:
         """The message that answers this one."""
         self._deadline = time.monotonic() + timeout_s
-        self._send(api, version, message, timeout_s)
-        answer: R = self._answer(api, version, timeout_s)
+        with waiting.get()(f"for the broker at {self.address} to answer {api.name}"):
+            self._send(api, version, message, timeout_s)
+            answer: R = self._answer(api, version, timeout_s)
         self._served = bool(self.versions)
         return answer
 

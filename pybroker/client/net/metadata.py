@@ -9,6 +9,7 @@ from pybroker.client import html_tables
 from pybroker.client.net.connection import BrokerConnection
 from pybroker.client.security.tls import ClientTls
 from pybroker.errors import KafkaError
+from pybroker.patience import waiting
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
 
@@ -169,15 +170,16 @@ class ClusterConnections:
     def ask_controller(self, ask: Callable[[BrokerConnection], Answer]) -> Answer:
         """`ask` the controller, and retry while the broker asked is not, or is gone."""
         deadline = time.monotonic() + self.timeout_s
-        while True:
-            try:
-                return ask(self.controller())
-            except KafkaError as error:
-                moved = error.code in (errors.NOT_CONTROLLER, errors.BROKER_NOT_AVAILABLE)
-                if not moved or time.monotonic() > deadline:
-                    raise
-            time.sleep(RETRY_BACKOFF_S)
-            self.controller_id = -1
+        with waiting.get()("for the cluster's controller"):
+            while True:
+                try:
+                    return ask(self.controller())
+                except KafkaError as error:
+                    moved = error.code in (errors.NOT_CONTROLLER, errors.BROKER_NOT_AVAILABLE)
+                    if not moved or time.monotonic() > deadline:
+                        raise
+                time.sleep(RETRY_BACKOFF_S)
+                self.controller_id = -1
 
 
 def topic_info(answer: m.MetadataResponse.Topics) -> TopicInfo:

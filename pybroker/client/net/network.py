@@ -19,13 +19,13 @@ from pybroker import errors, fork_safety
 from pybroker.client.net.channel import ClientChannel
 from pybroker.client.net.loop import Loop, Timer
 from pybroker.client.net.metadata import PATIENCE_S, Node, PartitionInfo, TopicInfo, parse_bootstrap, topic_info
-from pybroker.client.net.patience import patiently
 from pybroker.client.net.promise import Promise
 from pybroker.client.net.requests import PLAIN, Answered, RequestOptions, RetryBackoff, complete
 from pybroker.client.settings import Settings
 from pybroker.errors import KafkaError
 from pybroker.logs import unfailing
 from pybroker.model import HostPort, TopicPartition
+from pybroker.patience import patiently
 from pybroker.protocol import messages as m
 from pybroker.protocol.message import R, Request
 

@@ -1,7 +1,9 @@
-"""Asks again after errors that may pass, as while a broker restarts or leaders are elected."""
+"""Waits for others: asks again after errors that may pass, and lets a program show what a blocking call waits for."""
 
+import contextlib
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Final, TypeVar
 
 from pybroker.errors import KafkaError
@@ -9,6 +11,11 @@ from pybroker.errors import KafkaError
 AGAIN_S: Final = 0.5
 """Seconds between two tries."""
 T = TypeVar("T")
+Waits = Callable[[str], contextlib.AbstractContextManager[object]]
+"""A function that gets what a call waits for, as "for ..." or "until ...", and is left when the wait is over."""
+
+waiting: ContextVar[Waits] = ContextVar("waiting", default=contextlib.nullcontext)
+"""Called around each wait of the blocking clients. A program that shows them sets it for its own thread."""
 
 
 def patiently(ask: Callable[[], T], timeout_s: float, *, again_s: float = AGAIN_S) -> T:
