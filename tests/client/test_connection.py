@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pybroker import errors
+from pybroker import Consumer, errors
 from pybroker.client.net.connection import BrokerConnection
 from pybroker.client.net.metadata import ClusterConnections, parse_bootstrap
 from pybroker.errors import KafkaError
@@ -204,13 +204,27 @@ def test_a_request_that_cannot_be_written(fake_broker: Callable[[Answer], int]) 
 
 
 def test_the_next_bootstrap_address_is_tried(fake_broker: Callable[[Answer], int]) -> None:
-    """The next bootstrap address is tried if one is dead; if all are dead, the error is the last one's."""
-    dead = free_port()
+    """The next bootstrap address is tried if one is dead; if all are dead, the error names each."""
+    dead, gone = free_port(), free_port()
     alive = fake_broker(lambda header, request: versions(header, {}))
     with ClusterConnections(f"127.0.0.1:{dead},127.0.0.1:{alive}") as cluster:
         assert cluster.any().port == alive
-    with ClusterConnections(f"127.0.0.1:{dead}") as cluster, pytest.raises(KafkaError, match=f"127.0.0.1:{dead}"):
-        cluster.any()
+    for ports in ([dead], [dead, gone]):
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        with ClusterConnections(",".join(addresses)) as cluster, pytest.raises(KafkaError) as caught:
+            cluster.any()
+        assert caught.value.message == "; ".join(f"could not reach {a}: connection refused" for a in addresses)
+
+
+def test_a_consumer_names_each_dead_address() -> None:
+    """A consumer that no broker answers names all addresses too, and of many the first."""
+    ports = [free_port() for _ in range(7)]
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    settings = {"bootstrap_servers": addresses, "request_timeout_ms": 1000}
+    with Consumer(**settings) as consumer, pytest.raises(KafkaError) as caught:
+        consumer.partitions_for("t")
+    named = [port for port in ports if f"could not reach 127.0.0.1:{port}: " in caught.value.message]
+    assert len(named) == 5 and "; and 2 more addresses" in caught.value.message, caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ RETRY_BACKOFF_S: Final = 0.1
 PATIENCE_S: Final = 2.0
 """Seconds without an answer before another broker is asked."""
 
+NAMED_MAX: Final = 5
+
 Answer = TypeVar("Answer")
 
 
@@ -76,6 +78,13 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
     return addresses
 
 
+def none_answers(failures: Sequence[KafkaError]) -> KafkaError:
+    """The error for addresses of which none answers: the code of the last, and the sentences of the first."""
+    named = list(dict.fromkeys(error.message for error in failures))
+    more = [f"and {len(named) - NAMED_MAX} more addresses"] if len(named) > NAMED_MAX else []
+    return KafkaError(failures[-1].code, "; ".join(named[:NAMED_MAX] + more))
+
+
 class ClusterConnections:
     """Connections to the brokers of one cluster, opened when first needed, from one or more addresses of it."""
 
@@ -128,16 +137,15 @@ class ClusterConnections:
 
     def any(self) -> BrokerConnection:
         """A connection to the first bootstrap address that answers. A frozen broker accepts and is silent, so each but
-        the last has PATIENCE_S. An address that failed moves to the end. KafkaError of the last if none answers."""
-        failure: KafkaError | None = None
+        the last has PATIENCE_S. An address that failed moves to the end. KafkaError of `none_answers`."""
+        failures = []
         for tried, (host, port) in enumerate(list(self.bootstrap), 1):
             try:
                 return self.connect(host, port, PATIENCE_S if tried < len(self.bootstrap) else None)
             except KafkaError as error:
-                failure = error
+                failures.append(error)
                 self.bootstrap.append(self.bootstrap.pop(0))
-        assert failure is not None
-        raise failure
+        raise none_answers(failures)
 
     def node(self, node_id: int) -> BrokerConnection:
         """A connection to a broker by its id. KafkaError(BROKER_NOT_AVAILABLE) if the cluster has no such broker."""

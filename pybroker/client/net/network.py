@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from pybroker import errors, fork_safety
 from pybroker.client.net.channel import ClientChannel
 from pybroker.client.net.loop import Loop, Timer
-from pybroker.client.net.metadata import PATIENCE_S, Node, PartitionInfo, TopicInfo, parse_bootstrap, topic_info
+from pybroker.client.net.metadata import (
+    PATIENCE_S,
+    Node,
+    PartitionInfo,
+    TopicInfo,
+    none_answers,
+    parse_bootstrap,
+    topic_info,
+)
 from pybroker.client.net.promise import Promise
 from pybroker.client.net.requests import PLAIN, Answered, RequestOptions, RetryBackoff, complete
 from pybroker.client.settings import Settings
@@ -343,37 +351,40 @@ class NetworkClient:
         request = m.MetadataRequest(topics=asked, allow_auto_topic_creation=self._create_topics)
         self._turn += 1
         self._unanswered = 0
-        self._ask_one_more(self._turn, wanted, request, [])
+        self._ask_one_more(self._turn, wanted, request, [], [])
 
     def _ask_one_more(
-        self, turn: int, wanted: list[str], request: m.MetadataRequest, tried: list[tuple[str, int]]
-    ) -> None:
+        self, turn: int, wanted: list[str], request: m.MetadataRequest, tried: list[tuple[str, int]],
+        failures: list[KafkaError],
+    ) -> None:  # fmt: skip
         """Ask another broker for metadata, and one more after PATIENCE_S, as the first may be frozen."""
         address = self._any_address(tried) if turn == self._turn and self._asking else None
         if address is None:
             return
         tried.append(address)
         self._unanswered += 1
-        more = partial(self._ask_one_more, turn, wanted, request, tried)
+        more = partial(self._ask_one_more, turn, wanted, request, tried, failures)
         self._beside = self.loop.call_by(self._beside, time.monotonic() + PATIENCE_S, more)
-        done = partial(self._told, turn, wanted, more)
+        done = partial(self._told, turn, wanted, more, failures)
         try:
             self._channel_to(*address).send(request, done)
         except KafkaError as error:
             done(None, error)
 
     def _told(
-        self, turn: int, wanted: list[str], more: Callable[[], None], answer: m.MetadataResponse | None,
-        error: KafkaError | None,
-    ) -> None:
+        self, turn: int, wanted: list[str], more: Callable[[], None], failures: list[KafkaError],
+        answer: m.MetadataResponse | None, error: KafkaError | None,
+    ) -> None:  # fmt: skip
         """Take one broker's answer: the first success counts, or a failure once no broker is left to ask."""
         if turn != self._turn or not self._asking:
             return
         self._unanswered -= 1
         if error is not None and not self._closed:
+            failures.append(error)
             more()
             if self._unanswered:
                 return
+            error = none_answers(failures)
         self._learn(wanted, answer, error)
 
     def _learn(self, wanted: list[str], answer: m.MetadataResponse | None, error: KafkaError | None) -> None:
