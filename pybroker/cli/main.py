@@ -22,6 +22,10 @@ EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 EXIT_TERMINATED: Final = 143  # 128 + SIGTERM
 
 
+_OF_CLICK: Final = ("Could ", "Got ", "Invalid ", "Missing ", "No ", "Option ")
+"""The beginnings of click's own sentences about a command line; ours may begin with a name."""
+
+
 class Command(NamedTuple):
     """A subcommand: its module, its help in the list of commands, and its name in the module."""
 
@@ -91,6 +95,20 @@ class Misuse(Failure):
     exit_code = EXIT_USAGE
 
 
+class WrongUsage(Misuse):
+    """An error that click found in the command line: a sentence, and the line of the usage."""
+
+    def __init__(self, error: click.UsageError) -> None:
+        words = " ".join(map(str.strip, error.format_message().splitlines())).rstrip(".")
+        super().__init__(words[:1].lower() + words[1:] if words.startswith(_OF_CLICK) else words)
+        self._usage = " ".join(error.ctx.get_usage().split()) if error.ctx is not None else ""
+
+    def show(self, file: IO[str] | None = None) -> None:
+        super().show(file)
+        if self._usage:
+            click.echo(f"{self._usage} (-h for help)", err=True)
+
+
 def failure_of(error: KafkaError | OSError) -> Failure:
     """Return the Failure that reports an error of a broker or of the system."""
     if isinstance(error, KafkaError):
@@ -138,6 +156,8 @@ class Commands(click.Group):
             return super().make_context(*args, **named)
         except KeyboardInterrupt:  # while the command line is parsed
             sys.exit(EXIT_INTERRUPTED)
+        except click.UsageError as error:
+            raise _wrong_usage(error) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         shown = waiting.set(WaitReport)
@@ -149,6 +169,8 @@ class Commands(click.Group):
             _close_stdout()
         except (KafkaError, OSError) as error:
             raise failure_of(error) from error
+        except click.UsageError as error:
+            raise _wrong_usage(error) from None
         except KeyboardInterrupt as interrupt:  # with a sentence where one says what stands
             for sentence in interrupt.args:
                 if sys.stderr.isatty():
@@ -157,6 +179,10 @@ class Commands(click.Group):
             ctx.exit(EXIT_INTERRUPTED)
         finally:
             waiting.reset(shown)
+
+
+def _wrong_usage(error: click.UsageError) -> click.ClickException:
+    return error if isinstance(error, click.exceptions.NoArgsIsHelpError) else WrongUsage(error)
 
 
 def _close_stdout() -> None:

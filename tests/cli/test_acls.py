@@ -84,7 +84,7 @@ def test_acls_are_added_listed_and_removed(guarded: BrokerProcess) -> None:
         (["add", "--allow", "User:ann", "-o", "all", "-o", "write", "-t", "t", "-g", "g"],
          "Write is not an operation on a Group: it takes Read, Delete, Describe or All"),
         (["add", "--allow", "User:ann", "-o", "idempotent-write", "-t", "t"], "not an operation on a Topic: it takes"),
-        (["add", "--allow", "User:ann", "-t", "t"], "Missing option '--operation'"),
+        (["add", "--allow", "User:ann", "-t", "t"], "missing option '--operation'"),
         (["add", "--allow", "User:ann", "-o", "reed", "-t", "t"], "'reed' is not one of"),
         ([*READ, "", "-t", "t"], "'' is no principal: write its type and its name, like User:ann"),
         ([*READ, "User:", "-t", "t"], "'User:' is no principal: write its type and its name, like User:ann"),

@@ -86,12 +86,12 @@ def test_failures_become_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_nearest_command_is_named() -> None:
     """An unknown command is answered with the nearest command or subcommand, if one is like it."""
     for words, sentence in (
-        (["topic", "list"], "No such command 'topic'. Did you mean 'topics'?"),
-        (["topics", "lst"], "No such command 'lst'. Did you mean 'list'?"),
-        (["xyz"], "No such command 'xyz'."),
+        (["topic", "list"], "no such command 'topic'. Did you mean 'topics'?"),
+        (["topics", "lst"], "no such command 'lst'. Did you mean 'list'?"),
+        (["xyz"], "no such command 'xyz'"),
     ):
         done = run(*words)
-        assert done.code == 2 and done.err.endswith(f"Error: {sentence}\n")
+        assert done.code == 2 and done.err.startswith(f"pybroker: {sentence}\n")
 
 
 def test_a_command_pays_only_for_itself() -> None:
@@ -191,7 +191,7 @@ def test_ctrl_c_while_the_command_line_is_read(monkeypatch: pytest.MonkeyPatch, 
         ("dump nowhere.log 2>&-", 1, ""),
         ("--help >/dev/full", 1, "pybroker: no space left on device\n"),
         ("version >/dev/full", 1, "pybroker: no space left on device\n"),
-        ("groups reset-offsets g --from-file - --all-topics <&-", 2, "Usage: "),
+        ("groups reset-offsets g --from-file - --all-topics <&-", 2, "pybroker: "),
     ],
 )
 def test_streams_that_are_closed_or_full(command: str, code: int, said: str) -> None:
@@ -219,11 +219,11 @@ def test_no_time_to_wait_for(seconds: str) -> None:
     for command in (("topics", "list", "--timeout"), ("bench", "--seconds"), ("bench", "--warm")):
         if command[-1] != "--warm" or seconds != "0":
             done = run(*command, seconds)
-            assert done.code == 2 and "Error: Invalid value for '--" in done.err
+            assert done.code == 2 and "pybroker: invalid value for '--" in done.err
     for command in (("create", "--max-lifetime"), ("renew", "x", "--for"), ("expire", "x", "--in")):
         if seconds in ("nan", "inf", "1e300"):
             done = run("tokens", *command, seconds)
-            assert done.code == 2 and "Error: Invalid value for '--" in done.err
+            assert done.code == 2 and "pybroker: invalid value for '--" in done.err
 
 
 def test_what_others_said_is_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
