@@ -1,6 +1,6 @@
 """`pybroker logdirs`: the brokers' log dirs, the partitions in them with their sizes, and the free space."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import click
 from click.core import ParameterSource
@@ -11,12 +11,14 @@ from pybroker.cli.each_broker import TELL_S_MAX, Silent, admin_at, ask_each
 from pybroker.cli.main import Failure, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_topics
 from pybroker.cli.output import Document
+from pybroker.cli.reset import partitions_of
 from pybroker.client.admin import LogDir, Replica
 from pybroker.client.net.metadata import Node
+from pybroker.model import TopicPartition
 
 
 @click.command(name="logdirs")
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
+@click.argument("topics", nargs=-1, metavar="[TOPIC[:P,P]]...", shell_complete=complete_topics)
 @click.option("--broker", "brokers", multiple=True, type=Whole(0), metavar="ID",
               help="Show only the log dirs of this broker; repeatable.")  # fmt: skip
 @cluster_options
@@ -30,7 +32,7 @@ def command(
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
     """
-    found, silent = _log_dirs(bootstrap_server, timeout_s, brokers, list(dict.fromkeys(topics)) or None)
+    found, silent = _log_dirs(bootstrap_server, timeout_s, brokers, topics)
     for why in silent:
         click.echo(f"pybroker: {why}", err=True)
     if as_json:
@@ -61,32 +63,37 @@ def command(
 
 
 def _log_dirs(
-    bootstrap_server: str, timeout_s: float, brokers: Sequence[int], topics: list[str] | None
+    bootstrap_server: str, timeout_s: float, brokers: Sequence[int], topics: Sequence[str]
 ) -> tuple[list[LogDir], list[str]]:
-    """Return the log dirs of these brokers, or all, and a sentence for each broker that does not answer. Raises if none
-    does."""
+    """Return the log dirs of these brokers, or all, with these topics and partitions, or all, and a sentence for each
+    broker that does not answer. Raises if none does."""
     with admin_of(bootstrap_server, timeout_s) as admin:
         nodes = admin.describe_cluster().nodes
-        if topics is not None:
-            admin.topics(topics)  # raises for a missing topic
+        wanted = set(partitions_of(admin, topics)) if topics else None
+        names = sorted({tp.topic for tp in wanted}) if wanted else None
         if unknown := sorted(set(brokers) - {node.id for node in nodes}):
-            return admin.log_dirs(unknown, topics), []
+            return admin.log_dirs(unknown, names), []
 
     is_given = click.get_current_context().get_parameter_source("timeout_s") is not ParameterSource.DEFAULT
 
     def ask(node: Node) -> list[LogDir]:
         with admin_at(node, timeout_s if is_given else TELL_S_MAX) as admin:
-            return admin.log_dirs([node.id], topics)
+            return admin.log_dirs([node.id], names)
 
     found, silent = list[LogDir](), list[str]()
     for node, told in ask_each([node for node in nodes if node.id in (brokers or (node.id,))], ask):
         if isinstance(told, Silent):
             silent.append(f"broker {node.id} does not report its log dirs: {told}")
         else:
-            found += told
+            found += [_only(wanted, log_dir) for log_dir in told]
     if silent and not found:
         raise Failure("; ".join(silent))
     return found, silent
+
+
+def _only(wanted: Collection[TopicPartition] | None, log_dir: LogDir) -> LogDir:
+    """Return a log dir with the replicas of these partitions only; None: all."""
+    return log_dir._replace(replicas=tuple(r for r in log_dir.replicas if wanted is None or r.partition in wanted))
 
 
 def _place(log_dir: LogDir, replica: Replica) -> str:

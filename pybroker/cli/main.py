@@ -99,7 +99,8 @@ class WrongUsage(Misuse):
     """An error that click found in the command line: a sentence, and the line of the usage."""
 
     def __init__(self, error: click.UsageError) -> None:
-        words = " ".join(map(str.strip, error.format_message().splitlines())).rstrip(".")
+        words = " ".join(map(str.strip, error.format_message().splitlines()))
+        words = words if words.endswith("...") else words.removesuffix(".")
         super().__init__(words[:1].lower() + words[1:] if words.startswith(_OF_CLICK) else words)
         self._usage = " ".join(error.ctx.get_usage().split()) if error.ctx is not None else ""
 

@@ -217,8 +217,8 @@ def test_a_restart_is_shown_or_refused(pybroker_: Command, target: Server) -> No
 
 
 def test_where_partitions_lie(pybroker_: Command, target: Server, thousand: str) -> None:
-    """logdirs shows log dirs with their sizes, and the partitions of named topics; topics describe has the same
-    sizes."""
+    """logdirs shows log dirs with their sizes, and the partitions of named topics, or some of them; topics describe has
+    the same sizes."""
     (told,) = pybroker_("logdirs", thousand, "--json").json
     sizes = {p["partition"]: p["size_bytes"] for p in told["partitions"]}
     assert told["error"] is None and sizes[0] == 0 and 5_000 < sizes[1] < 90_000
@@ -232,6 +232,12 @@ def test_where_partitions_lie(pybroker_: Command, target: Server, thousand: str)
     assert empty.split() == [thousand, "0", "0", "B", broker, told["log_dir"]]
     assert full.split() == [thousand, "1", *shown, broker, told["log_dir"]]
     assert len(pybroker_("logdirs", "--broker", broker, "--json").json[0]["partitions"]) >= 2
+
+    (one,) = pybroker_("logdirs", f"{thousand}:1", "--json").json
+    assert [(p["partition"], p["size_bytes"]) for p in one["partitions"]] == [(1, sizes[1])]
+    assert pybroker_("logdirs", f"{thousand}:1").out.splitlines()[3:] == [columns, full]
+    assert pybroker_("logdirs", f"{thousand}:7").sentence == f"topic {thousand} has no partition 7"
+    assert "is not TOPIC or TOPIC:P,P..." in pybroker_("logdirs", f"{thousand}:x").err
 
     (described,) = pybroker_("topics", "describe", thousand, "--json").json
     assert {p["partition"]: p["size_bytes"] for p in described["partitions"]} == sizes
