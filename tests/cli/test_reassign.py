@@ -365,3 +365,19 @@ def test_a_broker_is_marked_for_the_balancer_and_admitted_again(pybroker_: Comma
     assert pybroker_("configs", "alter", "--broker-default", "--delete", "auto.balance.excluded.brokers").code == 0
     refused = pybroker_("configs", "alter", "--broker-default", "--set", "auto.balance.excluded.brokers=one")
     assert refused.code == 1 and "it takes broker ids, separated by commas" in refused.err
+
+
+def test_a_broker_that_was_replaced_is_done() -> None:
+    """After it was replaced and switched off, the same command says again that the broker holds nothing; one that was
+    never drained is unknown, as its id may be mistyped."""
+    single = {"min.insync.replicas": 1, "offsets.topic.replication.factor": 1, "default.replication.factor": 1}
+    with ClusterHandle(2, settings=single) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topic("t", replica_assignments={0: [2]})
+        replace = ("brokers", "replace", 2, 1, "--yes", *LIMIT, "-b", cluster.bootstrap_servers)
+        done = run(*replace)
+        assert done.code == 0, done.err
+        cluster.kill(2)
+        until("it is away", lambda: [node.id for node in admin.describe_cluster().nodes] == [1])
+        again = run(*replace)
+        assert (again.code, again.out) == (0, "Broker 2 holds no replica: it may be switched off.\n"), again.err
+        assert "broker 7 is unknown" in run("brokers", "retire", 7, *LIMIT, "-b", cluster.bootstrap_servers).err

@@ -86,7 +86,8 @@ def drain(
     The continuous balancer and drains of other brokers move nothing to it until `brokers admit`.
     """
     how = RunOptions(throttle, batch, bootstrap_server, timeout_s)
-    _drain(broker, {}, how, yes, disk_limit, fewer_racks)
+    if not _is_gone(broker, how):
+        _drain(broker, {}, how, yes, disk_limit, fewer_racks)
     click.echo(f"Broker {broker} holds no replica.")
 
 
@@ -99,7 +100,8 @@ def retire(
 ) -> None:  # fmt: skip
     """Move all replicas off a broker, and say when it may be switched off."""
     how = RunOptions(throttle, batch, bootstrap_server, timeout_s)
-    _drain(broker, {}, how, yes, disk_limit, fewer_racks)
+    if not _is_gone(broker, how):
+        _drain(broker, {}, how, yes, disk_limit, fewer_racks)
     click.echo(f"Broker {broker} holds no replica: it may be switched off.")
 
 
@@ -117,7 +119,8 @@ def replace(
     The old broker need not be live. The continuous balancer may move replicas to SUCCESSOR again if it was drained.
     """
     how = RunOptions(throttle, batch, bootstrap_server, timeout_s)
-    _drain(broker, {broker: successor}, how, yes, disk_limit, fewer_racks)
+    if not _is_gone(broker, how):
+        _drain(broker, {broker: successor}, how, yes, disk_limit, fewer_racks)
     click.echo(f"Broker {broker} holds no replica: it may be switched off.")
 
 
@@ -147,6 +150,13 @@ def _drain(
     raise Failure(
         f"broker {broker} still holds {number(held, 'replica')}: topics that were created meanwhile are on it"
     )
+
+
+def _is_gone(broker: int, how: RunOptions) -> bool:
+    """True if a broker was drained before, and is neither live nor holds a replica: no plan knows it any more."""
+    with admin_of(how.bootstrap, how.timeout_s) as admin:
+        is_live = any(node.id == broker for node in admin.describe_cluster().nodes)
+        return not is_live and broker in balancer.excluded(admin) and not _held(admin, broker)
 
 
 def _held(admin: Admin, broker: int) -> int:
