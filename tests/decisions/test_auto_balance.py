@@ -169,7 +169,7 @@ def test_what_an_excluded_broker_holds_is_no_share_of_the_others() -> None:
     rules = Rules(excluded=frozenset({4}), partitions_max=3)
     ended, made = run(start._replace(partitions=(*start.partitions, *kept)), rules)
     assert loads(ended) == {1: 4 * GB, 2: 4 * GB, 3: 4 * GB, 4: 60 * GB}
-    assert made[0].why[0].startswith("broker 1 holds 200% more bytes than its share")
+    assert made[0].why[0].startswith("broker 1 holds 200 % more bytes than its share")
     assert next_batch(ended, rules).even
 
 
