@@ -42,11 +42,11 @@ class Done:
 
     @property
     def sentence(self) -> str:
-        """The one line that a failed command printed, and nothing else."""
+        """The one line that a failed command printed, and nothing else, but what it waited for on a busy machine."""
         said = (self.code, self.out, self.err)
-        assert self.out == "" and self.err.startswith("pybroker: ") and self.code != 0, said
-        assert len(self.err.splitlines()) == 1, said
-        return self.err.removeprefix("pybroker: ").strip()
+        lines = [line for line in self.err.splitlines() if not line.startswith("pybroker: waiting ")]
+        assert self.out == "" and self.code != 0 and len(lines) == 1 and lines[0].startswith("pybroker: "), said
+        return lines[0].removeprefix("pybroker: ").strip()
 
 
 def run(*arguments: object, stdin: str | bytes | IO[bytes] | None = None) -> Done:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pybroker.cli import waiting
@@ -10,7 +12,7 @@ from pybroker.cli.reassign import balancer
 from pybroker.cli.waiting import WaitReport
 from pybroker.client.admin import Admin
 from pybroker.testing import BrokerHandle, ClusterHandle
-from tests.cli.conftest import run
+from tests.cli.conftest import run, run_process
 from tests.harness import HOST, free_port, until
 from tests.rows import with_each
 
@@ -112,3 +114,19 @@ def test_the_end_of_the_balancer_is_waited_for(
 
     balancer.take_over(NothingMoves(), 60)  # type: ignore[arg-type]
     assert lines(capsys.readouterr().err) == ["for the balancer to end its batch and to remove its throttle"]
+
+
+def test_a_command_with_zookeeper_prints_no_log_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """migrate-store reads log dirs and reaches ZooKeeper by a broker's own parts: what these log is not its output. The
+    wait for ZooKeeper is said as others are."""
+    with BrokerHandle(data_dir=str(tmp_path)) as broker:
+        broker.create_topic("t")
+    for path in (tmp_path / "data", tmp_path / "data" / "t-0"):
+        path.chmod(0o755)
+    nowhere = f"{HOST}:{free_port()}"
+    file = tmp_path / "server.properties"
+    file.write_text(f"zookeeper.connect={nowhere}\nzookeeper.connection.timeout.ms=1000\n")
+    command = ("migrate-store", "--data-dir", tmp_path / "data", "--config", file)
+    assert run_process(*command).sentence.startswith(f"no ZooKeeper answered in 1 s at {nowhere}")
+    monkeypatch.setattr(waiting, "QUIET_S", 0)
+    assert lines(run(*command).err)[0] == f"for ZooKeeper at {nowhere}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +10,7 @@ from pybroker.cli import output
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure
 from pybroker.cli.options import say
-from pybroker.cli.zookeeper.options import config_of, zookeeper_options
+from pybroker.cli.zookeeper.options import config_of, run, zookeeper_options
 
 if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
@@ -39,7 +38,7 @@ def command(acl: str, zookeeper: str | None, file: str | None, as_json: bool) ->
     config = config_of(zookeeper, file, {"zookeeper.set.acl": str(secure).lower()})
     connect = config["zookeeper.connect"]
     try:
-        nodes = asyncio.run(_set(config, secure))
+        nodes = run(config, _set(config, secure))
     except StoreError as problem:
         raise Failure(str(problem)) from None
     if not nodes:

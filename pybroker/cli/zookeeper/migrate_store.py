@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from random import SystemRandom
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from pybroker.cli import output
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure
 from pybroker.cli.options import say
-from pybroker.cli.zookeeper.options import config_of, zookeeper_options
+from pybroker.cli.zookeeper.options import config_of, run, zookeeper_options
 from pybroker.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def command(
     config = config_of(zookeeper, file)
     connect = config["zookeeper.connect"]
     try:
-        moved = asyncio.run(_move(data_dirs, config, create))
+        moved = run(config, _move(data_dirs, config, create))
     except (KafkaError, StartError) as problem:
         raise Failure(problem.message) from None
     except StoreError as problem:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from pybroker.cli import file_permissions
 from pybroker.cli.main import Misuse
+from pybroker.cli.waiting import WaitReport
 
 if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
 
 F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
 
 
 def zookeeper_options(function: F) -> F:
@@ -40,3 +43,12 @@ def config_of(zookeeper: str | None, file: str | None, program: Mapping[str, str
     if config["zookeeper.connect"] is None:
         raise Misuse("no ZooKeeper is given: add --zookeeper, or zookeeper.connect in the file of --config")
     return config
+
+
+def run(config: BrokerConfig, work: Coroutine[object, None, T]) -> T:
+    """Run a command's work with ZooKeeper. Parts of a broker do it, whose log lines are not the command's output."""
+    import asyncio
+
+    logging.getLogger().addHandler(logging.NullHandler())
+    with WaitReport(f"for ZooKeeper at {config['zookeeper.connect']}"):
+        return asyncio.run(work)

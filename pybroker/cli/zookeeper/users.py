@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -10,6 +9,7 @@ import click
 
 from pybroker import errors
 from pybroker.cli.main import Failure
+from pybroker.cli.zookeeper.options import run
 from pybroker.client.admin import ScramUser
 from pybroker.config import BrokerConfig
 from pybroker.coordination.commit import until_answered
@@ -89,6 +89,6 @@ class ZooKeeperUsers:
                 await store.close()
 
         try:
-            return asyncio.run(in_session())
+            return run(self._config, in_session())
         except StoreError as problem:
             raise Failure(str(problem)) from None
