@@ -134,6 +134,9 @@ def test_a_cancel_goes_back(cluster: MovingCluster) -> None:
         assert moving(cluster) == {T0: PartitionReassignment((4, 1, 2, 3), (4,), (3,))}
         described = run("topics", "describe", "t", "-b", cluster.bootstrap)
         assert "adding 4, removing 3" in described.out
+        checked = run("cluster", "check", "-b", cluster.bootstrap, "--json")
+        assert (checked.code, checked.json["under_replicated"], checked.json["under_min_isr"]) == (1, 1, 0)
+        assert checked.json["problems"][-1].endswith("t-0 (in sync 1,2,3 of 4,1,2,3)")
         cluster.kill(4)
         move(cluster, {T0: None})
         assert moving(cluster) == {}
