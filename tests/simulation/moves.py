@@ -16,6 +16,7 @@ from pybroker.controller.reassignments import Target
 from pybroker.decisions import reassignment
 from pybroker.decisions.image import PartitionState
 from pybroker.model import TopicPartition
+from tests.simulation import scripts
 from tests.simulation.broker import Life
 from tests.simulation.checker import GROUPS, T
 from tests.simulation.scripts import until
@@ -176,3 +177,13 @@ async def moved(world: World) -> None:
     await begin(world)
     await wait_for(world, "it is done", lambda state: not reassignment.is_under_way(state) and not state.given_up)
     assert world.checker.states[T].replicas == TO
+
+
+async def a_new_leader_lags(world: World) -> None:
+    """See scripts.py; meanwhile a broker is being added that cannot copy yet."""
+    world.network.lives[4].kill()
+    await asyncio.sleep(0.001)
+    await begin(world, (1, 4, 2))
+    await scripts.a_new_leader_lags(world)
+    assert world.checker.states[T].adding == (4,)
+    world.start(4)
