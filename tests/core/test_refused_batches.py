@@ -12,6 +12,7 @@ from pybroker.core import LogError, Partition
 from tests.core import probes
 from tests.core.logs import NOW, Home, batch, batch_of, code_of
 from tests.core.slow_sequences import DUPLICATE, SEQUENCES, Sent, SlowSequences
+from tests.harness import until
 
 probe = probes.load()
 
@@ -240,3 +241,27 @@ def test_the_table_is_bounded() -> None:
     for pid in range(REFUSED_MAX + 1):
         refused.forget(pid)
     assert refused.count == refused.capacity == 0
+
+
+def test_what_follows_a_refused_batch_is_refused_like_it(home: Home) -> None:
+    """Batches that a producer sent behind a refused one are refused with a retriable error too.
+
+    If the refused batch arrived while another broker led, that lasts a while; if the ISR was too small, until the batch
+    comes again. The client must not get an error about a gap in its sequence.
+    """
+    partition = home.open()
+    partition.become_leader(5, 1, followers=(2, 3))
+    partition.min_isr = 2
+
+    def appended(sequence: int) -> int:
+        return code_of(partition.append, batch(1, producer=(7, 0, sequence)), now_ms=NOW, acks=-1)
+
+    assert appended(1) == NOT_ENOUGH_REPLICAS, "it has just begun to lead, and does not know this producer"
+    assert [appended(sequence) for sequence in (0, 1)] == [0, 0]
+    assert appended(3) == NOT_ENOUGH_REPLICAS
+    until("it has led for a while", lambda: appended(3) == OUT_OF_ORDER_SEQUENCE_NUMBER)
+    partition.set_isr([], 5, 2)
+    assert [appended(sequence) for sequence in (2, 3)] == [NOT_ENOUGH_REPLICAS] * 2
+    partition.set_isr([2], 5, 3)
+    assert [appended(sequence) for sequence in (4, 3, 2, 3)] == [NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS, 0, 0]
+    assert appended(5) == OUT_OF_ORDER_SEQUENCE_NUMBER, "the batch before it was never received"

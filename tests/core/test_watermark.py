@@ -21,8 +21,6 @@ probe = probes.load()
 
 OFFSET_OUT_OF_RANGE = 1
 NOT_LEADER_OR_FOLLOWER = 6
-NOT_ENOUGH_REPLICAS = 19
-OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 FENCED_LEADER_EPOCH = 74
 UNKNOWN_LEADER_EPOCH = 75
 STALE_BROKER_EPOCH = 77
@@ -164,29 +162,6 @@ def test_replicas_that_are_added_count_once_they_are_in_sync(home: Home) -> None
     partition.become_leader(6, 4, followers=(2, 3), isr=(2,))
     partition.set_isr([], 6, 5)
     assert partition.under_min_isr, "the reassignment is complete: all three count"
-
-
-def test_what_follows_a_refused_batch_is_refused_like_it(home: Home) -> None:
-    """Batches that a producer sent behind a refused one are refused with a retriable error too.
-
-    If the refused batch arrived while another broker led, that lasts a while; if the ISR was too small, until the batch
-    comes again. The client must not get an error about a gap in its sequence.
-    """
-    partition = led(home, 2, 3)
-    partition.min_isr = 2
-
-    def appended(sequence: int) -> int:
-        return code_of(partition.append, batch(1, producer=(7, 0, sequence)), now_ms=NOW, acks=-1)
-
-    assert appended(1) == NOT_ENOUGH_REPLICAS, "it has just begun to lead, and does not know this producer"
-    assert [appended(sequence) for sequence in (0, 1)] == [0, 0]
-    assert appended(3) == NOT_ENOUGH_REPLICAS
-    until("it has led for a while", lambda: appended(3) == OUT_OF_ORDER_SEQUENCE_NUMBER)
-    partition.set_isr([], 5, 2)
-    assert [appended(sequence) for sequence in (2, 3)] == [NOT_ENOUGH_REPLICAS] * 2
-    partition.set_isr([2], 5, 3)
-    assert [appended(sequence) for sequence in (4, 3, 2, 3)] == [NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS, 0, 0]
-    assert appended(5) == OUT_OF_ORDER_SEQUENCE_NUMBER, "the batch before it was never received"
 
 
 def test_a_shrunken_isr_is_waited_for_no_longer(home: Home) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import os
 import ssl
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -12,12 +14,14 @@ import fastavro
 
 from tests.tokens import Web, say
 
+NUMBERS = itertools.count()
 MISSING = {"error_code": 40403, "message": "Schema not found"}
 
 
 class Registry:
     """A registry of `schemas` by id, and of `subjects` by (subject, version). `fail` has a status for each of the next
-    requests, or None to drop the connection."""
+    requests, or None to drop the connection. Its URL has a path of its own, as a later registry may get the port of an
+    earlier one, whose schemas a process keeps by URL."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.schemas: dict[int, dict[str, Any]] = {}
@@ -28,26 +32,29 @@ class Registry:
         self.web = Web(self._answer)
         if tls is not None:
             self.web.server.socket = tls.wrap_socket(self.web.server.socket, server_side=True)
-        self.url = self.web.url.removesuffix("/keys").replace("http", "http" if tls is None else "https")
+        self._path = f"/registry-{os.getpid()}-{next(NUMBERS)}"
+        scheme = "http" if tls is None else "https"
+        self.url = self.web.url.removesuffix("/keys").replace("http", scheme) + self._path
 
     def add(self, number: int, schema: Any, references: Any = (), **more: Any) -> None:
         document = {"schema": json.dumps(schema), **more}
         self.schemas[number] = document | ({"references": list(references)} if references else {})
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
-        self.paths.append(handler.path)
-        status, document = self._said(handler)
+        path = handler.path.removeprefix(self._path)
+        self.paths.append(path)
+        status, document = self._said(handler, path)
         if status is None:
             handler.connection.close()
             raise ConnectionResetError
         say(handler, json.dumps(document).encode(), status, Content_Type="application/vnd.schemaregistry.v1+json")
 
-    def _said(self, handler: BaseHTTPRequestHandler) -> tuple[int | None, Any]:
+    def _said(self, handler: BaseHTTPRequestHandler, path: str) -> tuple[int | None, Any]:
         if self.fail:
             return self.fail.pop(0), {"error_code": 50001, "message": "the store is away"}
         if self.login is not None and handler.headers["Authorization"] != self.login:
             return 401, {"error_code": 401, "message": "Unauthorized"}
-        parts = handler.path.strip("/").split("/")
+        parts = path.strip("/").split("/")
         if parts[:2] == ["schemas", "ids"]:
             found: Any = self.schemas.get(int(parts[2]))
         elif parts[0] == "subjects":

@@ -191,8 +191,8 @@ cdef int64_t bucket_take(quota_bucket_t* b, int64_t n, int64_t now_ms, bint* ref
 
 
 cdef int64_t bucket_wait(quota_bucket_t* b, int64_t now_ms) noexcept nogil:
-    """A check counts as an attempt of a held client; otherwise a small excess would remain for ten windows. With a burst
-    nothing remains, and a bucket whose limit has not been reached lately is not locked: each fetch of a follower asks."""
+    """A check counts as an attempt of a held client; otherwise a small excess would remain for ten windows. With a
+    burst nothing remains, and without a throttle lately nothing is locked: each fetch of a follower asks."""
     cdef bint refused = False
     if b.burst_ms > 0 and now_ms > load_i64(&b.held_until_ms):
         return 0
