@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pybroker.clock import boot_ms, wall_ms
 
 from .local import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, LocalStore, run
-from .local_session import StoreJob, answer
 from .store import AnyFuture, StoreClosed
 from .tree import Tree
+from .tree_session import StoreJob, answer
 
 BATCH_JOBS_MAX = 1024
 

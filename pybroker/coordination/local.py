@@ -11,9 +11,10 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .local_session import LocalSession, StoreJob, answer
+from .local_session import LocalSession
 from .store import AnyFuture, Store, StoreError, StoreFailed, WatchEvent
 from .tree import Tree
+from .tree_session import StoreJob, answer
 
 TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 4_000, 40_000
 """The range that ZooKeeper grants with its default tick of 2 s: 2 to 20 ticks."""

@@ -2,39 +2,15 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING
 
-from .store import (
-    ANY_VERSION,
-    ENDED,
-    Answer,
-    AnyFuture,
-    Create,
-    Delete,
-    Op,
-    Session,
-    SessionExpired,
-    SessionState,
-    Set,
-    Stat,
-    StoreError,
-    StoreFailed,
-    Watch,
-    WatchEvent,
-    check_multi,
-    check_op,
-    check_path,
-    tell,
-)
-from .tree import Tree
-from .watches import CHILD, DATA, EXIST, Watches
+from .store import AnyFuture, SessionExpired, SessionState, StoreFailed, WatchEvent, tell
+from .tree_session import StoreJob, TreeSession, answer
 
 if TYPE_CHECKING:
     from .local import LocalStore
-
-T = TypeVar("T")
 
 RETRY_S = 1.0
 """Pause between attempts to end a session while the store fails."""
@@ -42,40 +18,14 @@ TIMER_SLACK_MS = 2
 """The loop's clock and the session's are rounded to milliseconds at different points."""
 
 
-Work = Callable[[Tree, list[WatchEvent]], object]
-Hear = Callable[..., None]
-
-
-class StoreJob(NamedTuple):
-    """Work on the store's tree, answered on the event loop. It must raise StoreError before it changes anything."""
-
-    work: Work
-    future: AnyFuture
-    session: "LocalSession | None" = None
-    watch: Hear | None = None
-    """Sets the operation's watch, given its answer."""
-
-
-def answer(future: AnyFuture, result: object, error: Exception | None) -> None:
-    """Answer a future, unless its caller was cancelled; the operation's effect stays."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
-
-
-class LocalSession(Session):
+class LocalSession(TreeSession):
     """A session of a store in this process. `suspend` and `resume` make it a client that froze or lost its network."""
 
     def __init__(self, store: "LocalStore", loop: asyncio.AbstractEventLoop, number: int, timeout_ms: int) -> None:
-        super().__init__()
+        super().__init__(loop)
         self.id = number
         self.timeout_ms = timeout_ms
         self._store = store
-        self._loop = loop
-        self._watches = Watches()
         self._ended_ms: int | None = None
         self._suspended_ms: int | None = None
         self._held: deque[Callable[[], object]] = deque()
@@ -83,58 +33,12 @@ class LocalSession(Session):
 
     # -- operations ---------------------------------------------------------------------------------------------------
 
-    def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> "asyncio.Future[tuple[str, Stat]]":
-        return self._write(Create(path, data, ephemeral, sequential))
-
-    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> "asyncio.Future[Stat]":
-        return self._write(Set(path, data, version))
-
-    def delete(self, path: str, version: int = ANY_VERSION) -> "asyncio.Future[None]":
-        return self._write(Delete(path, version))
-
-    def get(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[tuple[bytes, Stat]]":
-        return self._read(path, Tree.get, watch, lambda answer: DATA)
-
-    def exists(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[Stat | None]":
-        return self._read(path, Tree.stat, watch, lambda stat: EXIST if stat is None else DATA)
-
-    def children(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[tuple[list[str], Stat]]":
-        return self._read(path, Tree.children, watch, lambda answer: CHILD)
-
-    def multi(self, ops: Sequence[Op]) -> "asyncio.Future[list[Answer]]":
-        ops = list(ops)
-        return self._submit(lambda tree, events: tree.multi(ops, self.id, events), lambda: check_multi(ops))
-
-    def _write(self, op: Op) -> AnyFuture:
-        return self._submit(lambda tree, events: tree.write(op, self.id, events), lambda: check_op(op))
-
-    def _read(
-        self, path: str, read: Callable[[Tree, str], T], watch: Watch | None, kind: Callable[[T], int]
-    ) -> "asyncio.Future[T]":
-        def add(answer: T) -> None:
-            if watch is not None and self._ended_ms is None and self.state is SessionState.CONNECTED:
-                self._watches.add(kind(answer), path, watch)
-
-        return self._submit(lambda tree, events: read(tree, path), lambda: check_path(path), add)
-
-    def _submit(
-        self,
-        work: Work,
-        check: Callable[[], object],
-        watch: Hear | None = None,
-    ) -> AnyFuture:
-        job = StoreJob(work, self._loop.create_future(), self, watch)
-        try:
-            check()
-            if self.state in ENDED:
-                raise SessionExpired
-        except StoreError as error:
-            job.future.set_exception(error)
-            return job.future
+    def _queue(self, job: StoreJob) -> None:
         self._when_there(lambda: self._send(job))
-        return job.future
+
+    @property
+    def _may_watch(self) -> bool:
+        return self._ended_ms is None and super()._may_watch
 
     def _send(self, job: StoreJob) -> None:
         if self._ended_ms is not None:
@@ -208,7 +112,6 @@ class LocalSession(Session):
             self._when_there(partial(tell, watch, event, f"a watch failed on {event.type.name} of {event.path}"))
 
     def answered(self, future: AnyFuture, result: object, error: Exception | None) -> None:
-        """Hand an operation its answer."""
         self._when_there(lambda: answer(future, result, error))
 
     def _when_there(self, what: Callable[[], object]) -> None:

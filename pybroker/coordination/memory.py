@@ -16,9 +16,10 @@ from enum import Enum
 from pybroker.clock import boot_ms, wall_ms
 
 from .local import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, LocalStore, run
-from .local_session import Hear, LocalSession, StoreJob, Work, answer
+from .local_session import LocalSession
 from .store import AnyFuture, ConnectionLoss, SessionExpired, SessionState, StoreClosed, StoreError
 from .tree import IN_MEMORY, Tree
+from .tree_session import Hear, StoreJob, Work, answer
 
 
 class Fate(Enum):

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pybroker.coordination.embedded import EmbeddedStore
-from pybroker.coordination.local_session import StoreJob
 from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import Session, Store
 from pybroker.coordination.tree import Tree
+from pybroker.coordination.tree_session import StoreJob
 from pybroker.development.zookeeper_server import ZooKeeper
 
 TIMEOUT_MS = 4000

@@ -9,9 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pybroker.coordination.local import LocalStore
-from pybroker.coordination.local_session import LocalSession, StoreJob
+from pybroker.coordination.local_session import LocalSession
 from pybroker.coordination.memory import Fate, MemorySession, MemoryStore
 from pybroker.coordination.store import SessionState
+from pybroker.coordination.tree_session import StoreJob
 from tests.simulation.virtual import VirtualLoop
 
 if TYPE_CHECKING:

@@ -1,0 +1,127 @@
+"""A session whose operations are work on a tree of nodes (tree.py), done and answered elsewhere."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from .store import (
+    ANY_VERSION,
+    ENDED,
+    Answer,
+    AnyFuture,
+    Create,
+    Delete,
+    Op,
+    Session,
+    SessionExpired,
+    SessionState,
+    Set,
+    Stat,
+    StoreError,
+    Watch,
+    WatchEvent,
+    check_multi,
+    check_op,
+    check_path,
+)
+from .tree import Tree
+from .watches import CHILD, DATA, EXIST, Watches
+
+T = TypeVar("T")
+
+Work = Callable[[Tree, list[WatchEvent]], object]
+Hear = Callable[..., None]
+
+
+class StoreJob(NamedTuple):
+    """Work on the store's tree, answered on the event loop. It must raise StoreError before it changes anything."""
+
+    work: Work
+    future: AnyFuture
+    session: "TreeSession | None" = None
+    watch: Hear | None = None
+    """Sets the operation's watch, given its answer."""
+
+
+def answer(future: AnyFuture, result: object, error: Exception | None) -> None:
+    """Answer a future, unless its caller was cancelled; the operation's effect stays."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+class TreeSession(Session):
+    """A session that makes each operation a piece of work on the tree."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._watches = Watches()
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+
+    def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> "asyncio.Future[tuple[str, Stat]]":
+        return self._write(Create(path, data, ephemeral, sequential))
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> "asyncio.Future[Stat]":
+        return self._write(Set(path, data, version))
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> "asyncio.Future[None]":
+        return self._write(Delete(path, version))
+
+    def get(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[tuple[bytes, Stat]]":
+        return self._read(path, Tree.get, watch, lambda answer: DATA)
+
+    def exists(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[Stat | None]":
+        return self._read(path, Tree.stat, watch, lambda stat: EXIST if stat is None else DATA)
+
+    def children(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[tuple[list[str], Stat]]":
+        return self._read(path, Tree.children, watch, lambda answer: CHILD)
+
+    def multi(self, ops: Sequence[Op]) -> "asyncio.Future[list[Answer]]":
+        ops = list(ops)
+        return self._submit(lambda tree, events: tree.multi(ops, self.id, events), lambda: check_multi(ops))
+
+    def _write(self, op: Op) -> AnyFuture:
+        return self._submit(lambda tree, events: tree.write(op, self.id, events), lambda: check_op(op))
+
+    def _read(
+        self, path: str, read: Callable[[Tree, str], T], watch: Watch | None, kind: Callable[[T], int]
+    ) -> "asyncio.Future[T]":
+        def add(answer: T) -> None:
+            if watch is not None and self._may_watch:
+                self._watches.add(kind(answer), path, watch)
+
+        return self._submit(lambda tree, events: read(tree, path), lambda: check_path(path), add)
+
+    @property
+    def _may_watch(self) -> bool:
+        """True if the answer to a read may set its watch now."""
+        return self.state is SessionState.CONNECTED
+
+    def _submit(self, work: Work, check: Callable[[], object], watch: Hear | None = None) -> AnyFuture:
+        """Do work after all that was submitted before, unless `check` raises. `watch`: takes the answer of a read."""
+        job = StoreJob(work, self._loop.create_future(), self, watch)
+        try:
+            check()
+            if self.state in ENDED:
+                raise SessionExpired
+        except StoreError as error:
+            job.future.set_exception(error)
+            return job.future
+        self._queue(job)
+        return job.future
+
+    @abstractmethod
+    def _queue(self, job: StoreJob) -> None:
+        """Have a job done, and its future answered."""
+
+    def answered(self, future: AnyFuture, result: object, error: Exception | None) -> None:
+        """Hand an operation its answer."""
+        answer(future, result, error)
