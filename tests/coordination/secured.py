@@ -8,7 +8,8 @@ import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pybroker.development.zookeeper_server import HOST, More, ZooKeeper
+from pybroker.development.server_process import HOST
+from pybroker.development.zookeeper_server import More, ZooKeeper
 from tests.certificates import Identity
 from tests.harness import free_port, until
 
