@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 from typing import Final
 
@@ -15,6 +14,7 @@ from pybroker.logs import event
 from pybroker.model import HostPort
 
 from . import store as s
+from .addresses import are_here
 from .commit import until_answered
 from .zookeeper_access import ZooKeeperAccess, access_of
 from .zookeeper_probe import ASK_TLS_S, ProbeResult, found_at
@@ -152,11 +152,4 @@ def store_of(config: BrokerConfig) -> ZooKeeperStore:
 
 def is_here(connect: str) -> bool:
     """True if all servers are at localhost or a loopback address."""
-    return all(name == "localhost" or _is_loopback(name) for name, _ in collect_hosts(connect)[0])
-
-
-def _is_loopback(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return are_here(name for name, _ in collect_hosts(connect)[0])

@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 from pybroker.errors import system_words
 from pybroker.model import HostPort
 
+from .tls_words import tls_words
+
 ASK_WHY_S: Final = 1.0
 ASK_TLS_S: Final = 3.0
 """A JVM that has just started takes more than a second for its first handshake."""
@@ -42,7 +44,7 @@ async def found_at(
             said = await _asked(asking, at.host, context)
     except OSError as problem:
         if context is not None:
-            return ProbeResult(f"{at}: {_words(problem)}")
+            return ProbeResult(f"{at}: {tls_words(problem)}")
     zxid = re.search(rb"^Zxid: 0x([0-9a-f]{1,16})", said, re.MULTILINE)
     if zxid is None:
         if context is None and await _speaks_tls(at):
@@ -106,37 +108,3 @@ async def _speaks_tls(at: HostPort) -> bool:
     except OSError:
         return False
     return True
-
-
-_ALERTS: Final = {
-    "CERTIFICATE_REQUIRED": "it requires a client certificate, and got none",
-    "UNKNOWN_CA": "it does not trust the client certificate",
-    "BAD_CERTIFICATE": "it does not accept the client certificate, or requires one and got none",
-    "CERTIFICATE_UNKNOWN": "it does not accept the client certificate, or requires one and got none",
-    "CERTIFICATE_EXPIRED": "the client certificate has expired",
-    "HANDSHAKE_FAILURE": "it shares no cipher suite, or requires a client certificate and got none",
-    "PROTOCOL_VERSION": "it supports none of the enabled versions of TLS",
-}
-
-
-def _words(problem: OSError) -> str:
-    """Return why a TLS handshake, or the first read after it, failed, as the end of a sentence about the server."""
-    if isinstance(problem, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {problem.verify_message.rstrip('.').lower()}"
-    if isinstance(problem, ssl.SSLError):
-        reason = (problem.reason or "").upper()
-        for alert, meaning in _ALERTS.items():
-            if reason.endswith(f"ALERT_{alert}"):
-                return meaning
-        if reason in ("UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE", "WRONG_SSL_VERSION"):
-            return _ALERTS["PROTOCOL_VERSION"]
-        if reason in ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
-            return "it does not speak TLS there"
-        if isinstance(problem, ssl.SSLEOFError) or "EOF" in reason:
-            return "it closes the connection during the TLS handshake: perhaps it does not speak TLS there"
-        return f"the TLS handshake fails: {(problem.reason or str(problem)).replace('_', ' ').lower()}"
-    if isinstance(problem, ConnectionError):
-        return "it closes the connection during the TLS handshake: perhaps it does not speak TLS there"
-    if isinstance(problem, TimeoutError):
-        return "it does not answer to a TLS handshake"
-    return system_words(problem)
