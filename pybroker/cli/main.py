@@ -64,6 +64,7 @@ COMMANDS: Final = {
     "scrub": Command("pybroker.cli.files.scrub", "Have a running broker check its log dirs for damage now."),
     "doctor": Command("pybroker.cli.files.doctor", "Examine a log dir that no broker uses, and mend it."),
     "migrate-store": Command("pybroker.cli.zookeeper.migrate_store", "Move a lone broker's topics into ZooKeeper."),
+    "etcd": Command("pybroker.cli.zookeeper.etcd_server", "Run an etcd for development."),
     "zookeeper": Command("pybroker.cli.zookeeper.server", "Run a ZooKeeper for development."),
     "zookeeper-acls": Command("pybroker.cli.zookeeper.acls", "Close a cluster's nodes in ZooKeeper, or open them."),
     "completion": Command("pybroker.cli.completion", "Print what a shell runs to complete commands."),

@@ -35,10 +35,8 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
               help="The directory for the data; the broker makes it if it does not exist. Repeatable, for several "
               "disks. Sets log.dirs.")  # fmt: skip
 @click.option("--host", help=f"The address to listen on; without it and listeners, {HOST_DEFAULT}.")
-@click.option(
-    "--port", type=Whole(0, 65535),
-    help=f"The port to listen on; 0: any free port; without it and listeners, {PORT_DEFAULT}."
-)
+@click.option("--port", type=Whole(0, 65535),
+              help=f"The port to listen on; 0: any free port; without it and listeners, {PORT_DEFAULT}.")  # fmt: skip
 @click.option(
     "--metrics-port",
     type=Whole(0, 65535),
@@ -46,10 +44,11 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 )
 @click.option("--zookeeper", metavar="HOSTS",
               help="Be a broker of a cluster: HOST:PORT,..., and a chroot if any. Sets zookeeper.connect.")  # fmt: skip
+@click.option("--etcd", metavar="URL",
+              help="The same on etcd: http://HOST:PORT,... and a prefix if any. Sets etcd.connect.")  # fmt: skip
 @click.option("--config", "file", metavar="FILE", type=click.Path(), help="A .properties file with Kafka's names.")
-@click.option(
-    "--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, which wins over FILE; repeatable."
-)
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE",
+              help="A setting, which wins over FILE; repeatable.")  # fmt: skip
 @click.option(
     "--give-up",
     multiple=True,
@@ -65,6 +64,7 @@ def command(
     port: int | None,
     metrics_port: int | None,
     zookeeper: str | None,
+    etcd: str | None,
     file: str | None,
     sets: Sequence[str],
     give_up: Sequence[str],
@@ -81,7 +81,7 @@ def command(
     from pybroker.logs import to_stderr
 
     to_stderr(logging.getLevelName(log_level.upper()))
-    config = _configuration(data_dirs, host, port, metrics_port, zookeeper, file, sets)
+    config = _configuration(data_dirs, host, port, metrics_port, zookeeper, etcd, file, sets)
     for warning in config.warnings:
         click.echo(f"pybroker: warning: {warning}", err=True)
     if config.without_effect:
@@ -104,6 +104,7 @@ def _configuration(
     port: int | None,
     metrics_port: int | None,
     zookeeper: str | None,
+    etcd: str | None,
     file: str | None,
     sets: Sequence[str],
 ) -> "BrokerConfig":
@@ -111,6 +112,7 @@ def _configuration(
     file."""
     from pybroker.config import BrokerConfig, ConfigError
     from pybroker.config.cluster_settings import CLUSTER
+    from pybroker.config.etcd_settings import ETCD
 
     from_options = []
     if data_dirs:
@@ -125,6 +127,9 @@ def _configuration(
         if zookeeper is not None:
             CLUSTER["zookeeper.connect"].parse(zookeeper, "--zookeeper")
             from_options.append(f"zookeeper.connect={zookeeper}")
+        if etcd is not None:
+            ETCD["etcd.connect"].parse(etcd, "--etcd")
+            from_options.append(f"etcd.connect={etcd}")
         config = BrokerConfig.load(file, [*from_options, *sets], defaults)
     except ConfigError as error:
         for warning in error.warnings:

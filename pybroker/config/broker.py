@@ -8,6 +8,7 @@ from pybroker.model import HostPort
 
 from .broker_settings import GENERAL, GROUPS, METRICS, NETWORK
 from .cluster_settings import CLUSTER
+from .etcd_settings import ETCD
 from .listener_settings import OF_LISTENER, changes_of_listener, of_broker, own_name, own_setting
 from .listeners import ADVERTISED, INTER_BROKER, INTER_BROKER_PROTOCOL, LISTENERS, PROTOCOLS, Listeners, Refused, settle
 from .log_settings import DURABILITY, LOG, RETENTION, SEGMENTS
@@ -34,6 +35,7 @@ CHAPTERS: dict[str, dict[str, Setting]] = {
     "TLS": SSL,
     "Cluster": CLUSTER,
     "ZooKeeper": ZOOKEEPER,
+    "etcd": ETCD,
     "Logs": LOG,
     "Segments": SEGMENTS,
     "Retention and compaction": RETENTION,
@@ -327,6 +329,11 @@ class BrokerConfig:
             () if value is None else tuple(self.synonyms(setting.name)),
         )
 
+    @property
+    def in_cluster(self) -> bool:
+        """True for a broker of a cluster, False for a lone one."""
+        return self["zookeeper.connect"] is not None or self["etcd.connect"] is not None
+
     def _check(self) -> None:
         """Check settings against each other."""
         low, high = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
@@ -349,12 +356,15 @@ class BrokerConfig:
             raise self._refuse_for(problem.setting, problem.why) from None
         _ = self.ssl
         sasl = self.sasl
-        if sasl and self["zookeeper.connect"] is not None:
+        if sasl and self.in_cluster:
             _ = self.account
         user, password = "zookeeper.sasl.client.username", "zookeeper.sasl.client.password"
-        for has, lacks in ((user, password), (password, user)):
-            if self[has] is not None and self[lacks] is None:
-                raise self._refuse_for(lacks, f"{has} ({self.where(has)}) needs it")
+        for one, other in ((user, password), ("etcd.user", "etcd.password")):
+            for has, lacks in ((one, other), (other, one)):
+                if self[has] is not None and self[lacks] is None:
+                    raise self._refuse_for(lacks, f"{has} ({self.where(has)}) needs it")
+        if self["etcd.connect"] is not None and self["zookeeper.connect"] is not None:
+            raise self._refuse_for("etcd.connect", "zookeeper.connect is set too: set only one of them")
         shown = self["zookeeper.ssl.client.enable"] and self["zookeeper.ssl.keystore.location"] is not None
         if self["zookeeper.connect"] and self["zookeeper.set.acl"] and not (shown or self[user]):
             why = f"the broker needs a ZooKeeper login to own its nodes: set {user}, or zookeeper.ssl.keystore.location"

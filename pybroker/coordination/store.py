@@ -220,7 +220,8 @@ class Session(ABC):
     @property
     @abstractmethod
     def answered_ms(self) -> int:
-        """The time at which the latest answered request was sent, by the clock since boot; a lease runs from here.
+        """The time at which the latest answered request that renews the session was sent, by the clock since boot: any
+        request, on etcd a keep-alive. A lease runs from here.
 
         The store ends the session `timeout_ms` later at the earliest. A session sends enough requests by itself."""
 

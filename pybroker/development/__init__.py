@@ -1,1 +1,1 @@
-"""A ZooKeeper for development and tests, from the jars of PySpark."""
+"""Stores for development and tests: a ZooKeeper from the jars of PySpark, and an etcd from a wheel or from PATH."""

@@ -82,9 +82,9 @@ class Broker:
         """`plane` makes the plane that serves clients; `through` wraps the table of handlers; `reach` maps the id and
         address of another broker to the address to connect to: tests pass a slow plane, faults and a network.
         `give_up`: ids or paths of log dirs, and names of partitions, whose missing data is given up. `store`: the
-        cluster's store, in place of the ZooKeeper at zookeeper.connect."""
+        cluster's store, in place of the one that the settings name."""
         self.config = config
-        self._alone = store is None and config["zookeeper.connect"] is None
+        self._alone = store is None and not config.in_cluster
         self._cluster_store, self._reach = store, reach
         self._named_lost: Set[str] = directories.ids_of(give_up, {})
         self._random: Random = SystemRandom()  # for ids and assignments; passed to the controller's code, like wall_ms
@@ -216,11 +216,11 @@ class Broker:
             return SoleMember(self.config, self._named_lost, self._random, store_lost=self._store_lost)
         from pybroker.server.cluster.cluster_member import (  # not needed by a lone broker
             ClusterMember,
-            zookeeper,
+            store_of_cluster,
         )
 
         place: ClusterMember = ClusterMember(
-            self.config, self._named_lost, self._random, store=self._cluster_store or zookeeper(self.config),
+            self.config, self._named_lost, self._random, store=self._cluster_store or store_of_cluster(self.config),
             live=lambda: self.metadata.image.brokers, follows=self._follows, reach=self._reach,
         )  # fmt: skip
         if self._leaves_start:

@@ -4,14 +4,14 @@
                            ├────── pause ──> frozen ──resume──> running
                            └────── cut_off ──> isolated ──heal──> running
 
-The brokers run on one thread of the test's process, with a store in memory or a real ZooKeeper, or in processes of
-their own with a ZooKeeper. Each keeps its address and its data until the cluster is closed.
+The brokers run on one thread of the test's process, with a store in memory, a real ZooKeeper or a real etcd, or in
+processes of their own with one of these two. Each keeps its address and its data until the cluster is closed.
 """
 
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast
 
 from pybroker import fork_safety
 from pybroker.testing import cluster_records, records
@@ -28,6 +28,7 @@ from pybroker.testing.tracebacks import hidden
 if TYPE_CHECKING:
     from pybroker.client.admin import Admin
     from pybroker.client.net.connection import BrokerConnection
+    from pybroker.development.etcd_server import Etcd
     from pybroker.development.zookeeper_server import ZooKeeper
 
 T = TypeVar("T")
@@ -78,7 +79,8 @@ class ClusterHandle(Secured):
         if self.store not in STORES:
             raise ValueError(f"store is {store!r}; it can be one of {', '.join(STORES)}")
         if mode == "subprocess" and self.store == "memory":
-            raise ValueError("mode='subprocess' needs store='zookeeper': processes cannot share a store in memory")
+            why = "processes cannot share a store in memory"
+            raise ValueError(f"mode='subprocess' needs store='zookeeper' or 'etcd': {why}")
         few = {name: str(min(count, brokers)) for name, count in COUNTS.items()}
         given = {name: as_text(value) for name, value in (settings or {}).items()}
         self._security = Security.of(sasl, acls, tls, given)
@@ -122,8 +124,13 @@ class ClusterHandle(Secured):
 
     @property
     def zookeeper(self) -> "ZooKeeper | None":
-        """The ZooKeeper, which the test can kill, pause and start; None with a store in memory."""
-        return self._members.zookeeper
+        """The ZooKeeper, which the test can kill, pause and start; None with another store."""
+        return cast("ZooKeeper", self._members.server) if self.store == "zookeeper" else None
+
+    @property
+    def etcd(self) -> "Etcd | None":
+        """The etcd, which the test can kill, pause and start; None with another store."""
+        return cast("Etcd", self._members.server) if self.store == "etcd" else None
 
     @hidden
     def start(self, *numbers: int) -> None:

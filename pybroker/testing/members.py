@@ -1,7 +1,7 @@
 """The brokers of a cluster, their store and the network between them.
 
-A proxy stands before each broker for each of the other brokers, and before a ZooKeeper. ZooKeeper starts at the same
-time as the brokers; they connect to the proxy at once, and wait there until ZooKeeper serves.
+A proxy stands before each broker for each of the other brokers, and before a ZooKeeper or etcd. These start at the same
+time as the brokers, which connect to the proxy at once, and wait there until the store serves.
 """
 
 import contextlib
@@ -19,11 +19,13 @@ from pybroker.testing.process import Subprocess
 from pybroker.testing.security import Security
 
 if TYPE_CHECKING:
+    from pybroker.development.etcd_server import Etcd
     from pybroker.development.zookeeper_server import ZooKeeper
     from pybroker.testing.cluster_inprocess import Together
 
-StoreKind = Literal["memory", "zookeeper"]
+StoreKind = Literal["memory", "zookeeper", "etcd"]
 STORES: Final[tuple[StoreKind, ...]] = get_args(StoreKind)
+NAMES: Final = {"zookeeper": "ZooKeeper", "etcd": "etcd"}
 AGAIN_S: Final = 0.1
 """Between two attempts to kill a broker that is starting."""
 
@@ -34,7 +36,7 @@ class ClusterMembers:
     def __init__(
         self, count: int, mode: Mode, store: StoreKind, settings: Mapping[str, str], security: Security | None = None
     ) -> None:
-        self.zookeeper: ZooKeeper | None = None
+        self.server: ZooKeeper | Etcd | None = None
         self.network = ClusterNetwork()
         self.lives: dict[int, Life] = {}
         self.inherited = False  # True in a forked child
@@ -45,18 +47,17 @@ class ClusterMembers:
         self.own_ports = self.ports if security is None else self._hold_ports(count)
         self._peer_ports = self.ports if security is None else self._hold_ports(count)
         self._together: Together | None = None
-        self._starting: Future[ZooKeeper] | None = None
-        self._store_port = 0
-        if store == "zookeeper":
-            (self._store_port,) = self._hold_ports(1).values()
+        self._starting: Future[ZooKeeper | Etcd] | None = None
+        self._store = store
+        self._store_ports = [] if store == "memory" else list(self._hold_ports(2).values())
         if mode == "inprocess":
             from pybroker.testing import cluster_inprocess
 
             self._together = cluster_inprocess.Together(in_memory=store == "memory")
         for number in self.ports:
             self.lives[number] = self._life(number, settings)
-        if self._store_port:
-            self._begin_zookeeper()
+        if self._store_ports:
+            self._begin_store()
 
     def _hold_ports(self, count: int) -> dict[int, int]:
         """Hold this many ports; return them by broker id, from 1 on."""
@@ -69,19 +70,25 @@ class ClusterMembers:
         """The directory of all brokers' files."""
         return self._directory.path
 
-    def _begin_zookeeper(self) -> None:
-        """Start ZooKeeper on the network's thread, which lives as long as ZooKeeper must. The proxies pass nothing
+    def _begin_store(self) -> None:
+        """Start ZooKeeper or etcd on the network's thread, which lives as long as they must. The proxies pass nothing
         until it serves, so brokers that connect meanwhile wait."""
-        from pybroker.development.zookeeper_server import ZooKeeper
+        home = os.path.join(self.directory, self._store)
+        if self._store == "etcd":
+            from pybroker.development.etcd_server import Etcd
 
-        home = os.path.join(self.directory, "zookeeper")
-        self._starting = self.network.thread.begin(lambda: ZooKeeper(port=self._store_port, data_dir=home))
+            self._starting = self.network.thread.begin(lambda: Etcd(ports=self._store_ports, data_dir=home))
+        else:
+            from pybroker.development.zookeeper_server import ZooKeeper
+
+            self._starting = self.network.thread.begin(lambda: ZooKeeper(port=self._store_ports[0], data_dir=home))
 
     def _life(self, number: int, settings: Mapping[str, str]) -> Life:
         ways = {str(to): self.network.way_to(to, port, number) for to, port in self._peer_ports.items() if to != number}
         own = {"broker.id": str(number)}
-        if self._store_port:
-            own["zookeeper.connect"] = f"{HOST}:{self.network.way_to(STORE, self._store_port, number)}"
+        if self._store_ports:
+            way = f"{HOST}:{self.network.way_to(STORE, self._store_ports[0], number)}"
+            own |= {"etcd.connect": f"http://{way}"} if self._store == "etcd" else {"zookeeper.connect": way}
         home = os.path.join(self.directory, f"broker-{number}")
         given = {**settings, **own}
         if self._security is not None:
@@ -109,25 +116,25 @@ class ClusterMembers:
             self.network.born(number)
         with ThreadPoolExecutor(max(1, len(numbers))) as pool:
             started = {number: pool.submit(self.lives[number].start) for number in numbers}
-            self._wait_for_zookeeper(started)
+            self._wait_for_store(started)
         for number, each in started.items():
             if problem := each.exception():
                 raise BrokerFailed(f"broker {number}: {problem}") from problem
 
-    def _wait_for_zookeeper(self, brokers: Mapping[int, Future[None]]) -> None:
-        """Wait for ZooKeeper, if it is starting; if that fails, kill `brokers`, which are starting too. Raises
+    def _wait_for_store(self, brokers: Mapping[int, Future[None]]) -> None:
+        """Wait for the store, if it is starting; if that fails, kill `brokers`, which are starting too. Raises
         BrokerFailed."""
         starting, self._starting = self._starting, None
         if starting is None:
             return
         try:
-            self.zookeeper = starting.result(START_S_MAX)
+            self.server = starting.result(START_S_MAX)
         except Exception as problem:
             for number, begun in brokers.items():
-                while not begun.done():  # a broker would wait for ZooKeeper for long, and may have no process yet
+                while not begun.done():  # a broker would wait for the store for long, and may have no process yet
                     self.lives[number].kill()
                     wait([begun], AGAIN_S)
-            raise BrokerFailed(f"ZooKeeper did not start: {problem}") from problem
+            raise BrokerFailed(f"{NAMES[self._store]} did not start: {problem}") from problem
 
     def kill(self, number: int) -> None:
         """Kill a broker as SIGKILL does: cut its connections first, so that a broker in this process cannot close its
@@ -151,7 +158,7 @@ class ClusterMembers:
                 for number in self.lives:
                     self.kill(number)
         finally:
-            self._end_zookeeper()
+            self._end_store()
             if self._together is not None:
                 self._together.close()
             self.network.close()
@@ -163,7 +170,7 @@ class ClusterMembers:
         """Mark everything as the parent's, in a forked child: nothing here ends it."""
         self.inherited = True
         self.lives = {number: InheritedBroker(os.getppid()) for number in self.lives}
-        self._together, self.zookeeper, self._starting = None, None, None
+        self._together, self.server, self._starting = None, None, None
         self.network.forked()
         for held in self._held:
             held.close()
@@ -173,14 +180,14 @@ class ClusterMembers:
         """Remove processes and files as the interpreter exits; the threads end with the interpreter."""
         for life in self.lives.values():
             life.discard()
-        if self.zookeeper is not None:
-            self.zookeeper.close()
+        if self.server is not None:
+            self.server.close()
         self._directory.remove()
 
-    def _end_zookeeper(self) -> None:
+    def _end_store(self) -> None:
         starting, self._starting = self._starting, None
         if starting is not None:  # the start was never waited for
             with contextlib.suppress(Exception):
-                self.zookeeper = starting.result(START_S_MAX)
-        if self.zookeeper is not None:
-            self.zookeeper.close()
+                self.server = starting.result(START_S_MAX)
+        if self.server is not None:
+            self.server.close()

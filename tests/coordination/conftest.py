@@ -1,4 +1,4 @@
-"""Stores for the same tests: the embedded one, the one in memory, and ZooKeeper itself if Java is installed."""
+"""Stores for the same tests: the embedded one, the one in memory, ZooKeeper itself if Java is installed, and etcd."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pybroker.coordination.memory import MemoryStore
 from pybroker.coordination.store import Session, Store
 from pybroker.coordination.tree import Tree
 from pybroker.coordination.tree_session import StoreJob
+from pybroker.development.etcd_server import Etcd
 from pybroker.development.zookeeper_server import ZooKeeper
 
 TIMEOUT_MS = 4000
@@ -45,6 +46,15 @@ async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedStore]:
 
 ZOOKEEPER = pytest.param("zookeeper", marks=[pytest.mark.java, pytest.mark.xdist_group("zookeeper")])
 
+ETCD = pytest.param("etcd", marks=[pytest.mark.xdist_group("etcd")])
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[Etcd]:
+    """A real etcd server for the whole test run."""
+    with Etcd() as running:
+        yield running
+
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[ZooKeeper]:
@@ -53,7 +63,7 @@ def zookeeper() -> Iterator[ZooKeeper]:
         yield running
 
 
-@pytest.fixture(params=["embedded", "memory", ZOOKEEPER])
+@pytest.fixture(params=["embedded", "memory", ZOOKEEPER, ETCD])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     """Each kind of store in turn, empty and open."""
     opened: Store
@@ -61,6 +71,10 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         opened = EmbeddedStore(str(tmp_path / "coordination.db"))
     elif request.param == "memory":
         opened = MemoryStore()
+    elif request.param == "etcd":
+        from tests.coordination.proxied_etcd import ProxiedEtcd
+
+        opened = ProxiedEtcd(request.getfixturevalue("etcd").servers[0].port)
     else:
         from tests.coordination.proxied_store import ProxiedStore
 

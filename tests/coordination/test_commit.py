@@ -28,10 +28,10 @@ from pybroker.coordination.store import (
     StoreError,
     StoreFailed,
 )
-from tests.coordination.conftest import TIMEOUT_MS, ZOOKEEPER
+from tests.coordination.conftest import ETCD, TIMEOUT_MS, ZOOKEEPER
 from tests.rows import with_each
 
-loses = pytest.mark.parametrize("store", ["memory", ZOOKEEPER], indirect=True)
+loses = pytest.mark.parametrize("store", ["memory", ZOOKEEPER, ETCD], indirect=True)
 FENCE = Check("/epoch", 0)
 BEFORE: list[Op] = [Create("/epoch", b"1"), Create("/n", b"old"), Create("/old", b"x"), Create("/dir")]
 KINDS: dict[str, list[Op]] = {

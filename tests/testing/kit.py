@@ -55,4 +55,6 @@ KINDS = [
     Kind("inprocess", "memory"),
     long(Kind("inprocess", "zookeeper")),  # the other kinds cover its mode and its store
     Kind("subprocess", "zookeeper"),
+    long(Kind("inprocess", "etcd")),
+    Kind("subprocess", "etcd"),
 ]

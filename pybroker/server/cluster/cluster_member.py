@@ -132,10 +132,12 @@ class ClusterMember:
         self._dirs = dirs
         if directories.had_store(dirs):  # before ZooKeeper has a node of a cluster that is not there
             named = " ".join(f"--data-dir {each.path}" for each in dirs)
+            lone = "the log directories belong to a lone broker, whose topics are in its own coordination store"
+            if (hosts := self._config["zookeeper.connect"]) is None:
+                raise StartError(f"{lone}: start it without etcd.connect, or give it empty log directories")
             raise StartError(
-                "the log directories belong to a lone broker, whose topics are in its own coordination store: move "
-                f"them with: pybroker migrate-store {named} --zookeeper {self._config['zookeeper.connect']}; or start "
-                "it without zookeeper.connect"
+                f"{lone}: move them with: pybroker migrate-store {named} --zookeeper {hosts}; or start it without "
+                "zookeeper.connect"
             )
         await self._wait(self._store.open())
         await self._wait(self._membership.open())
@@ -380,8 +382,15 @@ class ClusterMember:
         await self._store.close()
 
 
-def zookeeper(config: BrokerConfig) -> Store:
-    """The store in the ZooKeeper at zookeeper.connect."""
+def store_of_cluster(config: BrokerConfig) -> Store:
+    """The store that the settings name: the ZooKeeper at zookeeper.connect, or the etcd at etcd.connect."""
+    if (at := config["etcd.connect"]) is not None:
+        from pybroker.coordination.etcd import settings as etcd
+
+        if config["etcd.user"] is None and not etcd.is_here(config):
+            why = "any client that connects to etcd can take over the cluster: set etcd.user"
+            event(log, logging.WARNING, "etcd is open to all", at=at, reason=why)
+        return etcd.store_of(config)
     from pybroker.coordination.zookeeper import is_here, store_of  # needs kazoo
 
     at = config["zookeeper.connect"]

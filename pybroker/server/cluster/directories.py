@@ -59,8 +59,8 @@ def with_store(log_dirs: Sequence[LogDir], given_up: Set[str]) -> LogDir:
         holder = log_dir.meta.coordination_id if log_dir.meta is not None else None
         if holder == ZOOKEEPER and holder not in given_up:
             raise StartError(
-                f"{log_dir.path} belongs to a broker of a cluster: start it with --zookeeper, or leave the cluster for "
-                f"good and continue alone with the data in these log directories: {give_up(ZOOKEEPER)}"
+                f"{log_dir.path} belongs to a broker of a cluster: start it with --zookeeper or --etcd, or leave the "
+                f"cluster for good and continue alone with the data in these log directories: {give_up(ZOOKEEPER)}"
             )
         if holder in by_id and holder is not None:
             return by_id[holder]

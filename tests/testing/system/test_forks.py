@@ -148,7 +148,7 @@ def test_a_child_uses_a_cluster_and_ends_nothing(kind: Kind) -> None:
         cluster.kill(1)
         cluster.start(1)
         cluster.wait_in_sync("t")
-        assert (cluster.zookeeper is None) == (cluster.store == "memory")
+        assert (cluster.zookeeper is None) == (cluster.store != "zookeeper")
 
 
 LEAVES = """

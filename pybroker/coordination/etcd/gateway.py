@@ -1,0 +1,262 @@
+"""etcd's own API, as JSON over HTTP: the few calls that a session makes of one server.
+
+The gateway is part of each etcd server (`--enable-grpc-gateway`, on by default). Patroni and APISIX go the same way. It
+needs no client library, and nothing here repeats a request, as gRPC's own client may.
+
+    /v3/auth/authenticate   user and password -> a token for later requests; a server forgets it when it restarts
+    /v3/lease/...           grant, keepalive, revoke
+    /v3/kv/range, /v3/kv/txn
+    /v3/watch               one request, and an answer that never ends
+
+Bytes are base64, and numbers of 64 bits are strings. A field that is missing is 0, empty or false.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from pybroker.coordination.store import StoreRefused
+from pybroker.model import HostPort
+
+from .http import EtcdUnanswered, HttpConnection, post
+
+Json = Mapping[str, Any]
+INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, DATA_LOSS, UNAUTHENTICATED = 3, 7, 9, 15, 16
+"""Codes of gRPC."""
+NOTHING_DONE: Final = (INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, DATA_LOSS, UNAUTHENTICATED)
+LOGIN: Final = "/v3/auth/authenticate"
+STALE_LOGINS: Final = ("revision of auth store is old", "user name is empty")
+"""Words of etcd's answers with INVALID_ARGUMENT that a new token cures."""
+SAYS: Final = {
+    "database space exceeded": "its database is full (alarm NOSPACE): compact and defragment it, and disarm the alarm",
+    "too many operations": "it allows fewer operations in a transaction: raise its --max-txn-ops to at least 128",
+    "request is too large": "it allows smaller requests: raise its --max-request-bytes to at least 1.5 MiB",
+    "permission denied": "the user of etcd.user may not read and write below the prefix of etcd.connect",
+    "corrupt": "it has found that its database is corrupt (alarm CORRUPT)",
+}
+"""Refusals that an operator can cure."""
+TOO_LARGE: Final = ("too many operations", "request is too large")
+
+
+class EtcdLogin(NamedTuple):
+    """The user and password of a connection to etcd."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"EtcdLogin({self.user})"
+
+
+class EtcdAccess(NamedTuple):
+    """TLS and login for etcd."""
+
+    tls: ssl.SSLContext | None = None
+    login: EtcdLogin | None = None
+
+
+class EtcdRefusal(Exception):
+    """etcd answered with an error: it did nothing."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(code, words)
+        self.code = code
+        self.words = words
+
+    @property
+    def of_size(self) -> bool:
+        """True if a smaller request may be accepted."""
+        return any(part in self.words for part in TOO_LARGE)
+
+    def __str__(self) -> str:
+        return next((cure for part, cure in SAYS.items() if part in self.words), f"it answered: {self.words}")
+
+
+class KeyValue(NamedTuple):
+    """A key at one revision; `deleted`: an event that removed it. `lease`: 0 for none."""
+
+    key: bytes
+    value: bytes
+    mod_revision: int
+    lease: int
+    deleted: bool = False
+
+
+class EtcdAnswer(NamedTuple):
+    """The parts that all answers have: the cluster, and its revision when it answered."""
+
+    cluster: int
+    revision: int
+    body: Json
+
+
+class Gateway:
+    """One server. Requests on different lanes do not wait for each other."""
+
+    def __init__(self, at: HostPort, access: EtcdAccess, patience_s: float) -> None:
+        """`patience_s`: the time for the server to answer a request."""
+        self.at = at
+        self._patience_s = patience_s
+        self._access = access
+        self._token = ""
+        self._lanes: dict[str, HttpConnection] = {}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for lane in self._lanes.values():
+            lane.close()
+        self._lanes.clear()
+
+    async def log_in(self) -> None:
+        """Get a token if there is a login. Raises StoreRefused, and as `call`."""
+        login = self._access.login
+        if login is None:
+            return
+        try:
+            answer = await self._ask("kv", LOGIN, {"name": login.user, "password": login.password})
+        except EtcdRefusal as refusal:
+            if "not enabled" in refusal.words:
+                return
+            raise StoreRefused(detail=f"refuses the login of {login.user!r} (etcd.user): {refusal.words}") from None
+        self._token = str(answer.get("token", ""))
+
+    async def call(self, lane: str, path: str, body: Json) -> EtcdAnswer:
+        """Return the answer to a request. Raises EtcdRefusal if it had no effect, EtcdUnanswered if that is not known,
+        and OSError if no connection was made."""
+        try:
+            answer = await self._ask(lane, path, body)
+        except EtcdRefusal as refusal:
+            if self._access.login is None or not _is_stale(refusal):
+                raise
+            await self.log_in()
+            answer = await self._ask(lane, path, body)
+        return _answer(answer)
+
+    async def watch(self, start: bytes, end: bytes, revision: int) -> AsyncIterator[tuple[int, list[KeyValue]]]:
+        """Yield the first revision that is watched, without events, and then each revision with its events in order.
+
+        Raises as `call`, and EtcdUnanswered when events are lost."""
+        body = {"create_request": {"key": text(start), "range_end": text(end), "start_revision": str(revision)}}
+        async for line in self._lane("watch").lines(self._request("/v3/watch", body)):
+            said = _parsed(line)
+            _raise_refusal(said)
+            result = said.get("result", {})
+            if result.get("canceled") or int(result.get("compact_revision", 0)):
+                raise EtcdUnanswered(f"it ended the watch: {result.get('cancel_reason', 'its history is compacted')}")
+            if result.get("created"):
+                yield revision - 1, []
+            events: dict[int, list[KeyValue]] = {}
+            for each in result.get("events", ()):
+                event = _key_value(each.get("kv", {}), deleted=each.get("type") == "DELETE")
+                events.setdefault(event.mod_revision, []).append(event)
+            for number in sorted(events):
+                yield number, events[number]
+
+    def _lane(self, name: str) -> HttpConnection:
+        if name not in self._lanes:
+            self._lanes[name] = HttpConnection(self.at, self._access.tls)
+        return self._lanes[name]
+
+    def _request(self, path: str, body: Json) -> bytes:
+        return post(path, json.dumps(body).encode(), self.at, "" if path == LOGIN else self._token)
+
+    async def _ask(self, lane: str, path: str, body: Json) -> Json:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                status, content = await self._lane(lane).ask(self._request(path, body))
+        except TimeoutError:
+            raise EtcdUnanswered(f"it did not answer in {self._patience_s:g} s") from None
+        answer = _parsed(content or b"{}")
+        _raise_refusal(answer)
+        if status != 200:
+            raise EtcdUnanswered(f"it answered with HTTP status {status}")
+        return answer
+
+
+def text(content: bytes) -> str:
+    """Return bytes as the gateway has them."""
+    return base64.b64encode(content).decode()
+
+
+def key_values(body: Json) -> list[KeyValue]:
+    """Return the keys in the answer to a range."""
+    return [_key_value(each) for each in body.get("kvs", ())]
+
+
+def ranges(body: Json) -> tuple[list[KeyValue], list[KeyValue]]:
+    """Return the keys in the two answers of a transaction that reads two things. Raises EtcdUnanswered."""
+    found = [key_values(each.get("response_range", {})) for each in body.get("responses", ())]
+    if len(found) != 2:
+        raise EtcdUnanswered(f"it answered {len(found)} of 2 reads")
+    return found[0], found[1]
+
+
+def put(key: bytes, value: bytes, lease: int = 0) -> Json:
+    """Return a put for a transaction."""
+    return {"request_put": {"key": text(key), "value": text(value), "lease": str(lease)}}
+
+
+def delete(key: bytes) -> Json:
+    """Return a deletion for a transaction."""
+    return {"request_delete_range": {"key": text(key)}}
+
+
+def read(key: bytes, end: bytes = b"") -> Json:
+    """Return a request for a key, or for all keys from it up to the end."""
+    return {"key": text(key), "range_end": text(end)} if end else {"key": text(key)}
+
+
+def nested(ops: Sequence[Json]) -> Json:
+    """Return operations as one operation of another transaction."""
+    return {"request_txn": {"success": list(ops)}}
+
+
+def _is_stale(refusal: EtcdRefusal) -> bool:
+    return refusal.code == UNAUTHENTICATED or any(words in refusal.words for words in STALE_LOGINS)
+
+
+def _parsed(content: bytes) -> Json:
+    try:
+        found = json.loads(content)
+    except ValueError:
+        raise EtcdUnanswered("it does not answer like etcd's gateway (--enable-grpc-gateway)") from None
+    if not isinstance(found, dict):
+        raise EtcdUnanswered("it does not answer like etcd's gateway (--enable-grpc-gateway)")
+    return found
+
+
+def _raise_refusal(answer: Json) -> None:
+    """Raise the error in an answer, if it has one. Codes that do not say that nothing was done are EtcdUnanswered."""
+    error = answer.get("error")
+    if not error:
+        return
+    found = error if isinstance(error, dict) else answer
+    code, words = int(found.get("code") or found.get("grpc_code") or 0), str(found.get("message", ""))
+    words = words.removeprefix("etcdserver: ")
+    certain = code in NOTHING_DONE or _did_nothing(words)
+    if certain:
+        raise EtcdRefusal(code, words)
+    raise EtcdUnanswered(f"it answered: {words or code}")
+
+
+def _did_nothing(words: str) -> bool:
+    return "lease not found" in words or "database space exceeded" in words or "compacted" in words
+
+
+def _answer(body: Json) -> EtcdAnswer:
+    header = body.get("result", body).get("header", {})
+    return EtcdAnswer(int(header.get("cluster_id", 0)), int(header.get("revision", 0)), body)
+
+
+def _key_value(kv: Json, *, deleted: bool = False) -> KeyValue:
+    try:
+        key, value = (base64.b64decode(kv.get(name, ""), validate=True) for name in ("key", "value"))
+        return KeyValue(key, value, int(kv["mod_revision"]), int(kv.get("lease", 0)), deleted)
+    except (KeyError, ValueError, TypeError, binascii.Error) as problem:
+        raise EtcdUnanswered(f"it sent a key that cannot be read: {problem}") from problem

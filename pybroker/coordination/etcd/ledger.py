@@ -1,0 +1,338 @@
+"""Transactions of one session by one server: the replica follows the watch, and batches of work become transactions.
+
+    a batch --evaluated on the replica--> reads and refusals only --> read the clock, follow up to it, evaluate again
+                                       └> nodes changed --> compare the clock and put clock and nodes, in one request
+        the watch has our mark     --> committed: the batch is answered
+        the watch has another mark --> rolled back, and evaluated again after it
+
+Both outcomes are taken from the watch, not from the request's answer. So the events of all earlier transactions have
+fired by then, and those of later ones have not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from pybroker.clock import wall_ms
+from pybroker.coordination.local import Outcome
+from pybroker.coordination.store import AnyFuture, SessionExpired, StoreError, StoreFailed, WatchEvent
+from pybroker.coordination.tree import Tree
+from pybroker.coordination.tree_session import StoreJob
+
+from .gateway import EtcdRefusal, Gateway, Json, KeyValue, delete, key_values, nested, put, ranges, read, text
+from .http import EtcdUnanswered
+from .replica import ReplicatedTree
+
+TXN_OPS_MAX: Final = 128
+"""etcd's default for operations in a transaction (--max-txn-ops); a nested one has as many as its parent leaves."""
+CHANGES_MAX: Final = 4000
+"""The most nodes of one transaction: 64 operations of at most 64 operations each, the clock among them."""
+TXN_BYTES_MAX: Final = 1_450_000
+"""A request to etcd has at most 1.5 MiB by default (--max-request-bytes)."""
+PUT_BYTES: Final = 32
+"""An upper bound for a put without its key and value."""
+PAGE_KEYS: Final = 128
+"""Keys that one request loads: at the largest nodes, a page is below the limit of an answer."""
+
+
+class Keys:
+    """The keys of a cluster below its prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.clock = f"{prefix}/clock".encode()
+        self.tree = f"{prefix}/tree".encode()
+        self.sessions = f"{prefix}/sessions/".encode()
+        self.sessions_end = f"{prefix}/sessions0".encode()
+        self.start, self.end = f"{prefix}/".encode(), f"{prefix}0".encode()  # "0" is the next byte after "/"
+
+    def node(self, path: str) -> bytes:
+        return self.tree + path.encode()
+
+    def path(self, key: bytes) -> str | None:
+        """The path of a node's key; None for any other key."""
+        if not key.startswith(self.tree + b"/"):
+            return None
+        return key[len(self.tree) :].decode(errors="surrogateescape")
+
+    def session(self, number: int) -> bytes:
+        return self.sessions + b"%x" % number
+
+    def number(self, key: bytes) -> int | None:
+        """The session of a key; None for any other key."""
+        digits = key.removeprefix(self.sessions)
+        if digits == key or not digits.isalnum() or not digits.isascii():
+            return None
+        try:
+            return int(digits, 16)
+        except ValueError:
+            return None
+
+
+class Flight:
+    """A transaction that was sent, and has not been seen in the watch yet."""
+
+    def __init__(self, mark: bytes, outcomes: list[Outcome], clock: int) -> None:
+        self.mark = mark
+        self.outcomes = outcomes
+        self.clock = clock
+        self.committed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+
+class Hears(NamedTuple):
+    """The calls with what a ledger learns from the watch, in its order."""
+
+    outcomes: Callable[[list[Outcome]], object]
+    events: Callable[[list[WatchEvent]], object]
+    end: Callable[[int], object]
+    """Called with a session that ended."""
+
+
+class Ledger:
+    """The transactions of a session while one connection lasts."""
+
+    def __init__(self, gateway: Gateway, keys: Keys, session: int, hears: Hears) -> None:
+        self._gateway = gateway
+        self._keys = keys
+        self._session = session
+        self._hears = hears
+        self._sent = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._replica = ReplicatedTree(wall_ms)
+        self.flight: Flight | None = None
+        self.cluster = self.revision = 0
+        self.clock = 0
+        """The revision of the clock's key up to which the replica has all transactions."""
+        self.zxid = 0
+        """The last zxid of these."""
+        self.sessions: set[int] = set()
+        self.followed = asyncio.Event()
+        """Set once the watch is there."""
+
+    @property
+    def orphans(self) -> set[int]:
+        """Sessions that have ended, and own nodes."""
+        return self._replica.owners() - self.sessions
+
+    # -- the replica --------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Load all keys as they are at one revision. Raises as `Gateway.call`, and StoreDamaged."""
+        start, nodes = self._keys.start, list[tuple[str, bytes | None]]()
+        while start:
+            body = {**read(start, self._keys.end), "limit": PAGE_KEYS, "revision": str(self.revision)}
+            answer = await self._gateway.call("kv", "/v3/kv/range", body)
+            if not self.revision:
+                self.cluster, self.revision = answer.cluster, answer.revision
+            found = key_values(answer.body)
+            for each in found:
+                if each.key == self._keys.clock:
+                    self.clock, (self.zxid, _) = each.mod_revision, _clock(each.value)
+                elif (number := self._keys.number(each.key)) is not None:
+                    self.sessions.add(number)
+                elif (path := self._keys.path(each.key)) is not None:
+                    nodes.append((path, each.value))
+            start = found[-1].key + b"\0" if found and answer.body.get("more") else b""
+        self._replica.follow(self.zxid, nodes)
+
+    async def follow(self) -> None:
+        """Apply what the watch has from the loaded revision on, until it ends. Raises as `Gateway.watch`."""
+        async for revision, events in self._gateway.watch(self._keys.start, self._keys.end, self.revision + 1):
+            self.followed.set()
+            self._apply(revision, events)
+
+    def _apply(self, revision: int, events: list[KeyValue]) -> None:
+        clock = next((each for each in events if each.key == self._keys.clock), None)
+        nodes = [(path, each) for each in events if (path := self._keys.path(each.key)) is not None]
+        if (clock is None and nodes) or (clock is not None and clock.deleted):
+            raise EtcdUnanswered("another program has changed keys below the prefix of etcd.connect")
+        if clock is not None:
+            self._turn(clock, [(path, None if each.deleted else each.value) for path, each in nodes])
+        for each in events:
+            number = self._keys.number(each.key)
+            if number is not None and not each.deleted:
+                self.sessions.add(number)
+            elif number is not None:
+                self.sessions.discard(number)
+                self._hears.end(number)
+        self.revision = revision
+
+    def _turn(self, clock: KeyValue, nodes: Sequence[tuple[str, bytes | None]]) -> None:
+        """Apply a transaction: commit our own one, or undo it and apply another session's."""
+        self.zxid, mark = _clock(clock.value)
+        flight, self.flight = self.flight, None
+        ours = flight is not None and flight.mark == mark
+        if flight is not None and ours:
+            self._replica.commit()
+            self._hears.outcomes(flight.outcomes)
+        else:
+            self._replica.rollback()
+            self._hears.events(self._replica.follow(self.zxid, nodes))
+        if flight is not None and not flight.committed.done():
+            flight.committed.set_result(ours)
+        self.clock = clock.mod_revision
+        for waiter in [waiter for at, waiter in self._waiting if at <= self.clock and not waiter.done()]:
+            waiter.set_result(None)
+        self._waiting = [(at, waiter) for at, waiter in self._waiting if at > self.clock]
+
+    async def _reached(self, clock: int) -> None:
+        """Wait until the replica has all transactions up to this revision of the clock."""
+        if self.clock < clock:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((clock, waiter))
+            await waiter
+
+    async def catch_up(self, lane: str = "kv") -> set[int]:
+        """Wait until the replica has all transactions that were done before this call.
+
+        Return the sessions that had ended by then, and still own nodes. Raises as `Gateway.call`."""
+        body = read(self._keys.clock, self._keys.sessions_end)
+        while True:
+            known = self._replica.owners()
+            there = key_values((await self._gateway.call(lane, "/v3/kv/range", body)).body)
+            await self._reached(max((each.mod_revision for each in there if each.key == self._keys.clock), default=0))
+            absent = self._replica.owners() - {self._keys.number(each.key) for each in there}
+            if absent <= known:  # else some may have begun after the answer
+                return absent
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    async def done(self, jobs: Sequence[StoreJob], *, alive: bool = True) -> list[Outcome]:
+        """Do the first of these jobs, as many as fit in a transaction, and answer them. Return their outcomes.
+
+        `alive`: only while the session is there. Raises SessionExpired if it is not, and as `Gateway.call`."""
+        current = all(job.watch is not None for job in jobs)
+        if current:
+            await self._see_all()
+        while True:
+            outcomes, changed = self._evaluated(jobs)
+            if not changed and current:
+                self._replica.rollback()
+                self._hears.outcomes(outcomes)
+                return outcomes
+            if not changed:  # refusals are as good as the replica they were made on
+                self._replica.rollback()
+                await self._see_all()
+                current = True
+                continue
+            puts = self._puts(changed)
+            problem, smaller = _too_large(puts), True
+            if not problem:
+                try:
+                    if await self._commit(outcomes, puts, alive=alive):
+                        return outcomes
+                    current = True
+                    continue
+                except EtcdRefusal as refusal:
+                    problem, smaller = f"etcd refused the transaction: {refusal}", refusal.of_size
+            self._replica.rollback()
+            if len(jobs) == 1 or not smaller:
+                outcomes = [Outcome(job, None, StoreFailed(detail=problem), []) for job in jobs]
+                self._hears.outcomes(outcomes)
+                return outcomes
+            jobs = jobs[: len(jobs) // 2]
+
+    async def _see_all(self) -> None:
+        """Catch up, and delete the nodes of sessions that have ended."""
+        for number in await self.catch_up():
+            if number == self._session:
+                raise SessionExpired
+            await self.bury(number)
+
+    async def bury(self, session: int, *, alive: bool = True) -> bool:
+        """Delete the nodes of a session that has ended. False if etcd refuses it. Raises as `done`."""
+        answered: AnyFuture = asyncio.get_running_loop().create_future()
+        answered.set_result(None)
+        (outcome,) = await self.done([StoreJob(partial(_end, session=session), answered)], alive=alive)
+        return outcome.error is None
+
+    async def fence(self) -> None:
+        """Move the clock, so that no transaction sent before can take effect later. Raises as `done`."""
+        await self._commit([], [], alive=True)
+
+    def _evaluated(self, jobs: Sequence[StoreJob]) -> tuple[list[Outcome], list[str]]:
+        """Do jobs on the replica. Return their outcomes, and the changed nodes in the order of their first changes."""
+        outcomes, changed = [], dict[str, None]()
+        for job in jobs:
+            events: list[WatchEvent] = []
+            try:
+                outcomes.append(Outcome(job, job.work(self._replica, events), None, events))
+            except StoreError as error:
+                outcomes.append(Outcome(job, None, error, []))
+            changed |= dict.fromkeys(event.path for event in outcomes[-1].events)
+        return outcomes, list(changed)
+
+    def _puts(self, changed: Sequence[str]) -> list[tuple[bytes, bytes | None]]:
+        return [(self._keys.node(path), self._replica.value(path)) for path in changed]
+
+    async def _commit(
+        self, outcomes: list[Outcome], puts: Sequence[tuple[bytes, bytes | None]], *, alive: bool
+    ) -> bool:
+        """Send the replica's changes as a transaction. False if another session's was first: they are undone then."""
+        self._sent += 1
+        mark = b"%x.%d" % (self._session, self._sent)
+        flight = self.flight = Flight(mark, outcomes, self.clock)
+        keys, zxid = self._keys, b"%d" % self._replica.zxid
+        compare: list[Json] = [
+            {"key": text(keys.clock), "target": "MOD", "result": "EQUAL", "mod_revision": str(self.clock)}
+        ]
+        if alive:
+            there = {"target": "CREATE", "result": "GREATER", "create_revision": "0"}
+            compare.append({"key": text(keys.session(self._session)), **there})
+        writes = _grouped([delete(key) if value is None else put(key, value) for key, value in puts])
+        body = {
+            "compare": compare,
+            "success": [put(keys.clock, zxid + b" " + mark), *writes],
+            "failure": [{"request_range": read(key)} for key in (keys.clock, keys.session(self._session))],
+        }
+        try:
+            answer = (await self._gateway.call("kv", "/v3/kv/txn", body)).body
+        except EtcdRefusal:
+            self._undo(flight)
+            raise
+        if answer.get("succeeded"):
+            return await flight.committed
+        self._undo(flight)
+        clock, session = ranges(answer)
+        if alive and not session:
+            raise SessionExpired
+        await self._reached(max((each.mod_revision for each in clock), default=0))
+        return False
+
+    def _undo(self, flight: Flight) -> None:
+        if self.flight is flight:
+            self.flight = None
+            self._replica.rollback()
+
+
+def _end(tree: Tree, events: list[WatchEvent], session: int) -> None:
+    tree.end_session(session, events)
+
+
+def _clock(value: bytes) -> tuple[int, bytes]:
+    """The last zxid, and the mark of the transaction."""
+    zxid, _, mark = value.partition(b" ")
+    if not zxid.isdigit() or len(zxid) > 19:
+        raise EtcdUnanswered("another program has written the clock below the prefix of etcd.connect")
+    return int(zxid), mark
+
+
+def _too_large(puts: Sequence[tuple[bytes, bytes | None]]) -> str:
+    """The reason why these changes do not fit in a transaction; empty if they do."""
+    if len(puts) > CHANGES_MAX:
+        return f"a transaction on etcd changes at most {CHANGES_MAX} nodes, and this one changes {len(puts)}"
+    size = sum(PUT_BYTES + len(key) + len(value or b"") for key, value in puts)
+    if size > TXN_BYTES_MAX:
+        return f"a transaction on etcd holds {TXN_BYTES_MAX} bytes, and this one has {size}"
+    return ""
+
+
+def _grouped(writes: Sequence[Json]) -> Sequence[Json]:
+    """Nest operations so that each level has as few as etcd allows."""
+    if len(writes) < TXN_OPS_MAX:
+        return writes
+    groups = next(k for k in range(1, TXN_OPS_MAX) if k * (TXN_OPS_MAX - 1 - k) >= len(writes))
+    size = TXN_OPS_MAX - 1 - groups
+    return [nested(writes[first : first + size]) for first in range(0, len(writes), size)]

@@ -1,0 +1,384 @@
+"""A session's connection to etcd, on a thread of its own: a lease that is kept, and the servers in turn.
+
+    joining --> following --> serving --the connection breaks--> joining, at the next server
+                                |--the session's key is gone--> its nodes are deleted, EXPIRED
+                                |--close--> its nodes are deleted, its lease revoked
+
+Joining: log in, take a lease or keep it alive, load the tree. The thread keeps the lease while the event loop is
+stalled. An answered keep-alive renews the lease of a leader once the replica has all transactions up to that time: the
+end of a registration is noted before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from pybroker.clock import boot_ms
+from pybroker.coordination.local import Outcome
+from pybroker.coordination.renewals import Renewals
+from pybroker.coordination.store import (
+    ConnectionLoss,
+    SessionExpired,
+    SessionState,
+    StoreError,
+    StoreFailed,
+    StoreRefused,
+    WatchEvent,
+)
+from pybroker.coordination.tls_words import tls_words
+from pybroker.coordination.tree_session import StoreJob
+from pybroker.errors import system_words
+from pybroker.logs import event
+from pybroker.model import HostPort
+from pybroker.tasks import cancel_and_wait
+
+from .gateway import EtcdAccess, EtcdRefusal, Gateway, put
+from .http import EtcdUnanswered
+from .ledger import Hears, Keys, Ledger
+
+log = logging.getLogger(__name__)
+
+ASKS: Final = 6
+"""Keep-alives in one session timeout."""
+SILENT_SHARE: Final = 1 / 2
+"""A server that has not answered for this share of the session timeout is left for the next one."""
+BATCH_JOBS_MAX: Final = 512
+PAUSE_S: Final = 0.1
+"""The pause after an attempt at each of the servers."""
+RETRY_S: Final = 1.0
+"""The pause between attempts to delete the nodes of a session that ended, while etcd refuses writes."""
+
+
+class Servers(NamedTuple):
+    """The servers of one etcd, and how a cluster is kept there."""
+
+    addresses: Sequence[HostPort]
+    prefix: str = ""
+    access: EtcdAccess = EtcdAccess()
+
+
+class LinkListeners(NamedTuple):
+    """The calls with what a link learns; on the event loop, in order."""
+
+    opened: Callable[[int, int], object]
+    """Called at the first connection, with the session's id and its timeout in milliseconds."""
+    refused: Callable[[StoreError], object]
+    """Called if the session cannot be opened."""
+    state: Callable[[SessionState], object]
+    outcomes: Callable[[list[Outcome]], object]
+    events: Callable[[list[WatchEvent]], object]
+    ended: Callable[[], object]
+    """Called last."""
+
+
+class EtcdLink:
+    """The thread of a session. Its public methods are called on the event loop."""
+
+    def __init__(self, servers: Servers, timeout_ms: int, renewals: Renewals, listeners: LinkListeners) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._inner = asyncio.new_event_loop()
+        self._servers = servers
+        self._keys = Keys(servers.prefix)
+        self._renewals = renewals
+        self._listeners = listeners
+        self._timeout_s = timeout_ms / 1000
+        self._number = 0
+        self._posted: deque[tuple[int, StoreJob]] = deque()
+        """Jobs from the event loop, each with the number of connections that had broken when it was submitted."""
+        self._jobs: deque[tuple[int, StoreJob]] = deque()
+        self._batch: list[StoreJob] = []
+        self._dead: set[int] = set()
+        """Sessions that ended, and whose nodes are to be deleted."""
+        self._breaks = 0
+        self._opened = self._connected = self._closing = self._over = False
+        self._unsure = -1
+        """The revision of the clock for a transaction that was sent, and whose outcome is unknown."""
+        self._seen = 0, 0
+        """The cluster, and the last zxid."""
+        self.reasons: dict[HostPort, str] = {}
+        """Why each server that was tried since the last connection is not connected."""
+        self.went_back = ""
+        """Why no server continues this session."""
+
+    def start(self) -> None:
+        """Start the thread. Raises RuntimeError."""
+        threading.Thread(target=self._run, name="pybroker-etcd", daemon=True).start()
+
+    def submit(self, job: StoreJob, breaks: int) -> None:
+        """Do a job after the earlier ones; `breaks`: how often the caller has seen the connection break."""
+        self._posted.append((breaks, job))
+        self._call(self._take)
+
+    def close(self) -> None:
+        """End the session after the jobs that were submitted, if there is a connection."""
+        self._call(self._close)
+
+    def stop(self) -> None:
+        """End the thread at once."""
+        self._call(self._stop)
+
+    def left(self) -> list[StoreJob]:
+        """Return the jobs that came too late for the thread, once it has ended."""
+        jobs = [job for _, job in self._posted]
+        self._posted.clear()
+        return jobs
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the thread has ended
+            self._inner.call_soon_threadsafe(function, *arguments)
+
+    # -- on the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._inner)
+        self._wake, self._gone = asyncio.Event(), asyncio.Event()
+        self._task = self._inner.create_task(self._live())
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                self._inner.run_until_complete(self._task)
+        except Exception as bug:  # a session that is silent for ever must not look alive
+            event(log, logging.ERROR, "etcd session failed", reason=repr(bug))
+            self._tell(self._listeners.state, SessionState.EXPIRED)
+        finally:
+            self._over = True
+            self._fail(SessionExpired)
+            self._inner.run_until_complete(self._inner.shutdown_asyncgens())
+            self._inner.close()
+            self._tell(self._listeners.ended)
+
+    def _tell(self, listener: Callable[..., object], *news: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
+            self._loop.call_soon_threadsafe(listener, *news)
+
+    def _take(self) -> None:
+        while self._posted:
+            breaks, job = self._posted.popleft()
+            if breaks < self._breaks:
+                self._tell(self._listeners.outcomes, [Outcome(job, None, ConnectionLoss(), [])])
+            else:
+                self._jobs.append((breaks, job))
+        self._wake.set()
+
+    def _close(self) -> None:
+        self._closing = True
+        self._wake.set()
+        if not self._connected:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._task.cancel()
+
+    def _fail(self, error: type[StoreError]) -> None:
+        """Fail all jobs that were submitted over a connection that is gone; all of them once the session has ended."""
+        failed = [*self._batch, *(job for breaks, job in self._jobs if self._over or breaks < self._breaks)]
+        self._batch = []
+        self._jobs = deque(item for item in self._jobs if not self._over and item[0] >= self._breaks)
+        self._tell(self._listeners.outcomes, [Outcome(job, None, error(), []) for job in failed])
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        """Visit the servers in turn until the session has ended."""
+        for turn in itertools.count(1):
+            at = self._servers.addresses[turn % len(self._servers.addresses)]
+            self.reasons[at] = await self._visit(at)
+            if self._over:
+                return
+            if turn % len(self._servers.addresses) == 0:
+                await asyncio.sleep(PAUSE_S)
+
+    async def _visit(self, at: HostPort) -> str:
+        """Be connected to a server as long as it goes. Return why it ended."""
+        gateway = Gateway(at, self._servers.access, max(1.0, self._timeout_s * SILENT_SHARE))
+        ledger: Ledger | None = None
+        try:
+            await gateway.log_in()
+            ledger = await self._joined(gateway)
+            await self._serve(gateway, ledger)
+        except StoreRefused as refused:
+            return self._refuse(StoreRefused(detail=f"etcd at {at} (etcd.connect) {refused.detail}"))
+        except (EtcdRefusal, StoreFailed) as refused:
+            return self._refuse(StoreFailed(detail=f"etcd at {at} (etcd.connect): {refused}"))
+        except EtcdUnanswered as problem:
+            return str(problem)
+        except OSError as problem:
+            return tls_words(problem) if self._servers.access.tls is not None else system_words(problem)
+        finally:
+            gateway.close()
+            if self._connected:
+                self._disconnect(ledger)
+        return ""
+
+    def _refuse(self, error: StoreError) -> str:
+        """Give up a session that never was, as etcd refuses it; another one goes on trying."""
+        if not self._opened:
+            self._over = True
+            self._tell(self._listeners.refused, error)
+        return error.detail
+
+    def _disconnect(self, ledger: Ledger | None) -> None:
+        self._connected = False
+        if ledger is not None and ledger.flight is not None:
+            self._unsure = ledger.flight.clock
+        self._renewals.news()
+        if not self._over:
+            self._breaks += 1
+            self._tell(self._listeners.state, SessionState.DISCONNECTED)
+            self._fail(ConnectionLoss)
+
+    async def _joined(self, gateway: Gateway) -> Ledger:
+        """Begin the session, or go on with it. Return a ledger with all nodes.
+
+        Raises EtcdUnanswered, EtcdRefusal, OSError, StoreFailed."""
+        if not self._number:
+            await self._begin(gateway)
+        hears = Hears(self._heard, self._fired, self._ended)
+        ledger = Ledger(gateway, self._keys, self._number, hears)
+        beating = asyncio.create_task(self._beat(gateway, None))  # a large tree may take a while
+        try:
+            await ledger.load()
+        finally:
+            await cancel_and_wait(beating)
+        cluster, zxid = self._seen
+        if cluster and ledger.cluster != cluster:
+            self.went_back = f"etcd at {gateway.at} is another cluster than the session was opened with"
+            raise EtcdUnanswered("it is another cluster than before")
+        if ledger.zxid < zxid:
+            self.went_back = f"etcd has transactions up to {ledger.zxid}, but the session has seen {zxid}"
+            raise EtcdUnanswered("it was restored from an older copy, or has lost its data")
+        return ledger
+
+    async def _begin(self, gateway: Gateway) -> None:
+        granted = await gateway.call("lease", "/v3/lease/grant", {"TTL": str(-int(-self._timeout_s // 1))})
+        number, ttl_s = int(granted.body.get("ID", 0)), int(granted.body.get("TTL", 0))
+        if number <= 0 or ttl_s <= 0:
+            raise EtcdUnanswered("it granted no lease")
+        success = [put(self._keys.session(number), b"", number)]
+        await gateway.call("lease", "/v3/kv/txn", {"success": success})
+        self._number, self._timeout_s = number, ttl_s
+
+    async def _kept_alive(self, gateway: Gateway) -> bool:
+        answer = await gateway.call("lease", "/v3/lease/keepalive", {"ID": str(self._number)})
+        return int(answer.body.get("result", {}).get("TTL", 0)) > 0
+
+    async def _beat(self, gateway: Gateway, ledger: Ledger | None) -> None:
+        """Keep the lease alive; leave a server that does not answer, or whose watch falls behind.
+
+        `ledger`: None while the tree is being loaded; nothing that depends on the lease is renewed then."""
+        while not self._over:
+            sent_ms, limit_s = boot_ms(), self._timeout_s * SILENT_SHARE
+            try:
+                async with asyncio.timeout(limit_s):
+                    if not await self._kept_alive(gateway):
+                        self._gone.set()
+                    for session in await ledger.catch_up("lease") if ledger is not None else ():
+                        self._ended(session)
+            except TimeoutError:
+                raise EtcdUnanswered(f"it did not answer in {limit_s:g} s") from None
+            if ledger is not None:
+                self._renewals.moved(sent_ms)
+            await asyncio.sleep(self._timeout_s / ASKS)
+
+    async def _serve(self, gateway: Gateway, ledger: Ledger) -> None:
+        """Do jobs until the connection breaks or the session has ended. Raises SessionExpired, and as `_joined`."""
+        self._gone.clear()
+        if self._number not in ledger.sessions:
+            self._gone.set()
+        self._dead |= ledger.orphans - {self._number}
+        following = asyncio.create_task(ledger.follow())
+        working = asyncio.create_task(self._work(gateway, ledger))
+        others = [working, asyncio.create_task(self._beat(gateway, ledger)), asyncio.create_task(self._gone.wait())]
+        try:
+            await asyncio.wait([following, *others], return_when=asyncio.FIRST_COMPLETED)
+            if self._gone.is_set() or _expired(working):
+                await cancel_and_wait(*others)
+                await self._expire(ledger, following)
+                return
+            for task in (following, *others):
+                if task.done():
+                    await task
+        finally:
+            await cancel_and_wait(following, *others)
+            self._seen = ledger.cluster, max(self._seen[1], ledger.zxid)
+
+    async def _expire(self, ledger: Ledger, following: asyncio.Task[None]) -> None:
+        """Delete the nodes of the session, which etcd has ended. Raises as `_joined`; another visit goes on then."""
+        deleting = asyncio.create_task(self._bury(ledger, self._number, alive=False))
+        await asyncio.wait([following, deleting], return_when=asyncio.FIRST_COMPLETED)
+        if not deleting.done():
+            await cancel_and_wait(deleting)
+            await following
+        deleting.result()
+        self._connected, self._over = False, True
+        self._renewals.news()
+        self._tell(self._listeners.state, SessionState.EXPIRED)
+        self._fail(SessionExpired)
+
+    async def _work(self, gateway: Gateway, ledger: Ledger) -> None:
+        """Do jobs; return once the session was closed."""
+        async with asyncio.timeout(max(1.0, self._timeout_s * SILENT_SHARE)):
+            await ledger.followed.wait()
+        if ledger.clock == self._unsure:
+            await ledger.fence()
+        self._unsure = -1
+        self._connected = True
+        self.went_back = ""
+        self.reasons.clear()
+        if not self._opened:
+            self._opened = True
+            self._tell(self._listeners.opened, self._number, int(self._timeout_s * 1000))
+        self._tell(self._listeners.state, SessionState.CONNECTED)
+        while True:
+            while self._dead:
+                await self._bury(ledger, self._dead.pop())
+            if self._jobs:
+                self._batch = [self._jobs.popleft()[1] for _ in range(min(len(self._jobs), BATCH_JOBS_MAX))]
+                while self._batch:
+                    done = await ledger.done(self._batch)
+                    self._batch = self._batch[len(done) :]
+            elif self._closing:
+                await self._bury(ledger, self._number)
+                await gateway.call("kv", "/v3/lease/revoke", {"ID": str(self._number)})
+                self._over, self._connected = True, False
+                return
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+
+    async def _bury(self, ledger: Ledger, session: int, *, alive: bool = True) -> None:
+        """Delete the ephemeral nodes of a session that ended; later again, if etcd refuses."""
+        if not await ledger.bury(session, alive=alive):
+            self._inner.call_later(RETRY_S, self._ended, session)
+
+    # -- what the ledger hears ----------------------------------------------------------------------------------------
+
+    def _heard(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            self._note(outcome.events)
+        self._tell(self._listeners.outcomes, outcomes)
+
+    def _fired(self, events: list[WatchEvent]) -> None:
+        self._note(events)
+        self._tell(self._listeners.events, events)
+
+    def _note(self, events: list[WatchEvent]) -> None:
+        for each in events:
+            self._renewals.news(each.path)
+
+    def _ended(self, session: int) -> None:
+        if session == self._number:
+            self._gone.set()
+        else:
+            self._dead.add(session)
+            self._wake.set()
+
+
+def _expired(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and isinstance(task.exception(), SessionExpired)
