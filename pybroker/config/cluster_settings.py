@@ -1,6 +1,7 @@
 """The table of settings for brokers of a cluster, with Kafka's names, types, defaults and ranges."""
 
 import re
+from typing import NamedTuple
 
 from .broker_settings import NETWORK_THREADS_MAX
 from .settings import INT_MAX, LONG_MAX, Choice, Range, Setting, Shape, Type, table
@@ -19,6 +20,19 @@ def check_connect(text: str) -> None:
             raise ValueError(server)
     if chroot and "" in chroot.removesuffix("/").split("/"):
         raise ValueError(chroot)
+
+
+class StoreWords(NamedTuple):
+    """The words for a cluster's store: its name, the option of `pybroker serve`, and what a path in its address is."""
+
+    name: str
+    option: str
+    path: str
+
+    @classmethod
+    def of(cls, connect: str) -> "StoreWords":
+        """Return the words for a value of zookeeper.connect or etcd.connect."""
+        return cls("etcd", "--etcd", "prefix") if "://" in connect else cls("ZooKeeper", "--zookeeper", "chroot")
 
 
 def check_ids(text: str) -> None:

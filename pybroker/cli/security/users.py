@@ -28,7 +28,8 @@ STAYS = "connections that are open go on until their login ends; ACLs and quotas
 def command() -> None:
     """List, set and remove the passwords by which users log in by SCRAM, of any broker that speaks Kafka's protocol.
 
-    With --zookeeper, or --config and a broker's file, change ZooKeeper itself, also before the first broker starts.
+    With --zookeeper, or --config and a broker's file, change the cluster's store itself, also before the first broker
+    starts.
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 the command or its options are wrong.
     """
@@ -49,7 +50,7 @@ def _admin(bootstrap: str, timeout_s: float, zookeeper: str | None, file: str | 
 
     is_given = click.get_current_context().get_parameter_source("timeout_s") is not ParameterSource.DEFAULT
     within = {"zookeeper.connection.timeout.ms": str(round(timeout_s * 1000))} if is_given else {}
-    return ZooKeeperUsers(config_of(zookeeper, file, within))
+    return ZooKeeperUsers(config_of(zookeeper, file, within, takes_etcd=True))
 
 
 @command.command(name="list")

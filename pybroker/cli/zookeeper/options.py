@@ -14,6 +14,7 @@ from pybroker.cli.waiting import WaitReport
 
 if TYPE_CHECKING:
     from pybroker.config import BrokerConfig
+    from pybroker.coordination.store import Store
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
@@ -26,29 +27,48 @@ def zookeeper_options(function: F) -> F:
     return where(file(function))
 
 
-def config_of(zookeeper: str | None, file: str | None, program: Mapping[str, str] | None = None) -> BrokerConfig:
-    """Return a broker's configuration with a ZooKeeper. `program` has settings of the command itself, named in its
-    errors. Raises Misuse."""
+def config_of(
+    zookeeper: str | None, file: str | None, program: Mapping[str, str] | None = None, *, etcd: str | None = None,
+    takes_etcd: bool = False,
+) -> BrokerConfig:  # fmt: skip
+    """Return a broker's configuration with a ZooKeeper, or with an etcd if the command takes one. `program` has
+    settings of the command itself, named in its errors. Raises Misuse."""
     from pybroker.config import BrokerConfig, ConfigError
 
     options = {name: (value, click.get_current_context().command_path) for name, value in (program or {}).items()}
     try:
         if zookeeper is not None:
             options["zookeeper.connect"] = (zookeeper, "--zookeeper")
+        if etcd is not None:
+            options["etcd.connect"] = (etcd, "--etcd")
         config = BrokerConfig.load(file, options=options)
     except ConfigError as problem:
         raise Misuse(problem.message) from None
     if file is not None:
         file_permissions.warn_of_config(file)
-    if config["zookeeper.connect"] is None:
+    if config["zookeeper.connect"] is None and not (takes_etcd and config["etcd.connect"] is not None):
         raise Misuse("no ZooKeeper is given: add --zookeeper, or zookeeper.connect in the file of --config")
     return config
 
 
 def run(config: BrokerConfig, work: Coroutine[object, None, T]) -> T:
-    """Run a command's work with ZooKeeper. Parts of a broker do it, whose log lines are not the command's output."""
+    """Run a command's work with its store. Parts of a broker do it, whose log lines are not the command's output."""
     import asyncio
 
+    from pybroker.config.cluster_settings import StoreWords
+
     logging.getLogger().addHandler(logging.NullHandler())
-    with WaitReport(f"for ZooKeeper at {config['zookeeper.connect']}"):
+    words = StoreWords.of(connect := config["etcd.connect"] or config["zookeeper.connect"])
+    with WaitReport(f"for {words.name} at {connect}"):
         return asyncio.run(work)
+
+
+def store_of(config: BrokerConfig) -> Store:
+    """Return the store of the cluster that a configuration of `config_of` names. Raises ConfigError."""
+    if config["etcd.connect"] is not None:
+        from pybroker.coordination.etcd.settings import store_of as etcd_of
+
+        return etcd_of(config)
+    from pybroker.coordination.zookeeper import store_of as zookeeper_of
+
+    return zookeeper_of(config)

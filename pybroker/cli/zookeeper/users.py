@@ -1,4 +1,4 @@
-"""A cluster's SCRAM users in ZooKeeper, with the methods that `pybroker users` calls on an `Admin`."""
+"""A cluster's SCRAM users in ZooKeeper or etcd, with the methods that `pybroker users` calls on an `Admin`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import click
 
 from pybroker import errors
 from pybroker.cli.main import Failure
-from pybroker.cli.zookeeper.options import run
+from pybroker.cli.zookeeper.options import run, store_of
 from pybroker.client.admin import ScramUser
 from pybroker.config import BrokerConfig
 from pybroker.coordination.commit import until_answered
 from pybroker.coordination.store import Session, StoreError
-from pybroker.coordination.zookeeper import store_of
 from pybroker.errors import KafkaError
 from pybroker.metadata import nodes, users
 from pybroker.security.scram import HASHES, Credential
@@ -30,8 +29,13 @@ class ZooKeeperUsers:
     missing nodes."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        """`config` says how to reach ZooKeeper, and whether only the brokers may change the nodes."""
+        """`config` says how to reach ZooKeeper or etcd, and whether only the brokers may change the nodes."""
         self._config = config
+        if config["etcd.connect"] is not None:
+            self._place = f"etcd.connect={config['etcd.connect']}"
+            self._no_cluster = f"there is no cluster in the etcd at {config['etcd.connect']}"
+            return
+        self._place = f"zookeeper.connect={config['zookeeper.connect']}"
         hosts, _, chroot = config["zookeeper.connect"].partition("/")
         self._no_cluster = f"there is no cluster at /{chroot.rstrip('/')} of the ZooKeeper at {hosts}"
 
@@ -55,7 +59,7 @@ class ZooKeeperUsers:
             return await until_answered(lambda: session.exists(nodes.CLUSTER_ID)) is not None
 
         if not self._run(give, makes_chroot=True):
-            who = f"user {user} is for brokers with zookeeper.connect={self._config['zookeeper.connect']}"
+            who = f"user {user} is for brokers with {self._place}"
             click.echo(f"pybroker: {self._no_cluster} yet: {who}", err=True)
 
     def remove_password(self, user: str) -> None:

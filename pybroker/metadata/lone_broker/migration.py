@@ -1,4 +1,4 @@
-"""Moves a lone broker's store into ZooKeeper: all nodes that a cluster's controller reads, as Kafka writes them.
+"""Moves a lone broker's store into ZooKeeper or etcd: all nodes that a controller reads, as Kafka writes them.
 
     checks ──> MIGRATING in the embedded store ──> nodes, parents first ──> cluster id ──> MIGRATED
 
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from pybroker import errors
+from pybroker.config.cluster_settings import StoreWords
 from pybroker.coordination.commit import commit, until_answered
 from pybroker.coordination.store import Create, Delete, NodeExists, NoNode, Session
 from pybroker.errors import KafkaError
@@ -24,9 +25,9 @@ from pybroker.metadata.lone_broker import loading
 from pybroker.security import acl_nodes
 
 MIGRATED: Final = "/migrated"
-"""Only in the embedded store: the zookeeper.connect that its topics were moved to."""
+"""Only in the embedded store: the zookeeper.connect or etcd.connect that its topics were moved to."""
 MIGRATING: Final = "/migrating"
-"""Only in the embedded store: the zookeeper.connect that its topics are being moved to."""
+"""Only in the embedded store: the zookeeper.connect or etcd.connect that its topics are being moved to."""
 WHOLE: Final = (nodes.CONFIGS, acl_nodes.ACLS, acl_nodes.EXTENDED_ACLS, delegation_tokens.ROOT)
 """Nodes that move with all nodes below them: settings, users, quotas, ACLs and delegation tokens."""
 NOTICES: Final = (nodes.CONFIG_CHANGES, delegation_tokens.CHANGES)
@@ -46,7 +47,7 @@ class Moved(NamedTuple):
 
 
 async def moved_to(lone: Session) -> str | None:
-    """The zookeeper.connect that an embedded store was moved to; None if it was not. Raises StoreError."""
+    """The address of the store that an embedded store was moved to; None if it was not. Raises StoreError."""
     try:
         return (await lone.get(MIGRATED))[0].decode()
     except NoNode:
@@ -62,8 +63,9 @@ async def goes_on(lone: Session) -> str | None:
 
 
 async def migrate(lone: Session, cluster: Session, connect: str) -> Moved:
-    """Move an embedded store into a ZooKeeper at `connect` that has no cluster yet. The logs stay where they are.
-    Raises KafkaError in one sentence for a person, StoreError."""
+    """Move an embedded store into the ZooKeeper or etcd at `connect`, which has no cluster yet. The logs stay where
+    they are. Raises KafkaError in one sentence for a person, StoreError."""
+    name, _, path = StoreWords.of(connect)
     cluster_id = await identity.cluster_id(lone)
     broker_id = await identity.stored_broker(lone)
     if cluster_id is None or broker_id is None:
@@ -78,14 +80,14 @@ async def migrate(lone: Session, cluster: Session, connect: str) -> Moved:
     if known not in (None, cluster_id):
         raise KafkaError(
             errors.INCONSISTENT_CLUSTER_ID,
-            f"ZooKeeper at {connect} belongs to cluster {known}, but the data to {cluster_id}: name another chroot",
+            f"{name} at {connect} belongs to cluster {known}, but the data to {cluster_id}: name another {path}",
         )
     again, begun = await moved_to(lone) is not None, await lone.exists(MIGRATING) is not None
     if known is not None and not (again or begun):
         raise KafkaError(
             errors.INVALID_CONFIG,
-            f"ZooKeeper at {connect} already has the cluster {cluster_id}, but with another history than this "
-            "data: name another chroot",
+            f"{name} at {connect} already has the cluster {cluster_id}, but with another history than this "
+            f"data: name another {path}",
         )
     if known is None:
         await loading.prepare(cluster, nodes.OF_A_CLUSTER)
@@ -93,7 +95,7 @@ async def migrate(lone: Session, cluster: Session, connect: str) -> Moved:
         if foreign := sorted(there - {topic.name for topic in found.topics}):
             raise KafkaError(
                 errors.INVALID_CONFIG,
-                f"ZooKeeper at {connect} has topics that are not this broker's ({foreign[0]}): name another chroot",
+                f"{name} at {connect} has topics that are not this broker's ({foreign[0]}): name another {path}",
             )
         if not begun:
             await commit(lone, [Create(MIGRATING, connect.encode())])

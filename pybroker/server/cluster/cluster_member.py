@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pybroker.clock import wall_ms
 from pybroker.config import BrokerConfig
+from pybroker.config.cluster_settings import StoreWords
 from pybroker.coordination.store import ENDED, Session, SessionExpired, Store, StoreDamaged, StoreError
 from pybroker.decisions.image import LiveBroker
 from pybroker.decisions.replica_selector import RACK_AWARE
@@ -133,12 +134,10 @@ class ClusterMember:
         if directories.had_store(dirs):  # before ZooKeeper has a node of a cluster that is not there
             named = " ".join(f"--data-dir {each.path}" for each in dirs)
             lone = "the log directories belong to a lone broker, whose topics are in its own coordination store"
-            if (hosts := self._config["zookeeper.connect"]) is None:
-                raise StartError(f"{lone}: start it without etcd.connect, or give it empty log directories")
-            raise StartError(
-                f"{lone}: move them with: pybroker migrate-store {named} --zookeeper {hosts}; or start it without "
-                "zookeeper.connect"
-            )
+            setting = "zookeeper.connect" if self._config["etcd.connect"] is None else "etcd.connect"
+            at = self._config[setting]
+            how = f"pybroker migrate-store {named} {StoreWords.of(at).option} {at}"
+            raise StartError(f"{lone}: move them with: {how}; or start it without {setting}")
         await self._wait(self._store.open())
         await self._wait(self._membership.open())
         await self.do(lambda session: loading.prepare(session, nodes.OF_A_CLUSTER))

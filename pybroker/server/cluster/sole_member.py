@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pybroker.clock import wall_ms
 from pybroker.config import BrokerConfig
+from pybroker.config.cluster_settings import StoreWords
 from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.store import NodeExists, NoNode, Session, StoreDamaged
 from pybroker.decisions.image import NO_LEADER, Image, LiveBroker
@@ -101,8 +102,9 @@ class SoleMember:
         self._store_dir.keep_store(directories.STORE_FILE)
         session = self._session = await self._store.session(SESSION_TIMEOUT_MS)
         if (elsewhere := await migration.goes_on(session)) is not None:
+            name, option, _ = StoreWords.of(elsewhere)
             raise StartError(
-                f"this broker's topics were moved to ZooKeeper at {elsewhere}: start it with --zookeeper {elsewhere}"
+                f"this broker's topics were moved to {name} at {elsewhere}: start it with {option} {elsewhere}"
             )
         await loading.prepare(session)
 

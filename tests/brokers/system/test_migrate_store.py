@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
+from pybroker.development.etcd_server import Etcd
 from pybroker.development.zookeeper_server import ZooKeeper
 from tests.cli.conftest import run
 from tests.harness import HOST, BrokerProcess, free_port, until
 from tests.wire import Wire
 
-pytestmark = [pytest.mark.java]
 RECORDS = 500
 SETS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2, "zookeeper.session.timeout.ms": 4000}
 
@@ -52,6 +52,7 @@ def facts(port: int) -> dict[str, object]:
     }  # fmt: skip
 
 
+@pytest.mark.java
 def test_a_lone_broker_becomes_the_first_of_a_cluster(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     chroot = uuid.uuid4().hex
     connect, port, home = f"{zookeeper.connect}/{chroot}", free_port(), tmp_path / "first"
@@ -104,6 +105,40 @@ def test_a_lone_broker_becomes_the_first_of_a_cluster(tmp_path: Path, zookeeper:
     alone = BrokerProcess(tmp_path / "second", second.port, SETS)
     alone.begin()
     assert alone.wait_end() == 1
-    words = "belongs to a broker of a cluster: start it with --zookeeper, or leave the cluster for good"
+    words = "belongs to a broker of a cluster: start it with --zookeeper or --etcd, or leave the cluster for good"
     assert words in alone.output()
     assert "belongs to a broker of a cluster" in run(*command[:2], tmp_path / "second", *command[3:]).sentence
+
+
+def test_the_same_on_etcd(tmp_path: Path) -> None:
+    """A lone broker's topics move into etcd; it refuses to start alone, and another broker joins it."""
+    with Etcd() as etcd:
+        connect, port, home = f"{etcd.url}/kafka", free_port(), tmp_path / "first"
+        with BrokerProcess(home, port, {**SETS, "broker.id": 5}) as lone:
+            admin = AdminClient({"bootstrap.servers": lone.bootstrap})
+            admin.create_topics([NewTopic("orders", 3, 1)])["orders"].result(10)
+            producer = Producer({"bootstrap.servers": lone.bootstrap})
+            for number in range(RECORDS):
+                producer.produce("orders", b"%d" % number, partition=0)
+            assert producer.flush(20) == 0
+            lone.stop()
+        command = ("migrate-store", "--data-dir", home, "--etcd", connect)
+        refused = BrokerProcess(home, port, {**SETS, "etcd.connect": connect})
+        refused.begin()
+        assert refused.wait_end() == 1
+        assert f"move them with: pybroker {' '.join(map(str, command))}; or start it without" in refused.output()
+        done = run(*command)
+        again = f"Start it with: pybroker serve --data-dir {home} --etcd {connect}\n"
+        assert (done.code, done.out) == (0, f"Moved broker 5 with 1 topics of 3 partitions to {connect}. {again}")
+        assert run(*command).out == f"Broker 5 was moved before. {again}"
+        refused = BrokerProcess(home, port, {**SETS, "broker.id": 5})
+        refused.begin()
+        assert refused.wait_end() == 1
+        assert f"topics were moved to etcd at {connect}: start it with --etcd {connect}" in refused.output()
+        first = BrokerProcess(home, port, {**SETS, "etcd.connect": connect})
+        second = BrokerProcess(tmp_path / "second", free_port(), {**SETS, "etcd.connect": connect})
+        with first, second:
+            assert len(values(second.port)) == RECORDS
+            admin = AdminClient({"bootstrap.servers": second.bootstrap})
+            admin.create_topics([NewTopic("both", 1, 2)])["both"].result(20)
+            assert sorted(admin.list_topics("both", timeout=10).topics["both"].partitions[0].replicas) == [5, 1001]
