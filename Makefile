@@ -117,14 +117,14 @@ lives: $(BUILT) $(DEV) ## a broker that is killed at random under clients of thr
 	@$(PY) -m tests.lives.campaign --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: cluster
-cluster: $(BUILT) $(DEMO) ## three brokers and a ZooKeeper ensemble to try, and how to use them; Ctrl-C ends them
-	@$(PY) tools/cluster.py
+cluster: $(BUILT) $(DEMO) ## three brokers and a ZooKeeper ensemble (or an etcd: ETCD=1) to try, and how to use them; Ctrl-C ends them
+	@$(PY) tools/cluster.py $(if $(ETCD),--etcd)
 
 .PHONY: chaos
 chaos: SECONDS = 600
-chaos: $(BUILT) $(DEV) ## brokers and a ZooKeeper, killed, frozen, cut apart, filled, while replicas move: SECONDS=600 SEED=7, SEEDS=1-10, ONLY=FAULT
+chaos: $(BUILT) $(DEV) ## brokers and a ZooKeeper, killed, frozen, cut apart, filled, while replicas move: SECONDS=600 SEED=7, SEEDS=1-10, ONLY=FAULT, STORE=etcd
 	@$(PY) -m tests.brokers.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
-		$(if $(ONLY),--only $(ONLY))
+		$(if $(ONLY),--only $(ONLY)) $(if $(STORE),--store $(STORE))
 
 .PHONY: clients-on-cluster
 clients-on-cluster: $(BUILT) $(DEV) ## the tests of all client libraries, groups and our own client, against three brokers with RF 3

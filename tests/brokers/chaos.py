@@ -28,6 +28,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from pybroker.development.etcd_server import Etcd
 from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.model import TopicPartition
 from tests.asking import ask
@@ -35,6 +36,7 @@ from tests.brokers import moves
 from tests.brokers.churn import PREFIX, Churn
 from tests.brokers.damages import DAMAGES, VICTIM, Damages
 from tests.brokers.disturbances import FAULTS, LEADERS_MOVE, OF_CLIENTS, OUTCOMES, RETIRE, ROLL_BACK, Disturbances
+from tests.brokers.editor import AnyStore
 from tests.brokers.kit import Cluster
 from tests.brokers.moves import Moves, Replicas
 from tests.brokers.network import Network
@@ -78,6 +80,7 @@ OUTAGES = ("kill", "stop")
 ENDS_S_MAX = 10.0
 SWITCH_S = 0.0005
 """The thread switch interval: each byte between brokers waits for a thread, and reconnecting clients load it."""
+STORES = ("zookeeper", "etcd")
 OWN_ROUNDS = {ROLL_BACK: 0.06, RETIRE: 0.1}
 """The share of rounds in which ZooKeeper is restored from an older copy, or a broker is retired."""
 MOVING = 0.7
@@ -93,12 +96,13 @@ SETS: dict[str, object] = {
 class Chaos:
     """One cluster, its clients, and the faults that are injected."""
 
-    def __init__(self, home: Path, seed: int, rate: float, bug: str, only: Collection[str]) -> None:
+    def __init__(self, home: Path, seed: int, rate: float, bug: str, only: Collection[str], store: str) -> None:
         self.random = random.Random(seed)
         self.history = History()
         self.network = Network(refusing=True, has_clients=not only or bool(OF_CLIENTS & set(only)))
         self.only = only
-        self.zookeeper = ZooKeeper(servers=3, data_dir=str(home / "zookeeper"))
+        kind = Etcd if store == "etcd" else ZooKeeper
+        self.zookeeper: AnyStore = kind(servers=3, data_dir=str(home / store))
         self.cluster = Cluster(
             home, self.zookeeper, BROKERS, bug, self.network, **SETS,
             log_dirs=lambda number: ",".join(str(home / f"broker-{number}" / name) for name in ("one", "two")),
@@ -108,9 +112,7 @@ class Chaos:
             broker.is_fillable = True
         damages = Damages(self.cluster, TOPIC, self.random)
         self.moves = Moves(self.cluster, (TOPIC, OFFSETS), self.random, bug)
-        self.faults = Disturbances(
-            self.cluster, self.zookeeper, self.network, self.random, damages, self.moves, only
-        )
+        self.faults = Disturbances(self.cluster, self.zookeeper, self.network, self.random, damages, self.moves, only)
         self.moving = [name for name, n in moves.WEIGHTS.items() for _ in range(n) if not only or name in only]
         self.faults.heal()  # starts the cluster
         self.cluster.create(TOPIC, PARTITIONS, retention_ms="-1", segment_bytes="300000")
@@ -252,9 +254,7 @@ class Chaos:
                 return False
             if any({*p.isr_nodes} != {*p.replica_nodes} for p in placed.values()):
                 return False
-            views.append(
-                (told.controller_id, {tp: (p.leader_id, tuple(p.replica_nodes)) for tp, p in placed.items()})
-            )
+            views.append((told.controller_id, {tp: (p.leader_id, tuple(p.replica_nodes)) for tp, p in placed.items()}))
         controller, found = views[0]
         self.placed = {tp: replicas for tp, (_, replicas) in found.items()}
         return all(view == views[0] for view in views) and -1 not in {controller, *(each for each, _ in found.values())}
@@ -354,15 +354,21 @@ def summary(history: History, faults: int, seed: int, seconds: float) -> str:
 
 
 def run(
-    home: Path, seconds: float, seed: int, rate: float, bug: str = "", only: Collection[str] = ()
+    home: Path,
+    seconds: float,
+    seed: int,
+    rate: float,
+    bug: str = "",
+    only: Collection[str] = (),
+    store: str = "zookeeper",
 ) -> tuple[History, int]:
     """Run a campaign on new directories; return its history and the number of faults. `bug` is a name in planted.py.
-    `only` is the faults that may occur."""
+    `only` is the faults that may occur, `store` one of STORES."""
     for library in ("aiokafka", "kafka", "kazoo"):  # they log screens of errors about servers that are down
         logging.getLogger(library).setLevel(logging.CRITICAL)
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
-    chaos = Chaos(home, seed, rate, bug, only)
+    chaos = Chaos(home, seed, rate, bug, only, store)
     try:
         chaos.run(seconds)
     except AssertionError:
@@ -396,7 +402,7 @@ def one(asked: argparse.Namespace, seed: int) -> tuple[str, bool]:
     """Run a campaign and print its result; return its summary, and True if no rule was broken."""
     home = Path(tempfile.mkdtemp(prefix="pybroker-chaos-"))
     began = time.monotonic()
-    history, faults = run(home, asked.seconds, seed, asked.rate, asked.bug, asked.only)
+    history, faults = run(home, asked.seconds, seed, asked.rate, asked.bug, asked.only, asked.store)
     for problem in history.problems:
         print(problem)
     if history.problems:
@@ -416,6 +422,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=100, help="records a second of each writer, about")
     parser.add_argument("--bug", choices=BUGS, default="", help="of tests/brokers/planted.py: it is to be found")
     parser.add_argument("--only", type=names, default=(), metavar="FAULT[,FAULT]", help="no other faults than these")
+    parser.add_argument("--store", choices=STORES, default=STORES[0], help="what the cluster coordinates in")
     parser.add_argument("--told", action="store_true", help="tell of each fault when it comes")
     asked = parser.parse_args()
     if unknown := set(asked.only) - set(FAULTS):

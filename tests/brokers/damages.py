@@ -13,12 +13,12 @@ import json
 import logging
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from pybroker.metadata import nodes
+from tests.brokers.editor import Editor, editing
 from tests.brokers.kit import Cluster
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,6 @@ NOWHERE = {77, 78}
 """Ids of brokers that do not exist."""
 GARBAGE = b'{"version":1,"par'
 DEFAULTS = nodes.broker_config(None)
-CONNECT_S_MAX = 30
 DEPOSED = 0.5
 """The share of damages that are followed by a new controller, which reads everything."""
 
@@ -64,15 +63,8 @@ class Damages:
             for path in (nodes.state(VICTIM, 0), nodes.CONTROLLER_EPOCH):
                 self.older[path] = client.get(path)[0]
 
-    @contextmanager
-    def connected(self) -> Iterator[KazooClient]:
-        client = KazooClient(self.cluster.zookeeper.connect + self.cluster.chroot)
-        try:
-            client.start(CONNECT_S_MAX)
-            yield client
-        finally:
-            client.stop()
-            client.close()
+    def connected(self) -> AbstractContextManager[Editor]:
+        return editing(self.cluster.zookeeper, self.cluster.chroot)
 
     def damage(self, name: str) -> Fault:
         """Run one of DAMAGES. The cluster's controller must stay in office."""
@@ -84,7 +76,7 @@ class Damages:
         if reigns > REIGNS_MAX:
             self.wrong.append(f"{reigns} controllers were elected during {name}")
 
-    def _reigns(self, client: KazooClient) -> int:
+    def _reigns(self, client: Editor) -> int:
         """A number that increases with each controller."""
         return int(client.get(nodes.CONTROLLER_EPOCH)[1].version)
 
@@ -185,11 +177,11 @@ class Damages:
                 client.set(path, data)
             self._tell_all(client)
 
-    def _depose(self, client: KazooClient) -> None:
+    def _depose(self, client: Editor) -> None:
         if self.chance.random() < DEPOSED:
             self._tell_all(client)
 
-    def _tell_all(self, client: KazooClient) -> None:
+    def _tell_all(self, client: Editor) -> None:
         """Delete /controller, so that a new controller reads everything."""
         with suppress(NoNodeError):
             client.delete(nodes.CONTROLLER)

@@ -20,13 +20,13 @@ from functools import partial
 from pathlib import Path
 
 import confluent_kafka as ck
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from pybroker.development.zookeeper_server import Server, ZooKeeper
+from pybroker.development.server_process import ServerProcess
 from pybroker.errors import KafkaError
 from tests.brokers import moves
 from tests.brokers.damages import DAMAGES, Damages
+from tests.brokers.editor import AnyStore, editing
 from tests.brokers.kit import Cluster
 from tests.brokers.moves import Moves
 from tests.brokers.network import CLIENTS, ZOOKEEPER, Network
@@ -65,7 +65,7 @@ STARTS_MAX = 3
 """Attempts to start a broker in a healthy cluster; the first may meet its own earlier session."""
 
 
-def copy_of(server: Server) -> Path:
+def copy_of(server: ServerProcess) -> Path:
     """The directory that keeps a copy of a server's data."""
     return server.data.with_suffix(".copy")
 
@@ -74,7 +74,7 @@ class Disturbances:
     """The faults of one cluster, all called by one thread. `wrong` has the forbidden actions of brokers."""
 
     def __init__(
-        self, cluster: Cluster, zookeeper: ZooKeeper, network: Network, chance: random.Random, damages: Damages,
+        self, cluster: Cluster, zookeeper: AnyStore, network: Network, chance: random.Random, damages: Damages,
         moves: Moves, only: Collection[str] = (),
     ) -> None:  # fmt: skip
         """`only` has the names of the faults that may occur; empty for all."""
@@ -448,9 +448,5 @@ class Disturbances:
 
     def _delete(self, path: str) -> None:
         log.info("delete %s", path)
-        client = KazooClient(self.zookeeper.connect + self.cluster.chroot)
-        client.start(30)
-        with suppress(NoNodeError):
+        with editing(self.zookeeper, self.cluster.chroot) as client, suppress(NoNodeError):
             client.delete(path)
-        client.stop()
-        client.close()

@@ -1,4 +1,5 @@
-"""A cluster of real processes: brokers and a real ZooKeeper, each of which can be killed, frozen and started again."""
+"""A cluster of real processes: brokers and a real ZooKeeper or etcd, each of which can be killed, frozen and started
+again."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
 from tests.asking import ask
 from tests.brokers import full
+from tests.brokers.editor import AnyStore, setting_of
 from tests.brokers.network import CLIENTS, ZOOKEEPER, Network
 from tests.harness import HOST, BrokerProcess, free_port, until
 from tests.wire import ATTRIBUTES_AT, BATCH_OVERHEAD, HEAD, TAIL
@@ -55,10 +56,10 @@ class Planted(BrokerProcess):
 
 
 class Cluster:
-    """Brokers 1 to `count` under their own chroot of a ZooKeeper; each keeps its port and its data."""
+    """Brokers 1 to `count` under their own chroot of a ZooKeeper, or prefix of an etcd. Each keeps port and data."""
 
     def __init__(
-        self, home: Path, zookeeper: ZooKeeper, count: int = 3, bug: str = "", network: Network | None = None,
+        self, home: Path, zookeeper: AnyStore, count: int = 3, bug: str = "", network: Network | None = None,
         kind: type[Planted] = Planted, **sets: object,
     ) -> None:  # fmt: skip
         """`bug` is a name in tests/brokers/planted.py, used for all brokers. `network` is between brokers and
@@ -68,7 +69,7 @@ class Cluster:
         self.absent: set[int] = set()
         """Brokers that are not part of the cluster at present."""
         own = {name.replace("_", "."): value for name, value in sets.items()}
-        given = {**SETS, "zookeeper.connect": zookeeper.connect + self.chroot, **own}
+        given = {**SETS, **setting_of(zookeeper, zookeeper.connect, self.chroot), **own}
         self.brokers: dict[int, Planted] = {}
         self._fronts: dict[int, int] = {}
         """The ports that clients use, where they reach a broker through the network."""
@@ -88,9 +89,9 @@ class Cluster:
         """The settings of a broker that others reach through the network."""
         own = free_port()
         shown = f"PLAINTEXT://{HOST}:{self._fronts.get(number, port)}", f"PEERS://{HOST}:{network.way_to(number, own)}"
-        servers = (str(network.way_to(ZOOKEEPER, server.port)) for server in self.zookeeper.servers)
+        servers = ",".join(f"{HOST}:{network.way_to(ZOOKEEPER, server.port)}" for server in self.zookeeper.servers)
         return {
-            "zookeeper.connect": ",".join(f"{HOST}:{way}" for way in servers) + self.chroot,
+            **setting_of(self.zookeeper, servers, self.chroot),
             "listeners": f"PLAINTEXT://{HOST}:{port},PEERS://{HOST}:{own}",
             "advertised.listeners": ",".join(shown),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT",

@@ -1,8 +1,8 @@
 """Finds what moves of replicas have left behind in a cluster in which nothing moves any more.
 
-    /brokers/topics/*    replicas that are being added, removed or given up; /admin/reassign_partitions
-    /config/*/*          throttles, and the note of the command that set them
-    log dirs             a log of a partition that the broker is no replica of, or in two log dirs; any other directory
+/brokers/topics/*    replicas that are being added, removed or given up; /admin/reassign_partitions
+/config/*/*          throttles, and the note of the command that set them
+log dirs             a log of a partition that the broker is no replica of, or in two log dirs; any other directory
 """
 
 from __future__ import annotations
@@ -12,31 +12,25 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from pybroker.cli.reassign.throttle import NOTE
 from pybroker.metadata import nodes
+from tests.brokers.editor import Editor, editing
 from tests.brokers.kit import Cluster
 
-CONNECT_S_MAX = 30
 FIELDS = (nodes.ADDING, nodes.REMOVING, nodes.GIVEN_UP)
 
 
 def remains(cluster: Cluster) -> list[str]:
     """Return a sentence for each thing that moves have left behind."""
-    client = KazooClient(cluster.zookeeper.connect + cluster.chroot)
-    try:
-        client.start(CONNECT_S_MAX)
-        assigned: dict[str, set[int]] = {}
+    assigned: dict[str, set[int]] = {}
+    with editing(cluster.zookeeper, cluster.chroot) as client:
         found = [*_in_topics(client, assigned), *_in_configs(client)]
-    finally:
-        client.stop()
-        client.close()
     return [*found, *_on_disk(cluster, assigned)]
 
 
-def _in_topics(client: KazooClient, assigned: dict[str, set[int]]) -> Iterator[str]:
+def _in_topics(client: Editor, assigned: dict[str, set[int]]) -> Iterator[str]:
     """Find half-done reassignments; add the brokers of each partition to `assigned`, by the name of its directory."""
     if client.exists(nodes.REASSIGNMENTS):
         yield f"{nodes.REASSIGNMENTS} exists"
@@ -50,7 +44,7 @@ def _in_topics(client: KazooClient, assigned: dict[str, set[int]]) -> Iterator[s
                         yield f"{topic}-{index} has {field} {brokers}"
 
 
-def _in_configs(client: KazooClient) -> Iterator[str]:
+def _in_configs(client: Editor) -> Iterator[str]:
     for kind in ("brokers", "topics"):
         for name in client.get_children(f"{nodes.CONFIGS}/{kind}"):
             with suppress(NoNodeError):

@@ -1,0 +1,121 @@
+"""Nodes of a cluster's store that a test reads and writes by hand: with kazoo in ZooKeeper, with as much of its
+interface in etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from pybroker.coordination.commit import until_answered
+from pybroker.coordination.etcd.link import Servers
+from pybroker.coordination.etcd.store import EtcdStore
+from pybroker.coordination.store import NodeExists, NoNode, Session, Stat
+from pybroker.development.etcd_server import Etcd
+from pybroker.development.server_process import HOST
+from pybroker.development.zookeeper_server import ZooKeeper
+from pybroker.model import HostPort
+
+CONNECT_S_MAX = 30
+SESSION_MS = 10_000
+AnyStore = ZooKeeper | Etcd
+T = TypeVar("T")
+
+
+class EtcdEditor:
+    """The calls of kazoo that tests make, on etcd."""
+
+    def __init__(self, etcd: Etcd, prefix: str) -> None:
+        self._runner = asyncio.Runner()
+        addresses = [HostPort(HOST, server.port) for server in etcd.servers]
+        self._store = EtcdStore(Servers(addresses, prefix), connection_timeout_ms=CONNECT_S_MAX * 1000)
+        self._session: Session = self._runner.run(self._store.session(SESSION_MS))
+
+    def close(self) -> None:
+        self._runner.run(self._store.close())
+        self._runner.close()
+
+    def get(self, path: str) -> tuple[bytes, Stat]:
+        return self._do(self._get(path))
+
+    def set(self, path: str, data: bytes) -> None:
+        self._do(self._set(path, data))
+
+    def create(self, path: str, data: bytes = b"", *, sequence: bool = False) -> None:
+        self._do(self._create(path, data, sequence))
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        for name in self.get_children(path) if recursive else ():
+            self.delete(f"{path}/{name}", recursive=True)
+        self._do(self._delete(path))
+
+    def exists(self, path: str) -> Stat | None:
+        return self._do(self._exists(path))
+
+    def get_children(self, path: str) -> list[str]:
+        return self._do(self._children(path))
+
+    def ensure_path(self, path: str) -> None:
+        names = path.strip("/").split("/")
+        for depth in range(1, len(names) + 1):
+            if not self.exists(there := f"/{'/'.join(names[:depth])}"):
+                self.create(there)
+
+    def _do(self, work: Coroutine[object, object, T]) -> T:
+        try:
+            return self._runner.run(work)
+        except NoNode:
+            raise NoNodeError from None
+        except NodeExists:
+            raise NodeExistsError from None
+
+    async def _get(self, path: str) -> tuple[bytes, Stat]:
+        return await until_answered(lambda: self._session.get(path))
+
+    async def _exists(self, path: str) -> Stat | None:
+        return await until_answered(lambda: self._session.exists(path))
+
+    async def _children(self, path: str) -> list[str]:
+        return (await until_answered(lambda: self._session.children(path)))[0]
+
+    async def _set(self, path: str, data: bytes) -> None:
+        await self._session.set(path, data)
+
+    async def _create(self, path: str, data: bytes, sequence: bool) -> None:
+        await self._session.create(path, data, sequential=sequence)
+
+    async def _delete(self, path: str) -> None:
+        await self._session.delete(path)
+
+
+Editor = KazooClient | EtcdEditor
+
+
+@contextmanager
+def editing(store: AnyStore, chroot: str) -> Iterator[Editor]:
+    """A client of the store, below a cluster's chroot."""
+    if isinstance(store, Etcd):
+        editor = EtcdEditor(store, chroot)
+        try:
+            yield editor
+        finally:
+            editor.close()
+        return
+    client = KazooClient(store.connect + chroot)
+    try:
+        client.start(CONNECT_S_MAX)
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def setting_of(store: AnyStore, servers: str, chroot: str) -> dict[str, object]:
+    """The setting of a broker that reaches the store at these servers."""
+    if isinstance(store, Etcd):
+        return {"etcd.connect": f"http://{servers}{chroot}"}
+    return {"zookeeper.connect": servers + chroot}
