@@ -146,6 +146,13 @@ async def test_a_watch_that_has_lost_events_ends(line: bytes, reason: str) -> No
             await anext(gateway.watch(b"a", b"c", 5))
 
 
+async def test_requests_on_one_connection_wait_for_each_other() -> None:
+    """Two requests at once on one lane each get the answer to their own, as when both need a new token."""
+    async with answering(whole(b'{"header":{"revision":"1"}}'), whole(b'{"header":{"revision":"2"}}')) as gateway:
+        answers = await asyncio.gather(*(gateway.call("kv", "/v3/kv/range", {}) for _ in range(2)))
+        assert [each.revision for each in answers] == [1, 2]
+
+
 STALE = whole(b'{"error":"x","code":16,"message":"etcdserver: invalid auth token"}', b"HTTP/1.1 401 Unauthorized\r\n")
 TOKEN = whole(b'{"token":"abc"}')
 

@@ -43,6 +43,7 @@ class HttpConnection:
         self._at = at
         self._tls = tls
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._asking = asyncio.Lock()
 
     def close(self) -> None:
         """Close the connection; the next request opens another one."""
@@ -51,7 +52,12 @@ class HttpConnection:
             self._streams = None
 
     async def ask(self, request: bytes) -> HttpAnswer:
-        """Send a request and return the whole answer. Raises EtcdUnanswered, and OSError if no connection was made."""
+        """Send a request and return the whole answer; after those of earlier requests. Raises EtcdUnanswered, and
+        OSError if no connection was made."""
+        async with self._asking:
+            return await self._ask(request)
+
+    async def _ask(self, request: bytes) -> HttpAnswer:
         done = False
         try:
             status, chunks = await self._send(request)

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -47,11 +48,13 @@ log = logging.getLogger(__name__)
 
 ASKS: Final = 6
 """Keep-alives in one session timeout."""
-SILENT_SHARE: Final = 1 / 2
-"""A server that has not answered for this share of the session timeout is left for the next one."""
+SILENT_SHARE: Final = 1 / 3
+"""A server that has not answered for this share of the session timeout is left for the next one, which may have to wait
+for an election."""
 BATCH_JOBS_MAX: Final = 512
 PAUSE_S: Final = 0.1
-"""The pause after an attempt at each of the servers."""
+PAUSE_S_MAX: Final = 1.0
+"""The pause after an attempt at each of the servers; it doubles, as a login costs etcd much."""
 RETRY_S: Final = 1.0
 """The pause between attempts to delete the nodes of a session that ended, while etcd refuses writes."""
 
@@ -89,6 +92,7 @@ class EtcdLink:
         self._renewals = renewals
         self._listeners = listeners
         self._timeout_s = timeout_ms / 1000
+        self._pause_s = PAUSE_S
         self._number = 0
         self._posted: deque[tuple[int, StoreJob]] = deque()
         """Jobs from the event loop, each with the number of connections that had broken when it was submitted."""
@@ -186,13 +190,12 @@ class EtcdLink:
 
     async def _live(self) -> None:
         """Visit the servers in turn until the session has ended."""
-        for turn in itertools.count(1):
-            at = self._servers.addresses[turn % len(self._servers.addresses)]
-            self.reasons[at] = await self._visit(at)
-            if self._over:
-                return
-            if turn % len(self._servers.addresses) == 0:
-                await asyncio.sleep(PAUSE_S)
+        addresses = random.sample(self._servers.addresses, len(self._servers.addresses))
+        while not self._over:
+            for at in itertools.takewhile(lambda _: not self._over, addresses):
+                self.reasons[at] = await self._visit(at)
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(PAUSE_S_MAX, 2 * self._pause_s)
 
     async def _visit(self, at: HostPort) -> str:
         """Be connected to a server as long as it goes. Return why it ended."""
@@ -329,7 +332,7 @@ class EtcdLink:
             await ledger.fence()
         self._unsure = -1
         self._connected = True
-        self.went_back = ""
+        self.went_back, self._pause_s = "", PAUSE_S
         self.reasons.clear()
         if not self._opened:
             self._opened = True
