@@ -290,6 +290,9 @@ class Session(ABC):
 class Store(ABC):
     """A store that sessions are opened with."""
 
+    name: str = "ZooKeeper"
+    """The product, for log lines; stores in this process stand for a ZooKeeper."""
+
     @abstractmethod
     async def open(self) -> None:
         """Make the store ready. Raises StoreFailed with one sentence for the operator."""

@@ -16,7 +16,7 @@ from pybroker.coordination.store import Session
 from pybroker.errors import KafkaError
 from pybroker.logs import log_late_failure
 
-SILENT = "ZooKeeper does not answer"
+SILENT = "the cluster's store does not answer"
 WAIT_S = 5.0
 """Seconds that a change waits for a silent store, where the request has no timeout of its own."""
 LOOK_S = 0.1

@@ -108,7 +108,7 @@ async def test_a_change_while_the_store_is_away(both: Any, monkeypatch: pytest.M
     monkeypatch.setattr(slow_changes, "WAIT_S", 0.01)
     one.session.disconnect()
     for change in (one.acls.add([binding(FAST)]), one.acls.remove([named(SLOW)])):
-        with pytest.raises(KafkaError, match=r"not done in time \(ZooKeeper does not answer\); it may be done later"):
+        with pytest.raises(KafkaError, match=r"in time \(the cluster's store does not answer\); it may be done"):
             await change
     one.session.reconnect()
     await eventually("both are done", lambda: one.may_read(FAST) and not one.may_read(SLOW))

@@ -257,7 +257,7 @@ async def test_a_change_while_the_store_is_away(
         with pytest.raises(KafkaError) as told:
             await alter
         assert told.value.code == errors.REQUEST_TIMED_OUT
-        assert told.value.message == "not done in time (ZooKeeper does not answer); it may be done later"
+        assert told.value.message == "not done in time (the cluster's store does not answer); it may be done later"
     one.session.reconnect()
     await eventually("the topic has it", lambda: one.topics.topic("t").get("retention.ms") == "7000")
     await eventually("the user has it", lambda: ((USER, "ann"),) in one.entities.quotas.all())

@@ -289,6 +289,7 @@ async def test_a_connection_that_is_lost_is_told_of(store: MemoryStore, caplog: 
     session.reconnect()
     await eventually("its end is told", lambda: len(caplog.messages) == 2)
     lost, reached = caplog.messages
-    assert lost == 'ZooKeeper disconnected lease_ms=270 then="acks 0 and 1 are refused once the lease has lapsed"'
-    assert reached == "ZooKeeper connected"
+    then = "acks 0 and 1 are refused once the lease has lapsed"
+    assert lost == f'store disconnected store=ZooKeeper lease_ms=270 then="{then}"'
+    assert reached == "store connected store=ZooKeeper"
     await member.end()

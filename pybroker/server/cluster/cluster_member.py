@@ -304,7 +304,7 @@ class ClusterMember:
         """Return why this broker is not a member although it reaches ZooKeeper, or "". If ZooKeeper is down for all
         brokers they keep serving, so that is no reason for clients to leave."""
         missed = self._membership.connected and not self._membership.registered
-        return "it is not registered in ZooKeeper" if missed else ""
+        return f"it is not registered in {self._store.name}" if missed else ""
 
     def check_account(self, credentials: Credentials) -> None:
         """Warn if other brokers will not accept this broker's login or certificate."""

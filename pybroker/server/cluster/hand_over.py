@@ -65,7 +65,7 @@ class HandOver:
                 if answer.error_code:
                     reason = f"the controller answered {errors.lookup(answer.error_code).name}"
             except ConnectionLoss:
-                reason = "ZooKeeper does not respond, so no controller can move leadership"
+                reason = "the store does not respond, so no controller can move leadership"
                 event(log, logging.WARNING, "controlled shutdown failed", reason=reason)
                 return False
             except KafkaError as problem:

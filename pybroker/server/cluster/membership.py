@@ -158,7 +158,7 @@ class Membership:
         self._tasks = [
             asyncio.create_task(keep_up(self._keep, "membership")),
             asyncio.create_task(keep_up(self._renew_lease, "lease")),
-            asyncio.create_task(keep_up(self._say_why, "reasons of ZooKeeper")),
+            asyncio.create_task(keep_up(self._say_why, "reasons of the store")),
         ]
 
     async def renew(self) -> None:
@@ -189,9 +189,9 @@ class Membership:
             self.disconnects += 1
             lease_ms = _lease_ms(self.session)
             then = "acks 0 and 1 are refused once the lease has lapsed"
-            event(log, logging.WARNING, "ZooKeeper disconnected", lease_ms=lease_ms, then=then)
+            event(log, logging.WARNING, "store disconnected", store=self._store.name, lease_ms=lease_ms, then=then)
         elif state is SessionState.CONNECTED:
-            event(log, logging.INFO, "ZooKeeper connected")
+            event(log, logging.INFO, "store connected", store=self._store.name)
 
     def _patience_s(self) -> float:
         """Seconds for which a node of another session may be left over from an earlier run of this broker."""
@@ -373,12 +373,13 @@ class Membership:
                 told, moved_s = until_ms, now_s()
                 self._hold(until_ms)
                 if self._silent:
-                    event(log, logging.INFO, "lease renewed", cause="ZooKeeper answers again")
+                    event(log, logging.INFO, "lease renewed", cause=f"{self._store.name} answers again")
                 self._silent = False
             elif self._registered and not self._silent and now_s() - moved_s > lease_ms / 1000:
                 # A frozen ZooKeeper closes no connection, so nothing else logs this.
                 then = "acks 0 and 1 are refused"
-                event(log, logging.WARNING, "lease lapsed", cause="ZooKeeper does not answer", then=then)
+                cause = f"{self._store.name} does not answer"
+                event(log, logging.WARNING, "lease lapsed", cause=cause, then=then)
                 self._silent = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(session.timeout_ms / 1000 / LEASE_LOOKS):
@@ -396,10 +397,10 @@ class Membership:
             while self._unheard.is_set():
                 began_s = now_s()
                 if (why := await self._store.why()) and why != said:
-                    event(log, logging.WARNING, "ZooKeeper not reached", reason=why)
+                    event(log, logging.WARNING, "store not reached", store=self._store.name, reason=why)
                     said = why
                 if why := self._store.give_up(self.session):
-                    cause = f"{why}: ZooKeeper was restored from an older copy, or is another ZooKeeper"
+                    cause = f"{why}: {self._store.name} was restored from an older copy, or is another one"
                     event(log, logging.WARNING, "session given up", cause=cause, then="begins a new session")
                 await asyncio.sleep(max(WHY_S, now_s() - began_s))  # ask a slow server less often
 

@@ -141,7 +141,7 @@ def test_a_stop_does_not_wait_for_it(tmp_path: Path, fault: str) -> None:
             witness.until_acked()
         if fault == "is killed":
             own.kill()
-            until("it is missed", lambda: all(b.count("ZooKeeper disconnected") for b in cluster.brokers.values()))
+            until("it is missed", lambda: all(b.count("store disconnected") for b in cluster.brokers.values()))
         else:
             own.pause()
         with socket.create_connection((HOST, cluster.brokers[3].port)) as waits:

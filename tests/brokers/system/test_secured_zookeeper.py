@@ -155,13 +155,13 @@ def test_they_stay_who_they_are(tmp_path: Path, server: Secured) -> None:
         with Witness(cluster, topic) as witness:
             witness.until_acked()
             server.zookeeper.kill()
-            until("it is missed", lambda: all(b.count("ZooKeeper disconnected") for b in cluster.brokers.values()))
+            until("it is missed", lambda: all(b.count("store disconnected") for b in cluster.brokers.values()))
             witness.until_acked(50)
             server.zookeeper.start()
             for broker in cluster.brokers.values():
                 until(
                     "ZooKeeper is reached again",
-                    lambda b=broker: b.count("ZooKeeper connected") + b.count("broker registered") >= 2,
+                    lambda b=broker: b.count("store connected") + b.count("broker registered") >= 2,
                 )
             before = cluster.brokers[3].count("broker registered")
             cluster.signal(3, signal.SIGSTOP)
@@ -190,7 +190,7 @@ def test_a_password_that_is_changed_under_a_broker(tmp_path: Path) -> None:
             own.zookeeper.start()
             assert broker.process is not None
             why = "does not know the user, or the password is wrong: 'kafka'"
-            broker.process.wait_line(f"(ZooKeeper not reached|broker registration failed) .*{why}", 90)
+            broker.process.wait_line(f"(store not reached|broker registration failed) .*{why}", 90)
             assert [each["name"] for each in run("topics", "list", "-b", broker.bootstrap, "--json").json] == ["t"]
             own.zookeeper.stop()
             own.let_in({"kafka": PASSWORD})

@@ -211,7 +211,7 @@ def test_a_change_while_the_store_is_away(cluster: ClusterHandle, monkeypatch: p
     def told() -> str:
         return str(ask(port, "CreateTopics", 5, topics=[late], timeout_ms=200).topics[0].error_message)
 
-    why = "not done in time (ZooKeeper does not answer); it may be done later"
+    why = "not done in time (the cluster's store does not answer); it may be done later"
     until("it is told why", lambda: why in told())
     with Admin(cluster.bootstrap_servers) as admin:
         with pytest.raises(KafkaError) as refused:

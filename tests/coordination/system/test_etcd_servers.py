@@ -172,3 +172,14 @@ async def test_tls_with_a_certificate_of_the_client(tmp_path: Path) -> None:
         ):
             with pytest.raises(StoreFailed, match=words):
                 await store(url, *sets).session(TIMEOUT_MS)
+
+
+async def test_a_start_says_which_servers_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    (port,) = free_ports(1)
+    waiting = asyncio.ensure_future(EtcdStore(Servers([HostPort(HOST, port)])).session(TIMEOUT_MS))
+    expected = f'etcd does not answer yet reason="{HOST}:{port}: connection refused" waits_s=18'
+    while expected not in caplog.messages:
+        await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
