@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .local_session import LocalSession
 from .store import AnyFuture, Store, StoreError, StoreFailed, WatchEvent
 from .tree import Tree
-from .tree_session import StoreJob, answer
+from .tree_session import AnyTree, StoreJob, answer
 
 TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 4_000, 40_000
 """The range that ZooKeeper grants with its default tick of 2 s: 2 to 20 ticks."""
@@ -45,7 +45,7 @@ class LocalStore(Store):
         """Return a new session; its timeout is clamped to what the store grants."""
         shortest, longest = self._timeouts_ms
         loop = asyncio.get_running_loop()
-        number: int = await self.submit(StoreJob(lambda tree, events: tree.new_session(), loop.create_future()))
+        number: int = await self.submit(StoreJob(_new_session, loop.create_future()))
         session = self.session_type(self, loop, number, max(shortest, min(timeout_ms, longest)))
         self._sessions[number] = session
         return session
@@ -70,6 +70,11 @@ class LocalStore(Store):
                 answer(job.future, result, error)
             else:
                 job.session.answered(job.future, result, error)
+
+
+def _new_session(tree: AnyTree, events: list[WatchEvent]) -> int:
+    assert isinstance(tree, Tree), "local stores keep their tree in SQLite"
+    return tree.new_session()
 
 
 def run(tree: Tree, jobs: list[StoreJob], made_room: Callable[[], bool] = lambda: False) -> list[Outcome]:

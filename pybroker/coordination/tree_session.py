@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from .node_tree import NodeTree
 from .store import (
     ANY_VERSION,
     ENDED,
@@ -30,7 +31,8 @@ from .watches import CHILD, DATA, EXIST, Watches
 
 T = TypeVar("T")
 
-Work = Callable[[Tree, list[WatchEvent]], object]
+AnyTree = Tree | NodeTree
+Work = Callable[[AnyTree, list[WatchEvent]], object]
 Hear = Callable[..., None]
 
 
@@ -76,13 +78,13 @@ class TreeSession(Session):
         return self._write(Delete(path, version))
 
     def get(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[tuple[bytes, Stat]]":
-        return self._read(path, Tree.get, watch, lambda answer: DATA)
+        return self._read(path, lambda tree: tree.get(path), watch, lambda answer: DATA)
 
     def exists(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[Stat | None]":
-        return self._read(path, Tree.stat, watch, lambda stat: EXIST if stat is None else DATA)
+        return self._read(path, lambda tree: tree.stat(path), watch, lambda stat: EXIST if stat is None else DATA)
 
     def children(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[tuple[list[str], Stat]]":
-        return self._read(path, Tree.children, watch, lambda answer: CHILD)
+        return self._read(path, lambda tree: tree.children(path), watch, lambda answer: CHILD)
 
     def multi(self, ops: Sequence[Op]) -> "asyncio.Future[list[Answer]]":
         ops = list(ops)
@@ -92,13 +94,13 @@ class TreeSession(Session):
         return self._submit(lambda tree, events: tree.write(op, self.id, events), lambda: check_op(op))
 
     def _read(
-        self, path: str, read: Callable[[Tree, str], T], watch: Watch | None, kind: Callable[[T], int]
+        self, path: str, read: Callable[[AnyTree], T], watch: Watch | None, kind: Callable[[T], int]
     ) -> "asyncio.Future[T]":
         def add(answer: T) -> None:
             if watch is not None and self._may_watch:
                 self._watches.add(kind(answer), path, watch)
 
-        return self._submit(lambda tree, events: read(tree, path), lambda: check_path(path), add)
+        return self._submit(lambda tree, events: read(tree), lambda: check_path(path), add)
 
     @property
     def _may_watch(self) -> bool:

@@ -256,7 +256,8 @@ def _answer(body: Json) -> EtcdAnswer:
 
 def _key_value(kv: Json, *, deleted: bool = False) -> KeyValue:
     try:
-        key, value = (base64.b64decode(kv.get(name, ""), validate=True) for name in ("key", "value"))
+        key = binascii.a2b_base64(kv["key"], strict_mode=True)
+        value = binascii.a2b_base64(kv.get("value", ""), strict_mode=True)
         return KeyValue(key, value, int(kv["mod_revision"]), int(kv.get("lease", 0)), deleted)
     except (KeyError, ValueError, TypeError, binascii.Error) as problem:
         raise EtcdUnanswered(f"it sent a key that cannot be read: {problem}") from problem

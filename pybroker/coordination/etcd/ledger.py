@@ -19,8 +19,7 @@ from typing import Final, NamedTuple
 from pybroker.clock import wall_ms
 from pybroker.coordination.local import Outcome
 from pybroker.coordination.store import AnyFuture, SessionExpired, StoreError, StoreFailed, WatchEvent
-from pybroker.coordination.tree import Tree
-from pybroker.coordination.tree_session import StoreJob
+from pybroker.coordination.tree_session import AnyTree, StoreJob
 
 from .gateway import EtcdRefusal, Gateway, Json, KeyValue, delete, key_values, nested, put, ranges, read, text
 from .http import EtcdUnanswered
@@ -307,7 +306,7 @@ class Ledger:
             self._replica.rollback()
 
 
-def _end(tree: Tree, events: list[WatchEvent], session: int) -> None:
+def _end(tree: AnyTree, events: list[WatchEvent], session: int) -> None:
     tree.end_session(session, events)
 
 
