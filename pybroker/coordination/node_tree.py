@@ -142,7 +142,7 @@ class NodeTree:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def put(self, path: str, node: Node | None) -> Node | None:
-        """Replace a node, or delete it (None), whatever the rules are. Return the one before."""
+        """Replace a node, or delete it (None), without a check of the rules. Return the node before."""
         before = self._nodes.get(path)
         self._before.append((path, before))
         self._place(path, before, node)
