@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import threading
-import time
 import urllib.request
 from typing import Any
 
@@ -31,6 +30,7 @@ from pybroker.coordination.store import (
 from pybroker.development.etcd_server import Etcd
 from tests.coordination.conftest import ETCD, TIMEOUT_MS
 from tests.coordination.proxied_etcd import ProxiedEtcd
+from tests.harness import eventually
 
 pytestmark = [pytest.mark.parametrize("store", [ETCD], indirect=True), pytest.mark.xdist_group("etcd")]
 PATH = "/brokers/ids/1"
@@ -271,9 +271,13 @@ async def test_a_store_that_went_back_in_time_is_told_apart(store: Store, etcd: 
     assert store.give_up(a) == ""
     ask(etcd, "kv/put", key=of(f"{prefix_of(store)}/clock"), value=of("1 restored"))
     a.reconnect()
-    deadline = time.monotonic() + WAIT_S
-    while not (why := store.give_up(a)) and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
-    assert why == "etcd has transactions up to 1, but the session has seen 2"
+    reasons: list[str] = []
+
+    def is_given_up() -> str:
+        reasons.append(store.give_up(a))
+        return reasons[-1]
+
+    await eventually("it is given up", is_given_up)
+    assert reasons[-1] == "etcd has transactions up to 1, but the session has seen 2"
     assert a.state is SessionState.EXPIRED
     assert "restored from an older copy" in await store.why()
