@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pybroker.development.etcd_server import Etcd
 from pybroker.development.zookeeper_server import ZooKeeper
 from tests import harness
 from tests.brokers.kit import Cluster
@@ -32,6 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["pybroker", "cluster", "kafka391", "kafka411"],
         help="the broker that the client stories run against: ours, three of ours, or Apache Kafka, which shows what "
         "they should expect (repeatable)",
+    )
+    parser.addoption(
+        "--store",
+        choices=["zookeeper", "etcd"],
+        default="zookeeper",
+        help="what the clusters of tests/brokers and of --target cluster coordinate in",
     )
     parser.addoption("--rewrite", action="store_true", help="write golden files anew from what tests find")
 
@@ -92,9 +99,9 @@ def new_name(hint: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def zookeeper() -> Iterator[ZooKeeper]:
-    """A ZooKeeper for all clusters of a worker, each under its own chroot."""
-    with ZooKeeper() as running:
+def zookeeper(request: pytest.FixtureRequest) -> Iterator[ZooKeeper | Etcd]:
+    """A ZooKeeper for all clusters of a worker, each under its own chroot; an etcd with `--store etcd`."""
+    with Etcd() if request.config.getoption("store") == "etcd" else ZooKeeper() as running:
         yield running
 
 

@@ -33,10 +33,16 @@ class EtcdEditor:
         self._runner = asyncio.Runner()
         addresses = [HostPort(HOST, server.port) for server in etcd.servers]
         self._store = EtcdStore(Servers(addresses, prefix), connection_timeout_ms=CONNECT_S_MAX * 1000)
-        self._session: Session = self._runner.run(self._store.session(SESSION_MS))
+        self._session: Session
+
+    def start(self, timeout: float = CONNECT_S_MAX) -> None:
+        """Connect; the time is kazoo's parameter."""
+        self._session = self._runner.run(self._store.session(SESSION_MS))
+
+    def stop(self) -> None:
+        self._runner.run(self._store.close())
 
     def close(self) -> None:
-        self._runner.run(self._store.close())
         self._runner.close()
 
     def get(self, path: str) -> tuple[bytes, Stat]:
@@ -45,8 +51,8 @@ class EtcdEditor:
     def set(self, path: str, data: bytes) -> None:
         self._do(self._set(path, data))
 
-    def create(self, path: str, data: bytes = b"", *, sequence: bool = False) -> None:
-        self._do(self._create(path, data, sequence))
+    def create(self, path: str, data: bytes = b"", *, sequence: bool = False, ephemeral: bool = False) -> None:
+        self._do(self._create(path, data, sequence, ephemeral))
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         for name in self.get_children(path) if recursive else ():
@@ -85,8 +91,8 @@ class EtcdEditor:
     async def _set(self, path: str, data: bytes) -> None:
         await self._session.set(path, data)
 
-    async def _create(self, path: str, data: bytes, sequence: bool) -> None:
-        await self._session.create(path, data, sequential=sequence)
+    async def _create(self, path: str, data: bytes, sequence: bool, ephemeral: bool) -> None:
+        await self._session.create(path, data, sequential=sequence, ephemeral=ephemeral)
 
     async def _delete(self, path: str) -> None:
         await self._session.delete(path)
@@ -95,17 +101,15 @@ class EtcdEditor:
 Editor = KazooClient | EtcdEditor
 
 
+def editor_of(store: AnyStore, chroot: str) -> Editor:
+    """A client of the store, below a cluster's chroot, which is not started yet."""
+    return EtcdEditor(store, chroot) if isinstance(store, Etcd) else KazooClient(store.connect + chroot)
+
+
 @contextmanager
 def editing(store: AnyStore, chroot: str) -> Iterator[Editor]:
     """A client of the store, below a cluster's chroot."""
-    if isinstance(store, Etcd):
-        editor = EtcdEditor(store, chroot)
-        try:
-            yield editor
-        finally:
-            editor.close()
-        return
-    client = KazooClient(store.connect + chroot)
+    client = editor_of(store, chroot)
     try:
         client.start(CONNECT_S_MAX)
         yield client

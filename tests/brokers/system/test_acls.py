@@ -16,13 +16,13 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from kazoo.client import KazooClient
 
 from pybroker import errors
 from pybroker.client.net.connection import BrokerConnection
 from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
+from tests.brokers.editor import editor_of
 from tests.brokers.network import Network
 from tests.brokers.system.test_sasl import MODULE, Secured
 from tests.brokers.witness import Witness
@@ -86,7 +86,7 @@ def test_every_broker_goes_by_them(cluster: Guarded, zookeeper: ZooKeeper) -> No
     for port in cluster.clients:
         until("ann is told of it", lambda port=port: describes(port, "t"))  # type: ignore[misc]
         assert not describes(port, "u")
-    outside = KazooClient(zookeeper.connect + cluster.chroot)
+    outside = editor_of(zookeeper, cluster.chroot)
     outside.start()
     acl = b'{"principal":"User:ann","permissionType":"Allow","host":"*","operation":"Describe"}'
     outside.create("/kafka-acl/Topic/u", b'{"version":1,"acls":[%s]}' % acl)

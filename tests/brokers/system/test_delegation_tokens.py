@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from pybroker.client.admin import Admin
 from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.security.login import Account
+from tests.brokers.editor import editor_of
 from tests.brokers.network import Network
 from tests.brokers.system.test_sasl import Secured, give, logs_in
 from tests.harness import HOST, until
@@ -49,7 +49,7 @@ def test_every_broker_knows_every_token(cluster: Tokens, zookeeper: ZooKeeper) -
         until("she is let in", lambda port=port: logs_in(port, CAROL))  # type: ignore[misc]
     how = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "carol",
            "sasl_password": "pw"}  # fmt: skip
-    outside = KazooClient(zookeeper.connect + cluster.chroot)
+    outside = editor_of(zookeeper, cluster.chroot)
     outside.start()
     with Admin(f"{HOST}:{cluster.clients[0]}", **how) as admin:
         token = admin.create_token(renewers=["User:dave"])

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from pybroker import errors
@@ -22,6 +21,7 @@ from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from tests.asking import ask
+from tests.brokers.editor import Editor, editor_of
 from tests.brokers.network import ZOOKEEPER, Network
 from tests.brokers.system.test_reassignments import STEP_S_MAX, MovingCluster, move, moving, until_moved
 from tests.brokers.witness import ALONE, Witness
@@ -89,8 +89,8 @@ class Stage:
         return told["leader"], told["isr"]
 
     @contextmanager
-    def store(self) -> Iterator[KazooClient]:
-        client = KazooClient(self.zookeeper.connect + self.cluster.chroot)
+    def store(self) -> Iterator[Editor]:
+        client = editor_of(self.zookeeper, self.cluster.chroot)
         client.start()
         yield client
         client.stop()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import confluent_kafka as ck
 import pytest
-from kazoo.client import KazooClient
 
 from pybroker import errors
 from pybroker.client.net.connection import BrokerConnection
@@ -18,6 +17,7 @@ from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
 from pybroker.security.scram import Credential, salted
+from tests.brokers.editor import editor_of
 from tests.brokers.kit import Cluster
 from tests.brokers.network import Network
 from tests.brokers.witness import Witness
@@ -106,7 +106,7 @@ def test_a_user_is_known_to_every_broker_and_to_kafka(cluster: Secured, zookeepe
     for number in range(60):
         producer.produce("t", b"x", partition=number % 6)
     assert producer.flush(20) == 0
-    outside = KazooClient(zookeeper.connect + cluster.chroot)
+    outside = editor_of(zookeeper, cluster.chroot)
     outside.start()
     held = Credential.of_password("SCRAM-SHA-512", "tool").text()
     node = json.dumps({"version": 1, "config": {"SCRAM-SHA-512": held, "producer_byte_rate": "1000000"}})

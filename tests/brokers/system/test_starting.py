@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
 from pybroker.coordination.zookeeper import ZooKeeperSession, ZooKeeperStore
 from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.metadata import nodes
 from pybroker.replication.disks.checkpoints import CLEAN_SHUTDOWN
+from tests.brokers.editor import editor_of
 from tests.brokers.kit import Cluster
 from tests.harness import HOST, BrokerProcess, eventually, free_port
 
@@ -71,7 +71,7 @@ def test_it_is_stopped_while_another_session_has_its_id(tmp_path: Path, zookeepe
     """The broker starts once the other session has ended."""
     with Cluster(tmp_path, zookeeper, count=1) as cluster:
         cluster.brokers[1].stop()
-        client = KazooClient(zookeeper.connect + cluster.chroot)
+        client = editor_of(zookeeper, cluster.chroot)
         client.start()
         try:
             client.create(nodes.broker(1), b"{}", ephemeral=True)
