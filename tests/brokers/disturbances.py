@@ -22,6 +22,7 @@ from pathlib import Path
 import confluent_kafka as ck
 from kazoo.exceptions import NoNodeError
 
+from pybroker.development.etcd_server import Etcd
 from pybroker.development.server_process import ServerProcess
 from pybroker.errors import KafkaError
 from tests.brokers import moves
@@ -41,7 +42,7 @@ WEIGHTS = {
     "cut_two_brokers": 2, "cut_from_brokers": 2, "cut_from_zookeeper": 2, "cut_from_everybody": 2, "cut_one_way": 2,
     "reset": 1, "kill_zookeeper_server": 2, "freeze_zookeeper_server": 1, "kill_zookeeper": 1, "elect_preferred": 2,
     "elect_and_kill": 2, "depose": 1, "evict": 1, "fill_disk": 2, "fill_two": 1, "cut_clients_one_way": 2,
-    "strand_clients": 1, "refuse": 1, "refuse_by_all": 1, "refuse_two": 1, "refuse_often": 1,
+    "strand_clients": 1, "compact_store": 1, "refuse": 1, "refuse_by_all": 1, "refuse_two": 1, "refuse_often": 1,
 }  # fmt: skip
 """The relative frequency of each fault; those of damages.py have the weight 1."""
 LEADERS_MOVE = ("kill", "kill_controller", "kill_two", "freeze", "elect_preferred", "depose")
@@ -52,7 +53,8 @@ OF_CLIENTS = {"cut_clients_one_way", "strand_clients"}
 """The faults that need clients to go through the network."""
 FAULTS = (*WEIGHTS, *DAMAGES, *moves.MOVES, ROLL_BACK, RETIRE)
 OF_ZOOKEEPER = {
-    "kill_zookeeper_server", "freeze_zookeeper_server", "kill_zookeeper", "depose", "evict", *DAMAGES,
+    "kill_zookeeper_server", "freeze_zookeeper_server", "kill_zookeeper", "compact_store", "depose", "evict",
+    *DAMAGES,
 }  # fmt: skip
 """The faults that need all of ZooKeeper's servers."""
 FROM_ZOOKEEPER = {"cut_from_zookeeper", "cut_from_everybody", "cut_one_way", "strand_clients"}
@@ -116,6 +118,8 @@ class Disturbances:
         if name == "evict" and FROM_ZOOKEEPER & self.on.keys():
             return False
         if (name == "add_broker" and not self.cluster.absent) or (name == "drain" and self.cluster.absent):
+            return False
+        if name == "compact_store" and not isinstance(self.zookeeper, Etcd):
             return False
         return name not in self.on and not (name in OF_ZOOKEEPER and OF_ZOOKEEPER & self.on.keys())
 
@@ -389,6 +393,12 @@ class Disturbances:
         self.zookeeper.kill()
         yield
         self._start_zookeeper()
+
+    def compact_store(self) -> Fault:
+        """Have etcd forget its history, and defragment its servers, which stand still meanwhile."""
+        assert isinstance(self.zookeeper, Etcd)
+        self.zookeeper.compact()
+        yield from ()
 
     def _start_zookeeper(self) -> None:
         """Start the servers that are down; on a busy machine a start may time out and is retried."""

@@ -224,8 +224,7 @@ async def test_history_that_is_compacted_is_not_needed(store: Store, etcd: Etcd,
     await until(b, SessionState.DISCONNECTED)
     await a.set("/n", b"1")
     await a.set("/n", b"2")
-    revision = ask(etcd, "kv/range", key=of("/none"))["header"]["revision"]
-    ask(etcd, "kv/compaction", revision=revision, physical=True)
+    etcd.compact()
     b.reconnect()
     assert (await b.get("/n"))[0] == b"2"
     await b.set("/n", b"3")
