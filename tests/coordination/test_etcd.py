@@ -249,6 +249,29 @@ async def test_keys_of_another_program_below_the_prefix(store: Store, etcd: Etcd
     ask(etcd, "kv/deleterange", key=key)
 
 
+async def test_a_watch_that_leaves_out_a_transaction_is_noticed(store: Store, a: Session) -> None:
+    """The clock counts its transactions: a session that misses one loads the tree again, and its watchers learn it."""
+    b: Any = await store.session(TIMEOUT_MS)
+    await a.create("/n", b"0")
+    assert (await b.get("/n"))[0] == b"0"
+    broken = asyncio.Event()
+    b.listen(lambda now: broken.set() if now is SessionState.DISCONNECTED else None)
+    turn, left_out = ledger.Ledger._turn, list[object]()
+
+    def leave_one_out(self: Any, *how: Any) -> None:
+        if self._session == b.id and not left_out:
+            left_out.append(how)
+        else:
+            turn(self, *how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger.Ledger, "_turn", leave_one_out)
+        await a.set("/n", b"1")
+        await a.set("/n", b"2")
+        await broken.wait()
+    assert (await b.get("/n"))[0] == b"2"
+
+
 async def test_keys_of_others_beside_the_prefix_are_nothing_to_it(store: Store, etcd: Etcd, a: Session) -> None:
     """Writes of other programs to the same etcd neither disturb a session nor are waited for."""
     await a.create("/n")

@@ -119,13 +119,13 @@ async def test_a_refusal_says_what_to_do(error: str, words: str) -> None:
 async def test_a_watch_yields_each_revision_with_its_events() -> None:
     created = b'{"result":{"header":{"revision":"4"},"created":true}}\n'
     two = (
-        b'{"result":{"header":{},"events":[{"kv":{"key":"YQ==","value":"MQ==","mod_revision":"5"}},'
+        b'{"result":{"header":{},"events":[{"kv":{"key":"YQ==","value":"MQ==","mod_revision":"5","version":"3"}},'
         b'{"type":"DELETE","kv":{"key":"Yg==","mod_revision":"6"}}]}}\n'
     )
     async with answering(chunked(created, two[:30], two[30:])) as gateway:
         watch = gateway.watch(b"a", b"c", 5)
         assert await anext(watch) == (4, [])
-        assert await anext(watch) == (5, [(b"a", b"1", 5, 0, False)])
+        assert await anext(watch) == (5, [(b"a", b"1", 5, 3, False)])
         assert await anext(watch) == (6, [(b"b", b"", 6, 0, True)])
         with pytest.raises(EtcdUnanswered, match="it ended a stream"):
             await anext(watch)

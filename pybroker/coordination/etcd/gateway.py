@@ -79,12 +79,12 @@ class EtcdRefusal(Exception):
 
 
 class KeyValue(NamedTuple):
-    """A key at one revision; `deleted`: an event that removed it. `lease`: 0 for none."""
+    """A key at one revision; `version` counts its puts. `deleted`: an event that removed it."""
 
     key: bytes
     value: bytes
     mod_revision: int
-    lease: int
+    version: int
     deleted: bool = False
 
 
@@ -258,6 +258,6 @@ def _key_value(kv: Json, *, deleted: bool = False) -> KeyValue:
     try:
         key = binascii.a2b_base64(kv["key"], strict_mode=True)
         value = binascii.a2b_base64(kv.get("value", ""), strict_mode=True)
-        return KeyValue(key, value, int(kv["mod_revision"]), int(kv.get("lease", 0)), deleted)
+        return KeyValue(key, value, int(kv["mod_revision"]), int(kv.get("version", 0)), deleted)
     except (KeyError, ValueError, TypeError, binascii.Error) as problem:
         raise EtcdUnanswered(f"it sent a key that cannot be read: {problem}") from problem

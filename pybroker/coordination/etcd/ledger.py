@@ -104,6 +104,8 @@ class Ledger:
         self.cluster = self.revision = 0
         self.clock = 0
         """The revision of the clock's key up to which the replica has all transactions."""
+        self._turns = 0
+        """The version of the clock's key, which each transaction puts once."""
         self.zxid = 0
         """The last zxid of these."""
         self.sessions: set[int] = set()
@@ -128,7 +130,7 @@ class Ledger:
             found = key_values(answer.body)
             for each in found:
                 if each.key == self._keys.clock:
-                    self.clock, (self.zxid, _) = each.mod_revision, _clock(each.value)
+                    self.clock, self._turns, (self.zxid, _) = each.mod_revision, each.version, _clock(each.value)
                 elif (number := self._keys.number(each.key)) is not None:
                     self.sessions.add(number)
                 elif (path := self._keys.path(each.key)) is not None:
@@ -160,6 +162,9 @@ class Ledger:
 
     def _turn(self, clock: KeyValue, nodes: Sequence[tuple[str, bytes | None]]) -> None:
         """Apply a transaction: commit our own one, or undo it and apply another session's."""
+        if clock.version != self._turns + 1:
+            raise EtcdUnanswered(f"its watch left out {clock.version - self._turns - 1} transactions")
+        self._turns += 1
         self.zxid, mark = _clock(clock.value)
         flight, self.flight = self.flight, None
         ours = flight is not None and flight.mark == mark
