@@ -46,6 +46,22 @@ Search for the name of the event; names are stable from one release to the next 
 `name=value`, with quotes if the value has blanks. `--log-level` of `pybroker serve` sets the lowest level.
 `pybroker configs alter --broker-logger ID --set MODULE=DEBUG` changes it for one module of a running broker.
 Values that clients choose are cut to 200 characters, others to 1,000. Modules are those below `pybroker`.
+
+With `--log-format json` each line is one JSON object, for programs that collect logs:
+
+```json
+{"time": "2026-03-01T12:00:00.120Z", "level": "INFO", "logger": "pybroker.groups", "event": "rebalance", "group": "g"}
+```
+
+| member | value |
+|---|---|
+| `time`, `level`, `logger`, `event` | always there; the event is the name in the tables below |
+| the fields of the event | by their names in the tables below; numbers as numbers, all else as text |
+| `exception` | a traceback, with its line ends inside the text |
+
+Warnings of libraries are such lines too, and so are warnings about the configuration (`command warning`) and the
+sentence with which a broker ends (`command failed`). A wrong option is still reported as text, before the log begins.
+The broker writes no log files and rotates none: that is for systemd's journal, the container's engine or `logrotate`.
 """
 
 
@@ -142,7 +158,7 @@ def advice() -> dict[str, str]:
 def _modules() -> Iterator[tuple[str, str]]:
     """The source of each module of the package that may log, after its name."""
     for path in sorted((ROOT / "pybroker").rglob("*.py")):
-        if (ROOT / "pybroker/core") not in path.parents and path.name != "logs.py":
+        if (ROOT / "pybroker/core") not in path.parents:
             yield ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), path.read_text()
 
 

@@ -11,8 +11,7 @@ import stat
 from collections.abc import Iterable
 from typing import Final
 
-import click
-
+from pybroker.cli import sentences
 from pybroker.cli.main import Misuse
 
 OTHERS: Final = 0o077
@@ -46,7 +45,7 @@ def warn(file: str, what: str) -> None:
     mode = _mode(file)
     if mode & OTHERS:
         words = f"{file} holds {what}, and its mode {mode:04o} lets other users read it: chmod 600 {shlex.quote(file)}"
-        click.echo(f"pybroker: warning: {words}", err=True)
+        sentences.warn(words)
 
 
 def check_owned(file: str, secret: str) -> None:

@@ -8,6 +8,7 @@ from typing import IO, Any, Final, NamedTuple
 import click
 
 from pybroker import __version__
+from pybroker.cli import sentences
 from pybroker.cli.interrupts import importing
 from pybroker.cli.waiting import WaitReport
 from pybroker.errors import KafkaError, system_words
@@ -87,7 +88,7 @@ class Failure(click.ClickException):
     exit_code = EXIT_FAILED
 
     def show(self, file: IO[str] | None = None) -> None:
-        click.echo(f"pybroker: {printable(self.message)}", file=sys.stderr)
+        sentences.fail(self.message)
 
 
 class Misuse(Failure):

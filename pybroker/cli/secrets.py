@@ -7,9 +7,7 @@ operator may have no other way at hand, and the password has been visible alread
 import re
 from collections.abc import Iterable
 
-import click
-
-from pybroker.cli import profiles
+from pybroker.cli import profiles, sentences
 from pybroker.cli.main import Misuse
 
 READABLE = "every user of this machine can read arguments"
@@ -31,10 +29,10 @@ def warn(names: Iterable[str], place: str) -> None:
     for name in dict.fromkeys(names):
         setting = setting_of(name) or changes_of_listener(name)
         if setting is not None and setting.sensitive:
-            click.echo(f"pybroker: warning: {READABLE}: put {name} into {place}", err=True)
+            sentences.warn(f"{READABLE}: put {name} into {place}")
 
 
 def warn_of_others(names: Iterable[str], place: str) -> None:
     """Warn about settings of other software whose names suggest a secret."""
     for name in filter(_SOUNDS_SECRET.search, dict.fromkeys(names)):
-        click.echo(f"pybroker: warning: {READABLE}: put {name} into {place}", err=True)
+        sentences.warn(f"{READABLE}: put {name} into {place}")

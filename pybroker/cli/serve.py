@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from pybroker.cli import file_permissions, secrets
+from pybroker.cli import file_permissions, secrets, sentences
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Misuse, Whole
+from pybroker.logs import FORMATS, TEXT, event, to_stderr
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
               help="The lowest level to log.")  # fmt: skip
+@click.option("--log-format", type=click.Choice(FORMATS), default=TEXT, show_default=True,
+              help="Log lines as text, or as one JSON object each.")  # fmt: skip
 def command(
     data_dirs: Sequence[str],
     host: str | None,
@@ -69,24 +72,24 @@ def command(
     sets: Sequence[str],
     give_up: Sequence[str],
     log_level: str,
+    log_format: str,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C, which end it cleanly.
 
     As soon as the broker serves, it writes a line with its address to standard output: `pybroker ready on HOST:PORT
-    (...)`. It logs to standard error. docs/config.md lists the settings.
+    (...)`. It logs to standard error; with --log-format json each line there is a JSON object. docs/config.md lists
+    the settings.
 
     Exit codes: 0 stopped cleanly; 1 it could not start or go on (the port or the data directory is in use, a disk
     failed); 2 an option or a setting is wrong.
     """
-    from pybroker.logs import to_stderr
-
-    to_stderr(logging.getLevelName(log_level.upper()))
+    to_stderr(logging.getLevelName(log_level.upper()), log_format)
     config = _configuration(data_dirs, host, port, metrics_port, zookeeper, etcd, file, sets)
     for warning in config.warnings:
-        click.echo(f"pybroker: warning: {warning}", err=True)
+        sentences.warn(warning)
     if config.without_effect:
         names = ", ".join(config.without_effect)
-        click.echo(f"pybroker: warning: settings of Kafka that have no effect here: {names}", err=True)
+        sentences.warn(f"settings of Kafka that have no effect here: {names}")
     if file is not None:
         file_permissions.warn_of_config(file)
     pairs = (pair.partition("=") for pair in sets)
@@ -133,7 +136,7 @@ def _configuration(
         config = BrokerConfig.load(file, [*from_options, *sets], defaults)
     except ConfigError as error:
         for warning in error.warnings:
-            click.echo(f"pybroker: warning: {warning}", err=True)
+            sentences.warn(warning)
         raise Misuse(error.message) from error
     if not config.is_set("log.dirs") and not config.is_set("log.dir"):
         raise Misuse("no data directory is given: add --data-dir DIR, or set log.dirs")
@@ -168,7 +171,6 @@ def _listener(host: str, port: int) -> str:
 def _say_ready(broker: "Broker") -> None:
     """Print the line that people, scripts and tests wait for; log the defaults in which serve differs from Kafka."""
     from pybroker.config.broker import BY_PROGRAM
-    from pybroker.logs import event
 
     facts = (
         f"data {','.join(broker.config.log_dirs)}, {broker.topic_count} topics, {broker.partition_count} partitions, "

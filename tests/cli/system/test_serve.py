@@ -1,5 +1,6 @@
 """`pybroker serve`: its ready line, how it ends, and why it does not start."""
 
+import json
 import re
 import shlex
 import signal
@@ -70,6 +71,24 @@ def test_each_data_dir_is_a_log_dir(tmp_path: Path) -> None:
     assert serving.ready["data"] == f"{a},{b},{c}"
     assert serving.end(signal.SIGTERM).code == 0
     assert all((each / "meta.properties").exists() for each in (a, b, c))
+
+
+def test_each_line_of_a_json_log_is_an_object(tmp_path: Path) -> None:
+    """With --log-format json each line on standard error is an object: events, warnings about the configuration, and
+    the sentence of a broker that does not start. The ready line on standard output stays as it is."""
+    arguments = ("--data-dir", tmp_path, "--set", "log.cleaner.io.buffer.load.factor=0.8", "--log-format", "json")
+    serving = Serving("--port", 0, *arguments)
+    second = run_process("serve", "--port", 0, *arguments)
+    ended = serving.end(signal.SIGTERM)
+    assert (ended.code, ended.out, second.code) == (0, "", 1)
+    lines = [json.loads(line) for line in ended.err.splitlines()]
+    assert all(list(line)[:4] == ["time", "level", "logger", "event"] for line in lines)
+    told = {line["event"]: line for line in lines}
+    assert told["stopped"]["logger"] == "pybroker.server.process"
+    assert told["default changed"]["group.initial.rebalance.delay.ms"] == 0
+    assert "log.cleaner.io.buffer.load.factor" in told["command warning"]["reason"]
+    *_, last = [json.loads(line) for line in second.err.splitlines()]
+    assert (last["level"], last["event"]) == ("ERROR", "command failed") and str(tmp_path) in last["reason"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
