@@ -49,7 +49,7 @@ Values that clients choose are cut to 200 characters, others to 1,000. Modules a
 
 With `--log-format json` each line is one JSON object, for programs that collect logs:
 
-```json
+```text
 {"time": "2026-03-01T12:00:00.120Z", "level": "INFO", "logger": "pybroker.groups", "event": "rebalance", "group": "g"}
 ```
 

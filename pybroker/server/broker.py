@@ -374,6 +374,14 @@ class Broker:
         self.replicas.throttles.follow(self.config)
         await place.renew()
 
+    def read_again(self) -> None:
+        """Read again the files whose content may change under the same names; see SIGHUP in docs/systemd.md."""
+        if self._sockets is not None and self._place is not None:
+            lines = self._place.lines
+            self._sockets.read_again(has_peers=lines is not None)
+            if lines is not None:
+                lines.reload()
+
     def _wanted_threads(self, place: ClusterPlace) -> NetworkThreads:
         return NetworkThreads.of(self.config, follows=place.replica_listener >= 0)
 

@@ -77,6 +77,9 @@ class Lines(Protocol):
     def try_again(self) -> None:
         """Retry at once at brokers that refused our login; passwords of users may have changed."""
 
+    def reload(self) -> None:
+        """Use the current certificates and trust stores for new connections. On an error the old ones stay."""
+
 
 class ControlPlane:
     """The parts of the control plane. `controller` belongs to the current session; None while there is no session."""

@@ -12,7 +12,7 @@ from pybroker.config.ssl_settings import OF_STORES, Ssl, is_of_stores
 from pybroker.errors import StartError
 from pybroker.logs import event
 from pybroker.security.credentials import Credentials, offered
-from pybroker.security.tls import server_context
+from pybroker.security.tls import check_believed, server_context
 from pybroker.server.network.login import Logins
 from pybroker.server.network.tls_handshake import Tls, tls_of
 from pybroker.server.network.token_validators import TokenValidators
@@ -125,14 +125,32 @@ class ListenerSecurity:
         for name, settings in self._config.ssl.items():
             own = any(each.startswith(f"listener.name.{name.lower()}.") for each in changed)
             if name in self._tls and (own or settings.values != self._ssl[name].values):
-                try:
-                    self._tls[name].context = server_context(settings, name)
-                except ConfigError as problem:
-                    event(log, logging.ERROR, "certificate reload failed", listener=name, reason=problem.message)
-                else:
-                    stores = own or any(settings[each] != self._ssl[name][each] for each in OF_STORES)
-                    self._ssl[name] = settings
+                stores = own or any(settings[each] != self._ssl[name][each] for each in OF_STORES)
+                if self._exchanged(name, settings):
                     event(log, logging.INFO, f"{'certificates' if stores else 'TLS settings'} reloaded", listener=name)
+
+    def read_again(self, *, has_peers: bool) -> None:
+        """Read the files of all listeners and the keys of tokens again, whose content may be new. On an error the old
+        ones stay, also if brokers with the same files could no longer connect to this one (`has_peers`)."""
+        read = []
+        for name, settings in self._config.ssl.items():
+            peers = has_peers and name == self._config.listeners.inter_broker
+            if name in self._tls and self._exchanged(name, settings, peers=peers):
+                read.append(name)
+        keys = self._tokens.read_again()
+        event(log, logging.INFO, "files read again", certificates=",".join(read) or "none", token_keys=keys)
+
+    def _exchanged(self, listener: str, settings: Ssl, *, peers: bool = False) -> bool:
+        """True if new connections of a listener use these settings, and the content of their files, from now on."""
+        try:
+            if peers:
+                check_believed(self._config)
+            self._tls[listener].context = server_context(settings, listener)
+        except ConfigError as problem:
+            event(log, logging.ERROR, "certificate reload failed", listener=listener, reason=problem.message)
+            return False
+        self._ssl[listener] = settings
+        return True
 
     def _log_in_by(self, listener: str, sasl: Sasl) -> None:
         """Apply changed SASL settings of a listener to new logins."""

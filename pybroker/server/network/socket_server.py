@@ -252,6 +252,10 @@ class SocketServer:
         """Apply changed certificates and login settings to the current listeners."""
         self._security.reload()
 
+    def read_again(self, *, has_peers: bool) -> None:
+        """Read certificates and token keys again, as ListenerSecurity does."""
+        self._security.read_again(has_peers=has_peers)
+
     # -- listeners that come and go ----------------------------------------------------------------------------------
 
     async def prepare(self, config: BrokerConfig) -> None:

@@ -67,6 +67,12 @@ class TokenValidators:
         for keys in self._keys.values():
             keys.start()
 
+    def read_again(self) -> int:
+        """Request another read of all keys; return how many sets there are."""
+        for keys in self._keys.values():
+            keys.again()
+        return len(self._keys)
+
     def close(self) -> None:
         """Stop reading keys."""
         for keys in self._keys.values():

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 
-from tests.harness import BrokerProcess, Ended, until
+from tests.harness import BrokerProcess, Ended, free_port, until
 from tests.marks import long
 from tests.wire import Wire, batch
 
@@ -57,15 +60,65 @@ def test_more_partitions_than_a_common_limit_of_files(start_broker: Start, topic
 
 
 def test_a_hangup_ends_nothing(start_broker: Start, topic: str) -> None:
-    """SIGHUP, sent by a closed terminal and by systemctl reload, is logged, and the broker goes on."""
+    """SIGHUP, sent by a closed terminal and by systemctl reload, reads files again, and the broker goes on."""
     broker = start_broker()
     assert broker.process is not None
     broker.process.signal(signal.SIGHUP)
-    broker.process.wait_line("SIGHUP ignored", 90)
+    broker.process.wait_line("files read again certificates=none token_keys=0", 90)
     with Wire(broker.port) as wire:
         assert wire.create_topic(topic) == 0
         assert wire.produce(topic, batch([b"v"])).error == 0
     broker.stop()
+
+
+class Notifying(BrokerProcess):
+    """A broker with a service manager's socket and watchdog."""
+
+    at = ""
+
+    def environment(self) -> Mapping[str, str]:
+        return {**super().environment(), "NOTIFY_SOCKET": self.at, "WATCHDOG_USEC": "200000"}
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+def test_a_service_manager_is_notified(tmp_path: Path, is_abstract: bool) -> None:
+    """READY=1 comes once the broker serves, RELOADING=1 and READY=1 at SIGHUP, STOPPING=1 at the stop, and WATCHDOG=1
+    between them."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        at = f"pybroker-{os.getpid()}" if is_abstract else str(tmp_path / "notify")
+        manager.bind(f"\0{at}" if is_abstract else at)
+        manager.settimeout(60)
+        broker = Notifying(tmp_path / "data", free_port())
+        broker.at = f"@{at}" if is_abstract else at
+        told: list[str] = []
+
+        def wait_for(line: str) -> list[str]:
+            while line not in (lines := manager.recv(1 << 16).decode().split("\n")):
+                told.extend(lines)
+            return lines
+
+        with closing(broker):
+            broker.start()
+            assert wait_for("READY=1") == ["READY=1", f"STATUS=serving on 127.0.0.1:{broker.port}"]
+            assert "STATUS=starting" in told
+            wait_for("WATCHDOG=1")
+            assert broker.process is not None
+            broker.process.signal(signal.SIGHUP)
+            assert wait_for("RELOADING=1")[1].startswith("MONOTONIC_USEC=")
+            wait_for("READY=1")
+            broker.process.signal(signal.SIGTERM)
+            wait_for("STOPPING=1")
+            assert broker.wait_end() == 0
+
+
+def test_a_service_manager_that_is_gone_stops_nothing(tmp_path: Path) -> None:
+    """A socket that is not there is logged once, and the broker serves."""
+    broker = Notifying(tmp_path / "data", free_port())
+    broker.at = str(tmp_path / "gone")
+    with closing(broker):
+        broker.start()
+        broker.stop()
+        assert broker.output().count("service manager not notified") == 1
 
 
 def test_a_second_signal_waits_for_no_request(start_broker: Start, topic: str) -> None:
