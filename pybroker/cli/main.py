@@ -64,6 +64,7 @@ COMMANDS: Final = {
     "dump": Command("pybroker.cli.files.dump", "Show a log segment, an index, a snapshot or a checkpoint."),
     "scrub": Command("pybroker.cli.files.scrub", "Have a running broker check its log dirs for damage now."),
     "doctor": Command("pybroker.cli.files.doctor", "Examine a log dir that no broker uses, and mend it."),
+    "debug": Command("pybroker.cli.debug.command", "Gather what a report about a problem needs, as one file."),
     "migrate-store": Command("pybroker.cli.zookeeper.migrate_store", "Move a lone broker into a cluster's store."),
     "etcd": Command("pybroker.cli.zookeeper.etcd_server", "Run an etcd for development."),
     "zookeeper": Command("pybroker.cli.zookeeper.server", "Run a ZooKeeper for development."),

@@ -40,15 +40,22 @@ def address(node: Node) -> str:
 
 def objects(where: str, path: str) -> list[Document]:
     """Return the JSON objects, one a line, at a path of an address. Raises Silent."""
-    url = f"http://{where}{path}"
     try:
-        with build_opener(ProxyHandler({})).open(url, timeout=TELL_S_MAX) as answer:
-            told = answer.read(ANSWER_BYTES_MAX).decode()
-        lines = [json.loads(line) for line in told.splitlines()]
-    except URLError as problem:
-        raise Silent(str(problem.reason)) from None
-    except (OSError, HTTPException, ValueError, RecursionError) as problem:
+        lines = [json.loads(line) for line in text(where, path).splitlines()]
+    except (ValueError, RecursionError) as problem:
         raise Silent(str(problem)) from None
     if not all(isinstance(line, dict) for line in lines):
-        raise Silent(f"{url} does not belong to a pybroker broker")
+        raise Silent(f"http://{where}{path} does not belong to a pybroker broker")
     return lines
+
+
+def text(where: str, path: str, bytes_max: int = ANSWER_BYTES_MAX, timeout_s: float = TELL_S_MAX) -> str:
+    """Return the text at a path of an address, up to `bytes_max`. Raises Silent."""
+    try:
+        with build_opener(ProxyHandler({})).open(f"http://{where}{path}", timeout=timeout_s) as answer:
+            data: bytes = answer.read(bytes_max)
+        return data.decode()
+    except URLError as problem:
+        raise Silent(str(problem.reason)) from None
+    except (OSError, HTTPException, ValueError) as problem:
+        raise Silent(str(problem)) from None

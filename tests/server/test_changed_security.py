@@ -3,6 +3,7 @@ apply to new connections only."""
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.server.test_alter_configs import BROKER, DELETE, SET, alter, describe
 from tests.server.test_oauthbearer import SIGNER, of
 from tests.server.test_oauthbearer import log_in as log_in_by_token
 from tests.server.test_sasl import MODULE, give, log_in
-from tests.server.test_tls import ALICE, FORGED, context, settings, store
+from tests.server.test_tls import ALICE, AUTHORITY, FORGED, LATE, context, reasons, serial, settings, store
 from tests.tokens import jwks
 
 ME = "1001"
@@ -171,3 +172,28 @@ async def test_tokens_come_with_their_keys(tmp_path: Path) -> None:
         await log_in_by_token(live, SIGNER.token())
     finally:
         await live.stop()
+
+
+async def test_a_file_with_new_content_is_read_again(
+    live: Live, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After `read_again`, which SIGHUP calls, new connections get the certificate that the same file has now; open
+    ones stay. A file that cannot be used is logged, and the certificates in use stay."""
+    caplog.set_level(logging.INFO, "pybroker")
+    wire = await live.connect("TLS", context())
+    assert (await wire.create("t")).error_code == 0
+    file = store(tmp_path, "broker", AUTHORITY.sign("localhost"))
+    live.broker.read_again()
+    assert "files read again certificates=TLS,BOTH token_keys=0" in reasons(caplog)
+    second = serial(await live.connect("TLS", context()))
+    assert second != serial(wire) and (await wire.produce("t", batch(b"x"))).error_code == 0
+    for content in (b"", LATE.key + LATE.chain):
+        file.write_bytes(content)
+        caplog.clear()
+        live.broker.read_again()
+        assert "certificate reload failed listener=TLS" in reasons(caplog)
+        assert "files read again certificates=none" in reasons(caplog)
+        assert serial(await live.connect("TLS", context())) == second
+    file.unlink()
+    live.broker.read_again()
+    assert serial(await live.connect("TLS", context())) == second

@@ -369,31 +369,6 @@ async def test_certificates_are_exchanged_in_a_running_broker(live: Live, tmp_pa
     assert serial(await live.connect("TLS", context())) in seen - {serial(wire)}
 
 
-async def test_a_file_with_new_content_is_read_again(
-    live: Live, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """After `read_again`, which SIGHUP calls, new connections get the certificate that the same file has now; open
-    ones stay. A file that cannot be used is logged, and the certificates in use stay."""
-    caplog.set_level(logging.INFO, "pybroker")
-    wire = await live.connect("TLS", context())
-    assert (await wire.create("t")).error_code == 0
-    file = store(tmp_path, "broker", AUTHORITY.sign("localhost"))
-    live.broker.read_again()
-    assert "files read again certificates=TLS,BOTH token_keys=0" in reasons(caplog)
-    second = serial(await live.connect("TLS", context()))
-    assert second != serial(wire) and (await wire.produce("t", batch(b"x"))).error_code == 0
-    for content in (b"", LATE.key + LATE.chain):
-        file.write_bytes(content)
-        caplog.clear()
-        live.broker.read_again()
-        assert "certificate reload failed listener=TLS" in reasons(caplog)
-        assert "files read again certificates=none" in reasons(caplog)
-        assert serial(await live.connect("TLS", context())) == second
-    file.unlink()
-    live.broker.read_again()
-    assert serial(await live.connect("TLS", context())) == second
-
-
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [

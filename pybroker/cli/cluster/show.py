@@ -53,19 +53,9 @@ def _is_typed(ctx: click.Context, name: str) -> bool:
 
 def _show(found: ClusterHealth, told: BrokerReports, as_json: bool) -> None:
     epochs, led, held, lacks = told.epochs, found.led(), found.held(), found.troubled()
-    of_controller = max((each["controller_epoch"] for each in epochs.values()), default=None)
+    of_controller = _controller_epoch(told)
     if as_json:
-        brokers = [
-            {
-                "id": n.id, "epoch": _epoch(epochs, n), "host": n.host, "port": n.port, "rack": n.rack,
-                "leaders": led[n.id], "replicas": held[n.id], "answers": n.id not in told.silent,
-                "full_log_dirs": sorted(told.full.get(n.id, ())),
-            }
-            for n in found.nodes
-        ]  # fmt: skip
-        document = {"cluster": found.id, "controller": found.controller, "controller_epoch": of_controller}
-        document |= {"brokers": brokers, "partitions": found.partitions}
-        output.as_json({**document, "troubled": [each.document() for each in lacks]})
+        output.as_json(document(found, told))
         return
     epoch = "" if of_controller is None else f" of epoch {of_controller}"
     click.echo(f"Cluster {output.text(found.id)}  controller {output.text(found.controller)}{epoch}")
@@ -83,6 +73,28 @@ def _show(found: ClusterHealth, told: BrokerReports, as_json: bool) -> None:
     if lacks:
         lists = [(p.topic, p.partition, p.leader, ids(p.replicas), ids(p.isr), p.state) for p in lacks]
         output.table(("topic", "partition", "leader", "replicas", "isr", "state"), lists)
+
+
+def document(found: ClusterHealth, told: BrokerReports) -> output.Document:
+    """Return a cluster for --json."""
+    led, held = found.led(), found.held()
+    brokers = [
+        {
+            "id": n.id, "epoch": _epoch(told.epochs, n), "host": n.host, "port": n.port, "rack": n.rack,
+            "leaders": led[n.id], "replicas": held[n.id], "answers": n.id not in told.silent,
+            "full_log_dirs": sorted(told.full.get(n.id, ())),
+        }
+        for n in found.nodes
+    ]  # fmt: skip
+    return {
+        "cluster": found.id, "controller": found.controller, "controller_epoch": _controller_epoch(told),
+        "brokers": brokers, "partitions": found.partitions,
+        "troubled": [each.document() for each in found.troubled()],
+    }  # fmt: skip
+
+
+def _controller_epoch(told: BrokerReports) -> int | None:
+    return max((each["controller_epoch"] for each in told.epochs.values()), default=None)
 
 
 def _epoch(epochs: Mapping[int, Options], node: Node) -> int | None:

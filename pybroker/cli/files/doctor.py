@@ -36,27 +36,37 @@ def command(directories: Sequence[Path], fix: bool, as_json: bool) -> None:
     """
     found = 0
     directories = list({(said.st_dev, said.st_ino): path for path in directories for said in [path.stat()]}.values())
+    for finding in examined(directories):
+        found += 1
+        mended = fix and finding.mend is not None
+        if mended and finding.mend is not None:
+            finding.mend()
+        if as_json:
+            output.as_json_line(line(finding, mended=mended))
+        else:
+            click.echo(f"{finding.path}: {finding.what}")
+            click.echo(f"    {'done' if mended else 'to do'}: {finding.cure}")
+    if found:
+        sys.exit(EXIT_FAILED)
+    if not as_json:
+        click.echo(f"{', '.join(map(str, directories))}: nothing is wrong.")
+
+
+def line(finding: Finding, *, mended: bool) -> output.Document:
+    """Return a finding for --json."""
+    return {"file": str(finding.path), "trouble": finding.what, "cure": finding.cure, "mended": mended}
+
+
+def examined(directories: Sequence[Path]) -> Iterator[Finding]:
+    """Yield what is wrong in log dirs, which are locked until the last one. Raises Misuse for another directory,
+    Failure for one in use, OSError."""
     with contextlib.ExitStack() as holding:
         for directory in directories:
             if not any((directory / name).exists() for name in MARKS) and not any(partitions_in(directory)):
                 raise Misuse(f"{directory} is not a log dir: it holds no {', no '.join(MARKS)} and no partition")
             if not holding.enter_context(hold_log_dir(directory)):
                 raise Failure(f"a broker is using {directory}: stop it first")
-        for finding in _findings(directories):
-            found += 1
-            mended = fix and finding.mend is not None
-            if mended and finding.mend is not None:
-                finding.mend()
-            if as_json:
-                line = {"file": str(finding.path), "trouble": finding.what, "cure": finding.cure, "mended": mended}
-                output.as_json_line(line)
-            else:
-                click.echo(f"{finding.path}: {finding.what}")
-                click.echo(f"    {'done' if mended else 'to do'}: {finding.cure}")
-    if found:
-        sys.exit(EXIT_FAILED)
-    if not as_json:
-        click.echo(f"{', '.join(map(str, directories))}: nothing is wrong.")
+        yield from _findings(directories)
 
 
 def _findings(directories: Sequence[Path]) -> Iterator[Finding]:

@@ -1,0 +1,48 @@
+"""Keeps passwords and keys out of a debug bundle: settings by their type and name, and values in lines of text."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from pybroker.cli.configs import source_name
+from pybroker.cli.output import Document
+from pybroker.client.admin import ConfigEntry, ConfigSource
+from pybroker.config.broker import BROKER, setting_of
+from pybroker.config.listener_settings import changes_of_listener
+
+_ENDS: Final = "|".join([
+    "password", "secret", r"jaas\.config", *(re.escape(name) for name, setting in BROKER.items() if setting.sensitive)
+])  # fmt: skip
+_NAME: Final = re.compile(rf"(?:{_ENDS})$")
+"""The names of settings that may hold a secret, whatever prefix they have and whatever the broker calls their type."""
+HIDDEN: Final = "(hidden)"
+_VALUE: Final = r"""(\\".*?(?:\\"|$)|"(?:[^"\\]|\\.)*"?|'[^']*'?|[^\s,;"'{}]+)"""
+_IN_TEXT: Final = re.compile(
+    rf"""((?:\buser_[\w.@-]+|[\w.-]*(?:{_ENDS}|passwd|api_?key|authorization))["']?\s*[=:]\s*){_VALUE}""",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A name that sounds like a secret, as a setting, in a login module or in JSON, and its value."""
+_PEM: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_PEM_TAIL: Final = re.compile(r"\A((?!-----BEGIN).)*-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
+"""The rest of a private key whose beginning was cut off."""
+
+
+def is_secret(entry: ConfigEntry) -> bool:
+    """True if a setting may hold a password or a key."""
+    known = setting_of(entry.name) or changes_of_listener(entry.name)
+    return entry.sensitive or (known is not None and known.sensitive) or _NAME.search(entry.name) is not None
+
+
+def document(entries: Iterable[ConfigEntry]) -> Document:
+    """Return the settings that differ from their default, without those that may hold a secret: only their names."""
+    found = [entry for entry in entries if entry.source != ConfigSource.DEFAULT]
+    shown = [
+        {"name": each.name, "value": each.value, "source": source_name(each.source)}
+        for each in found if not is_secret(each)
+    ]  # fmt: skip
+    return {"configs": shown, "left_out": [each.name for each in found if is_secret(each)]}
+
+
+def redacted(text: str) -> str:
+    """Return a text without the values that follow names of passwords, and without private keys."""
+    return _IN_TEXT.sub(rf"\1{HIDDEN}", _PEM.sub(HIDDEN, _PEM_TAIL.sub(HIDDEN, text)))
