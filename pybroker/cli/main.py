@@ -48,6 +48,7 @@ COMMANDS: Final = {
         "pybroker.cli.offsets", "Delete the records of partitions before an offset.", "delete_records"
     ),
     "cluster": Command("pybroker.cli.cluster.show", "Show a cluster's brokers, check its health, and restart it."),
+    "top": Command("pybroker.cli.top.command", "Show throughput, lag, leaders and disks of a cluster, live."),
     "logdirs": Command("pybroker.cli.logdirs", "Show where partitions lie on disk, and how large they are."),
     "brokers": Command("pybroker.cli.reassign.brokers", "List, drain, retire and replace brokers."),
     "reassign": Command("pybroker.cli.reassign.command", "Plan, execute, watch and cancel moves of replicas."),
