@@ -14,10 +14,10 @@ from tests.sources import ROOT, cython_imports, files, module_name, python_impor
 # An import only goes down: to a lower floor, or within its own room (the longest name here that begins the module's).
 FLOORS = {
     10: ["pybroker.__main__"],
-    9: ["pybroker.cli", "pybroker.console", "pybroker.testing"],
-    8: ["pybroker.development", "pybroker.server"],
+    9: ["pybroker.cli", "pybroker.testing"],
+    8: ["pybroker.console", "pybroker.development", "pybroker.server"],
     7: ["pybroker.server.api.handlers"],
-    6: ["pybroker.backup", "pybroker.controller", "pybroker.frames", "pybroker.spark"],
+    6: ["pybroker.backup", "pybroker.controller", "pybroker.frames", "pybroker.operations", "pybroker.spark"],
     5: ["pybroker.client", "pybroker.groups", "pybroker.metadata", "pybroker.replication"],
     4: ["pybroker.avro", "pybroker.coordination", "pybroker.interbroker"],
     3: ["pybroker.decisions", "pybroker.security"],
@@ -45,6 +45,7 @@ OPTIONAL = {  # rooms that need an optional package
     "pybroker.client": {"confluent_kafka", "fastavro", "pyarrow"},
     "pybroker.backup": {"pyarrow"},
     "pybroker.cli": {"matplotlib"},
+    "pybroker.console": {"jinja2", "starlette", "uvicorn"},
     "pybroker.avro": {"fastavro"},
     "pybroker.frames": {"fastavro", "polars", "pyarrow"},
     "pybroker.spark": {"deltalake", "fastavro", "py4j", "pyarrow", "pyiceberg", "pyspark"},

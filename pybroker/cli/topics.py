@@ -2,16 +2,15 @@
 
 import base64
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import click
 
 from pybroker import errors
-from pybroker.cli import output, partition_changes
-from pybroker.cli.cluster.health import times
+from pybroker.cli import output
 from pybroker.cli.configs import source_name
-from pybroker.cli.each_broker import Silent, admin_at, ask_each
+from pybroker.cli.each_broker import Silent, admin_at, ask_each, in_command
 from pybroker.cli.main import Failure, Misuse, Whole
 from pybroker.cli.options import admin_of, ask, cluster_options, complete_topics, delete_each, name_value, say
 from pybroker.cli.output import Document
@@ -27,12 +26,15 @@ from pybroker.client.admin import (
 from pybroker.client.net.metadata import Node, TopicInfo
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
+from pybroker.operations import partition_changes
+from pybroker.operations.health import times
 
 NO_TOPIC_ID: Final = bytes(16)
 PARTITIONS: Final = Whole(1, (1 << 31) - 1)  # i32 on the wire
 CONTROLLER_S_MAX: Final = 2.0
 """Seconds that `describe` waits for the controller."""
 REPLICAS: Final = Whole(1, (1 << 15) - 1)  # i16
+CHANGE_COLUMNS: Final = ("partition", "time", "broker", "change", "leader", "epoch", "isr", "cause")
 
 
 def _replicas(_: click.Context, __: click.Parameter, text: str | None) -> dict[int, list[int]] | None:
@@ -142,7 +144,7 @@ def describe(
     first, last, sizes, silent = _of_leaders(topics, nodes)
     if with_changes:
         wanted = [TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions]
-        told, more = partition_changes.changes(nodes, wanted)
+        told, more = partition_changes.changes(nodes, in_command(admin_at), wanted)
         silent += more
     documents = [_description(topic, configs.get(topic.name, []), first, last, sizes, moving) for topic in topics]
     for document in documents if with_changes else ():
@@ -362,5 +364,17 @@ def _show_topic(document: Document) -> None:
     )
     if any(p.get("changes") for p in document["partitions"]):
         click.echo()
-        rows = [row for p in document["partitions"] for row in partition_changes.rows(p["partition"], p["changes"])]
-        output.table(partition_changes.COLUMNS, rows)
+        rows = [row for p in document["partitions"] for row in _change_rows(p["partition"], p["changes"])]
+        output.table(CHANGE_COLUMNS, rows)
+
+
+def _change_rows(partition: int, changes: Iterable[Document]) -> list[tuple[output.Cell, ...]]:
+    """The rows of one partition in the table of changes."""
+    return [
+        (
+            partition, each["time"], each["broker"], each.get("what"), each.get("leader"), each.get("leader_epoch"),
+            ",".join(map(str, each["isr"])) if isinstance(each.get("isr"), list) and each["isr"] else None,
+            each.get("cause"),
+        )
+        for each in changes
+    ]  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pybroker.cli import waiting
-from pybroker.cli.cluster.health import BrokerReports, ClusterHealth, counted, problems, troubled
+from pybroker.operations.health import BrokerReports, ClusterHealth, counted, problems, troubled
 from pybroker.cli.cluster.restart import _Restart, lacking, order, refusal, refusals
 from pybroker.client.admin import Admin
 from pybroker.client.net.metadata import Node, PartitionInfo, TopicInfo

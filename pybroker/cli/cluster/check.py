@@ -6,13 +6,14 @@ from typing import Final, NamedTuple
 import click
 
 from pybroker.cli import output
-from pybroker.cli.cluster import health
-from pybroker.cli.cluster.health import BrokerReports, ClusterHealth, counted
+from pybroker.cli.each_broker import admin_at, in_command
 from pybroker.cli.main import Failure
 from pybroker.cli.options import admin_of, cluster_options
 from pybroker.cli.waiting import WaitReport
 from pybroker.errors import KafkaError
 from pybroker.logs import printable
+from pybroker.operations import health
+from pybroker.operations.health import BrokerReports, ClusterHealth, counted
 
 DEGRADED: Final = 1
 UNREACHABLE: Final = 2
@@ -64,7 +65,7 @@ def check(bootstrap: str, timeout_s: float) -> Checked:
     """Read the cluster, and ask each broker. Raises KafkaError."""
     with admin_of(bootstrap, timeout_s) as admin:
         found = health.read(admin)
-    reports = health.probe(found.nodes)
+    reports = health.probe(found.nodes, in_command(admin_at))
     return Checked(found, reports, health.problems(found, reports))
 
 

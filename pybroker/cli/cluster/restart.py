@@ -19,8 +19,6 @@ import click
 
 from pybroker import errors
 from pybroker.cli import output
-from pybroker.cli.cluster import health
-from pybroker.cli.cluster.health import MIN_ISR, NO_CONTROLLER, ClusterHealth, brokers_named, ids, times
 from pybroker.cli.each_broker import admin_at
 from pybroker.cli.main import EXIT_FAILED, Failure, Misuse, Whole
 from pybroker.cli.options import WAIT_S_MAX, Seconds, admin_of, ask, cluster_options
@@ -28,6 +26,8 @@ from pybroker.cli.waiting import WaitReport
 from pybroker.client.net.metadata import Node
 from pybroker.errors import KafkaError
 from pybroker.logs import printable
+from pybroker.operations import health
+from pybroker.operations.health import MIN_ISR, NO_CONTROLLER, ClusterHealth, brokers_named, ids, times
 
 PLACES: Final = ("host", "id", "port")
 LOOK_EVERY_S: Final = 0.25

@@ -6,11 +6,13 @@ import click
 from click.core import ParameterSource
 
 from pybroker.cli import output
-from pybroker.cli.cluster import check, health, restart
-from pybroker.cli.cluster.health import BrokerReports, ClusterHealth, counted, ids
+from pybroker.cli.cluster import check, restart
+from pybroker.cli.each_broker import admin_at, in_command
 from pybroker.cli.options import admin_of, cluster_options
 from pybroker.cli.output import Options
 from pybroker.client.net.metadata import Node
+from pybroker.operations import health
+from pybroker.operations.health import BrokerReports, ClusterHealth, counted, ids
 
 
 @click.group(name="cluster", invoke_without_command=True)
@@ -40,7 +42,7 @@ def command(ctx: click.Context, bootstrap_server: str, timeout_s: float, as_json
         return
     with admin_of(bootstrap_server, timeout_s) as admin:
         found = health.read(admin)
-    _show(found, health.probe(found.nodes), as_json)
+    _show(found, health.probe(found.nodes, in_command(admin_at)), as_json)
 
 
 command.add_command(check.command)

@@ -1,20 +1,17 @@
 """The recent changes of partitions, from `/changes` of each broker: leaders' and the controller's."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 from urllib.parse import quote
 
-from pybroker.cli import metrics_listener
-from pybroker.cli.each_broker import Silent
-from pybroker.cli.output import Cell, Document
 from pybroker.client.net.metadata import Node
 from pybroker.model import TopicPartition
-
-COLUMNS: Final = ("partition", "time", "broker", "change", "leader", "epoch", "isr", "cause")
+from pybroker.operations import metrics_listener
+from pybroker.operations.each_broker import AdminAt, Silent
+from pybroker.operations.metrics_listener import Document
 
 
 def changes(
-    nodes: Sequence[Node], partitions: Iterable[TopicPartition]
+    nodes: Sequence[Node], admin_at: AdminAt, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, list[Document]], list[str]]:
     """Return the changes of each partition, oldest first, each with the broker that reported it; and why other brokers
     reported none."""
@@ -28,7 +25,7 @@ def changes(
             raise Silent(f"{where} does not belong to a pybroker broker")
         return told
 
-    for node, told in metrics_listener.told(nodes, of_wanted):
+    for node, told in metrics_listener.answers(nodes, admin_at, of_wanted):
         if isinstance(told, Silent):
             silent.append(f"broker {node.id} does not report changes: {told}")
             continue
@@ -37,15 +34,3 @@ def changes(
     for each in found.values():
         each.sort(key=lambda change: str(change["time"]))
     return found, silent
-
-
-def rows(partition: int, told: Iterable[Document]) -> list[tuple[Cell, ...]]:
-    """The rows of one partition in the table."""
-    return [
-        (
-            partition, each["time"], each["broker"], each.get("what"), each.get("leader"), each.get("leader_epoch"),
-            ",".join(map(str, each["isr"])) if isinstance(each.get("isr"), list) and each["isr"] else None,
-            each.get("cause"),
-        )
-        for each in told
-    ]  # fmt: skip

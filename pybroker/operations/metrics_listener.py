@@ -3,28 +3,29 @@
 import json
 from collections.abc import Callable, Sequence
 from http.client import HTTPException
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from pybroker.cli.each_broker import TELL_S_MAX, Silent, admin_at, ask_each
-from pybroker.cli.output import Document
 from pybroker.client.admin import ConfigResource, ResourceType
 from pybroker.client.net.metadata import Node
 from pybroker.config.listeners import EVERY_INTERFACE
 from pybroker.model import HostPort
+from pybroker.operations.each_broker import ANSWER_S_MAX, AdminAt, Silent, ask_each
 
 LISTENER: Final = "metrics.listener"
 ANSWER_BYTES_MAX: Final = 1 << 20
+Document = dict[str, Any]
+"""A JSON object."""
 T = TypeVar("T")
 
 
-def told(nodes: Sequence[Node], ask: Callable[[str], T]) -> list[tuple[Node, T | Silent]]:
+def answers(nodes: Sequence[Node], admin_at: AdminAt, ask: Callable[[str], T]) -> list[tuple[Node, T | Silent]]:
     """Ask each broker over HTTP; `ask` gets its address, and raises Silent."""
-    return ask_each(nodes, lambda node: ask(address(node)))
+    return ask_each(nodes, lambda node: ask(address(node, admin_at)))
 
 
-def address(node: Node) -> str:
+def address(node: Node, admin_at: AdminAt) -> str:
     """Return the address where a broker serves HTTP. Raises Silent if it has none, KafkaError if the broker cannot be
     asked."""
     with admin_at(node) as admin:
@@ -49,7 +50,7 @@ def objects(where: str, path: str) -> list[Document]:
     return lines
 
 
-def text(where: str, path: str, bytes_max: int = ANSWER_BYTES_MAX, timeout_s: float = TELL_S_MAX) -> str:
+def text(where: str, path: str, bytes_max: int = ANSWER_BYTES_MAX, timeout_s: float = ANSWER_S_MAX) -> str:
     """Return the text at a path of an address, up to `bytes_max`. Raises Silent."""
     try:
         with build_opener(ProxyHandler({})).open(f"http://{where}{path}", timeout=timeout_s) as answer:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from pybroker.cli import metrics_listener, output
-from pybroker.cli.each_broker import Silent, Unanswered
 from pybroker.client.admin import Admin, ConfigEntry
 from pybroker.client.net.metadata import Node, TopicInfo
+from pybroker.operations import metrics_listener
+from pybroker.operations.each_broker import AdminAt, Silent, Unanswered
 
 MIN_ISR: Final = "min.insync.replicas"
 OFFLINE: Final = "offline"
@@ -40,7 +40,7 @@ class Troubled(NamedTuple):
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    def document(self) -> output.Document:
+    def document(self) -> metrics_listener.Document:
         """The partition for --json."""
         return {
             "topic": self.topic, "partition": self.partition, "leader": self.leader, "replicas": list(self.replicas),
@@ -83,7 +83,7 @@ class BrokerReports(NamedTuple):
     """The brokers' own reports: why one does not answer, its epochs, and its log dirs that take no writes, by id."""
 
     silent: Mapping[int, str]
-    epochs: Mapping[int, output.Options]
+    epochs: Mapping[int, metrics_listener.Document]
     full: Mapping[int, Mapping[str, str]]
 
 
@@ -98,9 +98,9 @@ def read(admin: Admin, *, least_of_all: bool = False) -> ClusterHealth:
     return ClusterHealth(found.id, controller, found.nodes, tuple(topics), least)
 
 
-def probe(nodes: Sequence[Node]) -> BrokerReports:
+def probe(nodes: Sequence[Node], admin_at: AdminAt) -> BrokerReports:
     """Ask each broker, in parallel, for what it alone knows."""
-    told = dict(metrics_listener.told(nodes, lambda where: metrics_listener.objects(where, "/epochs")))
+    told = dict(metrics_listener.answers(nodes, admin_at, lambda where: metrics_listener.objects(where, "/epochs")))
     silent = {node.id: str(reason) for node, reason in told.items() if isinstance(reason, Unanswered)}
     shown = {node.id: each[0] for node, each in told.items() if not isinstance(each, Silent) and each}
     full = {number: dirs for number, each in shown.items() if isinstance(dirs := each.get("full_log_dirs"), Mapping)}
