@@ -14,6 +14,7 @@ from pybroker.cli.reset import reset_offsets
 from pybroker.client.admin import LATEST, Committed, GroupDescription
 from pybroker.logs import printable
 from pybroker.model import TopicPartition
+from pybroker.operations.times import time_text
 
 LINE: Final = 80
 PARTITIONS_WIDTH: Final = 28
@@ -157,7 +158,7 @@ def _show(document: Document) -> None:
         lacks, counts = ("partition has", "does") if count == 1 else ("partitions have", "do")
         click.echo(f"{count:,} {lacks} no committed offset and {counts} not count as lag")
     if last:
-        words = printable(f"Last rebalance {output.moment(last['at'])}: {last['cause']}")
+        words = printable(f"Last rebalance {time_text(last['at'])}: {last['cause']}")
         click.echo("\n".join(textwrap.wrap(words, LINE, subsequent_indent="  ", break_on_hyphens=False)))
     if members:
         click.echo()

@@ -49,6 +49,7 @@ COMMANDS: Final = {
     ),
     "cluster": Command("pybroker.cli.cluster.show", "Show a cluster's brokers, check its health, and restart it."),
     "top": Command("pybroker.cli.top.command", "Show throughput, lag, leaders and disks of a cluster, live."),
+    "console": Command("pybroker.cli.console", "Show a cluster in the browser."),
     "logdirs": Command("pybroker.cli.logdirs", "Show where partitions lie on disk, and how large they are."),
     "brokers": Command("pybroker.cli.reassign.brokers", "List, drain, retire and replace brokers."),
     "reassign": Command("pybroker.cli.reassign.command", "Plan, execute, watch and cancel moves of replicas."),

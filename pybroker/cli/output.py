@@ -5,7 +5,6 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -68,17 +67,6 @@ def count(number: int | None) -> str | None:
 def size(number: int | None) -> str | None:
     """Return a number of bytes for people: 999 B, 1.5 kB, 12.3 MB."""
     return None if number is None else bytes_text(number)
-
-
-def moment(timestamp_ms: int) -> str:
-    """Return milliseconds since the epoch as UTC; the number itself if it is outside the calendar."""
-    if timestamp_ms < 0:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return str(timestamp_ms)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:

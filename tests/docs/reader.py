@@ -20,7 +20,7 @@ PLACES = (
 """Directories on the pages; the reader has them below its own directory."""
 NAMES = {"zk1:2181,zk2:2181,zk3:2181": "127.0.0.1:2181", "broker1.example.org": "localhost"}
 """Other hosts on the pages, all replaced by this machine."""
-SINGLE, RUNS = ("2181", "2182"), (("9092", 4), ("9404", 4))
+SINGLE, RUNS = ("2181", "2182", "8080"), (("9092", 4), ("9404", 4))
 """Ports on the pages: single ones, and runs of consecutive ones."""
 SERVES = re.compile(r"^(?!\s*#).*?\bpybroker serve\b(?:[^\n]*\\\n)*[^\n]*&", re.M)
 LOOP = re.compile(r"^for \w+ in ([^;\n]+); do", re.M)

@@ -22,6 +22,7 @@ from pybroker.cli.output import Document
 from pybroker.client.admin import Admin
 from pybroker.clock import wall_ms
 from pybroker.logs import printable
+from pybroker.operations.times import time_text
 
 SHOWN_MAX: Final = 20
 """The sentences of one kind that are printed; the last one counts the others."""
@@ -149,7 +150,7 @@ def contents(place: str, manifest: Manifest) -> Document:
     return {
         "backup": place,
         "cluster_id": manifest.cluster_id,
-        "taken": output.moment(manifest.taken_ms),
+        "taken": time_text(manifest.taken_ms),
         "complete": manifest.complete,
         "bytes": manifest.size,
         "topics": [
@@ -200,4 +201,4 @@ def _show_verified(found: Verified) -> None:
     if not found.damage:
         state = "sound" if manifest.complete else "sound, but its last run did not end"
         words = f"{found.files} files, {found.batches} batches"
-        click.echo(f"The backup of {output.moment(manifest.taken_ms)} is {state}: {words}.")
+        click.echo(f"The backup of {time_text(manifest.taken_ms)} is {state}: {words}.")

@@ -11,6 +11,7 @@ from pybroker.cli import output
 from pybroker.cli.files import data_files
 from pybroker.cli.files.batches import Damage, Entry
 from pybroker.cli.main import EXIT_FAILED, Misuse
+from pybroker.operations.times import time_text
 
 SHOWN_BYTES_MAX: Final = 80
 """The bytes shown of a key or value; JSON has all of them."""
@@ -84,7 +85,7 @@ def _show_batch(batch: Entry, first: bool) -> None:
         flags.append("LogAppendTime")
     numbers = [batch[name] for name in ("position", "base_offset", "last_offset", "count", "size", "codec")]
     line = BATCH_COLUMNS.format(
-        *numbers, output.moment(batch["max_timestamp"]), batch["leader_epoch"], producer, " ".join(flags)
+        *numbers, time_text(batch["max_timestamp"]), batch["leader_epoch"], producer, " ".join(flags)
     )
     click.echo(line.rstrip())
     for record in batch.get("records", ()):
@@ -92,7 +93,7 @@ def _show_batch(batch: Entry, first: bool) -> None:
 
 
 def _show_record(record: Entry) -> None:
-    head = f"    offset {record['offset']}  {output.moment(record['timestamp'])}"
+    head = f"    offset {record['offset']}  {time_text(record['timestamp'])}"
     if "marker" in record:
         click.echo(f"{head}  {record['marker']} of coordinator epoch {record['coordinator_epoch']}")
         return

@@ -11,6 +11,7 @@ from pybroker.cli import output
 from pybroker.cli.options import Hours, admin_of, cluster_options, say
 from pybroker.cli.output import Document
 from pybroker.errors import DELEGATION_TOKEN_NOT_FOUND, KafkaError
+from pybroker.operations.times import time_text
 
 if TYPE_CHECKING:
     from pybroker.client.admin import Admin, DelegationToken
@@ -44,7 +45,7 @@ def create(
     longest_ms = -1 if max_lifetime is None else max(1, round(max_lifetime * HOURS))
     with admin_of(bootstrap_server, timeout_s) as admin:
         token = admin.create_token(owner, renewers, longest_ms)
-    words = f"Created a token of {token.owner} that ends {output.moment(token.expiry_ms)}."
+    words = f"Created a token of {token.owner} that ends {time_text(token.expiry_ms)}."
     say(as_json, {**_document(token), "secret": token.secret}, f"{words}\nid {token.id}\nsecret {token.secret}")
 
 
@@ -59,7 +60,7 @@ def list_tokens(owners: Sequence[str], bootstrap_server: str, timeout_s: float, 
         output.as_json([_document(token) for token in found])
         return
     rows = [
-        (t.id, t.owner, t.requester, ", ".join(t.renewers), *map(output.moment, (t.issue_ms, t.expiry_ms, t.max_ms)))
+        (t.id, t.owner, t.requester, ", ".join(t.renewers), *map(time_text, (t.issue_ms, t.expiry_ms, t.max_ms)))
         for t in found
     ]
     output.table(("id", "owner", "requester", "renewers", "issued", "ends", "ends at last"), rows)
@@ -75,7 +76,7 @@ def renew(token_id: str, hours: float | None, bootstrap_server: str, timeout_s: 
     period_ms = -1 if hours is None else round(hours * HOURS)
     with admin_of(bootstrap_server, timeout_s) as admin:
         ends_ms = admin.renew_token(_secret(admin, token_id), period_ms)
-    say(as_json, {"id": token_id, "expiry_ms": ends_ms}, f"Token {token_id} ends {output.moment(ends_ms)}.")
+    say(as_json, {"id": token_id, "expiry_ms": ends_ms}, f"Token {token_id} ends {time_text(ends_ms)}.")
 
 
 @command.command(name="expire")
@@ -87,7 +88,7 @@ def expire(token_id: str, hours: float | None, bootstrap_server: str, timeout_s:
     period_ms = -1 if hours is None else round(hours * HOURS)
     with admin_of(bootstrap_server, timeout_s) as admin:
         ends_ms = admin.expire_token(_secret(admin, token_id), period_ms)
-    words = f"Deleted token {token_id}." if hours is None else f"Token {token_id} ends {output.moment(ends_ms)}."
+    words = f"Deleted token {token_id}." if hours is None else f"Token {token_id} ends {time_text(ends_ms)}."
     say(as_json, {"id": token_id, "expiry_ms": ends_ms}, words)
 
 

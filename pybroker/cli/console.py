@@ -1,0 +1,105 @@
+"""`pybroker console`: a cluster in the browser."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import click
+
+from pybroker import extras
+from pybroker.cli import profiles
+from pybroker.cli.file_permissions import check_owned
+from pybroker.cli.interrupts import importing
+from pybroker.cli.main import Failure, Misuse, Whole
+from pybroker.cli.options import address_options, admin_of
+from pybroker.errors import system_words
+
+LOOPBACK: Final = "127.0.0.1"
+PORT_DEFAULT: Final = 8080
+PASSWORD_CHARACTERS_MIN: Final = 8
+SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@click.command(name="console")
+@click.option("--host", default=LOOPBACK, show_default=True,
+              help="The address to listen on. Another one than this machine's own needs a login.")  # fmt: skip
+@click.option("--port", type=Whole(0, 65535), default=PORT_DEFAULT, show_default=True,
+              help="The port to listen on; 0: any free port.")  # fmt: skip
+@click.option("--user", metavar="NAME", help="Ask viewers for this name and the password of --password-file.")
+@click.option("--password-file", metavar="FILE", type=click.Path(dir_okay=False),
+              help="A file with the password of --user, which only you can read.")  # fmt: skip
+@click.option("--cluster-login", is_flag=True,
+              help="Ask viewers for their own user and password of the cluster: each has the rights of that user.")
+@click.option("--host-name", "host_names", multiple=True, metavar="NAME",
+              help="A name by which browsers may reach the console, beside addresses and localhost; repeatable.")
+@click.option("--allow-changes", is_flag=True, help="Let viewers change what their user may change; read-only else.")
+@address_options
+def command(
+    host: str, port: int, user: str | None, password_file: str | None, cluster_login: bool,
+    host_names: tuple[str, ...], allow_changes: bool, bootstrap_server: str, timeout_s: float,
+) -> None:  # fmt: skip
+    """Show a cluster in the browser: its health, topics and their records, brokers, groups.
+
+    As soon as the console serves, it prints its address. It reads from the cluster as a client, with the login of the
+    profile or of --command-config, of any broker that speaks Kafka's protocol. It ends with SIGTERM or Ctrl-C.
+
+    Exit codes: 0 stopped; 1 the port is in use; 2 an option is wrong.
+    """
+    with importing():
+        try:
+            from pybroker.console import process
+            from pybroker.console.settings import ConsoleSettings
+        except ModuleNotFoundError as missing:
+            raise Failure(f"the console needs {missing.name}: {extras.install('console')}") from missing
+    login = _login(user, password_file, cluster_login)
+    settings = ConsoleSettings(
+        bootstrap_server, profiles.security(), timeout_s, host, port, user, login, cluster_login, allow_changes,
+        host_names,
+    )  # fmt: skip
+    if not (settings.on_loopback or settings.needs_login):
+        raise Misuse(
+            f"--host {host} is reached by other machines: give --user and --password-file, or --cluster-login"
+        )
+    if cluster_login:
+        _check_sasl(settings.login)
+    else:
+        admin_of(bootstrap_server, timeout_s).close()  # Misuse if the login contradicts itself
+    try:
+        process.run(settings, _say_ready)
+    except OSError as error:
+        raise Failure(f"could not listen on {host}:{port}: {system_words(error)}") from error
+
+
+def _say_ready(address: str) -> None:
+    click.echo(f"pybroker console on {address}")
+
+
+def _login(user: str | None, file: str | None, cluster_login: bool) -> str:
+    """Return the password of --user; empty without one. Misuse if options contradict each other."""
+    if cluster_login and (user is not None or file is not None):
+        raise click.UsageError("--cluster-login excludes --user and --password-file: the cluster checks passwords")
+    if (user is None) != (file is None):
+        raise click.UsageError("--user and --password-file need each other")
+    if file is None:
+        return ""
+    try:
+        check_owned(file, "a password")
+        password = Path(file).read_text().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        words = system_words(error) if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise Misuse(f"the password file {file} cannot be read: {words}") from error
+    if len(password) < PASSWORD_CHARACTERS_MIN:
+        least = PASSWORD_CHARACTERS_MIN
+        raise Misuse(f"the password in {file} has {len(password)} characters: give it {least} or more")
+    return password
+
+
+def _check_sasl(login: Mapping[str, str]) -> None:
+    """Misuse unless the clients' settings say how a user logs in with a password."""
+    mechanism = login.get("sasl_mechanism", "")
+    if not login.get("security_protocol", "").startswith("SASL") or mechanism not in ("PLAIN", *SCRAM):
+        raise Misuse(
+            "--cluster-login needs security.protocol (SASL_SSL or SASL_PLAINTEXT) and sasl.mechanism (SCRAM-SHA-256,"
+            " SCRAM-SHA-512 or PLAIN), in a profile or the file of --command-config"
+        )
+

@@ -1,0 +1,62 @@
+"""The console as an ASGI application: its routes, and what each needs."""
+
+import time
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from pybroker.console.clients import ViewerClients
+from pybroker.console.guard import Guard
+from pybroker.console.login import LoginPage
+from pybroker.console.pages import BadRequest, NotFound, Pages
+from pybroker.console.sessions import BrowserSessions
+from pybroker.console.settings import ConsoleSettings
+from pybroker.console.views.brokers import BrokerPages
+from pybroker.console.views.groups import GroupPages
+from pybroker.console.views.overview import OverviewPage
+from pybroker.console.views.topics import TopicPages
+from pybroker.errors import KafkaError
+
+Handler = Callable[[Request, Exception], Response]
+
+
+def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.monotonic) -> ASGIApp:
+    """Return the console; `now_s` is the clock of its sessions."""
+    pages = Pages(bootstrap=settings.bootstrap, allow_changes=settings.allow_changes)
+    sessions = BrowserSessions(now_s)
+    login = LoginPage(settings, sessions, pages, now_s)
+    topics, brokers, groups = TopicPages(pages), BrokerPages(pages), GroupPages(pages)
+    routes = [
+        Route("/", OverviewPage(pages).show),
+        Route("/topics", topics.all),
+        Route("/topic", topics.one),
+        Route("/brokers", brokers.all),
+        Route("/broker", brokers.one),
+        Route("/groups", groups.all),
+        Route("/group", groups.one),
+        Route("/login", login.ask),
+        Route("/login", login.log_in, methods=["POST"]),
+        Route("/logout", login.log_out, methods=["POST"]),
+        Mount("/static", StaticFiles(packages=[("pybroker.console", "static")])),
+    ]
+    handlers: dict[type[Exception], Handler] = dict.fromkeys((KafkaError, NotFound, BadRequest), pages.problem)
+    handlers[HTTPException] = _not_served(pages)
+    views = Starlette(routes=routes, exception_handlers=handlers)
+    shared = ViewerClients(settings.bootstrap, settings.login, settings.timeout_s)
+    return Guard(views, settings, sessions, shared)
+
+
+def _not_served(pages: Pages) -> Handler:
+    def answer(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if "viewer" not in request.scope:  # of /static
+            return Response(status_code=error.status_code)
+        return pages.page(request, "problem.html", error.status_code, words="There is no such page.")
+
+    return answer

@@ -1,0 +1,74 @@
+"""Pages: templates, which escape what they show, and the words for numbers."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from pybroker.console.guard import viewer_of
+from pybroker.errors import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    GROUP_AUTHORIZATION_FAILED,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    KafkaError,
+)
+from pybroker.logs import printable
+from pybroker.model import bytes_text
+from pybroker.operations.times import time_text
+
+ROWS_MAX: Final = 200
+"""Rows of a table on one page, so that a page stays small."""
+REFUSED: Final = (CLUSTER_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED)
+
+
+class NotFound(Exception):
+    """The page is about something that does not exist; the text says what."""
+
+
+class BadRequest(Exception):
+    """The address or form has a value that is not allowed; the text says which."""
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
+
+
+def _size(number: int | None) -> str:
+    return "-" if number is None else bytes_text(number)
+
+
+def _ids(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, brokers)) or "none"
+
+
+_templates: Final = Environment(
+    loader=PackageLoader("pybroker.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+    lstrip_blocks=True,
+)  # fmt: skip
+_templates.filters |= {"count": _count, "size": _size, "time": time_text, "ids": _ids, "printable": printable}
+
+
+class Pages:
+    """Renders the pages of one console, whose templates know whether viewers may change anything."""
+
+    def __init__(self, *, bootstrap: str, allow_changes: bool) -> None:
+        self._common = {"bootstrap": bootstrap, "allow_changes": allow_changes}
+
+    def page(self, request: Request, template: str, code: int = 200, **values: object) -> Response:
+        """Return the answer with a page."""
+        viewer = viewer_of(request)
+        known = {**self._common, "csrf": viewer.csrf, "user": viewer.user, "path": request.url.path}
+        return HTMLResponse(_templates.get_template(template).render({**known, **values}), code)
+
+    def problem(self, request: Request, error: Exception) -> Response:
+        """Return the page for a request that failed."""
+        words, code = str(error), 400
+        if isinstance(error, KafkaError):
+            words, code = error.message, 403 if error.code in REFUSED else 502
+            code = 404 if error.code == UNKNOWN_TOPIC_OR_PARTITION else code
+        elif isinstance(error, NotFound):
+            code = 404
+        return self.page(request, "problem.html", code, words=words)
