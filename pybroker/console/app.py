@@ -19,6 +19,7 @@ from pybroker.console.sessions import BrowserSessions
 from pybroker.console.settings import ConsoleSettings
 from pybroker.console.views.brokers import BrokerPages
 from pybroker.console.views.groups import GroupPages
+from pybroker.console.views.messages import MessagePages
 from pybroker.console.views.overview import OverviewPage
 from pybroker.console.views.topics import TopicPages
 from pybroker.errors import KafkaError
@@ -32,10 +33,15 @@ def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.mon
     sessions = BrowserSessions(now_s)
     login = LoginPage(settings, sessions, pages, now_s)
     topics, brokers, groups = TopicPages(pages), BrokerPages(pages), GroupPages(pages)
+    messages = MessagePages(pages, settings.bootstrap)
     routes = [
         Route("/", OverviewPage(pages).show),
         Route("/topics", topics.all),
         Route("/topic", topics.one),
+        Route("/messages", messages.search),
+        Route("/record", messages.record),
+        Route("/tail", messages.tail),
+        Route("/tail/events", messages.events),
         Route("/brokers", brokers.all),
         Route("/broker", brokers.one),
         Route("/groups", groups.all),

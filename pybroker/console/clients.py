@@ -65,6 +65,10 @@ class ViewerClients:
         }
         return Consumer(**cast("ConsumerSettings", settings))
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Close the idle clients; those that are lent are closed when they come back."""
         self._closed = True
