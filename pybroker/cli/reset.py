@@ -1,36 +1,23 @@
 """`pybroker groups reset-offsets`: choose a group's new offset in each partition, show the plan, and commit it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final
 
 import click
 
-from pybroker import errors
 from pybroker.cli import output
 from pybroker.cli.main import Failure, Whole
 from pybroker.cli.options import admin_of, cluster_options, complete_groups, complete_topics
 from pybroker.cli.times import TIME_HELP, moment
-from pybroker.client.admin import EARLIEST, LATEST, Admin, Committed
-from pybroker.errors import KafkaError
+from pybroker.client.admin import Admin, Committed
 from pybroker.model import TopicPartition
+from pybroker.operations import offset_reset
+from pybroker.operations.offset_reset import NewOffsets, OffsetMove
 
 OFFSET: Final = Whole(0, (1 << 63) - 1)
 SHIFT: Final = Whole(-(1 << 63), (1 << 63) - 1)
-INACTIVE: Final = ("Empty", "Dead")
 LINE_MAX: Final = 1000
 """The longest line of a plan, in characters: a topic's name has at most 249."""
-
-Wanted = dict[TopicPartition, int | None]
-"""The new offset of each partition; None is its end."""
-
-
-class Move(NamedTuple):
-    """The change of one partition; `asked` differs from `new` if it was out of the partition's range."""
-
-    partition: TopicPartition
-    old: int | None
-    new: int
-    asked: int
 
 
 @click.command("reset-offsets")
@@ -80,32 +67,18 @@ def reset_offsets(
     if (len(topics) > 0) + all_topics + (from_file is not None) != 1:
         raise click.UsageError("exactly one of --topic, --all-topics and --from-file is needed")
     with admin_of(bootstrap_server, timeout_s) as admin:
-        _check_inactive(admin, group)
+        offset_reset.check_inactive(admin, group)
         committed = admin.group_offsets([group])[group]
         if from_file is not None:
-            wanted: Wanted = dict(_plan(from_file))
+            wanted: NewOffsets = dict(_plan(from_file))
             partitions = partitions_of(admin, [f"{topic}:{index}" for topic, index in wanted])
         else:
             partitions = partitions_of(admin, topics or _all_committed(group, committed), "--topic")
-            wanted = _wanted(admin, partitions, committed, chosen[0], target[chosen[0]])
-        moves = _moves(admin, partitions, committed, wanted)
+            wanted = offset_reset.new_offsets(admin, partitions, committed, chosen[0], target[chosen[0]])
+        moves = offset_reset.moves(admin, partitions, committed, wanted)
         if execute:
             admin.alter_group_offsets(group, {move.partition: Committed(move.new) for move in moves})
     _show(group, moves, execute, export, as_json)
-
-
-def _check_inactive(admin: Admin, group: str) -> None:
-    """Failure if the group has members: they would read on, and commit over the new offsets."""
-    try:
-        (found,) = admin.describe_groups([group])
-    except KafkaError as error:
-        if error.code != errors.GROUP_ID_NOT_FOUND:
-            raise
-        return
-    if found.state not in INACTIVE:
-        count = len(found.members)
-        who = f"{count} member{'s' if count != 1 else ''}"
-        raise Failure(f"group {group} is {found.state} with {who}: stop its members before you reset its offsets")
 
 
 def _all_committed(group: str, committed: Mapping[TopicPartition, Committed]) -> list[str]:
@@ -151,49 +124,7 @@ def _text(lines: Iterable[str]) -> Iterator[str]:
         raise Failure(f"the file is not UTF-8 text: {error.reason}") from error
 
 
-def _wanted(
-    admin: Admin,
-    partitions: Sequence[TopicPartition],
-    committed: Mapping[TopicPartition, Committed],
-    kind: str,
-    value: Any,
-) -> Wanted:
-    """Return each partition's new offset, as the options say."""
-    if kind in ("to_earliest", "to_latest", "to_time"):
-        timestamp = {"to_earliest": EARLIEST, "to_latest": LATEST}.get(kind, value)
-        found = _offsets(admin, partitions, timestamp)
-        return {partition: found[partition] for partition in partitions}
-    if kind == "to_offset":
-        return dict.fromkeys(partitions, value)
-    if kind == "to_current":
-        return {partition: committed[partition].offset if partition in committed else None for partition in partitions}
-    strangers = [partition for partition in partitions if partition not in committed]
-    if strangers:
-        raise Failure(f"nothing is committed for {strangers[0]}, so there is no offset to shift")
-    return {partition: committed[partition].offset + value for partition in partitions}
-
-
-def _moves(
-    admin: Admin, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Committed], wanted: Wanted
-) -> list[Move]:
-    """Return the moves, each clamped to its partition's range."""
-    first, last = _offsets(admin, partitions, EARLIEST), _offsets(admin, partitions, LATEST)
-    moves = []
-    for partition in partitions:
-        low, high, asked = first[partition], last[partition], wanted[partition]
-        if low is None or high is None:
-            raise Failure(f"partition {partition} has no leader, so its offsets are unknown")
-        asked = high if asked is None else asked
-        old = committed[partition].offset if partition in committed else None
-        moves.append(Move(partition, old, min(max(asked, low), high), asked))
-    return moves
-
-
-def _offsets(admin: Admin, partitions: Sequence[TopicPartition], timestamp: int) -> Mapping[TopicPartition, int | None]:
-    return admin.offsets(admin.cluster.metadata(sorted({partition.topic for partition in partitions})), timestamp)
-
-
-def _show(group: str, moves: Sequence[Move], executed: bool, export: bool, as_json: bool) -> None:
+def _show(group: str, moves: Sequence[OffsetMove], executed: bool, export: bool, as_json: bool) -> None:
     for move in moves:
         if move.asked != move.new:
             click.echo(f"{move.partition}: {move.asked} is out of range, {move.new} is the nearest", err=True)

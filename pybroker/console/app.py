@@ -14,10 +14,11 @@ from starlette.types import ASGIApp
 from pybroker.console.clients import ViewerClients
 from pybroker.console.guard import Guard
 from pybroker.console.login import LoginPage
-from pybroker.console.pages import BadRequest, NotFound, Pages
+from pybroker.console.pages import BadRequest, Forbidden, NotFound, Pages
 from pybroker.console.sessions import BrowserSessions
 from pybroker.console.settings import ConsoleSettings
 from pybroker.console.views.brokers import BrokerPages
+from pybroker.console.views.changes import ChangePages
 from pybroker.console.views.groups import GroupPages
 from pybroker.console.views.messages import MessagePages
 from pybroker.console.views.overview import OverviewPage
@@ -33,6 +34,7 @@ def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.mon
     sessions = BrowserSessions(now_s)
     login = LoginPage(settings, sessions, pages, now_s)
     topics, brokers, groups = TopicPages(pages), BrokerPages(pages), GroupPages(pages)
+    changes = ChangePages(pages, allow_changes=settings.allow_changes)
     messages = MessagePages(pages, settings.bootstrap)
     routes = [
         Route("/", OverviewPage(pages).show),
@@ -46,12 +48,16 @@ def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.mon
         Route("/broker", brokers.one),
         Route("/groups", groups.all),
         Route("/group", groups.one),
+        Route("/topic/create", changes.create_topic, methods=["POST"]),
+        Route("/topic/delete", changes.delete_topic, methods=["POST"]),
+        Route("/group/reset", changes.reset, methods=["POST"]),
         Route("/login", login.ask),
         Route("/login", login.log_in, methods=["POST"]),
         Route("/logout", login.log_out, methods=["POST"]),
         Mount("/static", StaticFiles(packages=[("pybroker.console", "static")])),
     ]
-    handlers: dict[type[Exception], Handler] = dict.fromkeys((KafkaError, NotFound, BadRequest), pages.problem)
+    problems = (KafkaError, NotFound, BadRequest, Forbidden)
+    handlers: dict[type[Exception], Handler] = dict.fromkeys(problems, pages.problem)
     handlers[HTTPException] = _not_served(pages)
     views = Starlette(routes=routes, exception_handlers=handlers)
     shared = ViewerClients(settings.bootstrap, settings.login, settings.timeout_s)

@@ -32,6 +32,10 @@ class BadRequest(Exception):
     """The address or form has a value that is not allowed; the text says which."""
 
 
+class Forbidden(Exception):
+    """The console does not allow this; the text says why."""
+
+
 def _count(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
 
@@ -69,6 +73,6 @@ class Pages:
         if isinstance(error, KafkaError):
             words, code = error.message, 403 if error.code in REFUSED else 502
             code = 404 if error.code == UNKNOWN_TOPIC_OR_PARTITION else code
-        elif isinstance(error, NotFound):
-            code = 404
+        elif isinstance(error, NotFound | Forbidden):
+            code = 404 if isinstance(error, NotFound) else 403
         return self.page(request, "problem.html", code, words=words)

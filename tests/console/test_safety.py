@@ -134,6 +134,19 @@ def test_a_forged_form_is_refused(shared_broker: Server, start_console: Callable
     assert mine.get("/").code == 303
 
 
+def test_a_console_is_read_only_unless_it_is_started_otherwise(
+    shared_broker: Server, start_console: Callable[..., Console], secret: Path, topic: str
+) -> None:
+    """Without --allow-changes even a form with the right token, made by hand, changes nothing."""
+    run("topics", "create", topic, "-b", shared_broker.bootstrap)
+    browser = start_console(shared_broker.bootstrap, "--user", "ops", "--password-file", secret).browser()
+    browser.send("/login", "/login", {"user": "ops", "password": PASSWORD})
+    for path in ("/topic/delete", "/topic/create", "/group/reset"):
+        refused = browser.send("/", path, {"name": topic, "confirm": topic, "id": topic, "plan": "0:0:0"})
+        assert refused.code == 403 and "is read-only" in refused.text
+    assert run("topics", "describe", topic, "-b", shared_broker.bootstrap).code == 0
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -9,6 +9,7 @@ from pybroker import errors
 from pybroker.client.admin import LATEST, Admin, Committed
 from pybroker.console.guard import viewer_of
 from pybroker.console.pages import ROWS_MAX, NotFound, Pages
+from pybroker.console.views.changes import KINDS
 from pybroker.console.views.topics import page_of
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -68,7 +69,7 @@ class GroupPages:
         return self._pages.page(
             request, "group.html", group=group, partitions=partitions[:ROWS_MAX], more=len(partitions) - ROWS_MAX,
             lag=sum(each.lag or 0 for each in partitions),
-            topics=sorted({each.partition.topic for each in partitions}),
+            topics=sorted({each.partition.topic for each in partitions}), kinds=KINDS,
         )  # fmt: skip
 
 
