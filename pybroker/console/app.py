@@ -21,7 +21,9 @@ from pybroker.console.views.brokers import BrokerPages
 from pybroker.console.views.changes import ChangePages
 from pybroker.console.views.groups import GroupPages
 from pybroker.console.views.messages import MessagePages
+from pybroker.console.views.moves import MovePages
 from pybroker.console.views.overview import OverviewPage
+from pybroker.console.views.security import SecurityPages
 from pybroker.console.views.topics import TopicPages
 from pybroker.errors import KafkaError
 
@@ -35,6 +37,7 @@ def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.mon
     login = LoginPage(settings, sessions, pages, now_s)
     topics, brokers, groups = TopicPages(pages), BrokerPages(pages), GroupPages(pages)
     changes = ChangePages(pages, allow_changes=settings.allow_changes)
+    moves = MovePages(pages)
     messages = MessagePages(pages, settings.bootstrap)
     routes = [
         Route("/", OverviewPage(pages).show),
@@ -48,6 +51,9 @@ def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.mon
         Route("/broker", brokers.one),
         Route("/groups", groups.all),
         Route("/group", groups.one),
+        Route("/changes", moves.changes),
+        Route("/moves", moves.moves),
+        Route("/security", SecurityPages(pages).show),
         Route("/topic/create", changes.create_topic, methods=["POST"]),
         Route("/topic/delete", changes.delete_topic, methods=["POST"]),
         Route("/group/reset", changes.reset, methods=["POST"]),

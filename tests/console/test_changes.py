@@ -1,4 +1,4 @@
-"""Changes by the console, and the viewers who may make them: over HTTP, beside what the commands see."""
+"""Changes by the console, with the rights of its viewers: over HTTP, beside what the commands see."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from pybroker.config.settings import shown
 from pybroker.decisions.topics import check_name
 from pybroker.errors import KafkaError
 from pybroker.logs import printable
+from pybroker.operations.acl_reasons import acl_text
 from pybroker.security import operations
 from pybroker.security.acls import (
     CLUSTER_NAME,
@@ -197,7 +198,7 @@ def add(bootstrap_server: str, timeout_s: float, as_json: bool, **how: Any) -> N
     bindings = _bindings(how)
     with admin_of(bootstrap_server, timeout_s) as admin:
         admin.create_acls(bindings)
-    text = "\n".join(f"Added: {_text(each)}" for each in bindings)
+    text = "\n".join(f"Added: {acl_text(each)}" for each in bindings)
     say(as_json, {"added": [_document(each) for each in bindings]}, text)
 
 
@@ -223,15 +224,7 @@ def remove(yes: bool, bootstrap_server: str, timeout_s: float, as_json: bool, **
 
 
 def _summary(gone: Sequence[AclBinding]) -> str:
-    return "\n".join(f"Removed: {_text(each)}" for each in gone) or "There is no such ACL."
-
-
-def _text(binding: AclBinding) -> str:
-    at, acl = binding
-    where = "" if acl.host == WILDCARD else f" from {acl.host}"
-    kind = " (prefix)" if at.pattern is PatternType.PREFIXED else ""
-    what = f"{acl.operation.text} {at.type.text} {at.name}{kind}"
-    return printable(f"{acl.permission.text} {acl.principal}{where} to {what}")
+    return "\n".join(f"Removed: {acl_text(each)}" for each in gone) or "There is no such ACL."
 
 
 def _document(binding: AclBinding) -> dict[str, str]:
