@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pybroker.cli import waiting
-from pybroker.operations.health import BrokerReports, ClusterHealth, counted, problems, troubled
 from pybroker.cli.cluster.restart import _Restart, lacking, order, refusal, refusals
 from pybroker.client.admin import Admin
 from pybroker.client.net.metadata import Node, PartitionInfo, TopicInfo
+from pybroker.operations.health import BrokerReports, ClusterHealth, counted, problems, troubled
 from pybroker.testing import ClusterHandle
 from tests.cli.conftest import Command, run
 from tests.cli.members import write

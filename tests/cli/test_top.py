@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pybroker.cli.cluster.health import ClusterHealth
-from pybroker.cli.each_broker import Unanswered
 from pybroker.cli.top import rates, screen
 from pybroker.cli.top.broker_metrics import counts
 from pybroker.cli.top.reading import BrokerReading, GroupReading, Reading
@@ -25,6 +23,8 @@ from pybroker.client.admin import Admin, LogDir, Replica
 from pybroker.client.admin.reassignments import PartitionReassignment
 from pybroker.client.net.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.model import TopicPartition
+from pybroker.operations.each_broker import Unanswered
+from pybroker.operations.health import ClusterHealth
 from pybroker.testing import ClusterHandle
 from tests.cli.conftest import Command, run
 from tests.cli.members import write

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from pybroker import __version__
-from pybroker.cli import metrics_listener
-from pybroker.cli.cluster import health, show
+from pybroker.cli.cluster import show
 from pybroker.cli.debug import redaction
-from pybroker.cli.each_broker import Silent, admin_at, ask_each
+from pybroker.cli.each_broker import Silent, admin_at, ask_each, in_command
 from pybroker.cli.files import doctor
 from pybroker.cli.main import Failure, failure_of
 from pybroker.cli.options import admin_of
@@ -24,6 +23,7 @@ from pybroker.cli.output import Document
 from pybroker.client.admin import Admin, ConfigResource, ResourceType
 from pybroker.client.net.metadata import Node
 from pybroker.errors import KafkaError
+from pybroker.operations import health, metrics_listener
 
 LOG_BYTES_MAX: Final = 16 << 20
 METRICS_BYTES_MAX: Final = 64 << 20
@@ -85,7 +85,7 @@ class ClusterParts:
         with self._admin() as admin:
             found = health.read(admin)
         self._nodes, self._topics = found.nodes, [topic.name for topic in found.topics]
-        told = health.probe(found.nodes)
+        told = health.probe(found.nodes, in_command(admin_at))
         problems = health.problems(found, told)
         yield "cluster.json", as_text({**show.document(found, told), "problems": problems})
 
@@ -125,7 +125,7 @@ class ClusterParts:
         def of(where: str) -> str:
             return metrics_listener.text(where, path, METRICS_BYTES_MAX, ANSWER_S_MAX)
 
-        return metrics_listener.told(self.nodes, of)
+        return metrics_listener.answers(self.nodes, in_command(admin_at), of)
 
 
 def _each(told: Sequence[tuple[Node, object]], file: str, form: Callable[[object], str]) -> Files:

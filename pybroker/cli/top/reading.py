@@ -8,10 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from pybroker.cli import metrics_listener
-from pybroker.cli.cluster import health
-from pybroker.cli.cluster.health import ClusterHealth
-from pybroker.cli.each_broker import Silent, admin_at, ask_each
+from pybroker.cli.each_broker import Silent, admin_at, ask_each, in_command
 from pybroker.cli.options import admin_of
 from pybroker.cli.top.broker_metrics import Counts, counts
 from pybroker.client.admin import LATEST, Admin, LogDir
@@ -19,6 +16,8 @@ from pybroker.client.admin.reassignments import PartitionReassignment
 from pybroker.client.net.metadata import Node, TopicInfo
 from pybroker.errors import NETWORK_EXCEPTION, REQUEST_TIMED_OUT, KafkaError
 from pybroker.model import HostPort, TopicPartition
+from pybroker.operations import health, metrics_listener
+from pybroker.operations.health import ClusterHealth
 
 METRICS_BYTES_MAX: Final = 64 << 20
 T = TypeVar("T")
@@ -90,7 +89,7 @@ class Reader:
         """The broker's counters; None without a metrics listener, which is no problem, or if it does not answer."""
         if node not in self._listeners:
             try:
-                self._listeners[node] = metrics_listener.address(node)
+                self._listeners[node] = metrics_listener.address(node, in_command(admin_at))
             except Silent as reason:
                 self._listeners[node] = reason
         where = self._listeners[node]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from pybroker.cli import output
-from pybroker.cli.cluster.health import counted, ids, times
 from pybroker.cli.output import Cell, Document
 from pybroker.logs import printable
+from pybroker.operations.health import counted, ids, times
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
