@@ -72,7 +72,7 @@ def test_no_secret_is_in_a_bundle(start_broker: Callable[..., BrokerProcess], tm
     secrets |= {f"listener.name.plaintext.{name}": PLANTED for name in secrets if name.startswith("ssl.")}
     assert len(secrets) > 20
     port = free_port()
-    others = {"metrics.listener": f"{HOST}:{port}", "zookeeper.sasl.client.username": "u"}
+    others = {"metrics.listener": f"{HOST}:{port}", "zookeeper.sasl.client.username": "u", "etcd.user": "u"}
     broker = start_broker(sets={**secrets, **others})
     dynamic = tmp_path / "dynamic.properties"
     dynamic.write_text(f"listener.name.plaintext.ssl.keystore.password={PLANTED}3\n")

@@ -17,7 +17,7 @@ from pybroker.console.searching import NEWEST, OFFSET, TIME, Limits, Search, fin
 from pybroker.console.views.messages import TAILS_MAX
 from tests.cli.conftest import run
 from tests.console.conftest import Browser, Console
-from tests.harness import HOST, Server
+from tests.harness import HOST, Server, until
 
 HOSTILE = b"<script>alert(1)</script><img src=x onerror=alert(2)>\x00\x1b[2J\xff\"'"
 NONE = RecordFilter()
@@ -177,13 +177,19 @@ def asked(console: Console, path: str) -> Stream:
 
 def events(console: Console, path: str) -> Stream:
     """A stream of events, once there is room for one more."""
-    deadline_s = time.monotonic() + 60
-    while True:
+    found: list[Stream] = []
+
+    def is_open() -> bool:
         connection, response = asked(console, path)
         if response.status == 200:
-            return connection, response
-        assert response.status == 503 and time.monotonic() < deadline_s
+            found.append((connection, response))
+            return True
+        assert response.status == 503
         connection.close()
+        return False
+
+    until("there is room for one more", is_open, timeout_s=60)
+    return found[0]
 
 
 def next_event(response: http.client.HTTPResponse) -> tuple[str, dict[str, object]]:
