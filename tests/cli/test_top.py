@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -211,8 +212,23 @@ class Screen:
 def two() -> Iterator[ClusterHandle]:
     import pybroker.testing
 
-    with pybroker.testing.cluster(brokers=2) as made:
+    with pybroker.testing.cluster(brokers=2, mode="subprocess") as made:
         yield made
+
+
+def test_a_broker_that_is_silent_holds_up_no_key(two: ClusterHandle) -> None:
+    """A broker that answers nothing is named, and keys work while it is waited for. Ctrl-C ends the view, too."""
+    with Admin(two.bootstrap_servers) as admin:
+        first, second = admin.describe_cluster().nodes
+    view = Screen("-b", f"{first.host}:{first.port}", "--interval", 0.2)
+    view.wait_for("2 brokers .* UTC")
+    two.pause(second.id)
+    view.press("ss")
+    view.wait_for("s sort: out ")
+    view.wait_for(f"broker {second.id} does not answer: ")
+    view.process.send_signal(signal.SIGINT)
+    assert view.end() == (130, "")
+    two.resume(second.id)
 
 
 def test_a_broker_that_dies_is_a_line(two: ClusterHandle) -> None:

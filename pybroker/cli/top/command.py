@@ -13,7 +13,7 @@ from pybroker.cli.main import Misuse
 from pybroker.cli.options import Seconds, cluster_options
 from pybroker.cli.output import Document
 from pybroker.cli.top import rates, screen
-from pybroker.cli.top.keys import Keys
+from pybroker.cli.top.keys import TerminalKeys
 from pybroker.cli.top.reading import Reader, Reading
 from pybroker.cli.waiting import WaitReport
 
@@ -99,7 +99,7 @@ def _live(reader: Reader, first: Reading, interval_s: float, sort: str) -> None:
     note = f"first rates in {interval_s:g} s"
     sampler.start()
     try:
-        with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as view:
+        with TerminalKeys() as keys, Live(console=console, screen=True, auto_refresh=False) as view:
             while True:
                 view.update(screen.frame(shown, sort, note, console.height), refresh=True)
                 for key in keys.wait(KEY_S):

@@ -5,26 +5,28 @@ import select
 import sys
 import termios
 import tty
-from typing import Any, Self
+from collections.abc import Callable
+from functools import partial
+from typing import Self
 
 
-class Keys:
+class TerminalKeys:
     """The keys that are pressed while the block runs; none if standard input is no terminal. The terminal is as before
     after it."""
 
     def __init__(self) -> None:
         self._descriptor = sys.stdin.fileno() if sys.stdin.isatty() else -1
-        self._before: list[Any] = []
+        self._restore: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Self:
         if self._descriptor >= 0:
-            self._before = termios.tcgetattr(self._descriptor)
+            before = termios.tcgetattr(self._descriptor)
+            self._restore = partial(termios.tcsetattr, self._descriptor, termios.TCSADRAIN, before)
             tty.setcbreak(self._descriptor)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._descriptor >= 0:
-            termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
+        self._restore()
 
     def wait(self, seconds: float) -> str:
         """Return the keys pressed within this time, as soon as there is one; "" if there is none."""

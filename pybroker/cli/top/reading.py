@@ -5,7 +5,7 @@ refuses, keeps the rest from being shown.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from pybroker.cli.each_broker import Silent, admin_at, ask_each, in_command
@@ -20,6 +20,7 @@ from pybroker.operations import health, metrics_listener
 from pybroker.operations.health import ClusterHealth
 
 METRICS_BYTES_MAX: Final = 64 << 20
+_GONE: Final = (NETWORK_EXCEPTION, REQUEST_TIMED_OUT)
 T = TypeVar("T")
 
 
@@ -69,7 +70,9 @@ class Reader:
             told = ask_each(found.nodes, lambda node: self._of_broker(node, found.topics))
             moving = _part(problems, "reassignments", admin.list_partition_reassignments) or {}
             brokers = {node.id: each for node, each in told}
-            groups = _part(problems, "groups", lambda: _groups(admin, brokers.values())) or ()
+            groups: Sequence[GroupReading] = ()
+            if not any(isinstance(each, Silent) for each in brokers.values()):  # each broker is asked for its groups
+                groups = _part(problems, "groups", lambda: _groups(admin, brokers.values())) or ()
         for node, each in told:
             if isinstance(each, Silent):
                 problems.append(f"broker {node.id} does not answer: {each}")
@@ -81,8 +84,8 @@ class Reader:
         problems: list[str] = []
         led = [t._replace(partitions=tuple(p for p in t.partitions if p.leader == node.id)) for t in topics]
         with admin_at(node) as admin:
-            ends = _part(problems, "offsets", lambda: admin.offsets(led, LATEST))
-            log_dirs = _part(problems, "log dirs", lambda: admin.log_dirs([node.id]))
+            log_dirs = _part(problems, "log dirs", lambda: admin.log_dirs([node.id]), gone=_GONE)
+            ends = _part(problems, "offsets", lambda: admin.offsets(led, LATEST), gone=_GONE)
         return BrokerReading(ends, log_dirs, self._counts(node, problems), tuple(problems))
 
     def _counts(self, node: Node, problems: list[str]) -> Counts | None:
@@ -102,12 +105,12 @@ class Reader:
             return None
 
 
-def _part(problems: list[str], what: str, ask: Callable[[], T]) -> T | None:
-    """Return an answer; None after a refusal, which becomes a problem. Raises KafkaError if the broker is gone."""
+def _part(problems: list[str], what: str, ask: Callable[[], T], gone: Collection[int] = ()) -> T | None:
+    """Return an answer; None after an error, which becomes a problem. Raises KafkaError with a code in `gone`."""
     try:
         return ask()
     except KafkaError as problem:
-        if problem.code in (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) and what == "offsets":
+        if problem.code in gone:
             raise
         problems.append(f"no {what}: {problem.message}")
         return None
