@@ -10,21 +10,23 @@ from pybroker.client.admin import ConfigEntry, ConfigSource
 from pybroker.config.broker import BROKER, setting_of
 from pybroker.config.listener_settings import changes_of_listener
 
-_ENDS: Final = "|".join([
-    "password", "secret", r"jaas\.config", *(re.escape(name) for name, setting in BROKER.items() if setting.sensitive)
-])  # fmt: skip
+_SOUNDS_SECRET: Final = ("password", "secret", "jaas.config")
+_ENDS: Final = "|".join(
+    re.escape(name)
+    for name in (*_SOUNDS_SECRET, *(name for name, setting in BROKER.items() if setting.sensitive))
+    if name in _SOUNDS_SECRET or not name.endswith(_SOUNDS_SECRET)
+)
 _NAME: Final = re.compile(rf"(?:{_ENDS})$")
 """The names of settings that may hold a secret, whatever prefix they have and whatever the broker calls their type."""
 HIDDEN: Final = "(hidden)"
 _VALUE: Final = r"""(\\".*?(?:\\"|$)|"(?:[^"\\]|\\.)*"?|'[^']*'?|[^\s,;"'{}]+)"""
 _IN_TEXT: Final = re.compile(
-    rf"""((?:\buser_[\w.@-]+|[\w.-]*(?:{_ENDS}|passwd|api_?key|authorization))["']?\s*[=:]\s*){_VALUE}""",
+    rf"""((?:\buser_[\w.@-]+|{_ENDS}|passwd|api_?key|authorization)["']?\s*[=:]\s*){_VALUE}""",
     re.IGNORECASE | re.MULTILINE,
 )
 """A name that sounds like a secret, as a setting, in a login module or in JSON, and its value."""
 _PEM: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-_PEM_TAIL: Final = re.compile(r"\A((?!-----BEGIN).)*-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
-"""The rest of a private key whose beginning was cut off."""
+_PEM_END: Final = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 
 
 def is_secret(entry: ConfigEntry) -> bool:
@@ -45,4 +47,6 @@ def document(entries: Iterable[ConfigEntry]) -> Document:
 
 def redacted(text: str) -> str:
     """Return a text without the values that follow names of passwords, and without private keys."""
-    return _IN_TEXT.sub(rf"\1{HIDDEN}", _PEM.sub(HIDDEN, _PEM_TAIL.sub(HIDDEN, text)))
+    if (end := _PEM_END.search(text)) is not None and "-----BEGIN" not in text[: end.start()]:
+        text = HIDDEN + text[end.end() :]  # the rest of a key whose beginning was cut off
+    return _IN_TEXT.sub(rf"\1{HIDDEN}", _PEM.sub(HIDDEN, text))
