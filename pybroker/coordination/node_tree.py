@@ -33,7 +33,7 @@ from .tree import split
 ROOT = "/"
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """A node's data and what is stored of its Stat. `creates` counts the children ever created: sequential nodes are
     numbered by it, and ZooKeeper's cversion is 2 * creates less the number of children."""
 
@@ -56,12 +56,12 @@ class NodeTree:
         self.zxid = 0
         self._committed_zxid = 0
         self._wall_ms = wall_ms
-        self._nodes = {ROOT: Node(b"", 0, 0, 0, 0)}
+        self._nodes = {ROOT: TreeNode(b"", 0, 0, 0, 0)}
         self._names: dict[str, set[str]] = {ROOT: set()}
         """The names of the children of each node."""
         self._owned: dict[int, set[str]] = {}
         """The paths of the ephemeral nodes of each session."""
-        self._before: list[tuple[str, Node | None]] = []
+        self._before: list[tuple[str, TreeNode | None]] = []
         """Each node that was changed since the last commit, as it was; None: it did not exist."""
 
     # -- transactions -------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class NodeTree:
         """The sessions that own ephemeral nodes."""
         return set(self._owned)
 
-    def node(self, path: str) -> Node | None:
+    def node(self, path: str) -> TreeNode | None:
         """The node as it is stored."""
         return self._nodes.get(path)
 
@@ -123,14 +123,14 @@ class NodeTree:
         node = self._expect(path, ANY_VERSION)
         return sorted(self._names[path]), self._stat(path, node)
 
-    def _stat(self, path: str, node: Node) -> Stat:
+    def _stat(self, path: str, node: TreeNode) -> Stat:
         count = len(self._names[path])
         return Stat(
             node.czxid, node.mzxid, node.ctime_ms, node.mtime_ms, node.version, 2 * node.creates - count, node.owner,
             len(node.data), count, node.pzxid,
         )  # fmt: skip
 
-    def _expect(self, path: str, version: int) -> Node:
+    def _expect(self, path: str, version: int) -> TreeNode:
         """Return a node. Raises NoNode, and BadVersion if it is not at this version."""
         node = self._nodes.get(path)
         if node is None:
@@ -141,14 +141,14 @@ class NodeTree:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def put(self, path: str, node: Node | None) -> Node | None:
+    def put(self, path: str, node: TreeNode | None) -> TreeNode | None:
         """Replace a node, or delete it (None), without a check of the rules. Return the node before."""
         before = self._nodes.get(path)
         self._before.append((path, before))
         self._place(path, before, node)
         return before
 
-    def _place(self, path: str, before: Node | None, node: Node | None) -> None:
+    def _place(self, path: str, before: TreeNode | None, node: TreeNode | None) -> None:
         if node is None:
             self._nodes.pop(path, None)
         else:
@@ -207,7 +207,7 @@ class NodeTree:
         if above.owner:
             raise NoChildrenForEphemerals(path)
         now = self._wall_ms()
-        made = Node(op.data, zxid, zxid, now, now, pzxid=zxid, owner=session if op.ephemeral else 0)
+        made = TreeNode(op.data, zxid, zxid, now, now, pzxid=zxid, owner=session if op.ephemeral else 0)
         self.put(path, made)
         self.put(parent, above._replace(creates=above.creates + 1, pzxid=zxid))
         events += WatchEvent(EventType.CREATED, path), WatchEvent(EventType.CHILDREN_CHANGED, parent)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from pybroker.coordination.node_tree import Node, NodeTree
+from pybroker.coordination.node_tree import NodeTree, TreeNode
 from pybroker.coordination.store import EventType, StoreDamaged, WatchEvent
 from pybroker.coordination.tree import split
 
@@ -53,12 +53,17 @@ class ReplicatedTree(NodeTree):
         return events
 
 
-def _node(path: str, value: bytes) -> Node:
+def _node(path: str, value: bytes) -> TreeNode:
     """A node as etcd has it. Raises StoreDamaged if it has not the form that `value` writes."""
     line, end, data = value.partition(b"\n")
     words = line.split(b" ")
-    if end and len(line) <= HEADER_BYTES_MAX and len(words) == len(Node._fields) - 1 and all(map(bytes.isdigit, words)):
+    if (
+        end
+        and len(line) <= HEADER_BYTES_MAX
+        and len(words) == len(TreeNode._fields) - 1
+        and all(map(bytes.isdigit, words))
+    ):
         numbers = list(map(int, words))
         if max(numbers) < 1 << 63:
-            return Node(data, *numbers)
+            return TreeNode(data, *numbers)
     raise StoreDamaged(path, "etcd's key of this node has not the form that pybroker writes")
