@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from pybroker.console.guard import viewer_of
+from pybroker.decisions.topics import check_name
 from pybroker.errors import (
     CLUSTER_AUTHORIZATION_FAILED,
     GROUP_AUTHORIZATION_FAILED,
@@ -36,6 +37,16 @@ class Forbidden(Exception):
     """The console does not allow this; the text says why."""
 
 
+def topic_of(request: Request) -> str:
+    """Return the topic that a page is about. BadRequest for a name that no topic can have."""
+    name = request.query_params.get("name", "").strip()
+    try:
+        check_name(name)
+    except KafkaError as error:
+        raise BadRequest(error.message) from error
+    return name
+
+
 def _count(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
 
@@ -60,12 +71,13 @@ class Pages:
 
     def __init__(self, *, bootstrap: str, allow_changes: bool) -> None:
         self._common = {"bootstrap": bootstrap, "allow_changes": allow_changes}
+        self._loaded = {name: _templates.get_template(name) for name in _templates.list_templates()}  # no view waits
 
     def page(self, request: Request, template: str, code: int = 200, **values: object) -> Response:
         """Return the answer with a page."""
         viewer = viewer_of(request)
         known = {**self._common, "csrf": viewer.csrf, "user": viewer.user, "path": request.url.path}
-        return HTMLResponse(_templates.get_template(template).render({**known, **values}), code)
+        return HTMLResponse(self._loaded[template].render({**known, **values}), code)
 
     def problem(self, request: Request, error: Exception) -> Response:
         """Return the page for a request that failed."""

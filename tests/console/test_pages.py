@@ -77,6 +77,14 @@ def test_what_is_not_there_is_404(browser: Browser, path: str, query: dict[str, 
     assert answer.code == 404 and words in answer.text and "<b>" not in answer.page
 
 
+@pytest.mark.parametrize("path", ["/topic", "/messages", "/tail", "/tail/events", "/record", "/changes"])
+@pytest.mark.parametrize("name", ["", "\0", "..", "a/b", "a\r\nX: y", "a" * 250, "\N{GRINNING FACE}"])
+def test_what_is_no_name_of_a_topic_is_400(browser: Browser, path: str, name: str) -> None:
+    """A name that no topic can have is refused at once, with a sentence; the cluster is not asked."""
+    answer = browser.get(path, {"name": name, "partition": 0})
+    assert answer.code == 400 and "topic" in answer.text and "x" not in answer.headers
+
+
 @pytest.mark.parametrize(("path", "query"), [("/topics", {"page": "x"}), ("/broker", {"id": "one"})])
 def test_an_address_that_is_wrong_is_400(browser: Browser, path: str, query: dict[str, object]) -> None:
     answer = browser.get(path, query)

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from pybroker.clock import wall_ms
 from pybroker.console.filters import PATH_HELP, RecordFilter
 from pybroker.console.guard import viewer_of
-from pybroker.console.pages import BadRequest, NotFound, Pages
+from pybroker.console.pages import BadRequest, NotFound, Pages, topic_of
 from pybroker.console.rendering import FORMATS, VALUES_MAX, shown_record
 from pybroker.console.searching import NEWEST, OFFSET, STARTS, TIME, Found, Limits, Search, find
 from pybroker.console.tailing import TailEvents
@@ -97,7 +97,8 @@ class MessagePages:
 def fields_of(request: Request) -> dict[str, str]:
     """Return the fields of a search, as typed."""
     default = {"start": NEWEST, "as": FORMATS[0], "count": str(COUNTS[1])}
-    return {name: request.query_params.get(name, "").strip() or default.get(name, "") for name in FIELDS}
+    typed = {name: request.query_params.get(name, "").strip() or default.get(name, "") for name in FIELDS}
+    return {**typed, "name": topic_of(request)}
 
 
 def format_of(asked: dict[str, str]) -> str:

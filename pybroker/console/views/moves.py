@@ -10,7 +10,7 @@ from pybroker import errors
 from pybroker.client.admin import LogDir
 from pybroker.client.net.metadata import Node
 from pybroker.console.guard import viewer_of
-from pybroker.console.pages import ROWS_MAX, Pages
+from pybroker.console.pages import ROWS_MAX, Pages, topic_of
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.operations import partition_changes
@@ -69,7 +69,7 @@ class MovePages:
         return self._pages.page(request, "moves.html", moves=moves, more=len(under_way) - ROWS_MAX)
 
     def changes(self, request: Request) -> Response:
-        name = request.query_params.get("name", "")
+        name = topic_of(request)
         clients = viewer_of(request).clients
         with clients.admin() as admin:
             (topic,) = admin.topics([name])

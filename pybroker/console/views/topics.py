@@ -21,7 +21,7 @@ from pybroker.config import TOPIC
 from pybroker.config.broker import setting_of
 from pybroker.console.clients import ViewerClients
 from pybroker.console.guard import viewer_of
-from pybroker.console.pages import ROWS_MAX, BadRequest, Pages
+from pybroker.console.pages import ROWS_MAX, BadRequest, Pages, topic_of
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.operations import health
@@ -80,7 +80,7 @@ class TopicPages:
         )  # fmt: skip
 
     def one(self, request: Request) -> Response:
-        name = request.query_params.get("name", "")
+        name = topic_of(request)
         clients = viewer_of(request).clients
         with clients.admin() as admin:
             (topic,) = admin.topics([name])
