@@ -1,28 +1,32 @@
 """Pages: templates, which escape what they show, and the words for numbers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from pybroker import errors
 from pybroker.console.guard import viewer_of
 from pybroker.decisions.topics import check_name
-from pybroker.errors import (
-    CLUSTER_AUTHORIZATION_FAILED,
-    GROUP_AUTHORIZATION_FAILED,
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    KafkaError,
-)
+from pybroker.errors import KafkaError
 from pybroker.logs import printable
 from pybroker.model import bytes_text
 from pybroker.operations.times import time_text
 
 ROWS_MAX: Final = 200
 """Rows of a table on one page, so that a page stays small."""
-REFUSED: Final = (CLUSTER_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED)
+CODES: Final[Mapping[int, int]] = {
+    errors.CLUSTER_AUTHORIZATION_FAILED: 403,
+    errors.GROUP_AUTHORIZATION_FAILED: 403,
+    errors.TOPIC_AUTHORIZATION_FAILED: 403,
+    errors.UNKNOWN_TOPIC_OR_PARTITION: 404,
+    errors.NETWORK_EXCEPTION: 502,
+    errors.REQUEST_TIMED_OUT: 502,
+    errors.SASL_AUTHENTICATION_FAILED: 502,
+}
+"""The HTTP status of answers of the cluster; of others it is 400."""
 
 
 class NotFound(Exception):
@@ -83,8 +87,7 @@ class Pages:
         """Return the page for a request that failed."""
         words, code = str(error), 400
         if isinstance(error, KafkaError):
-            words, code = error.message, 403 if error.code in REFUSED else 502
-            code = 404 if error.code == UNKNOWN_TOPIC_OR_PARTITION else code
+            words, code = error.message, CODES.get(error.code, 400)
         elif isinstance(error, NotFound | Forbidden):
             code = 404 if isinstance(error, NotFound) else 403
         return self.page(request, "problem.html", code, words=words)
