@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from pybroker.client.admin import Admin, ConfigEntry
 from pybroker.client.net.metadata import Node, TopicInfo
+from pybroker.errors import TOPIC_AUTHORIZATION_FAILED, KafkaError
 from pybroker.operations import metrics_listener
 from pybroker.operations.each_broker import AdminAt, Silent, Unanswered
 
@@ -87,13 +88,18 @@ class BrokerReports(NamedTuple):
     full: Mapping[int, Mapping[str, str]]
 
 
-def read(admin: Admin, *, least_of_all: bool = False) -> ClusterHealth:
-    """Read a cluster from one broker, with min.insync.replicas of topics that lack a replica, or of all. Raises
-    KafkaError."""
+def read(admin: Admin, *, least_of_all: bool = False, settings_optional: bool = False) -> ClusterHealth:
+    """Read a cluster from one broker, with min.insync.replicas of topics that lack a replica, or of all. With
+    `settings_optional` it is 1 for a user who may not see settings. Raises KafkaError."""
     found = admin.describe_cluster()
     topics = admin.topics()
     lacking = [t.name for t in topics if least_of_all or any(len(p.isr) < len(p.replicas) for p in t.partitions)]
-    least = {name: _min_isr(entries) for name, entries in admin.topic_configs(lacking).items()} if lacking else {}
+    least: dict[str, int] = {}
+    try:
+        least = {name: _min_isr(entries) for name, entries in admin.topic_configs(lacking).items()} if lacking else {}
+    except KafkaError as error:
+        if not (settings_optional and error.code == TOPIC_AUTHORIZATION_FAILED):
+            raise
     controller = found.controller if found.controller >= 0 else None
     return ClusterHealth(found.id, controller, found.nodes, tuple(topics), least)
 

@@ -153,6 +153,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         run("topics", "create", topic, *where)
         write(made.bootstrap, topic, 1)
     assert run("acls", "add", "--allow", "User:alice", "-o", "read", "-o", "describe", "-t", "hers", *where).code == 0
+    assert run("acls", "add", "--allow", "User:alice", "-o", "describe", "-g", "readers", *where).code == 0
+    commit(made.bootstrap, "readers", "hers", {0: 0})
+    commit(made.bootstrap, "readers", "other", {0: 0})
     yield made
     made.close()
 
@@ -184,6 +187,9 @@ def test_a_viewer_has_the_rights_of_a_user(logins: Console, guarded: Secured) ->
     refused = alice.send("/topic?name=hers", "/topic/delete", {"name": "hers", "confirm": "hers"})
     assert refused.code == 403 and "not authorized" in refused.text
     assert run("topics", "describe", "hers", "-b", guarded.bootstrap).code == 0
+    readers = alice.get("/group", {"id": "readers"})
+    assert readers.code == 200 and "hers-0 0 1 1" in readers.text and "other-0" not in readers.text
+    assert "readers Empty classic 1" in alice.get("/groups").text
     for path in ("/", "/brokers", "/groups", "/broker?id=1001"):
         answer = alice.get(path)
         assert answer.code in (200, 403) and "of alice" not in answer.page, path

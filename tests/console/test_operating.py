@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.client.admin import Admin
+from pybroker import errors
+from pybroker.client.admin import Admin, ClusterDescription, ConfigEntry
+from pybroker.client.net.metadata import Node, PartitionInfo, TopicInfo
 from pybroker.development.zookeeper_server import ZooKeeper
+from pybroker.errors import KafkaError
+from pybroker.operations import health
 from pybroker.operations.acl_reasons import WantedAccess, reason_of
 from pybroker.security.acls import (
     Acl,
@@ -179,3 +184,26 @@ def test_a_cluster_that_keeps_no_changes_says_so(browser: Browser, target: Serve
     page = browser.get("/changes", {"name": topic})
     assert page.code == 200 and "does not report changes: it has no metrics.listener" in page.text
     assert browser.get("/moves").code == 200
+
+
+class Degraded:
+    """An admin client of a user who may see topics and not their settings, in a cluster that lacks a replica."""
+
+    def describe_cluster(self) -> ClusterDescription:
+        return ClusterDescription("c", 1, (Node(1, "one", 9092, None),))
+
+    def topics(self) -> list[TopicInfo]:
+        partition = PartitionInfo(0, 1, 0, (1, 2), (1,), 0)
+        return [TopicInfo("t", bytes(16), False, (partition,), 0)]
+
+    def topic_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+        raise KafkaError(errors.TOPIC_AUTHORIZATION_FAILED, f"not authorized: {names}")
+
+
+def test_a_viewer_without_the_right_to_settings_sees_the_trouble() -> None:
+    """A partition in trouble is shown to a viewer who may not see min.insync.replicas; a command still fails."""
+    admin = cast("Admin", Degraded())
+    (lacks,) = health.read(admin, settings_optional=True).troubled()
+    assert (lacks.name, lacks.state) == ("t-0", health.UNDER_REPLICATED)
+    with pytest.raises(KafkaError, match="not authorized"):
+        health.read(admin)

@@ -22,7 +22,7 @@ class BrokerPages:
     def all(self, request: Request) -> Response:
         clients = viewer_of(request).clients
         with clients.admin() as admin:
-            cluster = health.read(admin)
+            cluster = health.read(admin, settings_optional=True)
         reports = health.probe(cluster.nodes, clients.admin_at)
         disks, unread = log_dirs(clients, cluster.nodes)
         return self._pages.page(

@@ -29,7 +29,7 @@ class OverviewPage:
     def show(self, request: Request) -> Response:
         clients = viewer_of(request).clients
         with clients.admin() as admin:
-            cluster = health.read(admin)
+            cluster = health.read(admin, settings_optional=True)
         reports = health.probe(cluster.nodes, clients.admin_at)
         disks, unread = log_dirs(clients, cluster.nodes)
         problems = health.problems(cluster, reports) + [words for words in map(disk_problem, disks) if words]

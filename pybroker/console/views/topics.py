@@ -64,7 +64,7 @@ class TopicPages:
         find = request.query_params.get("find", "")[:249]
         internal = request.query_params.get("internal", "") == "yes"
         with viewer_of(request).clients.admin() as admin:
-            cluster = health.read(admin)
+            cluster = health.read(admin, settings_optional=True)
         found = sorted(t for t in cluster.topics if find in t.name and (internal or not t.internal))
         states: dict[str, list[Troubled]] = {}
         for each in cluster.troubled():
