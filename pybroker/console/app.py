@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from pybroker.console.clients import ViewerClients
 from pybroker.console.guard import Guard
 from pybroker.console.login import LoginPage
-from pybroker.console.pages import BadRequest, Forbidden, NotFound, Pages
+from pybroker.console.pages import BadRequest, Busy, Forbidden, NotFound, Pages
 from pybroker.console.sessions import BrowserSessions
 from pybroker.console.settings import ConsoleSettings
 from pybroker.console.views.brokers import BrokerPages
@@ -62,7 +62,7 @@ def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.mon
         Route("/logout", login.log_out, methods=["POST"]),
         Mount("/static", StaticFiles(packages=[("pybroker.console", "static")])),
     ]
-    problems = (KafkaError, NotFound, BadRequest, Forbidden)
+    problems = (KafkaError, NotFound, BadRequest, Forbidden, Busy)
     handlers: dict[type[Exception], Handler] = dict.fromkeys(problems, pages.problem)
     handlers[HTTPException] = _not_served(pages)
     views = Starlette(routes=routes, exception_handlers=handlers)

@@ -37,6 +37,10 @@ class BadRequest(Exception):
     """The address or form has a value that is not allowed; the text says which."""
 
 
+class Busy(Exception):
+    """The console does as much of this as it may; the text says so."""
+
+
 class Forbidden(Exception):
     """The console does not allow this; the text says why."""
 
@@ -88,6 +92,6 @@ class Pages:
         words, code = str(error), 400
         if isinstance(error, KafkaError):
             words, code = error.message, CODES.get(error.code, 400)
-        elif isinstance(error, NotFound | Forbidden):
-            code = 404 if isinstance(error, NotFound) else 403
+        else:
+            code = {NotFound: 404, Forbidden: 403, Busy: 503}.get(type(error), 400)
         return self.page(request, "problem.html", code, words=words)

@@ -90,7 +90,7 @@ class BrokerReports(NamedTuple):
 
 def read(admin: Admin, *, least_of_all: bool = False, settings_optional: bool = False) -> ClusterHealth:
     """Read a cluster from one broker, with min.insync.replicas of topics that lack a replica, or of all. With
-    `settings_optional` it is 1 for a user who may not see settings. Raises KafkaError."""
+    `settings_optional` it is 1 for a user without the right to see it. Raises KafkaError."""
     found = admin.describe_cluster()
     topics = admin.topics()
     lacking = [t.name for t in topics if least_of_all or any(len(p.isr) < len(p.replicas) for p in t.partitions)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -10,11 +11,16 @@ import time
 
 import confluent_kafka as ck
 import pytest
+from starlette.requests import Request
 
 from pybroker.client.consuming.consumer import Consumer
+from pybroker.console.clients import ViewerClients
 from pybroker.console.filters import RecordFilter
+from pybroker.console.pages import Busy, Pages
 from pybroker.console.searching import NEWEST, OFFSET, TIME, Limits, Search, find
-from pybroker.console.views.messages import TAILS_MAX
+from pybroker.console.sessions import Viewer
+from pybroker.console.views import messages
+from pybroker.console.views.messages import TAILS_MAX, MessagePages
 from tests.cli.conftest import run
 from tests.console.conftest import Browser, Console
 from tests.harness import HOST, Server, until
@@ -246,6 +252,21 @@ def test_tails_are_bounded(console: Console, orders: str) -> None:
     for connection, _ in tails:
         connection.close()
     events(console, path)[0].close()
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_one_search_too_many_is_refused(
+    monkeypatch: pytest.MonkeyPatch, target: Server, orders: str, most: int
+) -> None:
+    """So many searches may be under way at a time: one more is refused, and one after the other is not."""
+    monkeypatch.setattr(messages, "SEARCHES_MAX", most)
+    pages = MessagePages(Pages(bootstrap=target.bootstrap, allow_changes=False), target.bootstrap)
+    viewer = Viewer(ViewerClients(target.bootstrap, {}, 30.0), "session", "token", None)
+    query = f"name={orders}&partition=0&at=3".encode()
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query, "viewer": viewer}
+    for _ in range(3):
+        with pytest.raises(Busy, match="0 searches") if most == 0 else contextlib.nullcontext():
+            assert json.loads(bytes(pages.record(Request(scope)).body))["order"]["id"] == 9
 
 
 def test_a_tail_of_nothing_is_a_problem(console: Console) -> None:

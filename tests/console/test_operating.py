@@ -187,7 +187,7 @@ def test_a_cluster_that_keeps_no_changes_says_so(browser: Browser, target: Serve
 
 
 class Degraded:
-    """An admin client of a user who may see topics and not their settings, in a cluster that lacks a replica."""
+    """An admin client of a user without the right to settings of topics, in a cluster that lacks a replica."""
 
     def describe_cluster(self) -> ClusterDescription:
         return ClusterDescription("c", 1, (Node(1, "one", 9092, None),))
@@ -201,7 +201,7 @@ class Degraded:
 
 
 def test_a_viewer_without_the_right_to_settings_sees_the_trouble() -> None:
-    """A partition in trouble is shown to a viewer who may not see min.insync.replicas; a command still fails."""
+    """A partition in trouble is shown without the right to see min.insync.replicas; a command still fails."""
     admin = cast("Admin", Degraded())
     (lacks,) = health.read(admin, settings_optional=True).troubled()
     assert (lacks.name, lacks.state) == ("t-0", health.UNDER_REPLICATED)

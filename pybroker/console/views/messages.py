@@ -1,6 +1,7 @@
 """The records of a topic: a search, one record as it is stored, and the live tail."""
 
 import shlex
+import threading
 from typing import Final
 from urllib.parse import urlencode
 
@@ -10,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from pybroker.clock import wall_ms
 from pybroker.console.filters import PATH_HELP, RecordFilter
 from pybroker.console.guard import viewer_of
-from pybroker.console.pages import BadRequest, NotFound, Pages, topic_of
+from pybroker.console.pages import BadRequest, Busy, NotFound, Pages, topic_of
 from pybroker.console.rendering import FORMATS, VALUES_MAX, shown_record
 from pybroker.console.searching import NEWEST, OFFSET, STARTS, TIME, Found, Limits, Search, find
 from pybroker.console.tailing import TailEvents
@@ -18,6 +19,8 @@ from pybroker.operations.times import TIME_HELP, timestamp_ms
 
 COUNTS: Final = (10, 25, 50)
 TAILS_MAX: Final = 8
+SEARCHES_MAX: Final = 8
+"""Searches at the same time: each is a consumer, and seconds of a thread."""
 FIELDS: Final = ("name", "partition", "start", "at", "text", "key", "json", "header", "as", "count")
 OFFSET_MAX: Final = (1 << 63) - 1
 RECORD_LIMITS: Final = Limits(records=1, seconds=10.0)
@@ -30,12 +33,12 @@ class MessagePages:
         self._pages = pages
         self._bootstrap = bootstrap
         self._tails = TailEvents(TAILS_MAX)
+        self._searches = threading.BoundedSemaphore(SEARCHES_MAX)
 
     def search(self, request: Request) -> Response:
         asked = fields_of(request)
         search, how = search_of(asked), format_of(asked)
-        with viewer_of(request).clients.consumer() as consumer:
-            found = find(consumer, search)
+        found = self._find(request, search, Limits())
         shown = [shown_record(record, how, VALUES_MAX // search.most) for record in found.records]
         return self._pages.page(
             request, "messages.html", asked=asked, found=found, records=shown, counts=COUNTS, formats=FORMATS,
@@ -50,13 +53,22 @@ class MessagePages:
         search = search_of({**asked, "start": OFFSET, "count": str(COUNTS[0])})
         if search.partition is None:
             raise BadRequest("a record is in a partition: give partition")
-        with viewer_of(request).clients.consumer() as consumer:
-            found = find(consumer, search._replace(most=1, wanted=RecordFilter()), RECORD_LIMITS)
+        found = self._find(request, search._replace(most=1, wanted=RecordFilter()), RECORD_LIMITS)
         if not found.records or found.records[0].offset != search.at:
             raise NotFound(f"Partition {search.partition} of {search.topic} has no record at offset {search.at}.")
         name = f"record-{search.partition}-{search.at}.bin"
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(found.records[0].value or b"", 200, headers, "application/octet-stream")
+
+    def _find(self, request: Request, search: Search, limits: Limits) -> Found:
+        """Return what a search finds. Busy if too many are under way."""
+        if not self._searches.acquire(blocking=False):
+            raise Busy(f"{SEARCHES_MAX} searches are under way, and no more may be: try again in a few seconds.")
+        try:
+            with viewer_of(request).clients.consumer() as consumer:
+                return find(consumer, search, limits)
+        finally:
+            self._searches.release()
 
     def tail(self, request: Request) -> Response:
         asked = fields_of(request)
