@@ -3,7 +3,7 @@
 import contextlib
 import re
 from socket import AF_INET6, inet_aton, inet_ntoa, inet_ntop, inet_pton
-from typing import Final, NamedTuple, SupportsIndex
+from typing import Any, Final, NamedTuple, SupportsIndex
 
 _ENDPOINT = re.compile(
     r"(?P<listener>[A-Za-z][A-Za-z0-9_.-]*)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]*):(?P<port>[0-9]{1,5})"
@@ -21,6 +21,8 @@ CONSUMER, DEBUGGING = -1, -2
 """Replica ids of requests that are not from a broker: a consumer, and a tool that compares replicas. The tool reads any
 replica, to the end of its log, with the rights of a consumer."""
 
+Document = dict[str, Any]
+"""A JSON object, as a command prints it, a broker answers over HTTP or a file has it."""
 SIZE_UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
 
 

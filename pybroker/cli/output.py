@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import click
 
+from pybroker import model
 from pybroker.logs import printable
 from pybroker.model import bytes_text
 
 _NUMBER: Final = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?( ([kMGTP]?B|%))?")
 Cell = str | int | float | None
-Document = dict[str, Any]
+Document = model.Document
 """A JSON object, as a command prints it or a file has it."""
 Options = Mapping[str, Any]
 """The values of a command's options by name, as click passes them; each option's type defines its value's."""

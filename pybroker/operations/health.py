@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from pybroker.client.admin import Admin, ConfigEntry
 from pybroker.client.net.metadata import Node, TopicInfo
 from pybroker.errors import TOPIC_AUTHORIZATION_FAILED, KafkaError
+from pybroker.model import Document
 from pybroker.operations import metrics_listener
 from pybroker.operations.each_broker import AdminAt, Silent, Unanswered
 
@@ -41,7 +42,7 @@ class Troubled(NamedTuple):
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    def document(self) -> metrics_listener.Document:
+    def document(self) -> Document:
         """The partition for --json."""
         return {
             "topic": self.topic, "partition": self.partition, "leader": self.leader, "replicas": list(self.replicas),
@@ -84,7 +85,7 @@ class BrokerReports(NamedTuple):
     """The brokers' own reports: why one does not answer, its epochs, and its log dirs that take no writes, by id."""
 
     silent: Mapping[int, str]
-    epochs: Mapping[int, metrics_listener.Document]
+    epochs: Mapping[int, Document]
     full: Mapping[int, Mapping[str, str]]
 
 

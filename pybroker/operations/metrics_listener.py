@@ -3,20 +3,18 @@
 import json
 from collections.abc import Callable, Sequence
 from http.client import HTTPException
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 from pybroker.client.admin import ConfigResource, ResourceType
 from pybroker.client.net.metadata import Node
 from pybroker.config.listeners import EVERY_INTERFACE
-from pybroker.model import HostPort
+from pybroker.model import Document, HostPort
 from pybroker.operations.each_broker import ANSWER_S_MAX, AdminAt, Silent, ask_each
 
 LISTENER: Final = "metrics.listener"
 ANSWER_BYTES_MAX: Final = 1 << 20
-Document = dict[str, Any]
-"""A JSON object."""
 T = TypeVar("T")
 
 

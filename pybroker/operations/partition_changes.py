@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
 from pybroker.client.net.metadata import Node
-from pybroker.model import TopicPartition
+from pybroker.model import Document, TopicPartition
 from pybroker.operations import metrics_listener
 from pybroker.operations.each_broker import AdminAt, Silent
-from pybroker.operations.metrics_listener import Document
 
 
 def changes(
