@@ -154,7 +154,7 @@ def test_a_rolling_restart_under_load(cluster: Cluster, tmp_path: Path) -> None:
         operator.refuses = {others[1]}
         stopped = run(*restart)
         assert stopped.code == 1 and operator.restarted == others[:1], stopped
-        assert f"Restarted: {others[0]}; to go on, mend broker {others[1]}" in stopped.err, stopped
+        assert f"Restarted before it: {others[0]}; to go on, mend broker {others[1]}" in stopped.err, stopped
         assert f"--broker {others[1]} --broker {controller} --run" in stopped.err, stopped
         operator.refuses = set()
         cluster.start(others[1])
