@@ -137,6 +137,24 @@ class Checker:
         if state.leader_epoch == before.leader_epoch and state.leader != before.leader:
             self.fail(f"{before.leader} and {state.leader} lead {key} in epoch {state.leader_epoch}")
 
+    def differing_images(self) -> list[str]:
+        """Return a sentence for each broker whose metadata has other topics, leaders or epochs than the store."""
+        stored = {name: nodes.load_topic(self._world.store.read(nodes.topic(name))[0]).id for name in self._topics()}
+        found = []
+        for life in self._world.network.lives.values():
+            image = life.metadata.image
+            shown = {topic.name: topic.id for topic in image.topics()}
+            if shown != stored:
+                found.append(f"the metadata of {life.number} has {shown}, the store {stored}")
+            for key, state in self.states.items():
+                known = image.partition(*key)
+                if known is not None and (known.leader, known.leader_epoch) != (state.leader, state.leader_epoch):
+                    found.append(f"the metadata of {life.number} has {known} for {key}, the store {state}")
+        return found
+
+    def _topics(self) -> list[str]:
+        return self._world.store.children(nodes.TOPICS)
+
     # -- replicas ----------------------------------------------------------------------------------------------------
 
     def opened(self, life: Life) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pybroker.controller.topic_deletion import Deletions
 from pybroker.decisions import reassignment
 from pybroker.decisions.image import PartitionState
 from pybroker.decisions.isr import FollowerState, laggards, may_join
@@ -43,6 +44,11 @@ def acks_before_replication(patch: pytest.MonkeyPatch) -> None:
         lead(self, leader_epoch, partition_epoch, wait=wait)
 
     patch.setattr(Replica, "become_leader", alone)
+
+
+def deletions_not_announced(patch: pytest.MonkeyPatch) -> None:
+    """Brokers do not hear of deleted topics."""
+    patch.setattr(Deletions, "tell_gone", lambda self, topics: None)
 
 
 def stale_controller_obeyed(patch: pytest.MonkeyPatch) -> None:

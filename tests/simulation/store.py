@@ -58,6 +58,10 @@ class FarStore(MemoryStore):
         assert self._tree is not None
         return self._tree.get(path)
 
+    def children(self, path: str) -> list[str]:
+        """The names of a node's children. Raises NoNode."""
+        assert self._tree is not None
+        return self._tree.children(path)[0]
 
     def copy(self) -> sqlite3.Connection:
         """Copy all nodes as they are now."""

@@ -13,9 +13,10 @@ from pybroker.decisions.image import PartitionState
 from pybroker.decisions.orders import Stopped, StopReplica
 from pybroker.errors import KafkaError
 from pybroker.metadata import nodes
+from pybroker.metadata.planning import NewTopic
 from pybroker.model import TopicPartition
 from tests.simulation import planted, scripts
-from tests.simulation.checker import T, Violated
+from tests.simulation.checker import T, U, Violated
 from tests.simulation.planted import Plant
 from tests.simulation.world import Script, World, simulate
 
@@ -109,6 +110,26 @@ def test_a_replica_that_was_stopped_follows_when_it_is_told_to(tmp_path: Path) -
 def stop(key: TopicPartition, state: PartitionState, broker_epoch: int) -> StopReplica:
     """The controller's request to a broker that shuts down and no longer leads the partition."""
     return StopReplica(1, state.controller_epoch, broker_epoch, [Stopped(key, state.leader_epoch, False)])
+
+
+@pytest.mark.parametrize("planted_too", [False, True], ids=["sound", "planted"])
+def test_all_brokers_forget_a_deleted_topic(
+    planted_too: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the end the metadata of each broker has the topics of the store."""
+
+    async def script(world: World) -> None:
+        life = world.network.lives[1]
+        made = await life.topics.create(NewTopic(U.topic, 1, 3))
+        world.faults.ask(life, partial(life.topics.delete, U.topic, made.id))
+        await asyncio.sleep(1)
+
+    if not planted_too:
+        simulate(1, tmp_path, script=script)
+        return
+    planted.deletions_not_announced(monkeypatch)
+    with pytest.raises(Violated, match="the metadata of 1 has"):
+        simulate(1, tmp_path, script=script)
 
 
 FOUND = {

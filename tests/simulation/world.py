@@ -113,6 +113,7 @@ class World:
     async def _recover(self) -> None:
         """Check that after the last fault all replicas rejoin the ISR, and clients go on."""
         acked, commits, deadline = self.clients.acked, self.clients.commits, self.loop.time() + RECOVERY_S
+        differing: list[str] = []
         while True:
             await asyncio.sleep(0.1)
             self._look()
@@ -121,10 +122,12 @@ class World:
                 all(state is not None and state.leader > 0 and self.is_whole(state) for state in states)
                 and self.clients.acked > acked + 3
                 and self.clients.commits > commits
+                and not (differing := self.checker.differing_images())
             ):
                 break
             if self.loop.time() > deadline:
-                self.checker.fail(f"not well in {RECOVERY_S} s: {states}, {self.clients.acked - acked} acknowledged")
+                acked_s = f"{self.clients.acked - acked} acknowledged"
+                self.checker.fail(f"not well in {RECOVERY_S} s: {states}, {acked_s}, {differing}")
         self.clients.stop()
 
     def is_whole(self, state: PartitionState) -> bool:
