@@ -130,6 +130,29 @@ async def test_a_lost_transaction_has_no_effect_after_the_session_went_on(store:
     assert (await a.get("/n"))[0] == b"old"
 
 
+async def test_a_lost_transaction_that_arrives_while_the_session_goes_on(store: Store, etcd: Etcd, b: Session) -> None:
+    """A transaction that takes effect just before the one that fences it is not taken for that one: the session has
+    its changes. Both are the first ones of their connections."""
+    a: Any = await store.session(10 * TIMEOUT_MS)
+    await b.create("/n", b"old")
+    fates = iter([Fate.LOST_BEFORE])
+    a.fate = lambda: next(fates, Fate.ANSWERED)
+    with pytest.raises(ConnectionLoss):
+        await a.set("/n", b"late")
+    arrived: list[object] = []
+
+    def arrive() -> Fate:
+        if not arrived:
+            late = a.proxy.kept.partition(b"\r\n\r\n")[2]
+            arrived.append(ask(etcd, "kv/txn", **json.loads(late)).get("succeeded"))
+        return Fate.ANSWERED
+
+    a.fate = arrive
+    a.reconnect()
+    assert (await a.get("/n"))[0] == (await b.get("/n"))[0] == b"late"
+    assert arrived == [True]
+
+
 @pytest.mark.parametrize("fate", [Fate.LOST_BEFORE, Fate.LOST_AFTER], ids=["before", "after"])
 async def test_operations_behind_a_lost_one_are_lost_with_it(store: Store, fate: Fate) -> None:
     """All operations of a broken connection fail; they took effect up to one of them, and none does later."""

@@ -12,7 +12,7 @@ fired by then, and those of later ones have not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -92,12 +92,14 @@ class Hears(NamedTuple):
 class Ledger:
     """The transactions of a session while one connection lasts."""
 
-    def __init__(self, gateway: Gateway, keys: Keys, session: int, hears: Hears) -> None:
+    def __init__(self, gateway: Gateway, keys: Keys, session: int, hears: Hears, numbers: Iterator[int]) -> None:
+        """`numbers`: of the session's transactions; none is given twice, as a transaction of an earlier connection may
+        still take effect, and must not be taken for one of this connection."""
         self._gateway = gateway
         self._keys = keys
         self._session = session
         self._hears = hears
-        self._sent = 0
+        self._numbers = numbers
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._replica = ReplicatedTree(wall_ms)
         self.flight: Flight | None = None
@@ -275,8 +277,7 @@ class Ledger:
         self, outcomes: list[Outcome], puts: Sequence[tuple[bytes, bytes | None]], *, alive: bool
     ) -> bool:
         """Send the replica's changes as a transaction. False if another session's was first: they are undone then."""
-        self._sent += 1
-        mark = b"%x.%d" % (self._session, self._sent)
+        mark = b"%x.%d" % (self._session, next(self._numbers))
         flight = self.flight = Flight(mark, outcomes, self.clock)
         keys, zxid = self._keys, b"%d" % self._replica.zxid
         compare: list[Json] = [

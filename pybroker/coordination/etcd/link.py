@@ -102,6 +102,7 @@ class EtcdLink:
         """Sessions that ended, and whose nodes are to be deleted."""
         self._breaks = 0
         self._opened = self._connected = self._closing = self._over = False
+        self._numbers = itertools.count(1)
         self._unsure = -1
         """The revision of the clock for a transaction that was sent, and whose outcome is unknown."""
         self._seen = 0, 0
@@ -243,7 +244,7 @@ class EtcdLink:
         if not self._number:
             await self._begin(gateway)
         hears = Hears(self._heard, self._fired, self._ended)
-        ledger = Ledger(gateway, self._keys, self._number, hears)
+        ledger = Ledger(gateway, self._keys, self._number, hears, self._numbers)
         beating = asyncio.create_task(self._beat(gateway, None))  # a large tree may take a while
         try:
             await ledger.load()
