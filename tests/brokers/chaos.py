@@ -4,13 +4,13 @@
     python -m tests.brokers.chaos --seconds 300 --seeds 1-10
     python -m tests.brokers.chaos --seconds 60 --seed 7 --only fill_disk,kill
 
-Three or four brokers, a ZooKeeper ensemble, and a network between them and their clients that can be cut. In each
-round faults begin and end, one, two or three at a time (disturbances.py, damages.py), while replicas move to other
-brokers and log dirs (moves.py) and topics are created and deleted (churn.py); or a broker is retired; or ZooKeeper is
-restored from an older copy. Then all faults are undone, and all moves have to end, replicas to be in sync again and
-writes acknowledged. Onlookers query each broker all the time (onlooker.py). At the end every partition is read from
-start to end, its replicas are compared byte by byte, and nothing of a move may be left (remains.py). The last line is a
-summary; the exit status is 1 if a rule was broken.
+Three or four brokers, a store of three servers (ZooKeeper or etcd), and a network between them and their clients that
+can be cut. In each round faults begin and end, one, two or three at a time (disturbances.py, store_faults.py,
+damages.py), while replicas move to other brokers and log dirs (moves.py) and topics are created and deleted (churn.py);
+or a broker is retired; or the store is restored from an older copy. Then all faults are undone, and all moves have to
+end, replicas to be in sync again and writes acknowledged. Onlookers query each broker all the time (onlooker.py). At
+the end every partition is read from start to end, its replicas are compared byte by byte, and nothing of a move may be
+left (remains.py). The last line is a summary; the exit status is 1 if a rule was broken.
 """
 
 from __future__ import annotations
@@ -28,21 +28,19 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pybroker.development.etcd_server import Etcd
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.model import TopicPartition
 from tests.asking import ask
 from tests.brokers import moves
 from tests.brokers.churn import PREFIX, Churn
 from tests.brokers.damages import DAMAGES, VICTIM, Damages
 from tests.brokers.disturbances import FAULTS, LEADERS_MOVE, OF_CLIENTS, OUTCOMES, RETIRE, ROLL_BACK, Disturbances
-from tests.brokers.editor import AnyStore
 from tests.brokers.kit import Cluster
 from tests.brokers.moves import Moves, Replicas
 from tests.brokers.network import Network
 from tests.brokers.onlooker import Onlooker
 from tests.brokers.planted import BUGS
 from tests.brokers.remains import remains
+from tests.brokers.store_faults import start_store
 from tests.clients.adapters.aio import Aiokafka
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.adapters.kafka_python import KafkaPython
@@ -73,16 +71,16 @@ RESTS_S_MAX = 20.0
 """The most seconds until all brokers know the result of a move, once no move is under way."""
 UP_S_MAX = 60.0
 """The most seconds that a writer may wait for an answer during a fault of HARMLESS."""
-HARMLESS = (*DAMAGES, *moves.HARMLESS, "fill_disk", "refuse", "refuse_often")
+HARMLESS = (*DAMAGES, *moves.HARMLESS, "fill_disk", "refuse", "refuse_often", "compact_store", "fill_store")
 """Faults that two of three replicas do not notice: while there are no others, writers go on."""
 OUTAGES = ("kill", "stop")
-"""Outages allowed beside damages of ZooKeeper's nodes: another broker becomes leader within a session."""
+"""Outages allowed beside damages of the store's nodes: another broker becomes leader within a session."""
 ENDS_S_MAX = 10.0
 SWITCH_S = 0.0005
 """The thread switch interval: each byte between brokers waits for a thread, and reconnecting clients load it."""
 STORES = ("zookeeper", "etcd")
 OWN_ROUNDS = {ROLL_BACK: 0.06, RETIRE: 0.1}
-"""The share of rounds in which ZooKeeper is restored from an older copy, or a broker is retired."""
+"""The share of rounds in which the store is restored from an older copy, or a broker is retired."""
 MOVING = 0.7
 """The share of the other rounds in which replicas move."""
 REST_S_MAX = 90.0
@@ -101,8 +99,7 @@ class Chaos:
         self.history = History()
         self.network = Network(refusing=True, has_clients=not only or bool(OF_CLIENTS & set(only)))
         self.only = only
-        kind = Etcd if store == "etcd" else ZooKeeper
-        self.zookeeper: AnyStore = kind(servers=3, data_dir=str(home / store))
+        self.zookeeper = start_store(store, str(home / store))
         self.cluster = Cluster(
             home, self.zookeeper, BROKERS, bug, self.network, **SETS,
             log_dirs=lambda number: ",".join(str(home / f"broker-{number}" / name) for name in ("one", "two")),
@@ -171,16 +168,16 @@ class Chaos:
         return ""
 
     def roll_back(self) -> None:
-        """Restore ZooKeeper from a copy older than the last elections, while all replicas are in sync: the copy does
+        """Restore the store from a copy older than the last elections, while all replicas are in sync: the copy does
         not know of lagging ones. No topic is created or deleted in between, for the same reason."""
         with self.churn.resting(REST_S_MAX) as rests:
             if not rests or OFFSETS not in self.cluster.metadata().topics:
                 return
-            self.faults.copy_zookeeper()
+            self.faults.servers.copy()
             self.heal()
             self.disturb(LEADERS_MOVE)
             self.heal()
-            self.faults.roll_back_zookeeper()
+            self.faults.roll_back_store()
             self.heal()
 
     def retire(self) -> None:

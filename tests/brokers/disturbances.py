@@ -10,27 +10,23 @@ from __future__ import annotations
 
 import logging
 import random
-import shutil
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import confluent_kafka as ck
 from kazoo.exceptions import NoNodeError
 
-from pybroker.development.etcd_server import Etcd
-from pybroker.development.server_process import ServerProcess
-from pybroker.errors import KafkaError
-from tests.brokers import moves
+from tests.brokers import moves, store_faults
 from tests.brokers.damages import DAMAGES, Damages
 from tests.brokers.editor import AnyStore, editing
 from tests.brokers.kit import Cluster
 from tests.brokers.moves import Moves
 from tests.brokers.network import CLIENTS, ZOOKEEPER, Network
+from tests.brokers.store_faults import StoreFaults
 from tests.harness import STOP_S_MAX, Ended
 
 log = logging.getLogger(__name__)
@@ -39,37 +35,28 @@ Fault = Iterator[None]
 """A generator: the fault begins before the `yield`, and is undone after it."""
 WEIGHTS = {
     "kill": 4, "kill_controller": 2, "kill_two": 2, "kill_all": 1, "stop": 2, "freeze": 3, "freeze_two": 1,
-    "cut_two_brokers": 2, "cut_from_brokers": 2, "cut_from_zookeeper": 2, "cut_from_everybody": 2, "cut_one_way": 2,
-    "reset": 1, "kill_zookeeper_server": 2, "freeze_zookeeper_server": 1, "kill_zookeeper": 1, "elect_preferred": 2,
-    "elect_and_kill": 2, "depose": 1, "evict": 1, "fill_disk": 2, "fill_two": 1, "cut_clients_one_way": 2,
-    "strand_clients": 1, "compact_store": 1, "refuse": 1, "refuse_by_all": 1, "refuse_two": 1, "refuse_often": 1,
+    "cut_two_brokers": 2, "cut_from_brokers": 2, "cut_from_store": 2, "cut_from_everybody": 2, "cut_one_way": 2,
+    "reset": 1, "elect_preferred": 2, "elect_and_kill": 2, "depose": 1, "evict": 1, "fill_disk": 2, "fill_two": 1,
+    "cut_clients_one_way": 2, "strand_clients": 1, "refuse": 1, "refuse_by_all": 1, "refuse_two": 1, "refuse_often": 1,
 }  # fmt: skip
-"""The relative frequency of each fault; those of damages.py have the weight 1."""
+"""The relative frequency of each fault; those of damages.py have the weight 1, those of store_faults.py their own."""
 LEADERS_MOVE = ("kill", "kill_controller", "kill_two", "freeze", "elect_preferred", "depose")
 """The faults that make leaders and controllers move."""
-ROLL_BACK, RETIRE = "roll_back_zookeeper", "retire_broker"
+ROLL_BACK, RETIRE = "roll_back_store", "retire_broker"
 """The names of the faults that have rounds of their own."""
 OF_CLIENTS = {"cut_clients_one_way", "strand_clients"}
 """The faults that need clients to go through the network."""
-FAULTS = (*WEIGHTS, *DAMAGES, *moves.MOVES, ROLL_BACK, RETIRE)
-OF_ZOOKEEPER = {
-    "kill_zookeeper_server", "freeze_zookeeper_server", "kill_zookeeper", "compact_store", "depose", "evict",
-    *DAMAGES,
-}  # fmt: skip
-"""The faults that need all of ZooKeeper's servers."""
-FROM_ZOOKEEPER = {"cut_from_zookeeper", "cut_from_everybody", "cut_one_way", "strand_clients"}
-"""The faults that may keep a broker from ZooKeeper, and so from learning that its registration was deleted: until its
+FAULTS = (*WEIGHTS, *store_faults.WEIGHTS, *DAMAGES, *moves.MOVES, ROLL_BACK, RETIRE)
+OF_STORE = {*store_faults.WEIGHTS, "depose", "evict", *DAMAGES}
+"""The faults that need all of the store's servers."""
+FROM_STORE = {"cut_from_store", "cut_from_everybody", "cut_one_way", "strand_clients"}
+"""The faults that may keep a broker from the store, and so from learning that its registration was deleted: until its
 lease ends it answers with the end of a log that another broker leads."""
 OUTCOMES = ("starts refused", "stopped early")
 """Outcomes of faults that are counted beside the faults."""
 START_S_MAX = 180.0
 STARTS_MAX = 3
 """Attempts to start a broker in a healthy cluster; the first may meet its own earlier session."""
-
-
-def copy_of(server: ServerProcess) -> Path:
-    """The directory that keeps a copy of a server's data."""
-    return server.data.with_suffix(".copy")
 
 
 class Disturbances:
@@ -82,6 +69,7 @@ class Disturbances:
         """`only` has the names of the faults that may occur; empty for all."""
         self.cluster = cluster
         self.zookeeper = zookeeper
+        self.servers = StoreFaults(zookeeper, chance)
         self.network = network
         self.chance = chance
         self.counts: Counter[str] = Counter()
@@ -91,10 +79,11 @@ class Disturbances:
         self._frozen: set[int] = set()
         self.kinds: dict[str, Callable[[], Fault]] = {
             **{name: getattr(self, name) for name in WEIGHTS},
+            **self.servers.kinds(),
             **{name: partial(damages.damage, name) for name in DAMAGES},
             **moves.kinds(),
         }
-        weights = {**WEIGHTS, **dict.fromkeys(DAMAGES, 1)}
+        weights = {**WEIGHTS, **store_faults.WEIGHTS, **dict.fromkeys(DAMAGES, 1)}
         self._names = [name for name, weight in weights.items() for _ in range(weight) if not only or name in only]
 
     def begin(self, among: Collection[str] = ()) -> str:
@@ -112,16 +101,16 @@ class Disturbances:
         return name
 
     def _possible(self, name: str) -> bool:
-        """True if the fault can begin. Faults of ZooKeeper's servers do not overlap, as a start needs them all. A
+        """True if the fault can begin. Faults of the store's servers do not overlap, as a start needs them all. A
         broker is drained only while there is a fourth one: two replicas are too few for one to fail. No registration is
         deleted while a broker may not learn it."""
-        if name == "evict" and FROM_ZOOKEEPER & self.on.keys():
+        if name == "evict" and FROM_STORE & self.on.keys():
             return False
         if (name == "add_broker" and not self.cluster.absent) or (name == "drain" and self.cluster.absent):
             return False
-        if name == "compact_store" and not isinstance(self.zookeeper, Etcd):
+        if not self.servers.is_possible(name):
             return False
-        return name not in self.on and not (name in OF_ZOOKEEPER and OF_ZOOKEEPER & self.on.keys())
+        return name not in self.on and not (name in OF_STORE and OF_STORE & self.on.keys())
 
     def undo_one(self) -> None:
         if self.on:
@@ -296,7 +285,7 @@ class Disturbances:
         number = self.any_broker()
         return self._cut(self.network.cut_off, number, *self.others(number))
 
-    def cut_from_zookeeper(self) -> Fault:
+    def cut_from_store(self) -> Fault:
         return self._cut(self.network.cut, self.any_broker(), ZOOKEEPER)
 
     def cut_from_everybody(self) -> Fault:
@@ -317,7 +306,7 @@ class Disturbances:
             self.network.heal(CLIENTS, number)
 
     def strand_clients(self) -> Fault:
-        """Leave clients only one broker, which reaches neither ZooKeeper nor another broker."""
+        """Leave clients only one broker, which reaches neither the store nor another broker."""
         number = self.any_broker()
         log.info("strand clients at %s", number)
         self.network.cut_off(number, ZOOKEEPER, *self.others(number))
@@ -371,65 +360,16 @@ class Disturbances:
         self.network.reset(ZOOKEEPER, *self.cluster.present)
         yield from ()
 
-    # -- ZooKeeper ---------------------------------------------------------------------------------------------------
+    # -- the store -----------------------------------------------------------------------------------------------------
 
-    def any_server(self) -> int:
-        return self.chance.choice(self.zookeeper.servers).number
-
-    def kill_zookeeper_server(self) -> Fault:
-        number = self.any_server()
-        self.zookeeper.kill(number)
-        yield
-        self._start_zookeeper()
-
-    def freeze_zookeeper_server(self) -> Fault:
-        number = self.any_server()
-        self.zookeeper.pause(number)
-        yield
-        self.zookeeper.resume(number)
-
-    def kill_zookeeper(self) -> Fault:
-        """Kill all servers; they restart with the data on disk."""
-        self.zookeeper.kill()
-        yield
-        self._start_zookeeper()
-
-    def compact_store(self) -> Fault:
-        """Have etcd forget its history, and defragment its servers, which stand still meanwhile."""
-        assert isinstance(self.zookeeper, Etcd)
-        self.zookeeper.compact()
-        yield from ()
-
-    def _start_zookeeper(self) -> None:
-        """Start the servers that are down; on a busy machine a start may time out and is retried."""
-        for last in range(STARTS_MAX - 1, -1, -1):
-            try:
-                self.zookeeper.start()
-                return
-            except KafkaError:
-                if not last:
-                    raise
-
-    def copy_zookeeper(self) -> None:
-        """Copy the data of all servers while they are down."""
-        self.zookeeper.stop()
-        for server in self.zookeeper.servers:
-            shutil.rmtree(copy_of(server), ignore_errors=True)
-            shutil.copytree(server.data, copy_of(server))
-        self._start_zookeeper()
-
-    def roll_back_zookeeper(self) -> None:
-        """Restart all servers on that copy, as an operator without a newer one does. Sessions that have seen later
-        transactions are refused. Brokers run meanwhile, or are down and are started by `heal`."""
-        log.info("roll back ZooKeeper")
+    def roll_back_store(self) -> None:
+        """Restart the store on its copy. Sessions that have seen later transactions are refused. Brokers run meanwhile,
+        or are down and are started by `heal`."""
+        log.info("roll back the store")
         if self.chance.random() < 0.5:
             next(self._kill(*self.cluster.present))
-        self.zookeeper.kill()
-        for server in self.zookeeper.servers:
-            shutil.rmtree(server.data)
-            shutil.copytree(copy_of(server), server.data)
-        self._start_zookeeper()
-        self.counts["roll back zookeeper"] += 1
+        self.servers.roll_back()
+        self.counts[ROLL_BACK.replace("_", " ")] += 1
 
     # -- leaders and controllers that move ---------------------------------------------------------------------------
 

@@ -89,7 +89,11 @@ class Cluster:
         """The settings of a broker that others reach through the network."""
         own = free_port()
         shown = f"PLAINTEXT://{HOST}:{self._fronts.get(number, port)}", f"PEERS://{HOST}:{network.way_to(number, own)}"
-        servers = ",".join(f"{HOST}:{network.way_to(ZOOKEEPER, server.port)}" for server in self.zookeeper.servers)
+        # Ways of its own: where one is shared, the network looks for the process at its end, which takes long on a busy
+        # machine, and a broker that reaches no etcd connects many times a second.
+        servers = ",".join(
+            f"{HOST}:{network.way_to(ZOOKEEPER, server.port, number)}" for server in self.zookeeper.servers
+        )
         return {
             **setting_of(self.zookeeper, servers, self.chroot),
             "listeners": f"PLAINTEXT://{HOST}:{port},PEERS://{HOST}:{own}",

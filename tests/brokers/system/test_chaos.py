@@ -12,8 +12,8 @@ SECONDS = 60
 SEED = 1
 FAULTS = (
     "kill", "kill_controller", "kill_two", "kill_all", "stop", "freeze", "freeze_two", "cut_two_brokers",
-    "cut_from_brokers", "cut_from_zookeeper", "cut_from_everybody", "cut_one_way", "reset", "kill_zookeeper_server",
-    "freeze_zookeeper_server", "kill_zookeeper", "elect_preferred", "elect_and_kill", "depose", "evict",
+    "cut_from_brokers", "cut_from_store", "cut_from_everybody", "cut_one_way", "reset", "kill_store_server",
+    "freeze_store_server", "kill_store", "elect_preferred", "elect_and_kill", "depose", "evict",
     "break_topic", "break_defaults", *moves.MOVES,
 )  # fmt: skip
 """Faults that come and go within seconds, as a minute has room for few rounds. The others are for `make chaos`."""
