@@ -448,6 +448,8 @@ class Controller:
         for broker in await broker_failures.failed_log_dirs(context, lambda _: again()):
             event(log, logging.WARNING, "log dirs changed", broker=broker)
             self.channels.all_held(context, broker)
+            self._in_term().deletions.ask_again(broker)
+            self.reassignments.ask_again(broker)
 
     async def _delete(self) -> None:
         wishes, deletions = await self._wishes(), self._in_term().deletions

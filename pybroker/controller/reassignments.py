@@ -234,6 +234,14 @@ class Reassignments:
             name = errors.lookup(code).name
             event(log, logging.ERROR, "replica not deleted", broker=broker, partition=key, error=name)
 
+    def ask_again(self, broker: int) -> None:
+        """Ask a broker whose log dirs have changed for the logs that it could not delete: they may have room again."""
+        for each in [each for each in self._failed if each[0] == broker]:
+            del self._failed[each]
+            self._asked.get(each[1], {}).pop(broker, None)
+            self._due.add(each[1])
+            self._inbox.once("reassignments", self._step)
+
     async def _forget(self) -> None:
         """Write that logs are deleted. Raises NOT_CONTROLLER."""
         deleted, self._deleted = self._deleted, set()

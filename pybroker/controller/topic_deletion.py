@@ -34,7 +34,7 @@ Replica = tuple[int, TopicPartition]
 """A replica: its broker and partition."""
 
 TRIES = 3
-"""Repeated requests to a replica that cannot delete its log, per registration of its broker."""
+"""Repeated requests to a replica that cannot delete its log, until its broker registers or its log dirs change."""
 
 
 class HasChannels(Protocol):
@@ -52,7 +52,7 @@ class Deletion:
     asked: dict[Replica, int] = field(default_factory=dict)
     """The broker epoch in which each replica was last asked to delete its log."""
     failed: Counter[Replica] = field(default_factory=Counter)
-    """The failures of each replica since its broker registered."""
+    """The failures of each replica since its broker registered, or its log dirs changed."""
     away: set[Replica] = field(default_factory=set)
     """Logs that a reassignment gave up on brokers that are away: these delete them at their next start."""
 
@@ -89,6 +89,14 @@ class Deletions:
         for name in [*wishes, *self._unwished(wishes)]:
             with self._context.about(name):
                 await self._go_on(name, enabled)
+
+    def ask_again(self, broker: int) -> None:
+        """Ask a broker whose log dirs have changed for the logs that it could not delete: they may have room again."""
+        for name, deletion in self._under_way.items():
+            for replica in [replica for replica in deletion.failed if replica[0] == broker]:
+                del deletion.failed[replica]
+                deletion.asked.pop(replica, None)
+            self._ask(name)
 
     async def _go_on(self, name: str, enabled: bool) -> None:
         if name in self._context.damaged:

@@ -293,6 +293,19 @@ async def test_a_deletion_waits_for_a_broker_that_is_away(cluster: FakeCluster) 
     assert cluster.brokers[3].deleted == [key]
 
 
+async def test_a_deletion_goes_on_once_there_is_room(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that cannot delete its log is asked again when its log dirs have changed, without a restart."""
+    (key,) = await cluster.create("t", (1, 3))
+    three = cluster.brokers[3]
+    three.refuses[key] = errors.KAFKA_STORAGE_ERROR
+    await cluster.admin.create(nodes.deletion("t"))
+    await eventually("it is not deleted", lambda: any("replica not deleted" in said for said in caplog.messages))
+    three.refuses.clear()
+    await cluster.admin.create(nodes.LOG_DIR_EVENT, nodes.dump_log_dir_event(3), sequential=True)
+    await deleted(cluster)
+    assert three.deleted[-1] == key
+
+
 async def test_a_topic_that_is_being_deleted_is_shown_to_no_broker_again(cluster: FakeCluster) -> None:
     """No request about its offline replica, or about its broker's end, brings the topic back to clients."""
     (key,) = await cluster.create("t", (1, 3))

@@ -201,15 +201,21 @@ async def test_the_next_controller_goes_on(four: FakeCluster, step: str) -> None
     assert four.brokers[1].deleted == [T0]
 
 
-async def test_a_log_that_cannot_be_deleted(four: FakeCluster) -> None:
-    """The controller asks some times; then it asks again when the broker has registered again."""
+@pytest.mark.parametrize("restarts", [True, False])
+async def test_a_log_that_cannot_be_deleted(four: FakeCluster, restarts: bool) -> None:
+    """The controller asks some times; then it asks again when the broker has registered again, or its log dirs have
+    changed."""
     two = four.brokers[2]
     two.refuses[T0] = errors.KAFKA_STORAGE_ERROR
     await move(four, {T0: (1,)})
     await eventually("it was asked often enough", lambda: len(deletions(two)) == 1 + TRIES)
     assert (await node(four))["pybroker.given_up_replicas"] == {"0": [2]}
-    await two.leave()
-    await four.join(2)
+    if restarts:
+        await two.leave()
+        await four.join(2)
+    else:
+        two.refuses.clear()
+        await four.admin.create(nodes.LOG_DIR_EVENT, nodes.dump_log_dir_event(2), sequential=True)
     await settled(four, 1)
 
 
