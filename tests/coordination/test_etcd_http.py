@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pybroker.coordination.etcd import http
-from pybroker.coordination.etcd.gateway import EtcdAccess, EtcdLogin, EtcdRefusal, Gateway
+from pybroker.coordination.etcd.gateway import TOKEN_MAX, WORDS_MAX, EtcdAccess, EtcdLogin, EtcdRefusal, Gateway
 from pybroker.coordination.etcd.http import ANSWER_BYTES_MAX, HEADERS_MAX, EtcdUnanswered
 from pybroker.coordination.store import StoreRefused
 from pybroker.model import HostPort
+from tests.harness import eventually
 from tests.rows import with_each
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -29,7 +30,8 @@ def chunked(*parts: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def answering(*answers: bytes, login: EtcdLogin | None = None) -> AsyncIterator[Gateway]:
-    """A gateway to a server that gives these answers to the requests of each connection, and then closes it."""
+    """A gateway to a server that gives these answers to the requests of each connection, and then closes it. An empty
+    one closes the connection at once."""
     served: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -39,6 +41,8 @@ async def answering(*answers: bytes, login: EtcdLogin | None = None) -> AsyncIte
                 await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0]))
                 served.append(head)
                 writer.write(answers[len(served) - 1])
+                if b"\r\nConnection: close\r\n" in answers[len(served) - 1]:
+                    break
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -76,6 +80,16 @@ async def test_an_answer_is_read_whole_or_in_chunks(answer: bytes) -> None:
         (OK + b"X" * (1 << 17), "chunk is longer than limit|chunk exceed the limit"),
         (whole(b"<html>"), "it does not answer like etcd's gateway"),
         (whole(b"[]"), "it does not answer like etcd's gateway"),
+        (whole(b"[" * 200_000), "it does not answer like etcd's gateway"),
+        (whole(b'{"header":' + b"9" * 5000 + b"}"), "it does not answer like etcd's gateway"),
+        (whole(b'{"header":[]}'), "the header in its answer is no JSON object"),
+        (whole(b'{"header":{"revision":"7' + b"0" * 5000 + b'"}}'), "the revision in its answer is no number"),
+        (whole(b'{"header":{"revision":Infinity}}'), "the revision in its answer is no number"),
+        (whole(b'{"header":{"revision":null}}'), "the revision in its answer is no number"),
+        (whole(b'{"result":"x"}'), "the result in its answer is no JSON object"),
+        (whole(b'{"error":"x","code":[]}'), "the code in its answer is no number"),
+        (whole(b'{"error":"x","code":9,"message":"etcdserver: not leader"}'), "it answered: not leader"),
+        (whole(b'{"error":"x","code":11,"message":"mvcc: required revision has been compacted"}'), "compacted"),
         (whole(b"{}", b"HTTP/1.1 404 Not Found\r\n"), "it answered with HTTP status 404"),
         (whole(b'{"error":"x","code":14,"message":"etcdserver: no leader"}'), "it answered: no leader"),
     ],
@@ -84,6 +98,58 @@ async def test_what_is_no_answer_of_etcd_leaves_the_outcome_unknown(answer: byte
     async with answering(answer) as gateway:
         with pytest.raises(EtcdUnanswered, match=reason):
             await gateway.call("kv", "/v3/kv/range", {})
+
+
+async def test_a_connection_that_the_server_closes_is_opened_again() -> None:
+    """A proxy ends a connection after an answer, as it says, or later; the next request is sent over another one."""
+    last = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    async with answering(last, whole(b"{}")) as gateway:
+        for _ in range(2):
+            await gateway.call("kv", "/v3/kv/range", {})
+    served = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal served
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(whole(b"{}"))
+        await writer.drain()
+        served += 1
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        gateway = Gateway(HostPort("127.0.0.1", server.sockets[0].getsockname()[1]), EtcdAccess(), 5.0)
+        await gateway.call("kv", "/v3/kv/range", {})
+        streams = gateway._lane("kv")._streams
+        assert streams is not None
+        await eventually("the end of the connection is seen", streams[0].at_eof)
+        await gateway.call("kv", "/v3/kv/range", {})
+        gateway.close()
+    assert served == 2
+
+
+async def test_trailers_are_read_with_their_answer() -> None:
+    """Header lines behind the last chunk are no part of the next answer."""
+    trailed = chunked(b"{}").removesuffix(b"\r\n") + b"Grpc-Trailer-X: y\r\n\r\n"
+    async with answering(trailed, whole(b'{"header":{"revision":"7"}}')) as gateway:
+        await gateway.call("kv", "/v3/kv/range", {})
+        assert (await gateway.call("kv", "/v3/kv/range", {})).revision == 7
+
+
+async def test_what_a_server_says_is_repeated_on_one_line_and_not_whole() -> None:
+    """The text of an error may have any size and any characters."""
+    error = b'{"error":"x","code":14,"message":"a\\nb\\u001b' + b"c" * 100_000 + b'"}'
+    async with answering(whole(error)) as gateway:
+        with pytest.raises(EtcdUnanswered) as unanswered:
+            await gateway.call("kv", "/v3/kv/range", {})
+    assert str(unanswered.value).startswith("it answered: a b cc")
+    assert len(str(unanswered.value)) < 2 * WORDS_MAX
+
+
+@with_each("token", [rb'"a\r\nHost: x"', rb'"\ud800"', b"7", b'"' + b"x" * (TOKEN_MAX + 1) + b'"'])
+async def test_a_token_that_is_no_header_is_not_sent(token: bytes) -> None:
+    async with answering(whole(b'{"token":' + token + b"}"), login=EtcdLogin("ada", "secret")) as gateway:
+        with pytest.raises(EtcdUnanswered, match="a token that cannot be sent back"):
+            await gateway.log_in()
 
 
 async def test_an_answer_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +204,10 @@ async def test_a_watch_yields_each_revision_with_its_events() -> None:
         (b'{"error":{"grpc_code":14,"message":"etcdserver: no leader"}}\n', "no leader"),
         (b'{"result":{"events":[{"kv":{"key":"YQ=","mod_revision":"5"}}]}}\n', "a key that cannot be read"),
         (b'{"result":{"events":[{"kv":{"key":"YQ=="}}]}}\n', "a key that cannot be read"),
+        (b'{"result":{"events":[{"kv":{"key":"YQ==","mod_revision":[]}}]}}\n', "the mod_revision in its answer is no"),
+        (b'{"result":{"events":[7]}}\n', "the events in its answer are no list"),
+        (b'{"result":{"events":{}}}\n', "the events in its answer are no list"),
+        (b'{"result":[]}\n', "the result in its answer is no JSON object"),
     ],
 )
 async def test_a_watch_that_has_lost_events_ends(line: bytes, reason: str) -> None:

@@ -27,9 +27,10 @@ from pybroker.model import HostPort
 from .http import EtcdUnanswered, HttpConnection, post
 
 Json = Mapping[str, Any]
-INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, DATA_LOSS, UNAUTHENTICATED = 3, 7, 9, 15, 16
+INVALID_ARGUMENT, PERMISSION_DENIED, DATA_LOSS, UNAUTHENTICATED = 3, 7, 15, 16
 """Codes of gRPC."""
-NOTHING_DONE: Final = (INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, DATA_LOSS, UNAUTHENTICATED)
+NOTHING_DONE: Final = (INVALID_ARGUMENT, PERMISSION_DENIED, DATA_LOSS, UNAUTHENTICATED)
+"""Codes with which any server of the cluster refuses a request; another server may serve it after other errors."""
 LOGIN: Final = "/v3/auth/authenticate"
 STALE_LOGINS: Final = ("revision of auth store is old", "user name is empty")
 """Words of etcd's answers with INVALID_ARGUMENT that a new token cures."""
@@ -42,6 +43,9 @@ SAYS: Final = {
 }
 """Refusals that an operator can cure."""
 TOO_LARGE: Final = ("too many operations", "request is too large")
+WORDS_MAX: Final = 300
+"""The most characters of an answer that a log line or an error repeats."""
+TOKEN_MAX: Final = 16_384
 
 
 class EtcdLogin(NamedTuple):
@@ -124,7 +128,10 @@ class Gateway:
             if "not enabled" in refusal.words:
                 return
             raise StoreRefused(detail=f"refuses the login of {login.user!r} (etcd.user): {refusal.words}") from None
-        self._token = str(answer.get("token", ""))
+        token = answer.get("token", "")
+        if not (isinstance(token, str) and len(token) <= TOKEN_MAX and token.isascii() and token.isprintable()):
+            raise EtcdUnanswered("its login gave a token that cannot be sent back")
+        self._token = token
 
     async def call(self, lane: str, path: str, body: Json) -> EtcdAnswer:
         """Return the answer to a request. Raises EtcdRefusal if it had no effect, EtcdUnanswered if that is not known,
@@ -146,17 +153,18 @@ class Gateway:
         async for line in self._lane("watch").lines(self._request("/v3/watch", body)):
             said = _parsed(line)
             _raise_refusal(said)
-            result = said.get("result", {})
-            if result.get("canceled") or int(result.get("compact_revision", 0)):
-                raise EtcdUnanswered(f"it ended the watch: {result.get('cancel_reason', 'its history is compacted')}")
+            result = part(said, "result")
+            if result.get("canceled") or number(result, "compact_revision"):
+                reason = _words(result, "cancel_reason") or "its history is compacted"
+                raise EtcdUnanswered(f"it ended the watch: {reason}")
             if result.get("created"):
                 yield revision - 1, []
             events: dict[int, list[KeyValue]] = {}
-            for each in result.get("events", ()):
-                event = _key_value(each.get("kv", {}), deleted=each.get("type") == "DELETE")
+            for each in _parts(result, "events"):
+                event = _key_value(part(each, "kv"), deleted=each.get("type") == "DELETE")
                 events.setdefault(event.mod_revision, []).append(event)
-            for number in sorted(events):
-                yield number, events[number]
+            for at in sorted(events):
+                yield at, events[at]
 
     def _lane(self, name: str) -> HttpConnection:
         if name not in self._lanes:
@@ -179,6 +187,25 @@ class Gateway:
         return answer
 
 
+def part(of: Json, name: str) -> Json:
+    """Return an object of an answer, empty if it is missing. Raises EtcdUnanswered."""
+    found = of.get(name, {})
+    if not isinstance(found, dict):
+        raise EtcdUnanswered(f"the {name} in its answer is no JSON object")
+    return found
+
+
+def number(of: Json, name: str) -> int:
+    """Return a number of an answer, 0 if it is missing. Raises EtcdUnanswered."""
+    found = of.get(name, 0)
+    try:
+        if isinstance(found, str | int):
+            return int(found)
+    except ValueError:
+        pass
+    raise EtcdUnanswered(f"the {name} in its answer is no number")
+
+
 def text(content: bytes) -> str:
     """Return bytes as the gateway has them."""
     return base64.b64encode(content).decode()
@@ -186,12 +213,12 @@ def text(content: bytes) -> str:
 
 def key_values(body: Json) -> list[KeyValue]:
     """Return the keys in the answer to a range."""
-    return [_key_value(each) for each in body.get("kvs", ())]
+    return [_key_value(each) for each in _parts(body, "kvs")]
 
 
 def ranges(body: Json) -> tuple[list[KeyValue], list[KeyValue]]:
     """Return the keys in the two answers of a transaction that reads two things. Raises EtcdUnanswered."""
-    found = [key_values(each.get("response_range", {})) for each in body.get("responses", ())]
+    found = [key_values(part(each, "response_range")) for each in _parts(body, "responses")]
     if len(found) != 2:
         raise EtcdUnanswered(f"it answered {len(found)} of 2 reads")
     return found[0], found[1]
@@ -221,11 +248,25 @@ def _is_stale(refusal: EtcdRefusal) -> bool:
     return refusal.code == UNAUTHENTICATED or any(words in refusal.words for words in STALE_LOGINS)
 
 
+def _parts(of: Json, name: str) -> Sequence[Json]:
+    """Return the objects in a list of an answer, none if it is missing. Raises EtcdUnanswered."""
+    found = of.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise EtcdUnanswered(f"the {name} in its answer are no list of JSON objects")
+    return found
+
+
+def _words(of: Json, name: str) -> str:
+    """Return the beginning of a text of an answer on one line; empty if it is missing."""
+    found = of.get(name)
+    return "".join(each if each.isprintable() else " " for each in found[:WORDS_MAX]) if isinstance(found, str) else ""
+
+
 def _parsed(content: bytes) -> Json:
     try:
         found = json.loads(content)
-    except ValueError:
-        raise EtcdUnanswered("it does not answer like etcd's gateway (--enable-grpc-gateway)") from None
+    except (ValueError, RecursionError):
+        found = None
     if not isinstance(found, dict):
         raise EtcdUnanswered("it does not answer like etcd's gateway (--enable-grpc-gateway)")
     return found
@@ -237,27 +278,29 @@ def _raise_refusal(answer: Json) -> None:
     if not error:
         return
     found = error if isinstance(error, dict) else answer
-    code, words = int(found.get("code") or found.get("grpc_code") or 0), str(found.get("message", ""))
+    code, words = number(found, "code") or number(found, "grpc_code"), _words(found, "message")
     words = words.removeprefix("etcdserver: ")
-    certain = code in NOTHING_DONE or _did_nothing(words)
-    if certain:
+    if code in NOTHING_DONE or _did_nothing(words):
         raise EtcdRefusal(code, words)
     raise EtcdUnanswered(f"it answered: {words or code}")
 
 
 def _did_nothing(words: str) -> bool:
-    return "lease not found" in words or "database space exceeded" in words or "compacted" in words
+    certain = "lease not found", "database space exceeded", "authentication is not enabled"
+    return any(said in words for said in certain)
 
 
 def _answer(body: Json) -> EtcdAnswer:
-    header = body.get("result", body).get("header", {})
-    return EtcdAnswer(int(header.get("cluster_id", 0)), int(header.get("revision", 0)), body)
+    header = part(part(body, "result") if "result" in body else body, "header")
+    return EtcdAnswer(number(header, "cluster_id"), number(header, "revision"), body)
 
 
 def _key_value(kv: Json, *, deleted: bool = False) -> KeyValue:
     try:
         key = binascii.a2b_base64(kv["key"], strict_mode=True)
         value = binascii.a2b_base64(kv.get("value", ""), strict_mode=True)
-        return KeyValue(key, value, int(kv["mod_revision"]), int(kv.get("version", 0)), deleted)
-    except (KeyError, ValueError, TypeError, binascii.Error) as problem:
+    except (KeyError, ValueError, TypeError) as problem:
         raise EtcdUnanswered(f"it sent a key that cannot be read: {problem}") from problem
+    if (revision := number(kv, "mod_revision")) <= 0:
+        raise EtcdUnanswered("it sent a key that cannot be read: it has no revision")
+    return KeyValue(key, value, revision, number(kv, "version"), deleted)

@@ -2,6 +2,9 @@
 
 Each length is checked before it is read. Nothing is repeated: a connection that ends before the answer leaves the
 outcome of its request unknown.
+
+Libraries with pools (httpx, aiohttp, urllib3) may repeat a request, http.client blocks its thread, and h11 would replace
+some 50 lines of this at the price of a dependency of every broker.
 """
 
 from __future__ import annotations
@@ -60,14 +63,14 @@ class HttpConnection:
     async def _ask(self, request: bytes) -> HttpAnswer:
         done = False
         try:
-            status, chunks = await self._send(request)
-            size, parts = 0, []
+            status, headers, reader = await self._send(request)
+            size, parts, chunks = 0, [], _chunks(reader, headers)
             async for chunk in chunks:
                 size += len(chunk)
                 if size > ANSWER_BYTES_MAX:
                     raise EtcdUnanswered(f"its answer is larger than {ANSWER_BYTES_MAX} bytes")
                 parts.append(chunk)
-            done = True
+            done = b"close" not in headers.get(b"connection", b"").lower()
             return HttpAnswer(status, b"".join(parts))
         finally:
             if not done:
@@ -77,8 +80,8 @@ class HttpConnection:
         """Send a request and yield each line of the answer as it comes. Raises as `ask`, also if the answer ends."""
         rest = bytearray()
         try:
-            _, chunks = await self._send(request)
-            async for chunk in chunks:
+            _, headers, reader = await self._send(request)
+            async for chunk in _chunks(reader, headers):
                 rest += chunk
                 if len(rest) > ANSWER_BYTES_MAX:
                     raise EtcdUnanswered(f"a line of its answer is larger than {ANSWER_BYTES_MAX} bytes")
@@ -94,17 +97,20 @@ class HttpConnection:
         finally:
             self.close()
 
-    async def _send(self, request: bytes) -> tuple[int, AsyncIterator[bytes]]:
+    async def _send(self, request: bytes) -> tuple[int, dict[bytes, bytes], asyncio.StreamReader]:
+        """Send a request, and read the answer up to its body."""
         reader, writer = await self._opened()
         try:
             writer.write(request)
             await writer.drain()
             status = _status(await reader.readline())
-            return status, _chunks(reader, await _headers(reader))
+            return status, await _headers(reader), reader
         except (OSError, ValueError, asyncio.IncompleteReadError) as problem:  # ValueError: a line is too long
             raise EtcdUnanswered(str(problem) or "it closed the connection") from problem
 
     async def _opened(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._streams is not None and (self._streams[0].at_eof() or self._streams[0].exception() is not None):
+            self.close()  # a proxy ends connections that were idle for long: nothing was sent, nothing is lost
         if self._streams is None:
             self._streams = await asyncio.open_connection(*self._at, ssl=self._tls)
             sock: socket.socket = self._streams[1].get_extra_info("socket")
@@ -154,9 +160,10 @@ async def _chunks(reader: asyncio.StreamReader, headers: dict[bytes, bytes]) -> 
             if not line.endswith(b"\n") or len(line) > CHUNK_LINE_BYTES_MAX:
                 raise EtcdUnanswered("it closed the connection")
             size = _length(line.partition(b";")[0].strip(), 16)
-            chunk = await reader.readexactly(size + 2)
             if not size:
+                await _headers(reader)
                 return
+            chunk = await reader.readexactly(size + 2)
             yield chunk[:-2]
     except (OSError, ValueError, asyncio.IncompleteReadError) as problem:
         raise EtcdUnanswered("it closed the connection") from problem
