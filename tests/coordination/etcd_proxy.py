@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 from collections.abc import Callable
 
 from pybroker.coordination.memory import Fate
@@ -26,6 +27,10 @@ class EtcdProxy:
         self._passing.set()
         self.kept: bytes = b""
         """The request that was lost before it took effect, last."""
+        self.longest_answer = 0
+        """The bytes of the longest piece of an answer."""
+        self.latest: bytes = b""
+        """The request that `fate` is called for."""
         self._writers: set[asyncio.StreamWriter] = set()
         self._handlers: set[asyncio.Task[None]] = set()
         self._lost: asyncio.StreamReader | None = None
@@ -49,6 +54,12 @@ class EtcdProxy:
         said = await answers.read(PIECE)
         requests.close()
         return said
+
+    def deliver_now(self, request: bytes) -> None:
+        """Have a request take effect before anything else passes."""
+        with socket.create_connection(("127.0.0.1", self._target)) as sock:
+            sock.sendall(request)
+            assert sock.recv(PIECE).startswith(b"HTTP/1.1 200")
 
     def break_off(self) -> None:
         """End the connections, and accept no other until `take_on`."""
@@ -102,6 +113,7 @@ class EtcdProxy:
             if of_lease is None:
                 of_lease = head.startswith(b"POST /v3/lease/")
             counts = not of_lease and b'"limit"' not in body and head.startswith(b"POST /v3/kv/")
+            self.latest = head + body if counts else b""
             fate = self.fate() if counts and self._lost is None else Fate.ANSWERED
             if fate is Fate.LOST_BEFORE:
                 self.kept = head + body
@@ -120,4 +132,5 @@ class EtcdProxy:
             if not self._there:
                 return
             if self._lost is None:
+                self.longest_answer = max(self.longest_answer, len(piece))
                 writer.write(piece)

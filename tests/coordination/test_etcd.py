@@ -13,6 +13,7 @@ import pytest
 
 from pybroker.clock import boot_ms
 from pybroker.coordination.etcd import ledger
+from pybroker.coordination.etcd.replica import ReplicatedTree
 from pybroker.coordination.memory import Fate
 from pybroker.coordination.store import (
     DATA_BYTES_MAX,
@@ -44,7 +45,7 @@ def ask(etcd: Etcd, path: str, **body: Any) -> Any:
 
 
 def of(key: str) -> str:
-    return base64.b64encode(key.encode()).decode()
+    return base64.b64encode(key.encode(errors="surrogateescape")).decode()
 
 
 def prefix_of(store: Store) -> str:
@@ -93,8 +94,28 @@ async def test_many_operations_cost_few_transactions(store: Store, etcd: Etcd, a
     assert len((await a.children("/p"))[0]) == 1000
 
 
-async def test_a_transaction_up_to_the_limit(a: Session) -> None:
+async def test_operations_that_do_not_fit_together_are_done_twice_at_most(store: Store) -> None:
+    """The end of a transaction is found while its operations are evaluated, not by halves of all that wait."""
+    a: Any = await store.session(10 * TIMEOUT_MS)
+    await a.create("/p")
+    done, write = 0, ReplicatedTree.multi
+
+    def count(self: Any, *how: Any) -> Any:
+        nonlocal done
+        done += 1
+        return write(self, *how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ReplicatedTree, "multi", count)
+        many = [[Create(f"/p/{n}-{k}") for k in range(1000)] for n in range(40)]
+        await asyncio.gather(*(a.multi(ops) for ops in many))
+    assert 40 <= done <= 80
+    assert len((await a.children("/p"))[0]) == 40_000
+
+
+async def test_a_transaction_up_to_the_limit(store: Store) -> None:
     """A multi changes CHANGES_MAX nodes, its parent among them; one more is refused, and nothing is done."""
+    a = await store.session(10 * TIMEOUT_MS)
     await a.create("/p")
     most: list[Op] = [Create(f"/p/{n}") for n in range(ledger.CHANGES_MAX - 1)]
     with pytest.raises(StoreFailed, match=f"at most {ledger.CHANGES_MAX} nodes, and this one changes 4001"):
@@ -130,27 +151,46 @@ async def test_a_lost_transaction_has_no_effect_after_the_session_went_on(store:
     assert (await a.get("/n"))[0] == b"old"
 
 
-async def test_a_lost_transaction_that_arrives_while_the_session_goes_on(store: Store, etcd: Etcd, b: Session) -> None:
-    """A transaction that takes effect just before the one that fences it is not taken for that one: the session has
-    its changes. Both are the first ones of their connections."""
+async def test_a_lost_transaction_that_arrives_before_the_fence_is_seen(store: Store) -> None:
+    """A session's first transaction, lost with its connection, takes effect after the session has loaded the tree
+    again, and before its fence: the session has it as all others do."""
     a: Any = await store.session(10 * TIMEOUT_MS)
+    b = await store.session(10 * TIMEOUT_MS)
     await b.create("/n", b"old")
-    fates = iter([Fate.LOST_BEFORE])
-    a.fate = lambda: next(fates, Fate.ANSWERED)
+    assert (await a.get("/n"))[0] == b"old"
+    calls = 0
+
+    def fate() -> Fate:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the fence
+            a.proxy.deliver_now(a.proxy.kept)
+        return Fate.LOST_BEFORE if calls == 1 else Fate.ANSWERED
+
+    a.fate = fate
+    a.listen(lambda now: a.reconnect() if now is SessionState.DISCONNECTED else None)
     with pytest.raises(ConnectionLoss):
         await a.set("/n", b"late")
-    arrived: list[object] = []
+    assert (await a.get("/n"))[0] == (await b.get("/n"))[0] == b"late"
+    assert (await a.set("/n", b"next")).version == 2
+    assert (await b.get("/n"))[1].version == 2
 
-    def arrive() -> Fate:
-        if not arrived:
-            late = a.proxy.kept.partition(b"\r\n\r\n")[2]
-            arrived.append(ask(etcd, "kv/txn", **json.loads(late)).get("succeeded"))
+
+async def test_a_transaction_that_a_proxy_sends_twice_is_done_once(store: Store) -> None:
+    """If only the second answer comes, which says that the clock has moved, the watch decides that it was ours."""
+    a: Any = await store.session(10 * TIMEOUT_MS)
+    await a.create("/p")
+    first: list[bytes] = []
+
+    def fate() -> Fate:
+        if not first and b'"compare"' in a.proxy.latest:
+            first.append(a.proxy.latest)
+            a.proxy.deliver_now(a.proxy.latest)
         return Fate.ANSWERED
 
-    a.fate = arrive
-    a.reconnect()
-    assert (await a.get("/n"))[0] == (await b.get("/n"))[0] == b"late"
-    assert arrived == [True]
+    a.fate = fate
+    assert (await a.create("/p/n-", sequential=True))[0] == "/p/n-0000000000"
+    assert (await a.children("/p"))[0] == ["n-0000000000"]
 
 
 @pytest.mark.parametrize("fate", [Fate.LOST_BEFORE, Fate.LOST_AFTER], ids=["before", "after"])
@@ -293,6 +333,84 @@ async def test_a_watch_that_leaves_out_a_transaction_is_noticed(store: Store, a:
         await a.set("/n", b"2")
         await broken.wait()
     assert (await b.get("/n"))[0] == b"2"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("tree/gone/child", b"0 0 0 0 0 0 0 0\n", "/gone/child: etcd has no key of this node's parent"),
+        ("tree/a/../b", b"0 0 0 0 0 0 0 0\n", r"key '/a/../b' below tree/ .*must not be '..'"),
+        ("tree/a//b", b"0 0 0 0 0 0 0 0\n", "must not be ''"),
+        ("tree/\udcff", b"0 0 0 0 0 0 0 0\n", r"key '/\\udcff' below tree/"),
+        ("tree/n", b"0 0 0 0 2147483648 0 0 0\n", "/n: etcd's key of this node has not the form"),
+        ("tree/n", b"0 0 0 0 0 0 0\n", "/n: etcd's key of this node has not the form"),
+        ("tree/n", b"9223372036854775808 0 0 0 0 0 0 0\n", "/n: etcd's key of this node has not the form"),
+        ("tree/n", b"0 0 0 0 0 0 0 -1\n", "/n: etcd's key of this node has not the form"),
+    ],
+    ids=["no parent", "dots", "empty name", "binary", "version", "too few", "too large", "negative"],
+)
+async def test_a_tree_that_is_not_one_is_refused(store: Store, etcd: Etcd, key: str, value: bytes, reason: str) -> None:
+    """Keys by another hand below tree/ that make no tree are named in one sentence at the start."""
+    whole = of(f"{prefix_of(store)}/{key}")
+    ask(etcd, "kv/put", key=whole, value=base64.b64encode(value).decode())
+    with pytest.raises(StoreFailed, match=reason):
+        await store.session(TIMEOUT_MS)
+    ask(etcd, "kv/deleterange", key=whole)
+
+
+async def test_a_parent_that_another_program_deletes_is_noticed(store: Store, etcd: Etcd, a: Session) -> None:
+    """A session whose tree lost a node with children is disconnected, and goes on once the node is there again."""
+    await a.create("/p")
+    await a.create("/p/c")
+    key = of(f"{prefix_of(store)}/tree/p")
+    (there,) = ask(etcd, "kv/range", key=key)["kvs"]
+    ask(etcd, "kv/deleterange", key=key)
+    await until(a, SessionState.DISCONNECTED)
+    ask(etcd, "kv/put", key=key, value=there["value"])
+    assert (await a.children("/p"))[0] == ["c"]
+    await a.delete("/p/c")
+
+
+@pytest.mark.parametrize("below", ["d", "clock", "z"])
+async def test_a_cluster_whose_prefix_is_below_another_ones(store: Store, etcd: Etcd, below: str) -> None:
+    """Neither sees the other's nodes, and a read of the outer one does not carry the keys of the inner one."""
+    outer: Any = await store.session(10 * TIMEOUT_MS)
+    inner_store = ProxiedEtcd(etcd.servers[0].port, f"{prefix_of(store)}/{below}")
+    inner = await inner_store.session(10 * TIMEOUT_MS)
+    await inner.create("/n", b"inner")
+    assert await outer.exists("/n") is None
+    await outer.create("/n", b"outer")
+    assert ((await inner.get("/n"))[0], (await outer.get("/n"))[0]) == (b"inner", b"outer")
+    late = await store.session(10 * TIMEOUT_MS)
+    assert (await late.get("/n"))[0] == b"outer"
+    await inner.set("/n", b"x" * 10_000)
+    await eventually("the outer one's watch has it", lambda: outer.proxy.longest_answer > 10_000)
+    outer.proxy.longest_answer = 0
+    assert (await outer.get("/n"))[0] == b"outer"
+    assert outer.proxy.longest_answer < 2000
+    await inner_store.close()
+
+
+async def test_history_that_is_compacted_during_the_load(
+    store: Store, etcd: Etcd, a: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that opens while etcd forgets the revision that it is loading begins anew, and is not refused."""
+    monkeypatch.setattr(ledger, "PAGE_KEYS", 1)
+    await asyncio.gather(*(a.create(f"/n-{n}") for n in range(5)))
+    page, compacted = ledger.Ledger._page, list[int]()
+
+    async def compact_first(self: Any, *how: Any) -> Any:
+        if self.revision and not compacted:
+            compacted.append(self.revision)
+            ask(etcd, "kv/put", key=of("/other"), value="")
+            at = int(ask(etcd, "kv/range", key=of("/other"))["header"]["revision"])
+            ask(etcd, "kv/compaction", revision=at)
+        return await page(self, *how)
+
+    monkeypatch.setattr(ledger.Ledger, "_page", compact_first)
+    b = await store.session(TIMEOUT_MS)
+    assert len((await b.children("/"))[0]) == 5
+    assert compacted
 
 
 async def test_keys_of_others_beside_the_prefix_are_nothing_to_it(store: Store, etcd: Etcd, a: Session) -> None:

@@ -12,7 +12,7 @@ fired by then, and those of later ones have not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -33,8 +33,14 @@ TXN_BYTES_MAX: Final = 1_450_000
 """A request to etcd has at most 1.5 MiB by default (--max-request-bytes)."""
 PUT_BYTES: Final = 32
 """An upper bound for a put without its key and value."""
+ZXID_DIGITS_MAX: Final = 18
+"""All zxids of so many digits are below 2**63, and so is the next."""
 PAGE_KEYS: Final = 128
 """Keys that one request loads: at the largest nodes, a page is below the limit of an answer."""
+
+
+Puts = dict[bytes, bytes | None]
+"""The keys of changed nodes with their values; None for a node that was deleted."""
 
 
 class Keys:
@@ -46,6 +52,12 @@ class Keys:
         self.sessions = f"{prefix}/sessions/".encode()
         self.sessions_end = f"{prefix}/sessions0".encode()
         self.start, self.end = f"{prefix}/".encode(), f"{prefix}0".encode()  # "0" is the next byte after "/"
+        self.loaded = (
+            (self.clock, self.clock + b"\0"),
+            (self.sessions, self.sessions_end),
+            (self.tree + b"/", self.tree + b"0"),
+        )
+        """The ranges of keys that a session loads: another cluster may have keys between them."""
 
     def node(self, path: str) -> bytes:
         return self.tree + path.encode()
@@ -92,14 +104,13 @@ class Hears(NamedTuple):
 class Ledger:
     """The transactions of a session while one connection lasts."""
 
-    def __init__(self, gateway: Gateway, keys: Keys, session: int, hears: Hears, numbers: Iterator[int]) -> None:
-        """`numbers`: of the session's transactions; none is given twice, as a transaction of an earlier connection may
-        still take effect, and must not be taken for one of this connection."""
+    def __init__(self, gateway: Gateway, keys: Keys, session: int, marks: Iterator[int], hears: Hears) -> None:
+        """`marks`: numbers that no transaction of this session has had, over any connection."""
         self._gateway = gateway
         self._keys = keys
         self._session = session
+        self._marks = marks
         self._hears = hears
-        self._numbers = numbers
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._replica = ReplicatedTree(wall_ms)
         self.flight: Flight | None = None
@@ -123,22 +134,30 @@ class Ledger:
 
     async def load(self) -> None:
         """Load all keys as they are at one revision. Raises as `Gateway.call`, and StoreDamaged."""
-        start, nodes = self._keys.start, list[tuple[str, bytes | None]]()
-        while start:
-            body = {**read(start, self._keys.end), "limit": PAGE_KEYS, "revision": str(self.revision)}
-            answer = await self._gateway.call("kv", "/v3/kv/range", body)
-            if not self.revision:
-                self.cluster, self.revision = answer.cluster, answer.revision
-            found = key_values(answer.body)
-            for each in found:
-                if each.key == self._keys.clock:
-                    self.clock, self._turns, (self.zxid, _) = each.mod_revision, each.version, _clock(each.value)
-                elif (number := self._keys.number(each.key)) is not None:
-                    self.sessions.add(number)
-                elif (path := self._keys.path(each.key)) is not None:
-                    nodes.append((path, each.value))
-            start = found[-1].key + b"\0" if found and answer.body.get("more") else b""
+        nodes: list[tuple[str, bytes | None]] = []
+        for start, end in self._keys.loaded:
+            while start:
+                found, more = await self._page(start, end)
+                for each in found:
+                    if each.key == self._keys.clock:
+                        self.clock, self._turns, (self.zxid, _) = each.mod_revision, each.version, _clock(each.value)
+                    elif (number := self._keys.number(each.key)) is not None:
+                        self.sessions.add(number)
+                    elif (path := self._keys.path(each.key)) is not None:
+                        nodes.append((path, each.value))
+                start = found[-1].key + b"\0" if more else b""
         self._replica.follow(self.zxid, nodes)
+
+    async def _page(self, start: bytes, end: bytes) -> tuple[list[KeyValue], bool]:
+        """Return the first keys of a range at the loaded revision, and True if there are more."""
+        body = {**read(start, end), "limit": PAGE_KEYS, "revision": str(self.revision)}
+        answer = await self._gateway.call("kv", "/v3/kv/range", body)
+        if not self.revision:
+            self.cluster, self.revision = answer.cluster, answer.revision
+        found = key_values(answer.body)
+        if any(not start <= each.key < end for each in found):
+            raise EtcdUnanswered("it sent keys that were not asked for")
+        return found, bool(found) and answer.body.get("more") is True
 
     async def follow(self) -> None:
         """Apply what the watch has from the loaded revision on, until it ends. Raises as `Gateway.watch`."""
@@ -194,12 +213,13 @@ class Ledger:
         """Wait until the replica has all transactions that were done before this call.
 
         Return the sessions that had ended by then, and still own nodes. Raises as `Gateway.call`."""
-        body = read(self._keys.clock, self._keys.sessions_end)
+        asked = read(self._keys.clock), read(self._keys.sessions, self._keys.sessions_end)
+        body = {"success": [{"request_range": each} for each in asked]}
         while True:
             known = self._replica.owners()
-            there = key_values((await self._gateway.call(lane, "/v3/kv/range", body)).body)
-            await self._reached(max((each.mod_revision for each in there if each.key == self._keys.clock), default=0))
-            absent = self._replica.owners() - {self._keys.number(each.key) for each in there}
+            clock, sessions = ranges((await self._gateway.call(lane, "/v3/kv/txn", body)).body)
+            await self._reached(max((each.mod_revision for each in clock), default=0))
+            absent = self._replica.owners() - {self._keys.number(each.key) for each in sessions}
             if absent <= known:  # else some may have begun after the answer
                 return absent
 
@@ -213,18 +233,16 @@ class Ledger:
         if current:
             await self._see_all()
         while True:
-            outcomes, changed = self._evaluated(jobs)
-            if not changed and current:
+            outcomes, puts, problem = self._evaluated(jobs)
+            if not puts:
                 self._replica.rollback()
-                self._hears.outcomes(outcomes)
-                return outcomes
-            if not changed:  # refusals are as good as the replica they were made on
-                self._replica.rollback()
-                await self._see_all()
+                if current:
+                    self._hears.outcomes(outcomes)
+                    return outcomes
+                await self._see_all()  # refusals are as good as the replica they were made on
                 current = True
                 continue
-            puts = self._puts(changed)
-            problem, smaller = _too_large(puts), True
+            jobs, smaller = jobs[: len(outcomes)], False
             if not problem:
                 try:
                     if await self._commit(outcomes, puts, alive=alive):
@@ -256,28 +274,36 @@ class Ledger:
 
     async def fence(self) -> None:
         """Move the clock, so that no transaction sent before can take effect later. Raises as `done`."""
-        await self._commit([], [], alive=True)
+        await self._commit([], {}, alive=True)
 
-    def _evaluated(self, jobs: Sequence[StoreJob]) -> tuple[list[Outcome], list[str]]:
-        """Do jobs on the replica. Return their outcomes, and the changed nodes in the order of their first changes."""
-        outcomes, changed = [], dict[str, None]()
+    def _evaluated(self, jobs: Sequence[StoreJob]) -> tuple[list[Outcome], Puts, str]:
+        """Do jobs on the replica, as many as fit in a transaction, but at least one.
+
+        Return their outcomes, the changed nodes in the order of their first changes, and why one alone does not fit."""
+        outcomes, puts, size = list[Outcome](), Puts(), 0
         for job in jobs:
             events: list[WatchEvent] = []
+            before = self._replica.mark()
             try:
-                outcomes.append(Outcome(job, job.work(self._replica, events), None, events))
+                outcome = Outcome(job, job.work(self._replica, events), None, events)
             except StoreError as error:
-                outcomes.append(Outcome(job, None, error, []))
-            changed |= dict.fromkeys(event.path for event in outcomes[-1].events)
-        return outcomes, list(changed)
+                outcome = Outcome(job, None, error, [])
+            more = {self._keys.node(each.path): self._replica.value(each.path) for each in outcome.events}
+            size += sum(_put_bytes(*each) for each in more.items())
+            size -= sum(_put_bytes(key, puts[key]) for key in more if key in puts)
+            problem = _too_large(len(puts) + sum(key not in puts for key in more), size)
+            if problem and outcomes:
+                self._replica.undo(before)
+                break
+            puts |= more
+            outcomes.append(outcome)
+            if problem:
+                return outcomes, puts, problem
+        return outcomes, puts, ""
 
-    def _puts(self, changed: Sequence[str]) -> list[tuple[bytes, bytes | None]]:
-        return [(self._keys.node(path), self._replica.value(path)) for path in changed]
-
-    async def _commit(
-        self, outcomes: list[Outcome], puts: Sequence[tuple[bytes, bytes | None]], *, alive: bool
-    ) -> bool:
+    async def _commit(self, outcomes: list[Outcome], puts: Mapping[bytes, bytes | None], *, alive: bool) -> bool:
         """Send the replica's changes as a transaction. False if another session's was first: they are undone then."""
-        mark = b"%x.%d" % (self._session, next(self._numbers))
+        mark = b"%x.%d" % (self._session, next(self._marks))
         flight = self.flight = Flight(mark, outcomes, self.clock)
         keys, zxid = self._keys, b"%d" % self._replica.zxid
         compare: list[Json] = [
@@ -286,7 +312,7 @@ class Ledger:
         if alive:
             there = {"target": "CREATE", "result": "GREATER", "create_revision": "0"}
             compare.append({"key": text(keys.session(self._session)), **there})
-        writes = _grouped([delete(key) if value is None else put(key, value) for key, value in puts])
+        writes = _grouped([delete(key) if value is None else put(key, value) for key, value in puts.items()])
         body = {
             "compare": compare,
             "success": [put(keys.clock, zxid + b" " + mark), *writes],
@@ -297,14 +323,14 @@ class Ledger:
         except EtcdRefusal:
             self._undo(flight)
             raise
-        if answer.get("succeeded"):
-            return await flight.committed
-        self._undo(flight)
-        clock, session = ranges(answer)
-        if alive and not session:
-            raise SessionExpired
-        await self._reached(max((each.mod_revision for each in clock), default=0))
-        return False
+        if answer.get("succeeded") is not True:
+            clock, session = ranges(answer)
+            if max((each.mod_revision for each in clock), default=0) <= flight.clock:
+                self._undo(flight)
+                if alive and not session:
+                    raise SessionExpired
+                raise EtcdUnanswered("it refused a transaction without a reason")
+        return await flight.committed  # the clock may have moved by this transaction itself, if a proxy sent it twice
 
     def _undo(self, flight: Flight) -> None:
         if self.flight is flight:
@@ -319,16 +345,20 @@ def _end(tree: AnyTree, events: list[WatchEvent], session: int) -> None:
 def _clock(value: bytes) -> tuple[int, bytes]:
     """The last zxid, and the mark of the transaction."""
     zxid, _, mark = value.partition(b" ")
-    if not zxid.isdigit() or len(zxid) > 19:
+    if not zxid.isdigit() or len(zxid) > ZXID_DIGITS_MAX:
         raise EtcdUnanswered("another program has written the clock below the prefix of etcd.connect")
     return int(zxid), mark
 
 
-def _too_large(puts: Sequence[tuple[bytes, bytes | None]]) -> str:
-    """The reason why these changes do not fit in a transaction; empty if they do."""
-    if len(puts) > CHANGES_MAX:
-        return f"a transaction on etcd changes at most {CHANGES_MAX} nodes, and this one changes {len(puts)}"
-    size = sum(PUT_BYTES + len(key) + len(value or b"") for key, value in puts)
+def _put_bytes(key: bytes, value: bytes | None) -> int:
+    """An upper bound for the size of a node's change in a transaction."""
+    return PUT_BYTES + len(key) + len(value or b"")
+
+
+def _too_large(nodes: int, size: int) -> str:
+    """The reason why so many changes do not fit in a transaction; empty if they do."""
+    if nodes > CHANGES_MAX:
+        return f"a transaction on etcd changes at most {CHANGES_MAX} nodes, and this one changes {nodes}"
     if size > TXN_BYTES_MAX:
         return f"a transaction on etcd holds {TXN_BYTES_MAX} bytes, and this one has {size}"
     return ""

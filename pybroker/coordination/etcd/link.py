@@ -40,7 +40,7 @@ from pybroker.logs import event
 from pybroker.model import HostPort
 from pybroker.tasks import cancel_and_wait
 
-from .gateway import EtcdAccess, EtcdRefusal, Gateway, put
+from .gateway import EtcdAccess, EtcdRefusal, Gateway, number, part, put
 from .http import EtcdUnanswered
 from .ledger import Hears, Keys, Ledger
 
@@ -52,6 +52,8 @@ SILENT_SHARE: Final = 1 / 3
 """A server that has not answered for this share of the session timeout is left for the next one, which may have to wait
 for an election."""
 BATCH_JOBS_MAX: Final = 512
+TTL_S_MAX: Final = 9_000_000_000
+"""etcd's limit for the time of a lease."""
 PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 1.0
 """The pause after an attempt at each of the servers; it doubles, as a login costs etcd much."""
@@ -94,6 +96,7 @@ class EtcdLink:
         self._timeout_s = timeout_ms / 1000
         self._pause_s = PAUSE_S
         self._number = 0
+        self._marks = itertools.count(1)
         self._posted: deque[tuple[int, StoreJob]] = deque()
         """Jobs from the event loop, each with the number of connections that had broken when it was submitted."""
         self._jobs: deque[tuple[int, StoreJob]] = deque()
@@ -102,7 +105,6 @@ class EtcdLink:
         """Sessions that ended, and whose nodes are to be deleted."""
         self._breaks = 0
         self._opened = self._connected = self._closing = self._over = False
-        self._numbers = itertools.count(1)
         self._unsure = -1
         """The revision of the clock for a transaction that was sent, and whose outcome is unknown."""
         self._seen = 0, 0
@@ -244,12 +246,16 @@ class EtcdLink:
         if not self._number:
             await self._begin(gateway)
         hears = Hears(self._heard, self._fired, self._ended)
-        ledger = Ledger(gateway, self._keys, self._number, hears, self._numbers)
+        ledger = Ledger(gateway, self._keys, self._number, self._marks, hears)
         beating = asyncio.create_task(self._beat(gateway, None))  # a large tree may take a while
+        loading = asyncio.create_task(ledger.load())
         try:
-            await ledger.load()
+            await asyncio.wait([loading, beating], return_when=asyncio.FIRST_COMPLETED)
+            if beating.done():
+                beating.result()
+            await loading
         finally:
-            await cancel_and_wait(beating)
+            await cancel_and_wait(beating, loading)
         cluster, zxid = self._seen
         if cluster and ledger.cluster != cluster:
             self.went_back = f"etcd at {gateway.at} is another cluster than the session was opened with"
@@ -261,16 +267,16 @@ class EtcdLink:
 
     async def _begin(self, gateway: Gateway) -> None:
         granted = await gateway.call("lease", "/v3/lease/grant", {"TTL": str(-int(-self._timeout_s // 1))})
-        number, ttl_s = int(granted.body.get("ID", 0)), int(granted.body.get("TTL", 0))
-        if number <= 0 or ttl_s <= 0:
+        session, ttl_s = number(granted.body, "ID"), number(granted.body, "TTL")
+        if session <= 0 or not 0 < ttl_s <= TTL_S_MAX:
             raise EtcdUnanswered("it granted no lease")
-        success = [put(self._keys.session(number), b"", number)]
+        success = [put(self._keys.session(session), b"", session)]
         await gateway.call("lease", "/v3/kv/txn", {"success": success})
-        self._number, self._timeout_s = number, ttl_s
+        self._number, self._timeout_s = session, ttl_s
 
     async def _kept_alive(self, gateway: Gateway) -> bool:
         answer = await gateway.call("lease", "/v3/lease/keepalive", {"ID": str(self._number)})
-        return int(answer.body.get("result", {}).get("TTL", 0)) > 0
+        return number(part(answer.body, "result"), "TTL") > 0
 
     async def _beat(self, gateway: Gateway, ledger: Ledger | None) -> None:
         """Keep the lease alive; leave a server that does not answer, or whose watch falls behind.
@@ -286,6 +292,8 @@ class EtcdLink:
                         self._ended(session)
             except TimeoutError:
                 raise EtcdUnanswered(f"it did not answer in {limit_s:g} s") from None
+            if self._gone.is_set():  # the answers prove nothing for a session that has ended
+                return
             if ledger is not None:
                 self._renewals.moved(sent_ms)
             await asyncio.sleep(self._timeout_s / ASKS)
@@ -327,8 +335,12 @@ class EtcdLink:
 
     async def _work(self, gateway: Gateway, ledger: Ledger) -> None:
         """Do jobs; return once the session was closed."""
-        async with asyncio.timeout(max(1.0, self._timeout_s * SILENT_SHARE)):
-            await ledger.followed.wait()
+        limit_s = max(1.0, self._timeout_s * SILENT_SHARE)
+        try:
+            async with asyncio.timeout(limit_s):
+                await ledger.followed.wait()
+        except TimeoutError:
+            raise EtcdUnanswered(f"it did not begin a watch in {limit_s:g} s") from None
         if ledger.clock == self._unsure:
             await ledger.fence()
         self._unsure = -1
