@@ -19,6 +19,7 @@ from .store import (
     Delete,
     EventType,
     NoChildrenForEphemerals,
+    NodeCopy,
     NodeExists,
     NoNode,
     NotEmpty,
@@ -28,7 +29,7 @@ from .store import (
     StoreError,
     WatchEvent,
 )
-from .tree import split
+from .tree import check_parents, split
 
 ROOT = "/"
 
@@ -100,6 +101,18 @@ class NodeTree:
     def end_session(self, session: int, events: list[WatchEvent]) -> None:
         """Delete the session's ephemeral nodes, in one transaction."""
         self.multi([Delete(path) for path in sorted(self._owned.get(session, ()))], session, events)
+
+    def restore(self, copies: Sequence[NodeCopy], events: list[WatchEvent]) -> None:
+        """Create or overwrite nodes as another store has them. Raises NoNode, and has changed nothing then."""
+        check_parents(copies, self.stat)
+        for each in copies:
+            stat = each.stat
+            made = TreeNode(
+                each.data, stat.czxid, stat.mzxid, stat.ctime_ms, stat.mtime_ms, stat.version, each.creates, stat.pzxid
+            )
+            before = self.put(each.path, made)
+            events.append(WatchEvent(EventType.CREATED if before is None else EventType.DATA_CHANGED, each.path))
+        self.zxid = max([self.zxid, *(each.latest for each in copies)]) + 1
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

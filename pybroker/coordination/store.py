@@ -37,6 +37,8 @@ that sends more."""
 OP_BYTES = 128
 """An upper bound for an operation without its path and data: its kind, version and ACLs."""
 ANY_VERSION = -1
+ZXID_MAX = 1 << 62
+"""A restored node has only lower numbers in its Stat, so that zxids can grow."""
 SEQUENCE_DIGITS = 10
 
 
@@ -122,6 +124,24 @@ class Check(NamedTuple):
 
     path: str
     version: int = ANY_VERSION
+
+
+class NodeCopy(NamedTuple):
+    """A node as another store has it."""
+
+    path: str
+    data: bytes
+    stat: Stat
+
+    @property
+    def creates(self) -> int:
+        """Children ever created: the next sequential child has this number."""
+        return (self.stat.cversion + self.stat.num_children) // 2
+
+    @property
+    def latest(self) -> int:
+        """The highest zxid in its Stat."""
+        return max(self.stat.czxid, self.stat.mzxid, self.stat.pzxid)
 
 
 Op = Create | Set | Delete | Check
@@ -353,6 +373,14 @@ def check_multi(ops: Sequence[Op]) -> None:
         except BadArguments as error:
             error.index = index
             raise
+
+
+def check_copies(copies: Sequence[NodeCopy]) -> None:
+    """Raise BadArguments for the first copy of a node that no store could hold."""
+    for each in copies:
+        check_op(Set(each.path, each.data))
+        if each.stat.ephemeral_owner or each.creates < 0 or not all(0 <= number < ZXID_MAX for number in each.stat):
+            raise BadArguments(each.path, f"a node cannot be restored with {each.stat}")
 
 
 def check_request(ops: Sequence[Op], chroot: str = "") -> None:

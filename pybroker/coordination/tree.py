@@ -28,6 +28,7 @@ from .store import (
     Delete,
     EventType,
     NoChildrenForEphemerals,
+    NodeCopy,
     NodeExists,
     NoNode,
     NotEmpty,
@@ -172,6 +173,25 @@ class Tree:
         self.zxid += 1
         return answers
 
+    def restore(self, copies: Sequence[NodeCopy], events: list[WatchEvent]) -> None:
+        """Create or overwrite nodes as another store has them. Raises NoNode, and has changed nothing then."""
+        check_parents(copies, self.stat)
+        self._begin()
+        for each in copies:
+            key, is_new = split(each.path), self.stat(each.path) is None
+            if is_new:
+                self._sql.execute("INSERT INTO node VALUES (?, ?, x'', 0, 0, 0, 0, 0, 0, 0, 0, 0)", key)
+                sql = "UPDATE node SET children = children + 1 WHERE parent = ? AND name = ?"
+                self._sql.execute(sql, split(key[0]))
+            czxid, mzxid, ctime_ms, mtime_ms, version, *_, pzxid = each.stat
+            self._sql.execute(
+                "UPDATE node SET data = ?, czxid = ?, mzxid = ?, ctime_ms = ?, mtime_ms = ?, version = ?, creates = ?, "
+                "pzxid = ?, owner = 0 WHERE parent = ? AND name = ?",
+                (each.data, czxid, mzxid, ctime_ms, mtime_ms, version, each.creates, pzxid, *key),
+            )
+            events.append(WatchEvent(EventType.CREATED if is_new else EventType.DATA_CHANGED, each.path))
+        self.zxid = max([self.zxid, *(each.latest for each in copies)]) + 1
+
     def new_session(self) -> int:
         """Return a new session id: the zxid of its creation, so that no two are alike, even after restarts."""
         self._begin()
@@ -273,6 +293,16 @@ class Tree:
             "UPDATE node SET creates = creates + ?, children = children + ?, pzxid = ? WHERE parent = ? AND name = ?",
             (created, children, zxid, *split(parent)),
         )
+
+
+def check_parents(copies: Sequence[NodeCopy], stat: Callable[[str], Stat | None]) -> None:
+    """Raise NoNode for a copy whose parent is neither in the tree (`stat`) nor copied before it."""
+    known = {"/"}
+    for each in copies:
+        parent = each.path.rpartition("/")[0] or "/"
+        if parent not in known and stat(parent) is None:
+            raise NoNode(each.path)
+        known |= {parent, each.path}
 
 
 def _see_to_files(path: str) -> None:

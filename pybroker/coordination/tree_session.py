@@ -13,6 +13,7 @@ from .store import (
     AnyFuture,
     Create,
     Delete,
+    NodeCopy,
     Op,
     Session,
     SessionExpired,
@@ -22,6 +23,7 @@ from .store import (
     StoreError,
     Watch,
     WatchEvent,
+    check_copies,
     check_multi,
     check_op,
     check_path,
@@ -89,6 +91,14 @@ class TreeSession(Session):
     def multi(self, ops: Sequence[Op]) -> "asyncio.Future[list[Answer]]":
         ops = list(ops)
         return self._submit(lambda tree, events: tree.multi(ops, self.id, events), lambda: check_multi(ops))
+
+    def restore(self, copies: Sequence[NodeCopy]) -> "asyncio.Future[None]":
+        """Create or overwrite nodes as another store has them, with their Stat, parents first; all of them or none.
+        Later transactions have higher zxids. For a tree without other clients: watches of children do not fire.
+
+        Raises NoNode if a parent is missing."""
+        copies = list(copies)
+        return self._submit(lambda tree, events: tree.restore(copies, events), lambda: check_copies(copies))
 
     def _write(self, op: Op) -> AnyFuture:
         return self._submit(lambda tree, events: tree.write(op, self.id, events), lambda: check_op(op))

@@ -9,12 +9,12 @@ from typing import Final
 ALONE: Final = (
     "README.md", "install.md", "first-broker.md", "dataframes.md", "arrow.md", "errors.md", "container.md",
     "monitoring.md", "console.md", "backup.md", "frames.md", "disk-full.md", "troubleshooting.md", "sizing.md",
-    "metrics.md", "durability.md", "etcd.md",
+    "metrics.md", "durability.md",
 )  # fmt: skip
 """Pages that `tests/docs/system/test_pages.py` runs from their first block to their last, with one broker or none."""
 WITH_JAVA: Final = (
     "first-cluster.md", "machines.md", "systemd.md", "brokers.md", "upgrade.md", "cluster.md", "from-kafka.md",
-    "one-to-three.md", "spark.md",
+    "one-to-three.md", "spark.md", "etcd.md",
 )  # fmt: skip
 """Pages that it runs with ZooKeeper or Spark."""
 OWN_TESTS: Final = {

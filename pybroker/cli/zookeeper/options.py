@@ -29,25 +29,27 @@ def zookeeper_options(function: F) -> F:
 
 def config_of(
     zookeeper: str | None, file: str | None, program: Mapping[str, str] | None = None, *, etcd: str | None = None,
-    takes_etcd: bool = False,
+    takes_etcd: bool = False, prefix: str = "--",
 ) -> BrokerConfig:  # fmt: skip
     """Return a broker's configuration with a ZooKeeper, or with an etcd if the command takes one. `program` has
-    settings of the command itself, named in its errors. Raises Misuse."""
+    settings of the command itself, named in its errors; the options begin with `prefix`. Raises Misuse."""
     from pybroker.config import BrokerConfig, ConfigError
 
     options = {name: (value, click.get_current_context().command_path) for name, value in (program or {}).items()}
     try:
         if zookeeper is not None:
-            options["zookeeper.connect"] = (zookeeper, "--zookeeper")
+            options["zookeeper.connect"] = (zookeeper, f"{prefix}zookeeper")
         if etcd is not None:
-            options["etcd.connect"] = (etcd, "--etcd")
+            options["etcd.connect"] = (etcd, f"{prefix}etcd")
         config = BrokerConfig.load(file, options=options)
     except ConfigError as problem:
         raise Misuse(problem.message) from None
     if file is not None:
         file_permissions.warn_of_config(file)
     if config["zookeeper.connect"] is None and not (takes_etcd and config["etcd.connect"] is not None):
-        raise Misuse("no ZooKeeper is given: add --zookeeper, or zookeeper.connect in the file of --config")
+        raise Misuse(
+            f"no ZooKeeper is given: add {prefix}zookeeper, or zookeeper.connect in the file of {prefix}config"
+        )
     return config
 
 
@@ -58,9 +60,15 @@ def run(config: BrokerConfig, work: Coroutine[object, None, T]) -> T:
     from pybroker.config.cluster_settings import StoreWords
 
     logging.getLogger().addHandler(logging.NullHandler())
-    words = StoreWords.of(connect := config["etcd.connect"] or config["zookeeper.connect"])
+    words = StoreWords.of(connect := connect_of(config))
     with WaitReport(f"for {words.name} at {connect}"):
         return asyncio.run(work)
+
+
+def connect_of(config: BrokerConfig) -> str:
+    """Return the etcd.connect or zookeeper.connect of a configuration of `config_of`."""
+    connect: str = config["etcd.connect"] or config["zookeeper.connect"]
+    return connect
 
 
 def store_of(config: BrokerConfig) -> Store:

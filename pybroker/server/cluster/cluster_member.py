@@ -26,6 +26,7 @@ from pybroker.errors import KafkaError, StartError
 from pybroker.logs import event
 from pybroker.metadata import identity, nodes
 from pybroker.metadata.lone_broker import loading
+from pybroker.metadata.migration import marks
 from pybroker.model import HostPort, TopicPartition
 from pybroker.replication.disks.logdirs import LogDir
 from pybroker.replication.lease import NO_MEMBER_MS, Lease
@@ -140,6 +141,7 @@ class ClusterMember:
             raise StartError(f"{lone}: move them with: {how}; or start it without {setting}")
         await self._wait(self._store.open())
         await self._wait(self._membership.open())
+        await self.do(marks.check)
         await self.do(lambda session: loading.prepare(session, nodes.OF_A_CLUSTER))
 
     async def settle(self) -> identity.Identity:
@@ -233,6 +235,7 @@ class ClusterMember:
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     async def _check_cluster(self, session: Session) -> None:
+        await marks.check(session)
         await identity.check_cluster(session, self._identity.cluster_id)
 
     def told(self, broker_epoch: int, partitions: list[TopicPartition]) -> None:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pybroker.clock import wall_ms
 from pybroker.config import BrokerConfig
-from pybroker.config.cluster_settings import StoreWords
 from pybroker.coordination.embedded import EmbeddedStore
 from pybroker.coordination.store import NodeExists, NoNode, Session, StoreDamaged
 from pybroker.decisions.image import NO_LEADER, Image, LiveBroker
@@ -31,9 +30,10 @@ from pybroker.errors import KafkaError, StartError
 from pybroker.logs import event
 from pybroker.metadata import identity, nodes
 from pybroker.metadata.controllership import Fence, elect
-from pybroker.metadata.lone_broker import loading, migration, registration
+from pybroker.metadata.lone_broker import loading, registration
 from pybroker.metadata.lone_broker.adoption import Adoption
 from pybroker.metadata.lone_broker.directory_assignments import DirectoryAssignments
+from pybroker.metadata.migration import marks
 from pybroker.model import TopicPartition
 from pybroker.replication.disks.logdirs import FoundPartition, LogDir
 from pybroker.replication.replicas import Replicas
@@ -101,11 +101,7 @@ class SoleMember:
         await self._store.open()
         self._store_dir.keep_store(directories.STORE_FILE)
         session = self._session = await self._store.session(SESSION_TIMEOUT_MS)
-        if (elsewhere := await migration.goes_on(session)) is not None:
-            name, option, _ = StoreWords.of(elsewhere)
-            raise StartError(
-                f"this broker's topics were moved to {name} at {elsewhere}: start it with {option} {elsewhere}"
-            )
+        await marks.check(session)
         await loading.prepare(session)
 
     async def settle(self) -> identity.Identity:

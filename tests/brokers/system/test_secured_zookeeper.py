@@ -286,7 +286,7 @@ def test_a_cluster_that_was_open_is_closed(tmp_path: Path, server: Secured) -> N
 
 
 def test_a_lone_broker_moves_into_it(tmp_path: Path, server: Secured) -> None:
-    """The migration command sets the same ACLs as brokers, also on users created before."""
+    """The migration command sets the same ACLs as brokers; users are created after it, before the first start."""
     chroot, port, home = f"/{uuid.uuid4().hex}", free_port(), tmp_path / "data"
     file = tmp_path / "broker.properties"
     file.touch(0o600)
@@ -295,12 +295,12 @@ def test_a_lone_broker_moves_into_it(tmp_path: Path, server: Secured) -> None:
     with BrokerProcess(home, port, {}) as lone:
         assert run("topics", "create", "t", "-b", lone.bootstrap).code == 0
         lone.stop()
+    moved = run("migrate-store", "--data-dir", home, "--config", file, "--create")
+    assert moved.code == 0, moved.err
+    assert moved.out.endswith(f"--zookeeper {server.tls}{chroot} --config {file}\n")
     given = run("users", "set", "zoe", "--config", file, "--password-file", "-", stdin="secret\n")
     assert given.code == 0, given.err
     check(nodes(server, chroot))
-    moved = run("migrate-store", "--data-dir", home, "--config", file)
-    assert moved.code == 0, moved.err
-    assert moved.out.endswith(f"--zookeeper {server.tls}{chroot} --config {file}\n")
     found = nodes(server, chroot)
     check(found)
     assert {"/brokers/topics/t", "/config/topics/t", "/config/users/zoe"} <= set(found)

@@ -1,0 +1,1 @@
+"""Moves a cluster's tree to another store: `move` has the steps, `copies` the copy, `marks` the marks in both."""
