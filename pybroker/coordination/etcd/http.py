@@ -3,8 +3,8 @@
 Each length is checked before it is read. Nothing is repeated: a connection that ends before the answer leaves the
 outcome of its request unknown.
 
-Libraries with pools (httpx, aiohttp, urllib3) may repeat a request, http.client blocks its thread, and h11 would replace
-some 50 lines of this at the price of a dependency of every broker.
+Libraries with pools (httpx, aiohttp, urllib3) may repeat a request, http.client blocks its thread, and h11 would
+replace some 50 lines of this at the price of a dependency of every broker.
 """
 
 from __future__ import annotations
