@@ -444,3 +444,31 @@ async def test_a_store_that_went_back_in_time_is_told_apart(store: Store, etcd: 
     assert reasons[-1] == "etcd has transactions up to 1, but the session has seen 2"
     assert a.state is SessionState.EXPIRED
     assert "restored from an older copy" in await store.why()
+
+
+async def test_a_store_that_went_back_and_on_again_is_recognised(store: Store, etcd: Etcd) -> None:
+    """A restored etcd in which others have written since, so that it has as many transactions as the session has seen,
+    is recognised by the mark of the last one; one that has forgotten that revision is not."""
+    a: Any = await store.session(10 * TIMEOUT_MS)
+    b: Any = await store.session(10 * TIMEOUT_MS)
+    await a.create("/n")
+    for session in (a, b):
+        assert await session.exists("/n")
+        session.disconnect()
+        await until(session, SessionState.DISCONNECTED)
+    key = of(f"{prefix_of(store)}/clock")
+    a.link._seen = a.link._seen._replace(mark=b"of the lost one")
+    b.link._seen = b.link._seen._replace(mark=b"of the lost one")
+    ask(etcd, "kv/put", key=key, value=of("9 of another"))
+    a.reconnect()
+    reasons: list[str] = []
+
+    def is_given_up() -> str:
+        reasons.append(store.give_up(a))
+        return reasons[-1]
+
+    await eventually("it is given up", is_given_up)
+    assert reasons[-1] == "etcd has another transaction 1 than the session has seen"
+    etcd.compact()
+    b.reconnect()
+    await until(b, SessionState.CONNECTED)

@@ -106,6 +106,8 @@ class Gateway:
     def __init__(self, at: HostPort, access: EtcdAccess, patience_s: float) -> None:
         """`patience_s`: the time for the server to answer a request."""
         self.at = at
+        self.term = 0
+        """The term of the server's last answer: it changes with each election."""
         self._patience_s = patience_s
         self._access = access
         self._token = ""
@@ -143,7 +145,9 @@ class Gateway:
                 raise
             await self.log_in()
             answer = await self._ask(lane, path, body)
-        return _answer(answer)
+        header = part(part(answer, "result") if "result" in answer else answer, "header")
+        self.term = max(self.term, number(header, "raft_term"))
+        return EtcdAnswer(number(header, "cluster_id"), number(header, "revision"), answer)
 
     async def watch(self, start: bytes, end: bytes, revision: int) -> AsyncIterator[tuple[int, list[KeyValue]]]:
         """Yield the first revision that is watched, without events, and then each revision with its events in order.
@@ -288,11 +292,6 @@ def _raise_refusal(answer: Json) -> None:
 def _did_nothing(words: str) -> bool:
     certain = "lease not found", "database space exceeded", "authentication is not enabled"
     return any(said in words for said in certain)
-
-
-def _answer(body: Json) -> EtcdAnswer:
-    header = part(part(body, "result") if "result" in body else body, "header")
-    return EtcdAnswer(number(header, "cluster_id"), number(header, "revision"), body)
 
 
 def _key_value(kv: Json, *, deleted: bool = False) -> KeyValue:

@@ -101,6 +101,15 @@ class Hears(NamedTuple):
     """Called with a session that ended."""
 
 
+class Seen(NamedTuple):
+    """A transaction that a session has seen: its cluster, the revision of the clock, its zxid and mark."""
+
+    cluster: int = 0
+    clock: int = 0
+    zxid: int = 0
+    mark: bytes = b""
+
+
 class Ledger:
     """The transactions of a session while one connection lasts."""
 
@@ -119,8 +128,8 @@ class Ledger:
         """The revision of the clock's key up to which the replica has all transactions."""
         self._turns = 0
         """The version of the clock's key, which each transaction puts once."""
-        self.zxid = 0
-        """The last zxid of these."""
+        self.zxid, self._mark = 0, b""
+        """The last zxid of these, and the mark of its transaction."""
         self.sessions: set[int] = set()
         self.followed = asyncio.Event()
         """Set once the watch is there."""
@@ -129,6 +138,11 @@ class Ledger:
     def orphans(self) -> set[int]:
         """Sessions that have ended, and own nodes."""
         return self._replica.owners() - self.sessions
+
+    @property
+    def seen(self) -> Seen:
+        """The last transaction of the replica."""
+        return Seen(self.cluster, self.clock, self.zxid, self._mark)
 
     # -- the replica --------------------------------------------------------------------------------------------------
 
@@ -140,7 +154,8 @@ class Ledger:
                 found, more = await self._page(start, end)
                 for each in found:
                     if each.key == self._keys.clock:
-                        self.clock, self._turns, (self.zxid, _) = each.mod_revision, each.version, _clock(each.value)
+                        self.clock, self._turns = each.mod_revision, each.version
+                        self.zxid, self._mark = _clock(each.value)
                     elif (number := self._keys.number(each.key)) is not None:
                         self.sessions.add(number)
                     elif (path := self._keys.path(each.key)) is not None:
@@ -158,6 +173,26 @@ class Ledger:
         if any(not start <= each.key < end for each in found):
             raise EtcdUnanswered("it sent keys that were not asked for")
         return found, bool(found) and answer.body.get("more") is True
+
+    async def why_not(self, seen: Seen) -> str:
+        """Return why etcd's history is not the one that this transaction belongs to; "" if it is, or if etcd does not
+        know any more, as it was compacted. Raises as `Gateway.call`."""
+        if not seen.cluster:
+            return ""
+        if self.cluster != seen.cluster:
+            return f"etcd at {self._gateway.at} is another cluster than the session was opened with"
+        if self.zxid < seen.zxid or self.clock < seen.clock:
+            return f"etcd has transactions up to {self.zxid}, but the session has seen {seen.zxid}"
+        try:
+            body = {**read(self._keys.clock), "revision": str(seen.clock)}
+            answer = await self._gateway.call("kv", "/v3/kv/range", body) if seen.clock else None
+        except EtcdUnanswered as unanswered:
+            if "compacted" not in str(unanswered):
+                raise
+            return ""
+        if answer is not None and [_clock(each.value) for each in key_values(answer.body)] != [(seen.zxid, seen.mark)]:
+            return f"etcd has another transaction {seen.zxid} than the session has seen"
+        return ""
 
     async def follow(self) -> None:
         """Apply what the watch has from the loaded revision on, until it ends. Raises as `Gateway.watch`."""
@@ -186,9 +221,9 @@ class Ledger:
         if clock.version != self._turns + 1:
             raise EtcdUnanswered(f"its watch left out {clock.version - self._turns - 1} transactions")
         self._turns += 1
-        self.zxid, mark = _clock(clock.value)
+        self.zxid, self._mark = _clock(clock.value)
         flight, self.flight = self.flight, None
-        ours = flight is not None and flight.mark == mark
+        ours = flight is not None and flight.mark == self._mark
         if flight is not None and ours:
             self._replica.commit()
             self._hears.outcomes(flight.outcomes)

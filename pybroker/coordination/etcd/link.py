@@ -42,7 +42,7 @@ from pybroker.tasks import cancel_and_wait
 
 from .gateway import EtcdAccess, EtcdRefusal, Gateway, number, part, put
 from .http import EtcdUnanswered
-from .ledger import Hears, Keys, Ledger
+from .ledger import Hears, Keys, Ledger, Seen
 
 log = logging.getLogger(__name__)
 
@@ -107,8 +107,7 @@ class EtcdLink:
         self._opened = self._connected = self._closing = self._over = False
         self._unsure = -1
         """The revision of the clock for a transaction that was sent, and whose outcome is unknown."""
-        self._seen = 0, 0
-        """The cluster, and the last zxid."""
+        self._seen = Seen()
         self.reasons: dict[HostPort, str] = {}
         """Why each server that was tried since the last connection is not connected."""
         self.went_back = ""
@@ -256,13 +255,9 @@ class EtcdLink:
             await loading
         finally:
             await cancel_and_wait(beating, loading)
-        cluster, zxid = self._seen
-        if cluster and ledger.cluster != cluster:
-            self.went_back = f"etcd at {gateway.at} is another cluster than the session was opened with"
-            raise EtcdUnanswered("it is another cluster than before")
-        if ledger.zxid < zxid:
-            self.went_back = f"etcd has transactions up to {ledger.zxid}, but the session has seen {zxid}"
-            raise EtcdUnanswered("it was restored from an older copy, or has lost its data")
+        if why := await ledger.why_not(self._seen):
+            self.went_back = why
+            raise EtcdUnanswered("it is another cluster, was restored from an older copy, or has lost its data")
         return ledger
 
     async def _begin(self, gateway: Gateway) -> None:
@@ -281,7 +276,9 @@ class EtcdLink:
     async def _beat(self, gateway: Gateway, ledger: Ledger | None) -> None:
         """Keep the lease alive; leave a server that does not answer, or whose watch falls behind.
 
-        `ledger`: None while the tree is being loaded; nothing that depends on the lease is renewed then."""
+        `ledger`: None while the tree is being loaded; nothing that depends on the lease is renewed then. An answer from
+        before an election proves nothing: a leader that was frozen answers as one until it learns of its successor."""
+        term = gateway.term
         while not self._over:
             sent_ms, limit_s = boot_ms(), self._timeout_s * SILENT_SHARE
             try:
@@ -294,9 +291,10 @@ class EtcdLink:
                 raise EtcdUnanswered(f"it did not answer in {limit_s:g} s") from None
             if self._gone.is_set():  # the answers prove nothing for a session that has ended
                 return
-            if ledger is not None:
+            same, term = gateway.term == term, gateway.term
+            if ledger is not None and same:
                 self._renewals.moved(sent_ms)
-            await asyncio.sleep(self._timeout_s / ASKS)
+            await asyncio.sleep(self._timeout_s / ASKS if same else 0)
 
     async def _serve(self, gateway: Gateway, ledger: Ledger) -> None:
         """Do jobs until the connection breaks or the session has ended. Raises SessionExpired, and as `_joined`."""
@@ -318,7 +316,7 @@ class EtcdLink:
                     await task
         finally:
             await cancel_and_wait(following, *others)
-            self._seen = ledger.cluster, max(self._seen[1], ledger.zxid)
+            self._seen = ledger.seen
 
     async def _expire(self, ledger: Ledger, following: asyncio.Task[None]) -> None:
         """Delete the nodes of the session, which etcd has ended. Raises as `_joined`; another visit goes on then."""

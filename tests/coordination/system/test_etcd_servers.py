@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from pybroker.clock import boot_ms
 from pybroker.config import BrokerConfig
 from pybroker.coordination.commit import commit
 from pybroker.coordination.etcd.gateway import EtcdAccess, EtcdLogin
+from pybroker.coordination.etcd.ledger import Ledger
 from pybroker.coordination.etcd.link import Servers
 from pybroker.coordination.etcd.settings import store_of
 from pybroker.coordination.etcd.store import EtcdStore
@@ -21,7 +23,9 @@ from pybroker.coordination.store import Create, SessionState, Set, StoreFailed, 
 from pybroker.development.etcd_server import Etcd, EtcdOptions
 from pybroker.development.server_process import HOST, free_ports
 from pybroker.model import HostPort
+from tests.brokers.store_faults import leader_of
 from tests.certificates import Identity
+from tests.harness import eventually, until
 
 TIMEOUT_MS = 10_000
 
@@ -57,6 +61,42 @@ async def test_a_session_outlives_each_server_in_turn(how: str) -> None:
         assert (data, stat.czxid, stat.ephemeral_owner) == (b"%d" % len(etcd.servers), made.czxid, number)
         assert SessionState.EXPIRED not in states and SessionState.DISCONNECTED in states
         await store.close()
+
+
+async def test_no_lease_is_renewed_by_a_leader_that_was_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keep-alive that was answered before an election renews nothing, as a frozen leader answers like one until it
+    learns of its successor; the first one after it does."""
+    with Etcd(3) as etcd:
+        session = await EtcdStore(servers_of(etcd)).session(3 * TIMEOUT_MS)
+        catch_up, elected_ms, renewed = Ledger.catch_up, list[int](), list[int]()
+        before: list[int] = []
+
+        async def after_an_election(ledger: Ledger, lane: str = "kv") -> set[int]:
+            if lane == "lease" and not elected_ms:
+                elect_another(etcd)
+                before.extend(renewed)
+                elected_ms.append(boot_ms())
+            return await catch_up(ledger, lane)
+
+        since = session.renewals.look("/")
+        assert await session.exists("/")
+        session.renewals.keep(since, renewed.append)
+        monkeypatch.setattr(Ledger, "catch_up", after_an_election)
+        await eventually("it is renewed after the election", lambda: elected_ms and len(renewed) > len(before))
+        assert renewed[len(before)] >= elected_ms[0]
+        await session.close()
+
+
+def elect_another(etcd: Etcd) -> None:
+    """Have the leader hand over to another server, and wait until each server knows it."""
+    first = leader_of(etcd)
+    (other, *_) = (server for server in etcd.servers if server is not first)
+    header = other.ask("v3/maintenance/status")["header"]
+    assert isinstance(header, dict)
+    first.ask("v3/maintenance/transfer-leadership", targetID=header["member_id"])
+    until("the other one leads", lambda: all(
+        server.ask("v3/maintenance/status").get("leader") == header["member_id"] for server in etcd.servers
+    ))  # fmt: skip
 
 
 async def test_a_session_that_reaches_nobody_is_silent_and_waits() -> None:
