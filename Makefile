@@ -122,7 +122,7 @@ cluster: $(BUILT) $(DEMO) ## three brokers and a ZooKeeper ensemble (or an etcd:
 
 .PHONY: chaos
 chaos: SECONDS = 600
-chaos: $(BUILT) $(DEV) ## brokers and a ZooKeeper, killed, frozen, cut apart, filled, while replicas move: SECONDS=600 SEED=7, SEEDS=1-10, ONLY=FAULT, STORE=etcd
+chaos: $(BUILT) $(DEV) ## brokers and a ZooKeeper or etcd, killed, frozen, cut apart, filled, while replicas move: SECONDS=600 SEED=7, SEEDS=1-10, ONLY=FAULT, STORE=etcd
 	@$(PY) -m tests.brokers.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 		$(if $(ONLY),--only $(ONLY)) $(if $(STORE),--store $(STORE))
 

@@ -64,6 +64,7 @@ class EtcdServer(ServerProcess):
     ) -> None:
         """`peers`: the ports on which the servers talk to each other, of this one at `number` - 1."""
         super().__init__(directory, number, port)
+        self.peer_port = peers[number - 1]
         self._peers = peers
         self._program = program
         self._options = options
@@ -75,7 +76,7 @@ class EtcdServer(ServerProcess):
     def _prepared(self) -> Sequence[str]:
         self.data.chmod(0o700)  # etcd refuses a directory that others may read
         cluster = ",".join(f"{number}=http://{HOST}:{port}" for number, port in enumerate(self._peers, 1))
-        peer = f"http://{HOST}:{self._peers[self.number - 1]}"
+        peer = f"http://{HOST}:{self.peer_port}"
         return [
             self._program, "--name", str(self.number), "--data-dir", str(self.data),
             "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
