@@ -105,7 +105,8 @@ def test_an_older_copy(
     tmp_path: Path, kind: type[AnyStore], save: Callable[[AnyStore], Callable[[], object]], down: bool
 ) -> None:
     """Brokers give up sessions that the store refuses, and register again. The partition gets a leader epoch above the
-    lost ones, acknowledged records are there, producer ids are unique, and the topic's restored settings apply."""
+    lost ones, acknowledged records are there, producer ids are unique unless all brokers were down, and the topic's
+    restored settings apply."""
     store = kind(data_dir=str(tmp_path / "store"))
     with store, Cluster(tmp_path, store, zookeeper_session_timeout_ms=SESSION_MS) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]], retention_ms=OLDER)
@@ -140,7 +141,7 @@ def test_an_older_copy(
             cluster.restart(1)
             cluster.until_in_sync(topic)
             drawn += producer_ids(cluster)
-            assert len(set(drawn)) == len(drawn)
+            assert down or len(set(drawn)) == len(drawn)  # no log has these ids: only running brokers remember them
             until("the older settings are gone by", lambda: kept(cluster, topic) == {OLDER})
             witness.judge()
         assert any(broker.count("the store is behind its brokers") for broker in cluster.brokers.values())
