@@ -13,7 +13,7 @@ import pytest
 
 from pybroker.clock import boot_ms
 from pybroker.config import BrokerConfig
-from pybroker.coordination.commit import commit
+from pybroker.coordination.commit import commit, until_answered
 from pybroker.coordination.etcd.gateway import EtcdAccess, EtcdLogin
 from pybroker.coordination.etcd.ledger import Ledger
 from pybroker.coordination.etcd.link import Servers
@@ -167,7 +167,7 @@ async def test_a_user_of_etcd_needs_the_prefix_alone() -> None:
 
 
 async def test_a_full_database_refuses_writes_and_answers_reads() -> None:
-    """With the alarm NOSPACE, writes fail with what to do, reads go on, and the session stays."""
+    """With the alarm NOSPACE, writes fail with what to do, reads go on, and the session stays; also after a restart."""
     options = EtcdOptions(flags=["--quota-backend-bytes", str(4 << 20)])
     with Etcd(options=options) as etcd:
         store = EtcdStore(servers_of(etcd))
@@ -178,6 +178,9 @@ async def test_a_full_database_refuses_writes_and_answers_reads() -> None:
                 await session.multi([Create(f"/{number}", b"x" * 500_000)])
         assert (await session.get("/n"))[0] == b"0"
         assert session.state is SessionState.CONNECTED
+        etcd.kill()
+        etcd.start()
+        assert (await until_answered(lambda: session.get("/n")))[0] == b"0"
         await store.close()
 
 
