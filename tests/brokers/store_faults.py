@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 Fault = Iterator[None]
 WEIGHTS = {
-    "kill_store_server": 2, "freeze_store_server": 1, "kill_store_leader": 1, "freeze_store_leader": 1, "kill_store": 1,
-    "compact_store": 1, "fill_store": 1,
+    "kill_store_server": 2, "freeze_store_server": 1, "kill_store_leader": 1, "freeze_store_leader": 1,
+    "freeze_store_quorum": 1, "kill_store": 1, "compact_store": 1, "fill_store": 1,
 }  # fmt: skip
 """The relative frequency of each fault."""
 OF_ETCD = {"kill_store_leader", "freeze_store_leader", "compact_store", "fill_store"}
@@ -123,16 +123,20 @@ class StoreFaults:
     def kill_store_leader(self) -> Fault:
         return self._kill(self._leader())
 
-    def _freeze(self, number: int) -> Fault:
-        self.store.pause(number)
+    def _freeze(self, *numbers: int) -> Fault:
+        self.store.pause(*numbers)
         yield
-        self.store.resume(number)
+        self.store.resume(*numbers)
 
     def freeze_store_server(self) -> Fault:
         return self._freeze(self._any())
 
     def freeze_store_leader(self) -> Fault:
         return self._freeze(self._leader())
+
+    def freeze_store_quorum(self) -> Fault:
+        """Freeze two of three servers: the third, which may lead, is reached by brokers and by no other server."""
+        return self._freeze(*(server.number for server in self.chance.sample(self.store.servers, 2)))
 
     def compact_store(self) -> Fault:
         """Have etcd forget its history, and defragment its servers, which stand still meanwhile."""
