@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pybroker.clock import boot_ms
+from pybroker.coordination.commit import commit
 from pybroker.coordination.etcd import ledger
 from pybroker.coordination.etcd.replica import ReplicatedTree
 from pybroker.coordination.memory import Fate
@@ -121,9 +122,9 @@ async def test_a_transaction_up_to_the_limit(store: Store) -> None:
     with pytest.raises(StoreFailed, match=f"at most {ledger.CHANGES_MAX} nodes, and this one changes 4001"):
         await a.multi([*most, Create("/p/one-more")])
     assert (await a.children("/p"))[0] == []
-    await a.multi(most)
+    await commit(a, most)
     assert len((await a.children("/p"))[0]) == len(most)
-    await a.multi([Delete(op.path) for op in most])
+    await commit(a, [Delete(op.path) for op in most])
 
 
 async def test_large_nodes_are_divided_among_transactions(a: Session) -> None:

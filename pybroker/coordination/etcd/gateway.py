@@ -42,6 +42,7 @@ SAYS: Final = {
     "corrupt": "it has found that its database is corrupt (alarm CORRUPT)",
 }
 """Refusals that an operator can cure."""
+LEASE_ENDED: Final = "lease not found"
 TOO_LARGE: Final = ("too many operations", "request is too large")
 WORDS_MAX: Final = 300
 """The most characters of an answer that a log line or an error repeats."""
@@ -78,6 +79,11 @@ class EtcdRefusal(Exception):
         """True if a smaller request may be accepted."""
         return any(part in self.words for part in TOO_LARGE)
 
+    @property
+    def of_lease(self) -> bool:
+        """True if the lease of the request has ended."""
+        return LEASE_ENDED in self.words
+
     def __str__(self) -> str:
         return next((cure for part, cure in SAYS.items() if part in self.words), f"it answered: {self.words}")
 
@@ -104,11 +110,11 @@ class Gateway:
     """One server. Requests on different lanes do not wait for each other."""
 
     def __init__(self, at: HostPort, access: EtcdAccess, patience_s: float) -> None:
-        """`patience_s`: the time for the server to answer a request."""
         self.at = at
         self.term = 0
         """The term of the server's last answer: it changes with each election."""
-        self._patience_s = patience_s
+        self.patience_s = patience_s
+        """The time for the server to answer a request."""
         self._access = access
         self._token = ""
         self._lanes: dict[str, HttpConnection] = {}
@@ -180,10 +186,10 @@ class Gateway:
 
     async def _ask(self, lane: str, path: str, body: Json) -> Json:
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self.patience_s):
                 status, content = await self._lane(lane).ask(self._request(path, body))
         except TimeoutError:
-            raise EtcdUnanswered(f"it did not answer in {self._patience_s:g} s") from None
+            raise EtcdUnanswered(f"it did not answer in {self.patience_s:g} s") from None
         answer = _parsed(content or b"{}")
         _raise_refusal(answer)
         if status != 200:
@@ -290,7 +296,7 @@ def _raise_refusal(answer: Json) -> None:
 
 
 def _did_nothing(words: str) -> bool:
-    certain = "lease not found", "database space exceeded", "authentication is not enabled"
+    certain = LEASE_ENDED, "database space exceeded", "authentication is not enabled"
     return any(said in words for said in certain)
 
 

@@ -50,7 +50,9 @@ ASKS: Final = 6
 """Keep-alives in one session timeout."""
 SILENT_SHARE: Final = 1 / 3
 """A server that has not answered for this share of the session timeout is left for the next one, which may have to wait
-for an election."""
+for an election. The time doubles with each round in which no server answered so soon: all of them may be slow."""
+PATIENCE_S_MAX: Final = 10.0
+"""The time grows up to this, or up to its share if that is longer."""
 BATCH_JOBS_MAX: Final = 512
 TTL_S_MAX: Final = 9_000_000_000
 """etcd's limit for the time of a lease."""
@@ -95,6 +97,8 @@ class EtcdLink:
         self._listeners = listeners
         self._timeout_s = timeout_ms / 1000
         self._pause_s = PAUSE_S
+        self._slow_rounds = 0
+        """Rounds since an answer came in its share of the session timeout."""
         self._number = 0
         self._marks = itertools.count(1)
         self._posted: deque[tuple[int, StoreJob]] = deque()
@@ -196,12 +200,19 @@ class EtcdLink:
         while not self._over:
             for at in itertools.takewhile(lambda _: not self._over, addresses):
                 self.reasons[at] = await self._visit(at)
+            if not self._opened or len(addresses) == 1:  # one of several may be the only one that stands still
+                self._slow_rounds += 1
             await asyncio.sleep(self._pause_s)
             self._pause_s = min(PAUSE_S_MAX, 2 * self._pause_s)
 
+    def _patience_s(self, least_s: float = 0.0) -> float:
+        """Return the time for a server to answer."""
+        share_s = max(least_s, self._timeout_s * SILENT_SHARE)
+        return min(share_s * 2.0 ** min(self._slow_rounds, 10), max(share_s, PATIENCE_S_MAX))
+
     async def _visit(self, at: HostPort) -> str:
         """Be connected to a server as long as it goes. Return why it ended."""
-        gateway = Gateway(at, self._servers.access, max(1.0, self._timeout_s * SILENT_SHARE))
+        gateway = Gateway(at, self._servers.access, self._patience_s(1.0))
         ledger: Ledger | None = None
         try:
             await gateway.log_in()
@@ -242,12 +253,13 @@ class EtcdLink:
         """Begin the session, or go on with it. Return a ledger with all nodes.
 
         Raises EtcdUnanswered, EtcdRefusal, OSError, StoreFailed."""
-        if not self._number:
+        is_new = not self._number
+        if is_new:
             await self._begin(gateway)
         hears = Hears(self._heard, self._fired, self._ended)
         ledger = Ledger(gateway, self._keys, self._number, self._marks, hears)
         beating = asyncio.create_task(self._beat(gateway, None))  # a large tree may take a while
-        loading = asyncio.create_task(ledger.load())
+        loading = asyncio.create_task(self._load(gateway, ledger, is_new=is_new))
         try:
             await asyncio.wait([loading, beating], return_when=asyncio.FIRST_COMPLETED)
             if beating.done():
@@ -255,19 +267,34 @@ class EtcdLink:
             await loading
         finally:
             await cancel_and_wait(beating, loading)
+        if not self._opened and self._number not in ledger.sessions:
+            self._number = 0
+            raise EtcdUnanswered("its lease had ended before the session was opened")
         if why := await ledger.why_not(self._seen):
             self.went_back = why
             raise EtcdUnanswered("it is another cluster, was restored from an older copy, or has lost its data")
         return ledger
+
+    async def _load(self, gateway: Gateway, ledger: Ledger, *, is_new: bool) -> None:
+        if is_new:
+            await self._put_session(gateway)
+        await ledger.load()
 
     async def _begin(self, gateway: Gateway) -> None:
         granted = await gateway.call("lease", "/v3/lease/grant", {"TTL": str(-int(-self._timeout_s // 1))})
         session, ttl_s = number(granted.body, "ID"), number(granted.body, "TTL")
         if session <= 0 or not 0 < ttl_s <= TTL_S_MAX:
             raise EtcdUnanswered("it granted no lease")
-        success = [put(self._keys.session(session), b"", session)]
-        await gateway.call("lease", "/v3/kv/txn", {"success": success})
         self._number, self._timeout_s = session, ttl_s
+
+    async def _put_session(self, gateway: Gateway) -> None:
+        """Put the session's key, unless its lease has ended. Raises as `Gateway.call`."""
+        own = put(self._keys.session(self._number), b"", self._number)
+        try:
+            await gateway.call("kv", "/v3/kv/txn", {"success": [own]})
+        except EtcdRefusal as refusal:
+            if not refusal.of_lease:
+                raise
 
     async def _kept_alive(self, gateway: Gateway) -> bool:
         answer = await gateway.call("lease", "/v3/lease/keepalive", {"ID": str(self._number)})
@@ -280,7 +307,7 @@ class EtcdLink:
         before an election proves nothing: a leader that was frozen answers as one until it learns of its successor."""
         term = gateway.term
         while not self._over:
-            sent_ms, limit_s = boot_ms(), self._timeout_s * SILENT_SHARE
+            sent_ms, limit_s = boot_ms(), self._patience_s()
             try:
                 async with asyncio.timeout(limit_s):
                     if not await self._kept_alive(gateway):
@@ -294,6 +321,8 @@ class EtcdLink:
             same, term = gateway.term == term, gateway.term
             if ledger is not None and same:
                 self._renewals.moved(sent_ms)
+                if boot_ms() - sent_ms < self._timeout_s * SILENT_SHARE * 1000:
+                    self._slow_rounds = 0
             await asyncio.sleep(self._timeout_s / ASKS if same else 0)
 
     async def _serve(self, gateway: Gateway, ledger: Ledger) -> None:
@@ -333,7 +362,7 @@ class EtcdLink:
 
     async def _work(self, gateway: Gateway, ledger: Ledger) -> None:
         """Do jobs; return once the session was closed."""
-        limit_s = max(1.0, self._timeout_s * SILENT_SHARE)
+        limit_s = self._patience_s(1.0)
         try:
             async with asyncio.timeout(limit_s):
                 await ledger.followed.wait()
@@ -342,6 +371,7 @@ class EtcdLink:
         if ledger.clock == self._unsure:
             await ledger.fence()
         self._unsure = -1
+        gateway.patience_s = max(gateway.patience_s, self._timeout_s)  # a large transaction takes long; see _beat
         self._connected = True
         self.went_back, self._pause_s = "", PAUSE_S
         self.reasons.clear()

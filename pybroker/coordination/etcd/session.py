@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from pybroker.coordination.commit import until_answered
 from pybroker.coordination.local import Outcome
 from pybroker.coordination.store import (
     SessionExpired,
@@ -46,7 +47,7 @@ class EtcdSession(TreeSession):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._opened
-                await self.exists("/")
+                await until_answered(lambda: self.exists("/"))
         except TimeoutError:
             self._give_up()
             raise StoreFailed(detail=f"no etcd answered in {timeout_s:g} s: {self.why()}") from None

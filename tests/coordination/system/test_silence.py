@@ -1,4 +1,4 @@
-"""When a ZooKeeper server hangs or is slow, a session moves to another server or waits longer."""
+"""When a server of ZooKeeper or etcd hangs or is slow, a session moves to another server or waits longer."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import asyncio
 import contextlib
 import struct
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
-from pybroker.coordination.store import SessionState
+from pybroker.coordination.commit import commit, read
+from pybroker.coordination.etcd.link import Servers
+from pybroker.coordination.etcd.store import EtcdStore
+from pybroker.coordination.store import Create, SessionState
 from pybroker.coordination.zookeeper import ZooKeeperSession
+from pybroker.development.etcd_server import Etcd
+from pybroker.development.server_process import HOST
 from pybroker.development.zookeeper_server import ZooKeeper
+from pybroker.model import HostPort
+from tests.harness import eventually
 
 GRANT_MS = 6000
 
@@ -74,6 +82,49 @@ async def test_a_server_that_is_slow_with_a_session_is_waited_for(late_s: float)
     assert server.connections == {0.0: 1, 1.5: 2, 3.2: 3}[late_s]
     await session.close()
     server.close()
+
+
+async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, late_s: float) -> None:
+    """Write each piece of a stream `late_s` after it came."""
+    loop = asyncio.get_running_loop()
+    while piece := await reader.read(1 << 16):
+        loop.call_later(late_s, writer.write, piece)
+
+
+@contextlib.asynccontextmanager
+async def late(port: int, late_s: float) -> AsyncIterator[int]:
+    """A port that leads to another one, and passes each answer on `late_s` after it came."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, requests = await asyncio.open_connection(HOST, port)
+        writers.extend((writer, requests))
+        both = [asyncio.ensure_future(pass_on(*way)) for way in ((reader, requests, 0), (answers, writer, late_s))]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for each in (writer, requests):
+            each.transport.abort()
+        await asyncio.gather(*both, return_exceptions=True)
+
+    server = await asyncio.start_server(connected, HOST, 0)
+    yield int(server.sockets[0].getsockname()[1])
+    server.close()
+    for writer in writers:
+        writer.transport.abort()
+    await eventually("all have ended", lambda: all(writer.transport.is_closing() for writer in writers))
+
+
+@pytest.mark.parametrize("late_s", [0.0, 2.2])
+async def test_an_etcd_that_is_slow_with_each_answer_is_waited_for(late_s: float) -> None:
+    """Each round gives the servers more time, so that a session opens and works, though an answer takes longer than
+    the first round waits."""
+    with Etcd() as etcd:
+        async with late(etcd.servers[0].port, late_s) as port:
+            store = EtcdStore(Servers([HostPort(HOST, port)]), connection_timeout_ms=60_000)
+            session = await store.session(GRANT_MS)
+            await commit(session, [Create("/mine", ephemeral=True)])
+            _, made = await read(session, "/mine")
+            assert made.ephemeral_owner == session.id
+            await store.close()
 
 
 @pytest.mark.java
