@@ -14,8 +14,15 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 # More than there are cores: a test waits for half of its time, for a timer, an answer or a process that starts.
 WORKERS ?= $(shell expr $(JOBS) + 3)
+# What the clusters of tests are on, and their single brokers too: STORE=etcd or STORE=zookeeper with any target of tests.
+ON_STORE = $(if $(STORE),--store $(STORE))
+# The tests of clusters that run on etcd as well, by default. They have what differs between stores: sessions that end
+# (fencing), servers that are away, empty or older (ensemble, rollback), large transactions (one to three), notices of
+# changes (sasl), and a story of all else. A broker does the rest on either with the same code.
+ON_ETCD := $(addprefix tests/,stories/test_cluster.py $(addprefix brokers/system/test_,fencing.py ensemble.py rollback.py \
+	one_to_three.py sasl.py))
 
-BESIDE = $(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not long" --durations 15 --durations-min 5
+BESIDE = $(PY) -m pytest -n $(WORKERS) --dist loadgroup -m "not long" --durations 15 --durations-min 5 $(ON_STORE)
 SYSTEMS = $(wildcard tests/system tests/*/system)
 
 # The tests start a thousand Pythons, brokers and Spark's workers among them: what they import is compiled once.
@@ -60,8 +67,9 @@ test: ## build, lint, types, what runs in a process, and each promise once
 	@$(BESIDE) --ignore-glob='*/system' tests $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: test ## make test, then whole systems: tests in folders called system, which start processes or take long
+test-all: test ## make test, then whole systems: tests in folders called system, which start processes or take long; STORE=etcd
 	@$(BESIDE) $(SYSTEMS) $(PYTEST_ARGS)
+	@$(if $(STORE),,$(BESIDE) --store etcd $(ON_ETCD) $(PYTEST_ARGS))
 
 .PHONY: lint
 lint: $(DEV) ## ruff, mypy --strict, cython-lint
@@ -113,8 +121,8 @@ scale: $(BUILT) $(DEV) ## more partitions than file descriptors: PARTITIONS=1000
 
 .PHONY: lives
 lives: SECONDS = 600
-lives: $(BUILT) $(DEV) ## a broker that is killed at random under clients of three libraries: SECONDS=600 SEED=7
-	@$(PY) -m tests.lives.campaign --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+lives: $(BUILT) $(DEV) ## a broker that is killed at random under clients of three libraries: SECONDS=600 SEED=7 STORE=etcd
+	@$(PY) -m tests.lives.campaign --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ON_STORE)
 
 .PHONY: cluster
 cluster: $(BUILT) $(DEMO) ## three brokers and a ZooKeeper ensemble (or an etcd: ETCD=1) to try, and how to use them; Ctrl-C ends them
@@ -124,11 +132,11 @@ cluster: $(BUILT) $(DEMO) ## three brokers and a ZooKeeper ensemble (or an etcd:
 chaos: SECONDS = 600
 chaos: $(BUILT) $(DEV) ## brokers and a ZooKeeper or etcd, killed, frozen, cut apart, filled, while replicas move: SECONDS=600 SEED=7, SEEDS=1-10, ONLY=FAULT, STORE=etcd
 	@$(PY) -m tests.brokers.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
-		$(if $(ONLY),--only $(ONLY)) $(if $(STORE),--store $(STORE))
+		$(if $(ONLY),--only $(ONLY)) $(ON_STORE)
 
 .PHONY: clients-on-cluster
 clients-on-cluster: $(BUILT) $(DEV) ## the tests of all client libraries, groups and our own client, against three brokers with RF 3
-	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup --target cluster tests/clients tests/groups/system/test_consumers.py $(ON_CLUSTER) $(PYTEST_ARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup $(ON_STORE) --target cluster tests/clients tests/groups/system/test_consumers.py $(ON_CLUSTER) $(PYTEST_ARGS)
 
 .PHONY: clients
 clients: $(BUILT) $(DEV) ## the tests of all client libraries and versions, and the table of docs/protocol.md
@@ -138,7 +146,7 @@ clients: $(BUILT) $(DEV) ## the tests of all client libraries and versions, and 
 
 .PHONY: long
 long: $(BUILT) $(DEV) ## the tests that make test-all has no time for
-	@$(PY) -m pytest -m long -p no:xdist --durations 20 $(PYTEST_ARGS)
+	@$(PY) -m pytest -m long -p no:xdist --durations 20 $(ON_STORE) $(PYTEST_ARGS)
 
 .PHONY: spark-cluster
 spark-cluster: $(BUILT) $(DEV) ## Spark's standalone cluster and all ways of starting: what make test-all has no time for

@@ -17,8 +17,8 @@ from bench.test_operations import killed_s, until_all_led
 from bench.test_start import resident
 from pybroker.development.etcd_server import Etcd
 from pybroker.development.zookeeper_server import ZooKeeper
-from tests.brokers.editor import AnyStore
 from tests.brokers.kit import Cluster
+from tests.stores import AnyStore
 
 STORES: Mapping[str, type[AnyStore]] = {"ZooKeeper": ZooKeeper, "etcd": Etcd}
 ROUNDS, DEATHS = 3, 5
@@ -53,7 +53,7 @@ def test_a_start(log_dir: Path) -> None:
             with running(kind, log_dir / f"{name}-{turn}") as cluster:
                 took[name].append(time.monotonic() - began_s)
                 until_all_led(cluster, cluster.create("t", 100), 100, 3)
-                memory[name].append(resident(cluster.zookeeper.servers[0].pid) / 1e6)
+                memory[name].append(resident(cluster.store.servers[0].pid) / 1e6)
     etcd_s, etcd_mb, zookeeper_mb = min(took["etcd"]), min(memory["etcd"]), min(memory["ZooKeeper"])
     show(
         "three brokers and their store", "from nothing until they serve", f"{etcd_s:.2f} s",

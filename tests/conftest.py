@@ -9,18 +9,19 @@ import resource
 import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pybroker.development.etcd_server import Etcd
 from pybroker.development.zookeeper_server import ZooKeeper
 from tests import harness
 from tests.brokers.kit import Cluster
 from tests.brokers.server import ThreeBrokers
 from tests.harness import BrokerProcess, Server, free_port
 from tests.java import peers
+from tests.stores import STORES, AnyStore, alone_on, new_store
 
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
@@ -36,9 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--store",
-        choices=["zookeeper", "etcd"],
-        default="zookeeper",
-        help="what the clusters of tests/brokers and of --target cluster coordinate in",
+        choices=STORES,
+        help="what clusters, and single brokers too, coordinate in; without it, clusters use ZooKeeper and single "
+        "brokers the embedded store. Tests marked `zookeeper` are skipped with etcd",
     )
     parser.addoption("--rewrite", action="store_true", help="write golden files anew from what tests find")
 
@@ -48,6 +49,16 @@ def pytest_configure() -> None:
     Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip the tests that are about ZooKeeper, each with its reason, if the store is etcd."""
+    for item in items:
+        about = item.get_closest_marker("zookeeper")
+        if about is None and "zookeeper" in getattr(item, "fixturenames", ()):
+            raise pytest.UsageError(f"{item.nodeid} asks for ZooKeeper itself: give it the mark `zookeeper`, and why")
+        if about is not None and config.getoption("store") == "etcd":
+            item.add_marker(pytest.mark.skip(reason=f"about ZooKeeper: {about.args[0]}"))
 
 
 def pytest_collection_finish() -> None:
@@ -99,9 +110,28 @@ def new_name(hint: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def zookeeper(request: pytest.FixtureRequest) -> Iterator[ZooKeeper | Etcd]:
-    """A ZooKeeper for all clusters of a worker, each under its own chroot; an etcd with `--store etcd`."""
-    with Etcd() if request.config.getoption("store") == "etcd" else ZooKeeper() as running:
+def start_store(request: pytest.FixtureRequest) -> Callable[..., AnyStore]:
+    """A function that starts a store of the kind that `--store` names: `start_store(servers=3, home=...)`."""
+    return partial(new_store, request.config.getoption("store") or STORES[0])
+
+
+@pytest.fixture(scope="session")
+def store(start_store: Callable[..., AnyStore]) -> Iterator[AnyStore]:
+    """The store of all clusters of a worker, each under its own chroot or prefix."""
+    with start_store() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def store_of_one(request: pytest.FixtureRequest) -> AnyStore | None:
+    """The store of brokers that are alone: none, as they have the embedded one, unless `--store` names another."""
+    return request.getfixturevalue("store") if request.config.getoption("store") else None
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeper]:
+    """A ZooKeeper for the tests of a worker that are about it, which have the marker `zookeeper`."""
+    with ZooKeeper() as running:
         yield running
 
 
@@ -117,21 +147,25 @@ def alone(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def start_broker(request: pytest.FixtureRequest, alone: bool, tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+def start_broker(
+    request: pytest.FixtureRequest, alone: bool, store_of_one: AnyStore | None, tmp_path: Path
+) -> Iterator[Callable[..., BrokerProcess]]:
     """Start brokers for this test alone: `start_broker(sets={...}, data_dir=..., failpoints=...)`."""
     started: list[BrokerProcess | ThreeBrokers] = []
 
     def start_three(sets: Mapping[str, object] | None = None) -> ThreeBrokers:
         home = tmp_path / f"cluster-{len(started)}"
-        brokers = ThreeBrokers(home, request.getfixturevalue("zookeeper"), **(sets or {}))
+        brokers = ThreeBrokers(home, request.getfixturevalue("store"), **(sets or {}))
         started.append(brokers)
         brokers.start()
         return brokers
 
-    def start(**how: object) -> BrokerProcess:
-        how.setdefault("data_dir", tmp_path / f"broker-{len(started)}")
+    def start(
+        data_dir: Path | None = None, sets: Mapping[str, object] | None = None, **how: object
+    ) -> BrokerProcess:
+        data_dir = data_dir or tmp_path / f"broker-{len(started)}"
         how.setdefault("port", free_port())
-        broker = BrokerProcess(**how)  # type: ignore[arg-type]
+        broker = BrokerProcess(data_dir, sets={**alone_on(store_of_one, data_dir), **(sets or {})}, **how)  # type: ignore[arg-type]
         started.append(broker)
         broker.start()
         return broker
@@ -152,22 +186,23 @@ PATIENT = {"log.retention.check.interval.ms": 86_400_000}
 
 
 @pytest.fixture(scope="session")
-def shared_cluster(zookeeper: ZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
+def shared_cluster(store: AnyStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeBrokers]:
     """Three brokers for all tests of a session, RF 3 and min.insync.replicas=2."""
-    cluster = ThreeBrokers(tmp_path_factory.mktemp("cluster"), zookeeper, **PATIENT)
+    cluster = ThreeBrokers(tmp_path_factory.mktemp("cluster"), store, **PATIENT)
     with cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def shared_broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, store_of_one: AnyStore | None
 ) -> Iterator[BrokerProcess | ThreeBrokers]:
     """A broker for all tests of a session that need only one: never killed, topics by `topic`."""
     if on_cluster(request.config):
         yield request.getfixturevalue("shared_cluster")
         return
-    broker = BrokerProcess(tmp_path_factory.mktemp("shared") / "data", sets=PATIENT)
+    data_dir = tmp_path_factory.mktemp("shared") / "data"
+    broker = BrokerProcess(data_dir, sets={**alone_on(store_of_one, data_dir), **PATIENT})
     with broker:
         yield broker
         broker.stop()  # SIGTERM must end it cleanly after any session

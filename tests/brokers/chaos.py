@@ -49,6 +49,7 @@ from tests.harness import until
 from tests.lives.clients import Reader, Worker, Writer
 from tests.lives.groups import GROUPS, ConfluentGroup
 from tests.lives.history import History
+from tests.stores import STORES
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,6 @@ OUTAGES = ("kill", "stop")
 ENDS_S_MAX = 10.0
 SWITCH_S = 0.0005
 """The thread switch interval: each byte between brokers waits for a thread, and reconnecting clients load it."""
-STORES = ("zookeeper", "etcd")
 OWN_ROUNDS = {ROLL_BACK: 0.06, RETIRE: 0.1}
 """The share of rounds in which the store is restored from an older copy, or a broker is retired."""
 MOVING = 0.7
@@ -99,9 +99,9 @@ class Chaos:
         self.history = History()
         self.network = Network(refusing=True, has_clients=not only or bool(OF_CLIENTS & set(only)))
         self.only = only
-        self.zookeeper = start_store(store, str(home / store))
+        self.store = start_store(store, str(home / store))
         self.cluster = Cluster(
-            home, self.zookeeper, BROKERS, bug, self.network, **SETS,
+            home, self.store, BROKERS, bug, self.network, **SETS,
             log_dirs=lambda number: ",".join(str(home / f"broker-{number}" / name) for name in ("one", "two")),
         )  # fmt: skip
         self.cluster.absent.add(LATE)
@@ -109,7 +109,7 @@ class Chaos:
             broker.is_fillable = True
         damages = Damages(self.cluster, TOPIC, self.random)
         self.moves = Moves(self.cluster, (TOPIC, OFFSETS), self.random, bug)
-        self.faults = Disturbances(self.cluster, self.zookeeper, self.network, self.random, damages, self.moves, only)
+        self.faults = Disturbances(self.cluster, self.store, self.network, self.random, damages, self.moves, only)
         self.moving = [name for name, n in moves.WEIGHTS.items() for _ in range(n) if not only or name in only]
         self.faults.heal()  # starts the cluster
         self.cluster.create(TOPIC, PARTITIONS, retention_ms="-1", segment_bytes="300000")
@@ -331,7 +331,7 @@ class Chaos:
         for broker in self.cluster.brokers.values():
             broker.data_dir.with_suffix(".log").write_text("\n".join(broker.log))
         self.network.close()
-        self.zookeeper.close()
+        self.store.close()
 
 
 def is_sound(begun: Collection[str]) -> bool:
@@ -357,7 +357,7 @@ def run(
     rate: float,
     bug: str = "",
     only: Collection[str] = (),
-    store: str = "zookeeper",
+    store: str = STORES[0],
 ) -> tuple[History, int]:
     """Run a campaign on new directories; return its history and the number of faults. `bug` is a name in planted.py.
     `only` is the faults that may occur, `store` one of STORES."""

@@ -64,7 +64,7 @@ class Damages:
                 self.older[path] = client.get(path)[0]
 
     def connected(self) -> AbstractContextManager[Editor]:
-        return editing(self.cluster.zookeeper, self.cluster.chroot)
+        return editing(self.cluster.store, self.cluster.chroot)
 
     def damage(self, name: str) -> Fault:
         """Run one of DAMAGES. The cluster's controller must stay in office."""

@@ -22,12 +22,13 @@ from kazoo.exceptions import NoNodeError
 
 from tests.brokers import moves, store_faults
 from tests.brokers.damages import DAMAGES, Damages
-from tests.brokers.editor import AnyStore, editing
+from tests.brokers.editor import editing
 from tests.brokers.kit import Cluster
 from tests.brokers.moves import Moves
-from tests.brokers.network import CLIENTS, ZOOKEEPER, Network
+from tests.brokers.network import CLIENTS, STORE, Network
 from tests.brokers.store_faults import StoreFaults
 from tests.harness import STOP_S_MAX, Ended
+from tests.stores import AnyStore
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +64,13 @@ class Disturbances:
     """The faults of one cluster, all called by one thread. `wrong` has the forbidden actions of brokers."""
 
     def __init__(
-        self, cluster: Cluster, zookeeper: AnyStore, network: Network, chance: random.Random, damages: Damages,
+        self, cluster: Cluster, store: AnyStore, network: Network, chance: random.Random, damages: Damages,
         moves: Moves, only: Collection[str] = (),
     ) -> None:  # fmt: skip
         """`only` has the names of the faults that may occur; empty for all."""
         self.cluster = cluster
-        self.zookeeper = zookeeper
-        self.servers = StoreFaults(zookeeper, chance)
+        self.store = store
+        self.servers = StoreFaults(store, chance)
         self.network = network
         self.chance = chance
         self.counts: Counter[str] = Counter()
@@ -286,14 +287,14 @@ class Disturbances:
         return self._cut(self.network.cut_off, number, *self.others(number))
 
     def cut_from_store(self) -> Fault:
-        return self._cut(self.network.cut, self.any_broker(), ZOOKEEPER)
+        return self._cut(self.network.cut, self.any_broker(), STORE)
 
     def cut_from_everybody(self) -> Fault:
         number = self.any_broker()
-        return self._cut(self.network.cut_off, number, ZOOKEEPER, *self.others(number))
+        return self._cut(self.network.cut_off, number, STORE, *self.others(number))
 
     def cut_one_way(self) -> Fault:
-        return self._cut(self.network.cut_one_way, *self.chance.sample([ZOOKEEPER, *self.cluster.present], 2))
+        return self._cut(self.network.cut_one_way, *self.chance.sample([STORE, *self.cluster.present], 2))
 
     def cut_clients_one_way(self) -> Fault:
         """Hold back the requests of clients, or the answers to them."""
@@ -309,10 +310,10 @@ class Disturbances:
         """Leave clients only one broker, which reaches neither the store nor another broker."""
         number = self.any_broker()
         log.info("strand clients at %s", number)
-        self.network.cut_off(number, ZOOKEEPER, *self.others(number))
+        self.network.cut_off(number, STORE, *self.others(number))
         self.network.cut_off(CLIENTS, *self.others(number))
         yield
-        self.network.heal(ZOOKEEPER, *self.cluster.present)
+        self.network.heal(STORE, *self.cluster.present)
         self.network.heal(CLIENTS, *self.others(number))
 
     def _refuse(self, *numbers: int, by_all: bool = False) -> None:
@@ -357,7 +358,7 @@ class Disturbances:
         yield from ()
 
     def reset(self) -> Fault:
-        self.network.reset(ZOOKEEPER, *self.cluster.present)
+        self.network.reset(STORE, *self.cluster.present)
         yield from ()
 
     # -- the store -----------------------------------------------------------------------------------------------------
@@ -398,5 +399,5 @@ class Disturbances:
 
     def _delete(self, path: str) -> None:
         log.info("delete %s", path)
-        with editing(self.zookeeper, self.cluster.chroot) as client, suppress(NoNodeError):
+        with editing(self.store, self.cluster.chroot) as client, suppress(NoNodeError):
             client.delete(path)

@@ -4,7 +4,7 @@ interface in etcd."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -14,15 +14,14 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from pybroker.coordination.commit import until_answered
 from pybroker.coordination.etcd.link import Servers
 from pybroker.coordination.etcd.store import EtcdStore
-from pybroker.coordination.store import NodeExists, NoNode, Session, Stat
+from pybroker.coordination.store import Create, Delete, NodeExists, NoNode, Op, Session, Stat
 from pybroker.development.etcd_server import Etcd
 from pybroker.development.server_process import HOST
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.model import HostPort
+from tests.stores import AnyStore
 
 CONNECT_S_MAX = 30
 SESSION_MS = 10_000
-AnyStore = ZooKeeper | Etcd
 T = TypeVar("T")
 
 
@@ -59,6 +58,10 @@ class EtcdEditor:
             self.delete(f"{path}/{name}", recursive=True)
         self._do(self._delete(path))
 
+    def multi(self, ops: Sequence[Op]) -> None:
+        """Do all of these operations, or none; in kazoo, a transaction."""
+        self._do(self._multi(ops))
+
     def exists(self, path: str) -> Stat | None:
         return self._do(self._exists(path))
 
@@ -94,6 +97,9 @@ class EtcdEditor:
     async def _create(self, path: str, data: bytes, sequence: bool, ephemeral: bool) -> None:
         await self._session.create(path, data, sequential=sequence, ephemeral=ephemeral)
 
+    async def _multi(self, ops: Sequence[Op]) -> None:
+        await self._session.multi(ops)
+
     async def _delete(self, path: str) -> None:
         await self._session.delete(path)
 
@@ -106,6 +112,17 @@ def editor_of(store: AnyStore, chroot: str) -> Editor:
     return EtcdEditor(store, chroot) if isinstance(store, Etcd) else KazooClient(store.connect + chroot)
 
 
+def replace(client: Editor, path: str, data: bytes) -> None:
+    """Delete a node and create one without an owner in its place, in one transaction."""
+    if isinstance(client, EtcdEditor):
+        client.multi([Delete(path), Create(path, data)])
+        return
+    change = client.transaction()
+    change.delete(path)
+    change.create(path, data)
+    assert change.commit() == [True, path]
+
+
 @contextmanager
 def editing(store: AnyStore, chroot: str) -> Iterator[Editor]:
     """A client of the store, below a cluster's chroot."""
@@ -116,10 +133,3 @@ def editing(store: AnyStore, chroot: str) -> Iterator[Editor]:
     finally:
         client.stop()
         client.close()
-
-
-def setting_of(store: AnyStore, servers: str, chroot: str) -> dict[str, object]:
-    """The setting of a broker that reaches the store at these servers."""
-    if isinstance(store, Etcd):
-        return {"etcd.connect": f"http://{servers}{chroot}"}
-    return {"zookeeper.connect": servers + chroot}

@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 from pybroker.protocol import messages as m
 from tests.asking import ask
 from tests.brokers import full
-from tests.brokers.editor import AnyStore, setting_of
-from tests.brokers.network import CLIENTS, ZOOKEEPER, Network
+from tests.brokers.network import CLIENTS, STORE, Network
 from tests.harness import HOST, BrokerProcess, free_port, until
+from tests.stores import AnyStore, setting_of
 from tests.wire import ATTRIBUTES_AT, BATCH_OVERHEAD, HEAD, TAIL
 
 HEADER_BYTES = 12
@@ -59,17 +59,17 @@ class Cluster:
     """Brokers 1 to `count` under their own chroot of a ZooKeeper, or prefix of an etcd. Each keeps port and data."""
 
     def __init__(
-        self, home: Path, zookeeper: AnyStore, count: int = 3, bug: str = "", network: Network | None = None,
+        self, home: Path, store: AnyStore, count: int = 3, bug: str = "", network: Network | None = None,
         kind: type[Planted] = Planted, **sets: object,
     ) -> None:  # fmt: skip
         """`bug` is a name in tests/brokers/planted.py, used for all brokers. `network` is between brokers and
-        ZooKeeper. `kind` is the class of each broker. A setting may be a function of the broker's id."""
-        self.zookeeper = zookeeper
+        the store. `kind` is the class of each broker. A setting may be a function of the broker's id."""
+        self.store = store
         self.chroot = f"/{uuid.uuid4().hex}"
         self.absent: set[int] = set()
         """Brokers that are not part of the cluster at present."""
         own = {name.replace("_", "."): value for name, value in sets.items()}
-        given = {**SETS, **setting_of(zookeeper, zookeeper.connect, self.chroot), **own}
+        given = {**SETS, **setting_of(store, self.chroot), **own}
         self.brokers: dict[int, Planted] = {}
         self._fronts: dict[int, int] = {}
         """The ports that clients use, where they reach a broker through the network."""
@@ -92,10 +92,10 @@ class Cluster:
         # Ways of its own: where one is shared, the network looks for the process at its end, which takes long on a busy
         # machine, and a broker that reaches no etcd connects many times a second.
         servers = ",".join(
-            f"{HOST}:{network.way_to(ZOOKEEPER, server.port, number)}" for server in self.zookeeper.servers
+            f"{HOST}:{network.way_to(STORE, server.port, number)}" for server in self.store.servers
         )
         return {
-            **setting_of(self.zookeeper, servers, self.chroot),
+            **setting_of(self.store, self.chroot, servers),
             "listeners": f"PLAINTEXT://{HOST}:{port},PEERS://{HOST}:{own}",
             "advertised.listeners": ",".join(shown),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT",

@@ -1,4 +1,4 @@
-"""The network between the processes of a cluster and ZooKeeper. All connections share its ways, so the process at the
+"""The network between the processes of a cluster and its store. All connections share its ways, so the process at the
 end of one is found in /proc.
 
 No connection is refused, so a process's death has no proof and takes a session: where no process listens, a connection
@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pybroker.testing import network
-from pybroker.testing.network import NOBODY
-from pybroker.testing.network import STORE as ZOOKEEPER
+from pybroker.testing.network import NOBODY, STORE
 
-__all__ = ["CLIENTS", "ZOOKEEPER", "Network"]
+__all__ = ["CLIENTS", "STORE", "Network"]
 
 CLIENTS = -2
 """The number that stands for all clients among the brokers."""

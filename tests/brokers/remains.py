@@ -25,7 +25,7 @@ FIELDS = (nodes.ADDING, nodes.REMOVING, nodes.GIVEN_UP)
 def remains(cluster: Cluster) -> list[str]:
     """Return a sentence for each thing that moves have left behind."""
     assigned: dict[str, set[int]] = {}
-    with editing(cluster.zookeeper, cluster.chroot) as client:
+    with editing(cluster.store, cluster.chroot) as client:
         found = [*_in_topics(client, assigned), *_in_configs(client)]
     return [*found, *_on_disk(cluster, assigned)]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pybroker.client.net.connection import BrokerConnection
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
 from tests.brokers.kit import Cluster, Planted
 from tests.harness import HOST, LIVE, LOG_LINES_SHOWN, Server, until
+from tests.stores import AnyStore
 
 
 class ThreeBrokers(Server):
@@ -20,8 +20,8 @@ class ThreeBrokers(Server):
 
     name = "pybroker"
 
-    def __init__(self, home: Path, zookeeper: ZooKeeper, **sets: object) -> None:
-        self.cluster = Cluster(home, zookeeper, **sets)  # type: ignore[arg-type]
+    def __init__(self, home: Path, store: AnyStore, **sets: object) -> None:
+        self.cluster = Cluster(home, store, **sets)  # type: ignore[arg-type]
         self.topic = self.group = ""
         super().__init__(home, self.brokers[0].port)
 

@@ -16,7 +16,7 @@ from pybroker.development.etcd_server import Etcd, EtcdOptions, EtcdServer
 from pybroker.development.server_process import ServerProcess
 from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.errors import KafkaError
-from tests.brokers.editor import AnyStore
+from tests.stores import AnyStore
 
 log = logging.getLogger(__name__)
 

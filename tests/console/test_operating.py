@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pybroker import errors
 from pybroker.client.admin import Admin, ClusterDescription, ConfigEntry
 from pybroker.client.net.metadata import Node, PartitionInfo, TopicInfo
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.errors import KafkaError
 from pybroker.operations import health
 from pybroker.operations.acl_reasons import WantedAccess, reason_of
@@ -34,6 +33,7 @@ from tests.cli.members import write
 from tests.cli.system.test_users import Secured
 from tests.console.conftest import Browser, Console
 from tests.harness import HOST, Server, free_port, until
+from tests.stores import AnyStore
 
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
@@ -161,11 +161,11 @@ def test_moves_under_way(start_console: Callable[..., Console]) -> None:
 
 @pytest.mark.java
 def test_changes_have_their_cause(
-    tmp_path: Path, zookeeper: ZooKeeper, start_console: Callable[..., Console], topic: str
+    tmp_path: Path, store: AnyStore, start_console: Callable[..., Console], topic: str
 ) -> None:
     """A topic's changes have the cause that a broker recorded; a broker that is away is named."""
     ports = {1: free_port(), 2: free_port()}
-    with Cluster(tmp_path, zookeeper, count=2, metrics_listener=lambda number: f"{HOST}:{ports[number]}") as cluster:
+    with Cluster(tmp_path, store, count=2, metrics_listener=lambda number: f"{HOST}:{ports[number]}") as cluster:
         run("topics", "create", topic, "--replica-assignment", "1:2", "-b", cluster.bootstrap)
         browser = start_console(f"{HOST}:{cluster.brokers[1].port}").browser()
         assert browser.get("/changes", {"name": topic}).code == 200

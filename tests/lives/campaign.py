@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from tests.clients.adapters.aio import Aiokafka
@@ -32,6 +32,7 @@ from tests.harness import HOST, BrokerProcess, Ended
 from tests.lives.clients import Reader, Worker, Writer
 from tests.lives.groups import ConfluentGroup
 from tests.lives.history import History
+from tests.stores import STORES, AnyStore, alone_on, new_store
 from tests.wire import Wire
 
 TOPIC = "lives"
@@ -74,11 +75,12 @@ def failpoints(chance: random.Random) -> tuple[str, str]:
 class Campaign:
     """The lives of one broker over one data directory."""
 
-    def __init__(self, home: Path, seed: int, rate: float) -> None:
+    def __init__(self, home: Path, seed: int, rate: float, store: AnyStore | None = None) -> None:
+        """Without `store` the broker has the embedded one."""
         self.random = random.Random(seed)
         self.seed = seed
         self.history = History()
-        self.broker = BrokerProcess(home / "data", port=0, sets=SETS)
+        self.broker = BrokerProcess(home / "data", port=0, sets={**SETS, **alone_on(store, home / "data")})
         self.broker.start()
         with Wire(self.broker.port) as wire:
             assert wire.create_topic(TOPIC, PARTITIONS, CONFIG) == 0
@@ -217,11 +219,11 @@ def summary(history: History, seed: int, seconds: float) -> str:
     return f"seed {seed}, {seconds:.0f} s: {'FAILED, ' if broken else ''}{broken} rules broken; {counts}"
 
 
-def run(home: Path, seconds: float, seed: int, rate: float) -> History:
-    """Run a campaign over a new data directory; return its history."""
+def run(home: Path, seconds: float, seed: int, rate: float, store: AnyStore | None = None) -> History:
+    """Run a campaign over a new data directory; return its history. `store`: as for Campaign."""
     for library in ("aiokafka", "kafka"):  # they log screens of errors about a broker that is down
         logging.getLogger(library).setLevel(logging.CRITICAL)
-    campaign = Campaign(home, seed, rate)
+    campaign = Campaign(home, seed, rate, store)
     campaign.run(seconds)
     return campaign.history
 
@@ -231,10 +233,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--rate", type=float, default=100, help="records a second of each writer, about")
+    parser.add_argument("--store", choices=STORES, help="what the broker coordinates in, in place of the embedded one")
     asked = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="pybroker-lives-"))
     began = time.monotonic()
-    history = run(home, asked.seconds, asked.seed, asked.rate)
+    with nullcontext() if asked.store is None else new_store(asked.store) as store:
+        history = run(home, asked.seconds, asked.seed, asked.rate, store)
     for problem in history.problems:
         print(problem)
     print(summary(history, asked.seed, time.monotonic() - began))

@@ -32,7 +32,11 @@ from tests.security.judge import VERSION, Authorizer, Judge, Question, binding
 from tests.security.slow_acls import CALLERS, NAMES, PEERS, TYPES
 from tests.security.test_authorizer import EVERY_ACL
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("judge of acls")]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.zookeeper("Kafka's authorizer reads no other store"),
+    pytest.mark.xdist_group("judge of acls"),
+]
 
 RULE_SETS = 300
 """The number for each of four settings; a rule set gets a hundred questions, each for thirteen operations."""

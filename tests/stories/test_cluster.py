@@ -1,4 +1,4 @@
-"""Three broker processes with a real ZooKeeper: each acknowledged record is read back once after any broker's death."""
+"""Three broker processes on a real store: each acknowledged record is read back once after any broker's death."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import Witness
 from tests.cli.conftest import run
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.adapters.neutral import Record
 from tests.harness import HOST, BrokerProcess, free_port, until
+from tests.stores import AnyStore, option_of, setting_of
 
 pytestmark = [
     pytest.mark.java,
@@ -25,9 +25,9 @@ SESSION = {"zookeeper.session.timeout.ms": 2000}
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -> Iterator[Cluster]:
+def three(tmp_path_factory: pytest.TempPathFactory, store: AnyStore) -> Iterator[Cluster]:
     """A cluster for the stories of this file, each of which leaves all three brokers running."""
-    with Cluster(tmp_path_factory.mktemp("three"), zookeeper, zookeeper_session_timeout_ms=2000) as cluster:
+    with Cluster(tmp_path_factory.mktemp("three"), store, zookeeper_session_timeout_ms=2000) as cluster:
         yield cluster
 
 
@@ -58,19 +58,19 @@ def test_all_are_killed_at_once(three: Cluster) -> None:
         witness.judge()
 
 
-def test_a_lone_broker_becomes_the_first_of_a_cluster(tmp_path: Path, zookeeper: ZooKeeper) -> None:
-    """`pybroker migrate-store` moves its topics into ZooKeeper: each record stays at its offset, and another joins."""
+def test_a_lone_broker_becomes_the_first_of_a_cluster(tmp_path: Path, store: AnyStore) -> None:
+    """`pybroker migrate-store` moves its topics into the store: each record stays at its offset, and another joins."""
     home, port = tmp_path / "first", free_port()
-    connect = f"{zookeeper.connect}/{uuid.uuid4().hex}"
+    chroot = f"/{uuid.uuid4().hex}"
     records = [Record(b"%d" % number) for number in range(200)]
     with BrokerProcess(home, port) as lone:
         client = Confluent(lone.bootstrap)
         client.create_topic("orders", config={"retention.ms": "86400001"})
         client.send_all("orders", records)
         lone.stop()
-    assert run("migrate-store", "--data-dir", home, "--zookeeper", connect, "--create").code == 0
-    first = BrokerProcess(home, port, {**SESSION, "zookeeper.connect": connect})
-    second = BrokerProcess(tmp_path / "second", free_port(), {**SESSION, "zookeeper.connect": connect})
+    assert run("migrate-store", "--data-dir", home, *option_of(store, chroot), "--create").code == 0
+    first = BrokerProcess(home, port, {**SESSION, **setting_of(store, chroot)})
+    second = BrokerProcess(tmp_path / "second", free_port(), {**SESSION, **setting_of(store, chroot)})
     with first, second:
         until("both are there", lambda: len(run("cluster", "-b", f"{HOST}:{port}", "--json").json["brokers"]) == 2)
         client = Confluent(second.bootstrap)

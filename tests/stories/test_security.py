@@ -137,6 +137,7 @@ def test_a_quota_holds_a_client_back_and_loses_nothing() -> None:
 
 @pytest.mark.java
 @pytest.mark.xdist_group("secured brokers")
+@pytest.mark.zookeeper("its logins, TLS and ACLs")
 @pytest.mark.usefixtures("java_and_jars")
 def test_zookeeper_is_closed_to_strangers(tmp_path: Path) -> None:
     """A broker logs in to ZooKeeper over TLS, and only brokers can change its nodes: a stranger reads no user and

@@ -19,7 +19,6 @@ from confluent_kafka.admin import (
 
 from pybroker import errors
 from pybroker.client.net.connection import BrokerConnection
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
 from tests.brokers.editor import editor_of
@@ -27,6 +26,7 @@ from tests.brokers.network import Network
 from tests.brokers.system.test_sasl import MODULE, Secured
 from tests.brokers.witness import Witness
 from tests.harness import HOST, until
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java]
 CLIENTS = f'{MODULE} required user_root="root" user_ann="ann";'
@@ -47,9 +47,9 @@ class Guarded(Secured):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Guarded]:
+def cluster(tmp_path: Path, store: AnyStore) -> Iterator[Guarded]:
     network = Network()
-    with Guarded(tmp_path, zookeeper, network=network) as running:
+    with Guarded(tmp_path, store, network=network) as running:
         yield running
     network.close()
 
@@ -76,7 +76,7 @@ def allow(name: str, operation: AclOperation = AclOperation.READ) -> AclBinding:
     )
 
 
-def test_every_broker_goes_by_them(cluster: Guarded, zookeeper: ZooKeeper) -> None:
+def test_every_broker_goes_by_them(cluster: Guarded, store: AnyStore) -> None:
     """ACLs apply everywhere, whether librdkafka's client sent them to a broker or a tool wrote them into ZooKeeper."""
     for name in ("t", "u"):
         cluster.create(name)
@@ -86,7 +86,7 @@ def test_every_broker_goes_by_them(cluster: Guarded, zookeeper: ZooKeeper) -> No
     for port in cluster.clients:
         until("ann is told of it", lambda port=port: describes(port, "t"))  # type: ignore[misc]
         assert not describes(port, "u")
-    outside = editor_of(zookeeper, cluster.chroot)
+    outside = editor_of(store, cluster.chroot)
     outside.start()
     acl = b'{"principal":"User:ann","permissionType":"Allow","host":"*","operation":"Describe"}'
     outside.create("/kafka-acl/Topic/u", b'{"version":1,"acls":[%s]}' % acl)

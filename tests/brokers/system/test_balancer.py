@@ -12,12 +12,12 @@ from confluent_kafka import Producer
 
 from pybroker import Admin
 from pybroker.client.admin import Alteration, ConfigOperation, ConfigResource, ResourceType
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.errors import KafkaError
 from tests.brokers.kit import QUIET, Cluster
 from tests.brokers.system.test_reassignments import MovingCluster
 from tests.brokers.witness import Witness
 from tests.harness import until
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java]
 PARTITIONS = 12
@@ -35,10 +35,10 @@ SETS = {
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper, request: pytest.FixtureRequest) -> Iterator[MovingCluster]:
+def cluster(tmp_path: Path, store: AnyStore, request: pytest.FixtureRequest) -> Iterator[MovingCluster]:
     """Brokers 1 to 3 with 72 MB, two replicas of each partition; broker 4 is not started yet."""
     sets = {**SETS, **getattr(request, "param", {})}
-    running = MovingCluster(tmp_path, zookeeper, count=4, **sets)
+    running = MovingCluster(tmp_path, store, count=4, **sets)
     try:
         running.start(1, 2, 3)
         running.create("t", replicas=[[i % 3 + 1, (i + 1) % 3 + 1] for i in range(PARTITIONS)])

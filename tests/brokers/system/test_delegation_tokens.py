@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from pybroker.client.admin import Admin
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.security.login import Account
 from tests.brokers.editor import editor_of
 from tests.brokers.network import Network
 from tests.brokers.system.test_sasl import Secured, give, logs_in
 from tests.harness import HOST, until
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java]
 SECRET = "the key of all tokens"
@@ -32,9 +32,9 @@ class Tokens(Secured):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Tokens]:
+def cluster(tmp_path: Path, store: AnyStore) -> Iterator[Tokens]:
     network = Network()
-    with Tokens(tmp_path, zookeeper, network=network) as running:
+    with Tokens(tmp_path, store, network=network) as running:
         yield running
     network.close()
 
@@ -43,13 +43,13 @@ def by(token_id: str, secret: str) -> Account:
     return Account("SCRAM-SHA-256", token_id, secret, by_token=True)
 
 
-def test_every_broker_knows_every_token(cluster: Tokens, zookeeper: ZooKeeper) -> None:
+def test_every_broker_knows_every_token(cluster: Tokens, store: AnyStore) -> None:
     give(cluster, 1, "carol", "pw")
     for port in cluster.clients:
         until("she is let in", lambda port=port: logs_in(port, CAROL))  # type: ignore[misc]
     how = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "carol",
            "sasl_password": "pw"}  # fmt: skip
-    outside = editor_of(zookeeper, cluster.chroot)
+    outside = editor_of(store, cluster.chroot)
     outside.start()
     with Admin(f"{HOST}:{cluster.clients[0]}", **how) as admin:
         token = admin.create_token(renewers=["User:dave"])

@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
 from tests.asking import ask
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import Witness
 from tests.harness import until
+from tests.stores import AnyStore
 from tests.wire import Wire, batch
 
 pytestmark = [pytest.mark.java]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, store: AnyStore) -> Iterator[Cluster]:
     """Three brokers with two log dirs each."""
     def log_dirs(number: int) -> str:
         return ",".join(str(tmp_path / f"broker-{number}" / name) for name in ("one", "two"))
 
-    with Cluster(tmp_path, zookeeper, log_dirs=log_dirs) as running:
+    with Cluster(tmp_path, store, log_dirs=log_dirs) as running:
         yield running
 
 

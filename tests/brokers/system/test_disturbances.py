@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pybroker import errors
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.network import CLIENTS, NOBODY, Network
 from tests.harness import HOST, until
+from tests.stores import AnyStore
 from tests.wire import Wire, batch
 
 BROKER = 1
@@ -95,9 +95,9 @@ def test_what_a_client_sent_that_closed_is_lost(network: Network, listening: soc
 
 
 @pytest.mark.java
-def test_a_disk_is_full_and_has_space_again(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_a_disk_is_full_and_has_space_again(tmp_path: Path, store: AnyStore) -> None:
     """Every write of a running broker is refused, and it goes on without a restart."""
-    cluster = Cluster(tmp_path, zookeeper, count=1)
+    cluster = Cluster(tmp_path, store, count=1)
     broker = cluster.brokers[BROKER]
     broker.is_fillable = True
     with cluster, Wire(broker.port) as wire:

@@ -1,4 +1,4 @@
-"""An ensemble that loses servers, its majority or all its data: brokers go on serving, and lose no data."""
+"""A store of three servers that loses some, its majority or all its data: brokers go on serving, and lose no data."""
 
 from __future__ import annotations
 
@@ -8,31 +8,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from pybroker import errors
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
+from tests.brokers.editor import editing
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import ALONE, Witness
 from tests.harness import HOST, Ended, until
 from tests.marks import long
+from tests.stores import AnyStore, kind_of
 from tests.wire import Wire, batch
 
 SESSION_MS = 2000
 STOP_S_MAX = 8.0
+OLDER = {"zookeeper": "has fewer transactions than it had before", "etcd": "etcd has transactions up to 0"}
+"""The reason why each kind of store that has lost its data does not continue a session."""
 pytestmark = [pytest.mark.java]
 
 
 @pytest.fixture
-def ensemble(tmp_path: Path) -> Iterator[ZooKeeper]:
-    with ZooKeeper(servers=3, data_dir=str(tmp_path / "zookeeper")) as running:
-        yield running
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, ensemble: ZooKeeper) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, ensemble: AnyStore) -> Iterator[Cluster]:
     with Cluster(tmp_path, ensemble, zookeeper_session_timeout_ms=SESSION_MS) as running:
         yield running
 
@@ -44,7 +40,7 @@ def produce(cluster: Cluster, number: int, topic: str, acks: int) -> int:
 
 
 @pytest.mark.long
-def test_a_minority_of_it_is_lost(cluster: Cluster, ensemble: ZooKeeper) -> None:
+def test_a_minority_of_it_is_lost(cluster: Cluster, ensemble: AnyStore) -> None:
     """Each server is lost in turn, the leader too: sessions go on, and a dead broker's partitions get new leaders."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     with Witness(cluster, topic) as witness:
@@ -63,7 +59,7 @@ def test_a_minority_of_it_is_lost(cluster: Cluster, ensemble: ZooKeeper) -> None
         witness.judge()
 
 
-def test_its_majority_is_lost_and_comes_back(cluster: Cluster, ensemble: ZooKeeper) -> None:
+def test_its_majority_is_lost_and_comes_back(cluster: Cluster, ensemble: AnyStore) -> None:
     """The majority is away for longer than a session: acks=all goes on and acks=1 is refused. When it is back, no other
     broker was elected, and elections go on."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
@@ -89,28 +85,25 @@ def test_its_majority_is_lost_and_comes_back(cluster: Cluster, ensemble: ZooKeep
     assert time.monotonic() - began < STOP_S_MAX
 
 
-def use(zookeeper: ZooKeeper, until: Callable[[], object]) -> None:
-    """Write as another application, as a client that has seen later transactions than a server is refused there."""
-    client = KazooClient(zookeeper.connect)
-    client.start()
-    while not until():
-        for change in [client.create_async("/other-", sequence=True) for _ in range(100)]:
-            change.get()
-    client.stop()
-    client.close()
+def use(store: AnyStore, until: Callable[[], object]) -> None:
+    """Write as another application, as ZooKeeper refuses a client that has seen later transactions than a server."""
+    with editing(store, "") as client:
+        while not until():
+            for _ in range(100):
+                client.create("/other-", sequence=True)
 
 
-def test_it_comes_back_empty(cluster: Cluster, ensemble: ZooKeeper, tmp_path: Path) -> None:
+def test_it_comes_back_empty(cluster: Cluster, ensemble: AnyStore, tmp_path: Path) -> None:
     """An empty ensemble has no cluster: brokers do not register, keep their topics and serve acks=all. One started with
     its data refuses, as no store has its topics. With the ensemble's data back, all go on."""
     topic = cluster.create("t", replicas=[[1, 2, 3]])
     with Witness(cluster, topic) as witness:
         witness.until_acked()
         ensemble.stop()
-        for data in tmp_path.glob("zookeeper/*/data"):
+        for data in tmp_path.glob("store/*/data"):
             data.rename(data.with_name("kept"))
         ensemble.start()
-        what = "has fewer transactions than it had before"  # and refuses sessions that have seen more
+        what = OLDER[kind_of(ensemble)]
         until("they say why", lambda: all(b.count(what) for b in cluster.brokers.values()))
         use(ensemble, lambda: all(b.count("knows of no cluster") for b in cluster.brokers.values()))
         witness.until_acked()
@@ -123,7 +116,7 @@ def test_it_comes_back_empty(cluster: Cluster, ensemble: ZooKeeper, tmp_path: Pa
             assert cluster.brokers[number].partition_dir(topic)
         ensemble.stop()
         ensemble.empty()
-        for data in tmp_path.glob("zookeeper/*/kept"):
+        for data in tmp_path.glob("store/*/kept"):
             data.rename(data.with_name("data"))
         ensemble.start()
         cluster.start(3)
@@ -133,9 +126,9 @@ def test_it_comes_back_empty(cluster: Cluster, ensemble: ZooKeeper, tmp_path: Pa
 
 
 @pytest.mark.parametrize("fault", [long("is killed"), "stands still"])
-def test_a_stop_does_not_wait_for_it(tmp_path: Path, fault: str) -> None:
+def test_a_stop_does_not_wait_for_it(tmp_path: Path, start_store: Callable[..., AnyStore], fault: str) -> None:
     """A stop ends at once, even while a session lasts or others wait for the store."""
-    with ZooKeeper() as own, Cluster(tmp_path, own, zookeeper_session_timeout_ms=30_000) as cluster:
+    with start_store() as own, Cluster(tmp_path, own, zookeeper_session_timeout_ms=30_000) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]])
         with Witness(cluster, topic) as witness:
             witness.until_acked()

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
-from tests.brokers.network import ZOOKEEPER, Network
+from tests.brokers.network import STORE, Network
 from tests.brokers.system.test_fencing import ids
 from tests.brokers.system.test_partitions import told_by
 from tests.brokers.witness import ALONE, Witness
 from tests.harness import until
+from tests.stores import AnyStore
 from tests.wire import Wire, batch
 
 SLOW_S = 8
@@ -31,8 +31,8 @@ def network() -> Iterator[Network]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper, network: Network) -> Iterator[Cluster]:
-    with Cluster(tmp_path, zookeeper, network=network, zookeeper_session_timeout_ms=2000) as running:
+def cluster(tmp_path: Path, store: AnyStore, network: Network) -> Iterator[Cluster]:
+    with Cluster(tmp_path, store, network=network, zookeeper_session_timeout_ms=2000) as running:
         yield running
 
 
@@ -135,10 +135,12 @@ def test_three_leaders_in_a_row_leave_tails(cluster: Cluster, network: Network) 
 
 
 @pytest.mark.long
-def test_a_session_ends_while_it_becomes_a_follower(tmp_path: Path, network: Network) -> None:
+def test_a_session_ends_while_it_becomes_a_follower(
+    tmp_path: Path, network: Network, start_store: Callable[..., AnyStore]
+) -> None:
     """A broker's disk is slow while it truncates its own records, and its session expires meanwhile: it registers
     again, gets LeaderAndIsr again, and follows."""
-    with ZooKeeper(tick_ms=100) as own, Cluster(
+    with start_store(tick_ms=100) as own, Cluster(
         tmp_path, own, network=network, zookeeper_session_timeout_ms=2000
     ) as cluster:  # fmt: skip
         topic, broker = cluster.create("t", replicas=[[1, 2, 3]]), cluster.brokers[1]
@@ -155,7 +157,7 @@ def test_a_session_ends_while_it_becomes_a_follower(tmp_path: Path, network: Net
             broker.begin()
             until("it cuts", lambda: broker.count("log truncated partition=t-0"))
             slow_until_s = time.monotonic() + SLOW_S
-            network.cut(1, ZOOKEEPER)
+            network.cut(1, STORE)
             until("it has no session", lambda: 1 not in ids(cluster, 2))
             assert time.monotonic() < slow_until_s
             network.heal()
@@ -165,10 +167,10 @@ def test_a_session_ends_while_it_becomes_a_follower(tmp_path: Path, network: Net
             witness.judge()
 
 
-def test_what_was_cut_is_not_missed(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_what_was_cut_is_not_missed(tmp_path: Path, store: AnyStore) -> None:
     """A broker stops with records of its own, truncates them at its start, and is killed: its older checkpoints do not
     make the log look damaged, and it rejoins the ISR."""
-    with contextlib.closing(Cluster(tmp_path, zookeeper)) as cluster:
+    with contextlib.closing(Cluster(tmp_path, store)) as cluster:
         cluster.start(1)  # the controller must not be frozen
         cluster.start(2, 3)
         topic = cluster.create("t", replicas=[[1, 2, 3]])

@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka.admin import OffsetSpec
 
 from pybroker import errors
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
 from tests.asking import Asker, ask, latest
 from tests.brokers.kit import QUIET, Cluster
 from tests.harness import until
 from tests.server.live import produce_data
+from tests.stores import AnyStore
 from tests.wire import batch
 
 SESSION_S = 6
@@ -310,9 +310,9 @@ def test_nobody_is_told_that_there_are_no_brokers(start_cluster: Callable[..., C
         broker.wait_ready()
 
 
-def test_acks_before_replication_are_caught(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_acks_before_replication_are_caught(tmp_path: Path, store: AnyStore) -> None:
     """A broker acknowledges records that its frozen followers lack, and is killed: the loss is found."""
-    with Cluster(tmp_path, zookeeper, bug="acks_before_replication", replica_lag_time_max_ms=60_000) as cluster:
+    with Cluster(tmp_path, store, bug="acks_before_replication", replica_lag_time_max_ms=60_000) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]])
         writer = Writer(cluster, topic)
         writer.write(10)
@@ -365,10 +365,10 @@ def abs_hash(text: str) -> int:
     return partition_of(text, 1 << 30)
 
 
-def test_a_leader_without_its_store(tmp_path: Path) -> None:
-    """Without ZooKeeper acks=all goes on, as epochs and the ISR make it safe; acks=1 is refused once the lease has
-    lapsed, as another broker might lead. With ZooKeeper back both go on, without an election in between."""
-    with ZooKeeper() as own:
+def test_a_leader_without_its_store(tmp_path: Path, start_store: Callable[..., AnyStore]) -> None:
+    """Without the store acks=all goes on, as epochs and the ISR make it safe; acks=1 is refused once the lease has
+    lapsed, as another broker might lead. With the store back both go on, without an election in between."""
+    with start_store() as own:
         cluster = Cluster(tmp_path, own, zookeeper_session_timeout_ms=2000)
         with cluster:
             topic = cluster.create("t", replicas=[[1, 2, 3]])

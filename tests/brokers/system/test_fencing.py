@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from pybroker import errors
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
 from tests.asking import ask
+from tests.brokers.editor import editing, replace
 from tests.brokers.kit import Cluster
-from tests.brokers.network import ZOOKEEPER, Network
+from tests.brokers.network import STORE, Network
 from tests.brokers.witness import ALONE, Witness
 from tests.harness import BrokerProcess, Ended, until
+from tests.stores import AnyStore, setting_of
 from tests.wire import Wire, batch
 
 pytestmark = [pytest.mark.java]
@@ -74,11 +74,11 @@ def test_a_frozen_controller_is_replaced(start_cluster: Callable[..., Cluster]) 
         witness.judge()
 
 
-def test_a_session_that_expires_five_times(tmp_path: Path) -> None:
-    """A leader is cut from ZooKeeper for longer than a session, five times: it registers again each time, gets
+def test_a_session_that_expires_five_times(tmp_path: Path, start_store: Callable[..., AnyStore]) -> None:
+    """A leader is cut from the store for longer than a session, five times: it registers again each time, gets
     LeaderAndIsr of all partitions, and follows."""
     network = Network()
-    with ZooKeeper(tick_ms=100) as own, Cluster(
+    with start_store(tick_ms=100) as own, Cluster(
         tmp_path, own, network=network, zookeeper_session_timeout_ms=2000
     ) as cluster:  # fmt: skip
         topic, broker = cluster.create("t", replicas=[[1, 2, 3]]), cluster.brokers[1]
@@ -87,7 +87,7 @@ def test_a_session_that_expires_five_times(tmp_path: Path) -> None:
                 until("it is known", lambda: 1 in ids(cluster, 2))
                 witness.until_acked(20)
                 before = broker.count("broker registered")
-                network.cut(1, ZOOKEEPER)
+                network.cut(1, STORE)
                 until("it is gone", lambda: 1 not in ids(cluster, 2))
                 network.heal()
                 until("it is registered again", lambda n=before: broker.count("broker registered") > n)
@@ -156,7 +156,7 @@ def test_two_of_one_kind(cluster: Cluster, tmp_path: Path) -> None:
             (first.data_dir, first.sets, "another broker is using the data directory"),
             (tmp_path / "new", {**quick, "broker.id": 1}, "broker 1 has partitions in this cluster"),
             (tmp_path / "own", {**quick, "broker.id": -1}, ""),
-            (tmp_path / "own", {**quick, "zookeeper.connect": first.sets["zookeeper.connect"] + "x"}, "knows of"),
+            (tmp_path / "own", {**quick, **setting_of(cluster.store, cluster.chroot + "x")}, "knows of"),
         ):
             second = BrokerProcess(data_dir, 0, sets)
             if says:
@@ -171,36 +171,27 @@ def test_two_of_one_kind(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_controllership_that_an_operator_deletes(count: int, tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_a_controllership_that_an_operator_deletes(count: int, tmp_path: Path, store: AnyStore) -> None:
     """After `deleteall /controller`, as in Kafka's runbooks, another term begins, acknowledged records are there, and
     the cluster goes on. A node without an owner blocks elections until it is deleted too."""
     sets: dict[str, object] = {"min.insync.replicas": 1}
-    with Cluster(tmp_path, zookeeper, count, default_replication_factor=count, **sets) as cluster:
+    with Cluster(tmp_path, store, count, default_replication_factor=count, **sets) as cluster:
         replicas = [list(cluster.brokers)]
         topic = cluster.create("t", replicas=replicas)
-        admin = KazooClient(zookeeper.connect + cluster.chroot)
-        admin.start()
-        try:
-            with Witness(cluster, topic) as witness:
-                witness.until_acked()
-                for again in range(2):
-                    before = int(admin.get("/controller_epoch")[0])
-                    admin.delete("/controller")
-                    until("a node is there again", lambda: admin.exists("/controller"))
-                    assert int(admin.get("/controller_epoch")[0]) == before + 1
-                    cluster.create(f"later-{again}", replicas=replicas)
-                    witness.until_acked()
-                change = admin.transaction()
-                change.delete("/controller")
-                change.create("/controller", b"garbage")
-                assert change.commit() == [True, "/controller"]
-                time.sleep(1)
-                assert int(admin.get("/controller_epoch")[0]) == before + 1
+        with editing(store, cluster.chroot) as admin, Witness(cluster, topic) as witness:
+            witness.until_acked()
+            for again in range(2):
+                before = int(admin.get("/controller_epoch")[0])
                 admin.delete("/controller")
                 until("a node is there again", lambda: admin.exists("/controller"))
-                cluster.create("last", replicas=replicas)
+                assert int(admin.get("/controller_epoch")[0]) == before + 1
+                cluster.create(f"later-{again}", replicas=replicas)
                 witness.until_acked()
-                witness.judge()
-        finally:
-            admin.stop()
-            admin.close()
+            replace(admin, "/controller", b"garbage")
+            time.sleep(1)
+            assert int(admin.get("/controller_epoch")[0]) == before + 1
+            admin.delete("/controller")
+            until("a node is there again", lambda: admin.exists("/controller"))
+            cluster.create("last", replicas=replicas)
+            witness.until_acked()
+            witness.judge()

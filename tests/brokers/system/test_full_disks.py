@@ -9,11 +9,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import Witness
 from tests.cli.conftest import run
 from tests.harness import HOST, free_port, until
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java]
 
@@ -25,10 +25,10 @@ def ports() -> dict[int, int]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper, ports: dict[int, int]) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, store: AnyStore, ports: dict[int, int]) -> Iterator[Cluster]:
     """Three brokers whose disks can be filled."""
     made = Cluster(
-        tmp_path, zookeeper, leader_imbalance_check_interval_seconds=2, log_segment_delete_delay_ms=500,
+        tmp_path, store, leader_imbalance_check_interval_seconds=2, log_segment_delete_delay_ms=500,
         metrics_listener=lambda number: f"{HOST}:{ports[number]}",
     )  # fmt: skip
     for broker in made.brokers.values():

@@ -53,6 +53,7 @@ def facts(port: int) -> dict[str, object]:
 
 
 @pytest.mark.java
+@pytest.mark.zookeeper("a chroot that is mistyped; test_the_same_on_etcd is beside it")
 def test_a_lone_broker_becomes_the_first_of_a_cluster(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     chroot = uuid.uuid4().hex
     connect, port, home = f"{zookeeper.connect}/{chroot}", free_port(), tmp_path / "first"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster
 from tests.brokers.network import Network
 from tests.brokers.witness import Witness
 from tests.clients.system.test_oauthbearer import MODULE, SIGNER, Issuer
 from tests.harness import HOST, free_port, until
+from tests.stores import AnyStore
 from tests.tokens import AUDIENCE, ISSUER, jwks
 
 pytestmark = pytest.mark.java
@@ -44,12 +44,12 @@ class Secured(Cluster):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Secured]:
+def cluster(tmp_path: Path, store: AnyStore) -> Iterator[Secured]:
     network = Network()
     Secured.issuer, Secured.keys = Issuer(), tmp_path / "keys.json"
     Secured.keys.write_bytes(jwks(SIGNER))
     Secured.issuer.lives_s = LIFE_S
-    with Secured.issuer.web, Secured(tmp_path, zookeeper, network=network) as running:
+    with Secured.issuer.web, Secured(tmp_path, store, network=network) as running:
         yield running
     network.close()
 

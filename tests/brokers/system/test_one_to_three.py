@@ -8,11 +8,11 @@ from pathlib import Path
 import confluent_kafka as ck
 import pytest
 
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import QUIET, Cluster
 from tests.brokers.witness import Witness
 from tests.cli.conftest import run
 from tests.harness import until
+from tests.stores import AnyStore, kind_of, option_of, setting_of
 
 pytestmark = [pytest.mark.java]
 FIRST = {"default.replication.factor": 1, "min.insync.replicas": 1, "offsets.topic.replication.factor": 1}
@@ -21,11 +21,11 @@ COMMITTED = 123
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
-    """Three brokers with an authorizer, none of them started; the first does not know ZooKeeper yet."""
+def cluster(tmp_path: Path, store: AnyStore) -> Iterator[Cluster]:
+    """Three brokers with an authorizer, none of them started; the first does not know the store yet."""
     authorizer = "kafka.security.authorizer.AclAuthorizer"
-    made = Cluster(tmp_path, zookeeper, authorizer_class_name=authorizer, super_users="User:ANONYMOUS")
-    del made.brokers[1].sets["zookeeper.connect"]
+    made = Cluster(tmp_path, store, authorizer_class_name=authorizer, super_users="User:ANONYMOUS")
+    del made.brokers[1].sets[f"{kind_of(store)}.connect"]
     for broker in made.brokers.values():
         broker.sets |= FIRST
     yield made
@@ -66,7 +66,7 @@ def prepare(cluster: Cluster) -> None:
 def test_clients_stay_while_one_broker_becomes_three(cluster: Cluster, tmp_path: Path) -> None:
     """A producer and a reader that stay connected lose nothing over the restart, the copying and the death of the first
     broker. Topic ids, settings, users, quotas, ACLs and committed offsets stay."""
-    first, connect = cluster.brokers[1], cluster.brokers[2].sets["zookeeper.connect"]
+    first = cluster.brokers[1]
     cluster.start(1)
     prepare(cluster)
     with Witness(cluster, "t") as witness:
@@ -74,10 +74,11 @@ def test_clients_stay_while_one_broker_becomes_three(cluster: Cluster, tmp_path:
         before = kept(cluster)
         assert before["acls"] and before["users"] and before["quotas"] and before["group"] == [COMMITTED]
         first.stop()
-        first.sets["zookeeper.connect"] = connect
+        first.sets |= setting_of(cluster.store, cluster.chroot)
         first.begin()
         assert first.wait_end() == 1
-        move = f"pybroker migrate-store --data-dir {first.data_dir} --zookeeper {connect}"
+        option = " ".join(option_of(cluster.store, cluster.chroot))
+        move = f"pybroker migrate-store --data-dir {first.data_dir} {option}"
         assert move in first.output(), first.output()
         moved = run(*move.split()[1:], "--create")
         assert moved.code == 0, moved

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from pybroker import errors
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.asking import ask, latest
 from tests.brokers.kit import Cluster
-from tests.brokers.network import ZOOKEEPER, Network
+from tests.brokers.network import STORE, Network
 from tests.brokers.witness import ALONE, Witness
 from tests.harness import until
+from tests.stores import AnyStore
 from tests.wire import Wire, batch
 
 SESSION_MS = 2000
@@ -29,9 +29,9 @@ def network() -> Iterator[Network]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper, network: Network) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, store: AnyStore, network: Network) -> Iterator[Cluster]:
     how = {"zookeeper_session_timeout_ms": SESSION_MS, "replica_lag_time_max_ms": 1000}
-    with Cluster(tmp_path, zookeeper, network=network, **how) as running:
+    with Cluster(tmp_path, store, network=network, **how) as running:
         yield running
 
 
@@ -93,7 +93,7 @@ def test_a_leader_is_cut_from_zookeeper_alone(cluster: Cluster, network: Network
     topic = cluster.create("t", replicas=[[leader, *others(leader)]])
     with Witness(cluster, topic) as witness:
         witness.until_acked()
-        network.cut(leader, ZOOKEEPER)
+        network.cut(leader, STORE)
         until("its lease has lapsed", lambda: produce(cluster, leader, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER)
         with Wire(cluster.brokers[leader].port) as wire:
             assert wire.fetch(topic, 0).error == 0
@@ -117,7 +117,7 @@ def test_a_leader_is_cut_from_everybody(cluster: Cluster, network: Network) -> N
     topic = cluster.create("t", replicas=[[leader, *others(leader)]])
     with Witness(cluster, topic) as witness:
         witness.until_acked()
-        network.cut_off(leader, ZOOKEEPER, *others(leader))
+        network.cut_off(leader, STORE, *others(leader))
         assert produce(cluster, leader, topic, 1) == 0
         until("another leads", lambda: elsewhere(cluster, topic, leader))
         network.heal()
@@ -134,10 +134,10 @@ def test_a_leader_that_nobody_tells_it_is_one_no_more(cluster: Cluster, network:
     topic = cluster.create("t", replicas=[[leader, *others(leader)]])
     with Witness(cluster, topic) as witness:
         witness.until_acked()
-        network.cut_off(leader, ZOOKEEPER, *others(leader))
+        network.cut_off(leader, STORE, *others(leader))
         until("another leads", lambda: elsewhere(cluster, topic, leader))
         before = cluster.brokers[leader].count("broker registered")
-        network.heal(leader, ZOOKEEPER)
+        network.heal(leader, STORE)
         until("it is registered again", lambda: cluster.brokers[leader].count("broker registered") > before)
         for _ in range(20):
             assert produce(cluster, leader, topic, 1) == errors.NOT_LEADER_OR_FOLLOWER
@@ -155,7 +155,7 @@ def test_a_controller_is_cut_from_zookeeper(cluster: Cluster, network: Network) 
     topic = cluster.create("t", replicas=[[*others(first), first]])
     with Witness(cluster, topic) as witness:
         witness.until_acked()
-        network.cut(first, ZOOKEEPER)
+        network.cut(first, STORE)
         until("another controls", lambda: len(controllers(cluster) - {first}) == 1)
         network.heal()
         until("all know it", lambda: len(controllers(cluster)) == 1 and first not in controllers(cluster))

@@ -13,7 +13,6 @@ import confluent_kafka as ck
 import pytest
 
 from pybroker import errors
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.groups.coordinator import partition_of
 from pybroker.model import TopicPartition
 from tests.brokers import chaos
@@ -24,6 +23,7 @@ from tests.brokers.system.test_failover import read_all
 from tests.brokers.system.test_partitions import told_by
 from tests.harness import until
 from tests.lives.history import History, Told
+from tests.stores import AnyStore
 from tests.wire import Wire, batch
 
 pytestmark = [pytest.mark.java]
@@ -39,9 +39,9 @@ def frozen(cluster: Cluster, *numbers: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("bug", ["", "session_timer_ignored"])
-def test_a_leader_that_ignores_its_session(tmp_path: Path, zookeeper: ZooKeeper, bug: str) -> None:
+def test_a_leader_that_ignores_its_session(tmp_path: Path, store: AnyStore, bug: str) -> None:
     """A leader that was frozen and replaced acknowledges waiting requests, and their records are lost."""
-    with Cluster(tmp_path, zookeeper, bug=bug, zookeeper_session_timeout_ms=1000) as cluster:
+    with Cluster(tmp_path, store, bug=bug, zookeeper_session_timeout_ms=1000) as cluster:
         topic, history, told = cluster.create("t", replicas=[[1, 2, 3]]), History(), Told("alone", 0)
         with Wire(cluster.brokers[1].port) as wire:
             first = batch([Told("all", 0).content])
@@ -61,9 +61,9 @@ def test_a_leader_that_ignores_its_session(tmp_path: Path, zookeeper: ZooKeeper,
         assert history.counts["kept"] == 1, history.problems
 
 
-def test_a_commit_that_nobody_else_has(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_a_commit_that_nobody_else_has(tmp_path: Path, store: AnyStore) -> None:
     """A coordinator answers commits while its followers are frozen, and dies: the group has its earlier offset."""
-    with Cluster(tmp_path, zookeeper, bug="commits_before_replication", replica_lag_time_max_ms=60_000) as cluster:
+    with Cluster(tmp_path, store, bug="commits_before_replication", replica_lag_time_max_ms=60_000) as cluster:
         topic, history = cluster.create("t", replicas=[[1, 2, 3]]), History()
         consumer = ck.Consumer({
             "bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False, **QUIET,
@@ -99,14 +99,14 @@ LEFT_BY_MOVES = {
 
 
 @pytest.mark.parametrize("bugs", ["", ",".join(LEFT_BY_CANCELS | LEFT_BY_MOVES)], ids=["sound", "planted"])
-def test_what_moves_leave_behind(tmp_path: Path, zookeeper: ZooKeeper, bugs: str) -> None:
+def test_what_moves_leave_behind(tmp_path: Path, store: AnyStore, bugs: str) -> None:
     """Moves that are cancelled, throttled or between log dirs leave nothing behind, unless there are bugs."""
 
     def log_dirs(number: int) -> str:
         return ",".join(str(tmp_path / f"broker-{number}" / name) for name in ("one", "two"))
 
     with Cluster(
-        tmp_path, zookeeper, bug=bugs, log_dirs=log_dirs, log_segment_delete_delay_ms=0,
+        tmp_path, store, bug=bugs, log_dirs=log_dirs, log_segment_delete_delay_ms=0,
         replica_alter_log_dirs_io_max_bytes_per_second=1000,
     ) as cluster:  # fmt: skip
         topic, key = cluster.create("t", replicas=[[1, 2]]), TopicPartition("t", 0)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster, Planted
 from tests.brokers.witness import Witness
 from tests.clients.adapters.confluent import Confluent
 from tests.clients.adapters.neutral import Record
 from tests.faults import power
 from tests.harness import until
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java]
 
@@ -25,8 +25,8 @@ class Member(power.Plug, Planted):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, zookeeper, kind=Member, zookeeper_session_timeout_ms=1000)
+def cluster(tmp_path: Path, store: AnyStore) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, store, kind=Member, zookeeper_session_timeout_ms=1000)
     library = power.build(tmp_path)
     for number, broker in cluster.brokers.items():
         assert isinstance(broker, Member)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,16 +16,16 @@ import pytest
 from kazoo.exceptions import NoNodeError
 
 from pybroker import errors
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.metadata import nodes
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from tests.asking import ask
 from tests.brokers.editor import Editor, editor_of
-from tests.brokers.network import ZOOKEEPER, Network
+from tests.brokers.network import STORE, Network
 from tests.brokers.system.test_reassignments import STEP_S_MAX, MovingCluster, move, moving, until_moved
 from tests.brokers.witness import ALONE, Witness
 from tests.harness import BrokerProcess, Ended, until
+from tests.stores import AnyStore
 from tests.wire import Wire, batch
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("moves under faults")]  # the tests share a cluster
@@ -38,11 +38,11 @@ class Stage:
     """A cluster of four brokers, with ways between them that can be cut. The partition of a topic moves from `leader`,
     `second` and `third` to `added`, `leader` and `second`."""
 
-    def __init__(self, home: Path, zookeeper: ZooKeeper) -> None:
-        self.zookeeper = zookeeper
+    def __init__(self, home: Path, store: AnyStore) -> None:
+        self.store = store
         self.network = Network(refusing=True)
         self.cluster = MovingCluster(
-            home, zookeeper, BROKERS, network=self.network, zookeeper_session_timeout_ms=SESSION_MS,
+            home, store, BROKERS, network=self.network, zookeeper_session_timeout_ms=SESSION_MS,
             replica_lag_time_max_ms=1500,
         )  # fmt: skip
         self.topic = ""
@@ -84,13 +84,13 @@ class Stage:
 
     def state(self) -> tuple[int, list[int]]:
         """The leader and the ISR in the store."""
-        with self.store() as store:
+        with self.editor() as store:
             told = json.loads(store.get(nodes.state(self.topic, 0))[0])
         return told["leader"], told["isr"]
 
     @contextmanager
-    def store(self) -> Iterator[Editor]:
-        client = editor_of(self.zookeeper, self.cluster.chroot)
+    def editor(self) -> Iterator[Editor]:
+        client = editor_of(self.store, self.cluster.chroot)
         client.start()
         yield client
         client.stop()
@@ -98,10 +98,10 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory, start_store: Callable[..., AnyStore]) -> Iterator[Stage]:
     home = tmp_path_factory.mktemp("moves")
-    with ZooKeeper(tick_ms=100, data_dir=str(home / "zookeeper")) as zookeeper:
-        made = Stage(home, zookeeper)
+    with start_store(home=home / "store", tick_ms=100) as store:
+        made = Stage(home, store)
         with made.cluster:
             yield made
         made.network.close()
@@ -119,10 +119,10 @@ def test_the_leader_is_cut_from_its_followers(stage: Stage) -> None:
         witness.until_acked(20, timeout_s=STEP_S_MAX)
 
 
-def test_the_leader_is_cut_from_zookeeper(stage: Stage) -> None:
+def test_the_leader_is_cut_from_the_store(stage: Stage) -> None:
     """The replica to be added copies from a leader whose session has expired, and then from the next leader."""
     with stage.moves("store-cut"):
-        stage.network.cut(stage.leader, ZOOKEEPER)
+        stage.network.cut(stage.leader, STORE)
         stage.let_copy()
         stage.until_led_by(stage.second, stage.third, stage.added)
         until("the added one is in sync", lambda: stage.added in stage.state()[1], STEP_S_MAX)
@@ -155,19 +155,19 @@ def test_the_controller_is_frozen(stage: Stage) -> None:
         witness.until_acked(20, timeout_s=STEP_S_MAX)
 
 
-def test_zookeeper_is_away(stage: Stage) -> None:
-    """The replica copies meanwhile, and joins the ISR when ZooKeeper is back with its data."""
+def test_the_store_is_away(stage: Stage) -> None:
+    """The replica copies meanwhile, and joins the ISR when the store is back with its data."""
     with stage.moves("store") as witness:
-        stage.zookeeper.kill()
+        stage.store.kill()
         stage.let_copy()
         witness.until_acked(200, timeout_s=STEP_S_MAX)
-        stage.zookeeper.start()
+        stage.store.start()
 
 
 def test_registrations_are_lost(stage: Stage) -> None:
     """The broker to be added loses its registration again and again: each time it gets another broker epoch and all
     its roles."""
-    with stage.moves("registrations") as witness, stage.store() as store:
+    with stage.moves("registrations") as witness, stage.editor() as store:
         stage.let_copy()
         for _ in range(EXPIRIES):
             before = stage.cluster.brokers[stage.added].count("broker registered")

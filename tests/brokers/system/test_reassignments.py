@@ -11,13 +11,13 @@ import pytest
 
 from pybroker import Admin, PartitionReassignment
 from pybroker.client.admin import Committed
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import Witness
 from tests.cli.conftest import run
 from tests.harness import until
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java]
 Result = TypeVar("Result")
@@ -47,9 +47,9 @@ class MovingCluster(Cluster):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[MovingCluster]:
+def cluster(tmp_path: Path, store: AnyStore) -> Iterator[MovingCluster]:
     """Four brokers; partition 0 of topic t is on the first three."""
-    with MovingCluster(tmp_path, zookeeper, count=BROKERS) as running:
+    with MovingCluster(tmp_path, store, count=BROKERS) as running:
         running.create("t", replicas=[[1, 2, 3]])
         until("it is in sync", lambda: len(running.partition("t")[1]) == 3, timeout_s=STEP_S_MAX)
         yield running

@@ -16,10 +16,10 @@ from pybroker.development.server_process import HOST
 from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
 from tests.asking import ask
-from tests.brokers.editor import AnyStore
 from tests.brokers.kit import Cluster
 from tests.brokers.witness import Witness
 from tests.harness import until
+from tests.stores import AnyStore
 from tests.wire import Wire
 
 SESSION_MS = 2000
@@ -95,7 +95,7 @@ def snapshot(store: AnyStore) -> Callable[[], object]:
 @pytest.mark.parametrize(
     ("kind", "save", "down"),
     [
-        pytest.param(ZooKeeper, copied, False, marks=pytest.mark.java, id="zookeeper"),
+        pytest.param(ZooKeeper, copied, False, marks=ON_ZOOKEEPER, id="zookeeper"),
         pytest.param(Etcd, copied, False, id="etcd copy"),
         pytest.param(Etcd, snapshot, False, id="etcd snapshot"),
         pytest.param(Etcd, snapshot, True, id="etcd snapshot while all are down"),

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka as ck
 import pytest
 
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import QUIET, Cluster
 from tests.brokers.witness import Witness
 from tests.cli.conftest import Done, run
 from tests.harness import until
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java]
 
@@ -187,16 +186,10 @@ def test_a_thousand_partitions(cluster: Cluster, tmp_path: Path) -> None:
         load.judge()
 
 
-@pytest.fixture
-def ensemble(tmp_path: Path) -> Iterator[ZooKeeper]:
-    with ZooKeeper(servers=3, data_dir=str(tmp_path / "zookeeper")) as running:
-        yield running
-
-
 @pytest.mark.long
-def test_zookeeper_is_restarted(tmp_path: Path, ensemble: ZooKeeper) -> None:
-    """Each server of ZooKeeper is restarted in turn under load: no broker loses its registration, and no record waits
-    for the store."""
+def test_its_store_is_restarted(tmp_path: Path, ensemble: AnyStore) -> None:
+    """Each of three servers is restarted in turn under load: no broker loses its registration, and no record waits for
+    the store."""
     with Cluster(tmp_path, ensemble) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]])
         with Witness(cluster, topic) as witness:

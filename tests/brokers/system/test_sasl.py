@@ -13,7 +13,6 @@ import pytest
 
 from pybroker import errors
 from pybroker.client.net.connection import BrokerConnection
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.protocol import messages as m
 from pybroker.security.login import Account
 from pybroker.security.scram import Credential, salted
@@ -22,6 +21,7 @@ from tests.brokers.kit import Cluster
 from tests.brokers.network import Network
 from tests.brokers.witness import Witness
 from tests.harness import HOST, free_port, until
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java]
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -49,9 +49,9 @@ class Secured(Cluster):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Secured]:
+def cluster(tmp_path: Path, store: AnyStore) -> Iterator[Secured]:
     network = Network()
-    with Secured(tmp_path, zookeeper, network=network) as running:
+    with Secured(tmp_path, store, network=network) as running:
         yield running
     network.close()
 
@@ -89,7 +89,7 @@ def test_brokers_log_in_at_each_other(cluster: Secured) -> None:
     assert logs_in(cluster.peers[1], Account("PLAIN", "broker", "of-brokers"))
 
 
-def test_a_user_is_known_to_every_broker_and_to_kafka(cluster: Secured, zookeeper: ZooKeeper) -> None:
+def test_a_user_is_known_to_every_broker_and_to_kafka(cluster: Secured, store: AnyStore) -> None:
     """A credential applies on all brokers within a second, while sessions last, also one that another program wrote."""
     carol = Account("SCRAM-SHA-256", "carol", "pw")
     give(cluster, 1, "carol", "pw")
@@ -106,7 +106,7 @@ def test_a_user_is_known_to_every_broker_and_to_kafka(cluster: Secured, zookeepe
     for number in range(60):
         producer.produce("t", b"x", partition=number % 6)
     assert producer.flush(20) == 0
-    outside = editor_of(zookeeper, cluster.chroot)
+    outside = editor_of(store, cluster.chroot)
     outside.start()
     held = Credential.of_password("SCRAM-SHA-512", "tool").text()
     node = json.dumps({"version": 1, "config": {"SCRAM-SHA-512": held, "producer_byte_rate": "1000000"}})
@@ -122,11 +122,11 @@ def test_a_user_is_known_to_every_broker_and_to_kafka(cluster: Secured, zookeepe
     outside.close()
 
 
-def test_brokers_find_each_other_where_strangers_fill_max_connections(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_brokers_find_each_other_where_strangers_fill_max_connections(tmp_path: Path, store: AnyStore) -> None:
     """Silent strangers fill a listener without logins: a broker that comes back is still accepted by the others."""
     network = Network()
     strangers = []
-    with Secured(tmp_path, zookeeper, network=network, max_connections=25) as running:
+    with Secured(tmp_path, store, network=network, max_connections=25) as running:
         topic = running.create("t")
         running.until_in_sync(topic)
         running.kill(2)

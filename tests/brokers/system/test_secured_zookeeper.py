@@ -28,7 +28,11 @@ from tests.cli.conftest import run
 from tests.coordination.secured import SECRET, Secured
 from tests.harness import HOST, BrokerProcess, free_port, until
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("secured brokers")]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.zookeeper("its logins, TLS and ACLs"),
+    pytest.mark.xdist_group("secured brokers"),
+]
 PASSWORD = "of the brokers alone"
 OWN, READ, ALL = ("sasl:kafka", 31), ("world:anyone", 1), ("world:anyone", 31)
 SECRETS = ("/config/users", "/config/brokers", "/delegation_token/tokens")

@@ -19,7 +19,6 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 import pybroker.testing
 from pybroker import errors
 from pybroker.client.admin import Admin
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.errors import KafkaError
 from pybroker.metadata import slow_changes as late_changes
 from pybroker.protocol import messages as m
@@ -29,6 +28,7 @@ from tests.brokers.editor import editor_of
 from tests.brokers.kit import Cluster
 from tests.cli.conftest import run
 from tests.harness import HOST, ROOT, free_port, until
+from tests.stores import AnyStore
 
 LAGS_MS = 1000
 ANSWER_S_MAX = 9.0
@@ -184,12 +184,12 @@ def test_the_store_is_away(cluster: ClusterHandle) -> None:
     until("it is ready", lambda: ready(cluster, number) == (200, "ok\n"))
 
 
-def test_a_broker_waits_to_be_registered(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_a_broker_waits_to_be_registered(tmp_path: Path, store: AnyStore) -> None:
     """A broker is not ready while another session has its id."""
     port = free_port()
-    with Cluster(tmp_path, zookeeper, count=1, metrics_listener=f"{HOST}:{port}") as processes:
+    with Cluster(tmp_path, store, count=1, metrics_listener=f"{HOST}:{port}") as processes:
         processes.brokers[1].stop()
-        with closing(editor_of(zookeeper, processes.chroot)) as client:
+        with closing(editor_of(store, processes.chroot)) as client:
             client.start(10)
             client.create("/brokers/ids/1", b"{}", ephemeral=True)
             processes.brokers[1].begin()
@@ -273,7 +273,7 @@ def test_the_command_line_tells_why(start_cluster: Callable[..., Cluster]) -> No
 
 
 def test_the_command_line_tells_of_epochs(start_cluster: Callable[..., Cluster]) -> None:
-    """The command prints the epochs of controller and brokers as in ZooKeeper, and names a frozen broker soon."""
+    """The command prints the epochs of controller and brokers as in the store, and names a frozen broker soon."""
     ports = {number: free_port() for number in (1, 2)}
     processes = start_cluster(
         metrics_listener=lambda number: f"{HOST}:{ports[number]}" if number in ports else f"{HOST}:0"
@@ -283,11 +283,11 @@ def test_the_command_line_tells_of_epochs(start_cluster: Callable[..., Cluster])
     processes.restart(1)
     processes.until_in_sync(topic)
     told = run("cluster", "--json", "-b", processes.bootstrap).json
-    with closing(editor_of(processes.zookeeper, processes.chroot)) as zookeeper:
-        zookeeper.start(10)
-        registered = {number: zookeeper.exists(f"/brokers/ids/{number}").czxid for number in (1, 2)}
-        reigns = int(zookeeper.get("/controller_epoch")[0])
-        zookeeper.stop()
+    with closing(editor_of(processes.store, processes.chroot)) as editor:
+        editor.start(10)
+        registered = {number: editor.exists(f"/brokers/ids/{number}").czxid for number in (1, 2)}
+        reigns = int(editor.get("/controller_epoch")[0])
+        editor.stop()
     assert {broker["id"]: broker["epoch"] for broker in told["brokers"]} == {**registered, 3: None}
     assert told["controller_epoch"] == reigns
     first, _, *rows, _ = run("cluster", "-b", processes.bootstrap).out.splitlines()

@@ -21,6 +21,7 @@ from pybroker.replication.disks.checkpoints import CLEAN_SHUTDOWN
 from tests.brokers.editor import editor_of
 from tests.brokers.kit import Cluster
 from tests.harness import HOST, BrokerProcess, eventually, free_port
+from tests.stores import AnyStore, setting_of
 
 STOP_S_MAX = 3.0
 """The most seconds of a stop during a start that only waits; a session lasts 6 s, and a first one may take 20 s."""
@@ -50,28 +51,34 @@ def test_it_is_stopped_while_no_zookeeper_answers(tmp_path: Path, silent: int) -
         stops(broker, f"ZooKeeper does not answer yet.*{HOST}:{silent} accepts connections, but does not answer")
 
 
-def test_a_clean_stop_before_it_is_remembered(tmp_path: Path, zookeeper: ZooKeeper, silent: int) -> None:
+def test_it_is_stopped_while_no_etcd_answers(tmp_path: Path, silent: int) -> None:
+    broker = BrokerProcess(tmp_path, free_port(), {"etcd.connect": f"http://{HOST}:{silent}"})
+    with contextlib.closing(broker):
+        stops(broker, f"etcd does not answer yet.*{HOST}:{silent}: it did not answer in 6 s")
+
+
+def test_a_clean_stop_before_it_is_remembered(tmp_path: Path, store: AnyStore, silent: int) -> None:
     """A start that was ended has opened no log, so the next one need not recover any."""
-    with Cluster(tmp_path, zookeeper, count=1, min_insync_replicas=1, default_replication_factor=1) as cluster:
+    with Cluster(tmp_path, store, count=1, min_insync_replicas=1, default_replication_factor=1) as cluster:
         cluster.create("t", replicas=[[1]])
         broker = cluster.brokers[1]
         mark = broker.data_dir / CLEAN_SHUTDOWN
         assert not mark.exists()
         broker.stop()
         said = mark.read_text()
-        connect, broker.sets["zookeeper.connect"] = broker.sets["zookeeper.connect"], f"{HOST}:{silent}"
-        stops(broker, "ZooKeeper does not answer yet")
+        broker.sets |= setting_of(store, cluster.chroot, f"{HOST}:{silent}")
+        stops(broker, f"{store.servers[0].program} does not answer yet")
         assert mark.read_text() == said
-        broker.sets["zookeeper.connect"] = connect
+        broker.sets |= setting_of(store, cluster.chroot)
         cluster.start()
         assert not mark.exists()
 
 
-def test_it_is_stopped_while_another_session_has_its_id(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_it_is_stopped_while_another_session_has_its_id(tmp_path: Path, store: AnyStore) -> None:
     """The broker starts once the other session has ended."""
-    with Cluster(tmp_path, zookeeper, count=1) as cluster:
+    with Cluster(tmp_path, store, count=1) as cluster:
         cluster.brokers[1].stop()
-        client = editor_of(zookeeper, cluster.chroot)
+        client = editor_of(store, cluster.chroot)
         client.start()
         try:
             client.create(nodes.broker(1), b"{}", ephemeral=True)
@@ -97,6 +104,7 @@ def test_it_says_why_no_zookeeper_answers(tmp_path: Path, silent: int) -> None:
         assert f"{HOST}:{silent} accepts connections, but does not answer like a serving ZooKeeper" in said
 
 
+@pytest.mark.zookeeper("a session with etcd creates no chroot")
 async def test_an_opening_that_is_given_up_leaves_nothing(
     zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:

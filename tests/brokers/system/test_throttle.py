@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import QUIET, Cluster
 from tests.harness import until
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java]
 
@@ -22,9 +22,9 @@ LEADER, FOLLOWER = 1, 3
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, store: AnyStore) -> Iterator[Cluster]:
     """A cluster whose fetches are small, so that one over the quota makes no difference."""
-    with Cluster(tmp_path, zookeeper, replica_fetch_max_bytes=RATE // 4) as running:
+    with Cluster(tmp_path, store, replica_fetch_max_bytes=RATE // 4) as running:
         yield running
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from pybroker.client.net.connection import BrokerConnection
 from pybroker.client.security.tls import tls_of
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.errors import KafkaError
 from pybroker.protocol import messages as m
 from pybroker.testing.certificates import Authority
@@ -18,6 +17,7 @@ from tests.brokers.kit import Cluster
 from tests.brokers.network import Network
 from tests.brokers.witness import Witness
 from tests.harness import HOST, free_port, until
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java]
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -56,10 +56,10 @@ class Encrypted(Cluster):
 
 
 @pytest.fixture
-def cluster(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Encrypted]:
+def cluster(request: pytest.FixtureRequest, tmp_path: Path, store: AnyStore) -> Iterator[Encrypted]:
     network = Network()
     Encrypted.protocol, Encrypted.home = getattr(request, "param", "SSL"), tmp_path
-    with Encrypted(tmp_path, zookeeper, network=network) as running:
+    with Encrypted(tmp_path, store, network=network) as running:
         yield running
     network.close()
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster, Planted
 from tests.brokers.system.test_rolling import check
 from tests.brokers.witness import Witness
 from tests.clients.adapters.confluent import Confluent
 from tests.harness import ROOT
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 OTHER = Path(os.environ.get("PYBROKER_OTHER_TREE", ROOT))
@@ -35,10 +35,10 @@ class Versioned(Planted):
         return ["env", "-C", str(self.tree), str(own) if own.exists() else sys.executable, *rest]
 
 
-def test_a_rolling_upgrade_and_a_step_back(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_a_rolling_upgrade_and_a_step_back(tmp_path: Path, store: AnyStore) -> None:
     """Brokers of both versions run together; each record is read once, a group goes on where it was, and configs stay,
     after the upgrade of all brokers and after the step back of all."""
-    with Cluster(tmp_path, zookeeper, kind=Versioned) as cluster:
+    with Cluster(tmp_path, store, kind=Versioned) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]], retention_ms="86400001")
         with Witness(cluster, topic) as witness:
             for tree in (ROOT, OTHER):

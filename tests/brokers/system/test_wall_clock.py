@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import Cluster, Planted
 from tests.brokers.witness import Witness
 from tests.harness import until
+from tests.stores import AnyStore
 from tests.wire import Wire, batch
 
 pytestmark = [pytest.mark.java]
@@ -60,12 +60,12 @@ def newest_s(cluster: Cluster, number: int, topic: str) -> float:
         return stamped.append_ms / 1000 - time.time()
 
 
-def test_it_jumps_either_way(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_it_jumps_either_way(tmp_path: Path, store: AnyStore) -> None:
     """The clock jumps an hour ahead and back on leader, follower and controller: no broker loses its session, ISR or
     leadership, only old records expire, and records get the clock's time. Then a leader dies, and one with another
     clock takes over."""
     how: dict[str, object] = {"replica_lag_time_max_ms": 10_000, "log_retention_check_interval_ms": 200}
-    with Cluster(tmp_path, zookeeper, kind=Clocked, **how) as cluster:
+    with Cluster(tmp_path, store, kind=Clocked, **how) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]], segment_bytes="50000")
         dated = cluster.create("dated", replicas=[[1, 2, 3]], message_timestamp_type="LogAppendTime")
         with Witness(cluster, topic) as witness:
@@ -87,10 +87,10 @@ def test_it_jumps_either_way(tmp_path: Path, zookeeper: ZooKeeper) -> None:
             witness.judge()
 
 
-def test_retention_by_time_notices(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+def test_retention_by_time_notices(tmp_path: Path, store: AnyStore) -> None:
     """With the clock an hour ahead, records kept for half an hour expire."""
     how: dict[str, object] = {"log_retention_check_interval_ms": 200}
-    with Cluster(tmp_path, zookeeper, kind=Clocked, **how) as cluster:
+    with Cluster(tmp_path, store, kind=Clocked, **how) as cluster:
         topic = cluster.create("t", replicas=[[1, 2, 3]], retention_ms=str(HOUR_S * 500))
         with Wire(cluster.brokers[1].port) as wire:
             now = batch([b"now"], base_ms=int(time.time() * 1000))

@@ -13,10 +13,10 @@ from confluent_kafka import Producer
 
 from pybroker import Admin
 from pybroker.client.admin import Alteration, ConfigOperation, ConfigResource, ResourceType
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import QUIET, Cluster
 from tests.cli.conftest import Done, run, start
 from tests.harness import until
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java]
 RATE = "replication.throttled.rate"
@@ -30,10 +30,10 @@ LIMIT = ("--disk-limit", 99)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, store: AnyStore) -> Iterator[Cluster]:
     """Four brokers, and topic t with 300 kB in each of four partitions, two replicas each."""
     sets = {"default.replication.factor": 2, "min.insync.replicas": 1, "replica.fetch.max.bytes": 20_000}
-    with Cluster(tmp_path, zookeeper, count=4, **sets) as running:
+    with Cluster(tmp_path, store, count=4, **sets) as running:
         running.create("t", replicas=[[1, 2], [2, 3], [3, 1], [1, 3]], min_insync_replicas="1")
         producer = Producer({"bootstrap.servers": running.bootstrap, "batch.num.messages": 10, **QUIET})
         for number in range(RECORDS):

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.development.zookeeper_server import ZooKeeper
+from pybroker.development.etcd_server import Etcd
 from tests.cli.conftest import Command, run
 from tests.harness import HOST, BrokerProcess, free_port
+from tests.stores import AnyStore, option_of, place_of, setting_of
 
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 REFUSED = "refused the login: Authentication failed during authentication due to invalid credentials"
@@ -72,19 +73,31 @@ def test_passwords_are_set_listed_and_removed(target: object, pybroker_: Command
     assert pybroker_("users", "remove", name, "--if-exists").out == f"User {name} does not exist.\n"
 
 
+def _where(store: AnyStore, chroot: str, home: Path) -> list[str]:
+    """The options of a command that changes users in the store itself: of a broker's file, for etcd."""
+    if not isinstance(store, Etcd):
+        return list(option_of(store, chroot))
+    ((name, place),) = setting_of(store, chroot).items()
+    return ["--config", str(config(home / "store.properties", f"{name}={place}\n"))]
+
+
 @pytest.mark.java
-def test_users_are_given_before_the_first_broker_starts(zookeeper: ZooKeeper) -> None:
-    """Users can be created in ZooKeeper before the first broker starts: brokers find them there (test_security_page.py)
+def test_users_are_given_before_the_first_broker_starts(store: AnyStore, tmp_path: Path) -> None:
+    """Users can be created in the store before the first broker starts: brokers find them there (test_security_page.py)
     and notice changes (tests/brokers)."""
     chroot = f"/{uuid.uuid4().hex}"
-    where = ["--zookeeper", zookeeper.connect + chroot]
+    place, where = place_of(store, chroot), _where(store, chroot, tmp_path)
+    if isinstance(store, Etcd):
+        no_cluster = f"there is no cluster in the etcd at {place}"
+    else:
+        no_cluster = f"there is no cluster at {chroot} of the ZooKeeper at {store.connect}"
     for command in (["list"], ["remove", "ann b"], ["remove", "ann b", "--if-exists"]):
         refused = run("users", *command, *where)
-        assert refused.sentence == f"there is no cluster at {chroot} of the ZooKeeper at {zookeeper.connect}"
+        assert refused.sentence == no_cluster
     for mechanism in ("SCRAM-SHA-512", "SCRAM-SHA-256"):
         done = run("users", "set", "ann b", *where, "-m", mechanism, "--password-file", "-", stdin="secret\n")
         assert done.out == f"User ann b can log in by {mechanism}.\n", done.err
-        assert f"there is no cluster at {chroot} of the ZooKeeper at {zookeeper.connect} yet: user ann b" in done.err
+        assert f"{no_cluster} yet: user ann b" in done.err
     (found,) = run("users", "list", *where, "--json").json
     assert found == {"user": "ann b", "iterations": {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}}
     assert run("users", "remove", "ann b", *where).out == "Deleted user ann b.\n"
@@ -94,20 +107,20 @@ def test_users_are_given_before_the_first_broker_starts(zookeeper: ZooKeeper) ->
 
 
 @pytest.mark.java
-def test_a_broker_whose_own_user_is_missing_says_so(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+def test_a_broker_whose_own_user_is_missing_says_so(store: AnyStore, tmp_path: Path) -> None:
     """A broker whose own user is missing says so, and serves as soon as the user exists."""
-    port, connect = free_port(), f"{zookeeper.connect}/{uuid.uuid4().hex}"
+    port, chroot = free_port(), f"/{uuid.uuid4().hex}"
     broker = BrokerProcess(tmp_path / "data", port, {
         "listeners": f"SASL_PLAINTEXT://{HOST}:{port}", "inter.broker.listener.name": "SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": "SCRAM-SHA-256", "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
         "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config":
             f'{MODULE} required username="admin" password="secret";',
-        "zookeeper.connect": connect,
+        **setting_of(store, chroot),
     })  # fmt: skip
     broker.begin()
     assert broker.process is not None
     broker.process.wait_line("brokers cannot log in user=admin", 90)
-    given = run("users", "set", "admin", "--zookeeper", connect, "--password-file", "-", stdin="secret\n")
+    given = run("users", "set", "admin", *_where(store, chroot, tmp_path), "--password-file", "-", stdin="secret\n")
     assert (given.code, given.err) == (0, "")
     broker.wait_ready()
     admin = config(tmp_path / "admin.properties", "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"

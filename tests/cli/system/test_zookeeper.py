@@ -15,7 +15,7 @@ from pybroker.coordination.zookeeper import ZooKeeperStore
 from tests.cli.conftest import run
 from tests.harness import Process, free_port
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.zookeeper("the commands that start and close it")]
 
 
 def test_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:

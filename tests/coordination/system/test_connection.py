@@ -318,6 +318,7 @@ async def test_closing_ends_what_waits_for_a_connection(a: Any, b: Session) -> N
 
 @pytest.mark.java
 @pytest.mark.xdist_group("zookeeper")
+@pytest.mark.zookeeper("its versions and requests")
 @pytest.mark.parametrize(
     ("said", "many"),
     [("Zookeeper version: 3.5.9-83df9301aa5c, built on 01/06/2021", 0), ("srvr is not executed", 0), (None, 1)],
@@ -363,6 +364,7 @@ async def test_nobody_waits_to_ask_while_zookeeper_is_away(a: Any) -> None:
 
 @pytest.mark.java
 @pytest.mark.xdist_group("zookeeper")
+@pytest.mark.zookeeper("a session with etcd creates no chroot")
 @pytest.mark.parametrize("times", [2, 3])
 async def test_a_chroot_is_made_though_sessions_expire(zookeeper: ZooKeeper, times: int) -> None:
     """The chroot is created in another session if one expires during the start, up to a limit."""

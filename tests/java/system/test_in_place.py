@@ -13,7 +13,7 @@ from tests.cli.conftest import run
 from tests.harness import HOST, BrokerProcess
 from tests.java.peers import Kafka391, MissingJava, jars
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.zookeeper("Kafka's brokers have no other store")]
 
 RECORDS, COMMITTED = 300, 120
 

@@ -18,7 +18,11 @@ from tests.java.dump import dump
 from tests.java.mixed import KAFKA, OURS, Mixed
 from tests.marks import long
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("peer brokers")]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.zookeeper("Kafka's brokers have no other store"),
+    pytest.mark.xdist_group("peer brokers"),
+]
 
 PARTITIONS = 3
 SPREAD = [[1, 2, 3], [3, 1, 2], [2, 3, 1]]

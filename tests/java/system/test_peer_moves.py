@@ -9,7 +9,11 @@ from tests.brokers.system.test_failover import Writer, read_all
 from tests.harness import until
 from tests.java.mixed import KAFKA, OURS, Mixed
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("peer brokers")]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.zookeeper("Kafka's brokers have no other store"),
+    pytest.mark.xdist_group("peer brokers"),
+]
 MOVED_S_MAX = 90
 
 

@@ -12,11 +12,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from pybroker import Admin
-from pybroker.development.zookeeper_server import ZooKeeper
 from tests.brokers.kit import QUIET, Cluster
 from tests.harness import until
 from tests.java.mixed import VERSION, run_tool
 from tests.java.peers import TOOLS, MissingJava, jars
+from tests.stores import AnyStore
 
 pytestmark = [pytest.mark.java]
 TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
@@ -28,14 +28,14 @@ BEGIN_BYTES = 10 * RATE
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, store: AnyStore) -> Iterator[Cluster]:
     """Three brokers with a topic of two partitions on brokers 1 and 2, of 2.5 MB each."""
     try:
         for artifact in ((), (TOOLS,)):
             jars(VERSION, *artifact)
     except MissingJava as problem:
         pytest.skip(str(problem))
-    with Cluster(tmp_path, zookeeper, replica_fetch_max_bytes=RATE // 4) as running:
+    with Cluster(tmp_path, store, replica_fetch_max_bytes=RATE // 4) as running:
         running.create("t", replicas=[[1, 2], [2, 1]], min_insync_replicas="1")
         producer = Producer({"bootstrap.servers": running.bootstrap, "acks": "all", **QUIET})
         for number in range(2 * RECORDS):

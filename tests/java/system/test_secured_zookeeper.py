@@ -21,7 +21,11 @@ from tests.harness import HOST, BrokerProcess, free_port, until
 from tests.java.mixed import KAFKA, TOOL_S_MAX, VERSION, Mixed, znodes
 from tests.java.peers import SMALL, MissingJava, jars, java
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("peer brokers")]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.zookeeper("its logins, TLS and ACLs"),
+    pytest.mark.xdist_group("peer brokers"),
+]
 CHROOT = "/both"
 
 

@@ -10,15 +10,16 @@ import pytest
 from tests.harness import BrokerProcess
 from tests.lives import campaign
 from tests.lives.history import History, Told
+from tests.stores import AnyStore
 from tests.wire import Wire, batch
 
 SECONDS = 20
 SEED = 1
 
 
-def test_random_lives_lose_nothing(tmp_path: Path) -> None:
+def test_random_lives_lose_nothing(tmp_path: Path, store_of_one: AnyStore | None) -> None:
     """A broker that is killed, fails, is disturbed and restarts keeps every acknowledged record once, at its offset."""
-    history = campaign.run(tmp_path, SECONDS, SEED, rate=50)
+    history = campaign.run(tmp_path, SECONDS, SEED, rate=50, store=store_of_one)
     print(campaign.summary(history, SEED, SECONDS))
     assert not history.problems
     assert history.counts["lives"] >= 3 and history.counts["acknowledged"] > 100 and history.counts["read"] > 100

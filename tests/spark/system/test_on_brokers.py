@@ -11,7 +11,6 @@ import pytest
 
 from examples import log_aggregation, metric_monitoring, stream_enrichment
 from pybroker import Producer
-from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.errors import KafkaError
 from pybroker.spark.java import find_java
 from pybroker.spark.pipeline import Job
@@ -20,6 +19,7 @@ from pybroker.spark.pipeline.runner import Pipeline
 from tests.brokers.kit import Cluster
 from tests.brokers.system.test_failover import read_all
 from tests.spark.system.test_pipeline_command import ids
+from tests.stores import AnyStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,12 +31,12 @@ WAVE = 40
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, store: AnyStore) -> Iterator[Cluster]:
     try:
         find_java()
     except KafkaError as error:
         pytest.skip(error.message)
-    with Cluster(tmp_path / "brokers", zookeeper) as running:
+    with Cluster(tmp_path / "brokers", store) as running:
         yield running
 
 
