@@ -25,7 +25,7 @@ DAY = timedelta(days=1)
 
 def _name(common: str) -> x509.Name:
     made = {NameOID.COMMON_NAME: common, NameOID.ORGANIZATION_NAME: "Tests"}
-    return x509.Name([x509.NameAttribute(kind, text) for kind, text in made.items()])
+    return x509.Name([x509.NameAttribute(kind, text) for kind, text in made.items() if text])
 
 
 _CA_USAGE = x509.KeyUsage(
@@ -41,8 +41,8 @@ class Identity:
         self, name: str, issuer: Identity | None = None, *, hosts: Sequence[str] = (), days: tuple[int, int] = (-1, 30),
         named_usage: bool = True,
     ) -> None:  # fmt: skip
-        """Make an authority if there are no hosts; it names its key usage unless it imitates old tools. `days`: the
-        validity, counted from now."""
+        """Make an authority if there are no hosts; it names its key usage unless it imitates old tools. An empty name
+        is none. `days`: the validity, counted from now."""
         self.key = ec.generate_private_key(ec.SECP256R1())
         now, authority = datetime.now(UTC), not hosts
         by = issuer or self

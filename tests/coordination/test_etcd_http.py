@@ -176,10 +176,17 @@ async def test_an_answer_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 async def test_a_refusal_says_what_to_do(error: str, words: str) -> None:
-    async with answering(whole(b'{"error":"x",%s}' % error.encode())) as gateway:
+    async with answering(whole(b'{"error":"x",%s}' % error.encode()), login=EtcdLogin("u", "p")) as gateway:
         with pytest.raises(EtcdRefusal) as refused:
             await gateway.call("kv", "/v3/kv/txn", {})
         assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("words", ["permission denied", "user name is empty"])
+async def test_without_a_login_a_refusal_says_that_it_is_needed(words: str) -> None:
+    async with answering(whole(b'{"error":"x","code":7,"message":"etcdserver: %s"}' % words.encode())) as gateway:
+        with pytest.raises(StoreRefused, match=r"requires a login: set etcd\.user and etcd\.password"):
+            await gateway.call("kv", "/v3/kv/txn", {})
 
 
 async def test_a_watch_yields_each_revision_with_its_events() -> None:

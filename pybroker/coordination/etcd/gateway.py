@@ -42,6 +42,8 @@ SAYS: Final = {
     "corrupt": "it has found that its database is corrupt (alarm CORRUPT)",
 }
 """Refusals that an operator can cure."""
+NAMED: Final = b"CommonName of client"
+"""The start of the answer, in plain text, to a client whose certificate has a common name, if etcd has users."""
 LEASE_ENDED: Final = "lease not found"
 TOO_LARGE: Final = ("too many operations", "request is too large")
 WORDS_MAX: Final = 300
@@ -143,10 +145,12 @@ class Gateway:
 
     async def call(self, lane: str, path: str, body: Json) -> EtcdAnswer:
         """Return the answer to a request. Raises EtcdRefusal if it had no effect, EtcdUnanswered if that is not known,
-        and OSError if no connection was made."""
+        StoreRefused if it needs a login or another one, and OSError if no connection was made."""
         try:
             answer = await self._ask(lane, path, body)
         except EtcdRefusal as refusal:
+            if self._access.login is None and (refusal.code == PERMISSION_DENIED or _is_stale(refusal)):
+                raise StoreRefused(detail="requires a login: set etcd.user and etcd.password") from None
             if self._access.login is None or not _is_stale(refusal):
                 raise
             await self.log_in()
@@ -190,6 +194,9 @@ class Gateway:
                 status, content = await self._lane(lane).ask(self._request(path, body))
         except TimeoutError:
             raise EtcdUnanswered(f"it did not answer in {self.patience_s:g} s") from None
+        if content.startswith(NAMED):
+            why = "takes no certificate with a common name beside a login: use one without (etcd.ssl.keystore.location)"
+            raise StoreRefused(detail=why)
         answer = _parsed(content or b"{}")
         _raise_refusal(answer)
         if status != 200:

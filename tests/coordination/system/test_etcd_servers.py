@@ -158,7 +158,7 @@ async def test_a_user_of_etcd_needs_the_prefix_alone() -> None:
                 StoreRefused,
                 "refuses the login of 'broker'",
             ),
-            (servers_of(etcd), StoreFailed, "user"),
+            (servers_of(etcd), StoreRefused, "requires a login: set etcd.user and etcd.password"),
             (servers_of(etcd, access, "/other"), StoreFailed, "may not read and write below the prefix"),
         ):
             with pytest.raises(error, match=words):
