@@ -199,6 +199,7 @@ class EtcdLink:
         addresses = random.sample(self._servers.addresses, len(self._servers.addresses))
         while not self._over:
             for at in itertools.takewhile(lambda _: not self._over, addresses):
+                self.reasons.setdefault(at, "it has not answered yet")
                 self.reasons[at] = await self._visit(at)
             if not self._opened or len(addresses) == 1:  # one of several may be the only one that stands still
                 self._slow_rounds += 1
