@@ -25,6 +25,7 @@ from tests.wire import Wire
 SESSION_MS = 2000
 OLDER, NEWER = "86400000", "172800000"
 """The values of retention.ms in the copy, and after it."""
+ON_ZOOKEEPER = pytest.mark.java, pytest.mark.zookeeper("the cases name their stores")
 
 
 def producer_ids(cluster: Cluster) -> list[int]:
