@@ -7,10 +7,9 @@ from pybroker import errors
 from pybroker.client.admin import ConfigResource, ResourceType
 from pybroker.console.guard import viewer_of
 from pybroker.console.pages import ROWS_MAX, BadRequest, NotFound, Pages
-from pybroker.console.views.overview import error_name, is_low, log_dirs
+from pybroker.console.views.cluster_state import error_name, is_low, log_dirs, read_state
 from pybroker.console.views.topics import differing
 from pybroker.errors import KafkaError
-from pybroker.operations import health
 
 
 class BrokerPages:
@@ -20,15 +19,8 @@ class BrokerPages:
         self._pages = pages
 
     def all(self, request: Request) -> Response:
-        clients = viewer_of(request).clients
-        with clients.admin() as admin:
-            cluster = health.read(admin, settings_optional=True)
-        reports = health.probe(cluster.nodes, clients.admin_at)
-        disks, unread = log_dirs(clients, cluster.nodes)
-        return self._pages.page(
-            request, "brokers.html", cluster=cluster, reports=reports, disks=disks, unread=unread, is_low=is_low,
-            error_name=error_name, led=cluster.led(), held=cluster.held(),
-        )  # fmt: skip
+        state = read_state(viewer_of(request).clients)
+        return self._pages.page(request, "brokers.html", state=state, is_low=is_low, error_name=error_name)
 
     def one(self, request: Request) -> Response:
         text = request.query_params.get("id", "")
