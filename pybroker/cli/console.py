@@ -32,11 +32,16 @@ SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
               help="Ask viewers for their own user and password of the cluster: each has the rights of that user.")
 @click.option("--host-name", "host_names", multiple=True, metavar="NAME",
               help="A name by which browsers may reach the console, beside addresses and localhost; repeatable.")
+@click.option("--tls-certificate", metavar="FILE", type=click.Path(dir_okay=False),
+              help="Serve HTTPS with this certificate (PEM), followed by those that issued it.")  # fmt: skip
+@click.option("--tls-key", metavar="FILE", type=click.Path(dir_okay=False),
+              help="The private key (PEM) of --tls-certificate, which only you can read.")  # fmt: skip
 @click.option("--allow-changes", is_flag=True, help="Let viewers change what their user may change; read-only else.")
 @address_options
 def command(
     host: str, port: int, user: str | None, password_file: str | None, cluster_login: bool,
-    host_names: tuple[str, ...], allow_changes: bool, bootstrap_server: str, timeout_s: float,
+    host_names: tuple[str, ...], tls_certificate: str | None, tls_key: str | None, allow_changes: bool,
+    bootstrap_server: str, timeout_s: float,
 ) -> None:  # fmt: skip
     """Show a cluster in the browser: its health, topics and their records, brokers, groups.
 
@@ -54,8 +59,9 @@ def command(
     login = _login(user, password_file, cluster_login)
     settings = ConsoleSettings(
         bootstrap_server, profiles.security(), timeout_s, host, port, user, login, cluster_login, allow_changes,
-        host_names,
+        host_names, tls_certificate, tls_key,
     )  # fmt: skip
+    _check_tls(tls_certificate, tls_key)
     if not (settings.on_loopback or settings.needs_login):
         raise Misuse(
             f"--host {host} is reached by other machines: give --user and --password-file, or --cluster-login"
@@ -92,6 +98,27 @@ def _login(user: str | None, file: str | None, cluster_login: bool) -> str:
         least = PASSWORD_CHARACTERS_MIN
         raise Misuse(f"the password in {file} has {len(password)} characters: give it {least} or more")
     return password
+
+
+def _check_tls(certificate: str | None, key: str | None) -> None:
+    """Misuse unless both files of TLS are given and belong together, or neither."""
+    if (certificate is None) != (key is None):
+        raise click.UsageError("--tls-certificate and --tls-key need each other")
+    if certificate is None or key is None:
+        return
+    import ssl
+
+    try:
+        check_owned(key, "a private key")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ValueError) as error:  # SSLError, too, is an OSError
+        words = system_words(error) if isinstance(error, OSError) else str(error)
+        raise Misuse(f"{certificate} and {key} cannot be used for TLS: {words}") from error
+
+
+def _no_password() -> str:
+    """Refuse a key with a password: OpenSSL would ask the terminal for it."""
+    raise ValueError("the key has a password")
 
 
 def _check_sasl(login: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from pybroker.cli import file_permissions, secrets, sentences
+from pybroker.cli import file_permissions, secrets, sentences, serve_console
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Misuse, Whole
 from pybroker.logs import FORMATS, TEXT, event, to_stderr
@@ -57,6 +57,9 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
     help="Go on without a missing log dir (its directory.id or path) or partition (TOPIC-N), or the data of broker N "
     "(broker-N); or leave the cluster for good (zookeeper). Repeatable.",
 )
+@click.option("--console", "console_at", is_flag=False, flag_value=serve_console.ADDRESS, metavar="[HOST:PORT]",
+              help="Show the cluster in the browser, by a process beside the broker; at "
+              f"{serve_console.ADDRESS} unless an address follows.")  # fmt: skip
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
               help="The lowest level to log.")  # fmt: skip
 @click.option("--log-format", type=click.Choice(FORMATS), default=TEXT, show_default=True,
@@ -71,6 +74,7 @@ def command(
     file: str | None,
     sets: Sequence[str],
     give_up: Sequence[str],
+    console_at: str | None,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -85,6 +89,27 @@ def command(
     """
     to_stderr(logging.getLevelName(log_level.upper()), log_format)
     config = _configuration(data_dirs, host, port, metrics_port, zookeeper, etcd, file, sets)
+    _warn(config, file, sets)
+    with importing():
+        from pybroker.server.process import run
+
+    if console_at is None:
+        run(config, _say_ready, give_up)
+        return
+    console = serve_console.ConsoleProcess(console_at, config)
+
+    def on_ready(broker: "Broker") -> None:
+        _say_ready(broker)
+        console.start(broker)
+
+    try:
+        run(config, on_ready, give_up)
+    finally:
+        console.stop()
+
+
+def _warn(config: "BrokerConfig", file: str | None, sets: Sequence[str]) -> None:
+    """Warn about settings that do nothing, and about secrets that others can read."""
     for warning in config.warnings:
         sentences.warn(warning)
     if config.without_effect:
@@ -95,10 +120,6 @@ def command(
     pairs = (pair.partition("=") for pair in sets)
     file_permissions.warn_of_keys((name.strip(), text.strip()) for name, _, text in pairs)
     secrets.warn((pair.partition("=")[0].strip() for pair in sets), "the file of --config")
-    with importing():
-        from pybroker.server.process import run
-
-    run(config, _say_ready, give_up)
 
 
 def _configuration(

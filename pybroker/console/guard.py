@@ -3,7 +3,7 @@
     Host is an address, localhost or a name that was allowed   else 421: a foreign name may be DNS rebinding
     a session, by its cookie                                   else a new one
     logged in, if the console has a login                      else 303 to /login
-    POST: a small form with the session's token                else 403
+    POST: a small form of this origin with the session's token else 403
 
 Every answer has a content security policy without inline scripts or styles, and is not kept by caches.
 """
@@ -12,7 +12,7 @@ import hmac
 import ipaddress
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -66,7 +66,8 @@ class Guard:
                 own = {name.lower() for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(h for h in HEADERS.items() if h[0] not in own)]
                 if b"set-cookie" not in own:
-                    message["headers"] += [(b"set-cookie", set_cookie(each).encode()) for each in cookies]
+                    given = [set_cookie(each, self._settings).encode() for each in cookies]
+                    message["headers"] += [(b"set-cookie", each) for each in given]
             await send(message)
 
         refused = self._refused_host(request)
@@ -99,6 +100,14 @@ class Guard:
             return name in self._hosts
         return True
 
+    def _is_own_page(self, request: Request) -> bool:
+        """True if the form is on a page of this console, as far as the browser says; tokens are checked beside this."""
+        origin = request.headers.get("origin")
+        if origin is None:
+            return True
+        place = urlsplit(origin).netloc.lower()
+        return place == request.headers.get("host", "").lower() or place.partition(":")[0] in self._hosts
+
     async def _admit(self, request: Request, session: str) -> Response | None:
         """Set the request's viewer and form; return the answer to a request that is refused."""
         known = self._sessions.find(session) if self._settings.needs_login else None
@@ -106,6 +115,8 @@ class Guard:
         request.scope["viewer"] = Viewer(clients, session, self._sessions.csrf(session), user)
         request.scope["form"] = {}
         if request.method == "POST":
+            if not self._is_own_page(request):
+                return PlainTextResponse("The form is on a page of another origin.\n", 403)
             fields = await _form(request)
             if fields is None:
                 return PlainTextResponse("The form is too large, or not a form.\n", 400)
@@ -136,9 +147,10 @@ async def _form(request: Request) -> dict[str, str] | None:
         return None
 
 
-def set_cookie(cookie: str) -> str:
+def set_cookie(cookie: str, settings: ConsoleSettings) -> str:
     """Return the header that gives a browser its session."""
-    return f"{COOKIE}={cookie}; HttpOnly; SameSite=Strict; Path=/"
+    secure = "" if settings.certificate is None else "; Secure"
+    return f"{COOKIE}={cookie}; HttpOnly; SameSite=Strict; Path=/{secure}"
 
 
 def viewer_of(request: Request) -> Viewer:

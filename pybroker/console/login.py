@@ -58,7 +58,7 @@ class LoginPage:
         session = self._sessions.read(cookie)
         assert session is not None
         self._sessions.log_in(session, user, clients)
-        return RedirectResponse("/", 303, {"set-cookie": set_cookie(cookie)})
+        return RedirectResponse("/", 303, {"set-cookie": set_cookie(cookie, self._settings)})
 
     async def log_out(self, request: Request) -> Response:
         self._sessions.log_out(viewer_of(request).session)

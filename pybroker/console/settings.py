@@ -1,6 +1,6 @@
 """The settings of a console, as the command makes them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pybroker.model import HostPort
@@ -24,8 +24,11 @@ class ConsoleSettings(NamedTuple):
     cluster_login: bool = False
     """True if viewers log in with their own user and password of the cluster, and have its rights."""
     allow_changes: bool = False
-    host_names: tuple[str, ...] = ()
+    host_names: Sequence[str] = ()
     """Names, beside addresses and localhost, by which browsers may reach the console."""
+    certificate: str | None = None
+    """The file (PEM) of the console's own TLS certificate and those that issued it; None for HTTP."""
+    key: str | None = None
 
     @property
     def needs_login(self) -> bool:
@@ -37,4 +40,4 @@ class ConsoleSettings(NamedTuple):
 
     def url(self, port: int) -> str:
         """The address for a browser on this machine; `port` is the one that was taken."""
-        return f"http://{HostPort(self.host, port)}/"
+        return f"{'http' if self.certificate is None else 'https'}://{HostPort(self.host, port)}/"

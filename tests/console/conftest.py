@@ -116,7 +116,7 @@ class Console:
     def __init__(self, bootstrap: str, *options: object) -> None:
         command = [sys.executable, "-m", "pybroker", "console", "-b", bootstrap, "--port", "0", *map(str, options)]
         self.process = Process(command)
-        self.port = int(self.process.wait_line(r"pybroker console on http://\S+:(\d+)/", READY_S_MAX)[1])
+        self.port = int(self.process.wait_line(r"pybroker console on https?://\S+:(\d+)/", READY_S_MAX)[1])
 
     def browser(self) -> Browser:
         return Browser(self.port)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
+import ssl
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 
 from pybroker.console.clients import ViewerClients
 from pybroker.console.sessions import FREE_ATTEMPTS, IDLE_S_MAX, SESSIONS_MAX, WAIT_S_MAX, Attempts, BrowserSessions
+from pybroker.testing.certificates import Authority
 from tests.cli.conftest import run
 from tests.console.conftest import Console
 from tests.harness import Server
@@ -132,6 +136,56 @@ def test_a_forged_form_is_refused(shared_broker: Server, start_console: Callable
     answer = mine.post("/login", right, **{"Content-Type": "text/plain"})
     assert answer.code == 400
     assert mine.get("/").code == 303
+
+
+@pytest.mark.parametrize(
+    ("origin", "code"),
+    [("https://evil.example.org", 403), ("null", 403), ("http://127.0.0.1:1", 403), (None, 303), ("own", 303)],
+)
+def test_a_form_of_another_origin_is_refused(
+    shared_broker: Server, start_console: Callable[..., Console], secret: Path, origin: str | None, code: int
+) -> None:
+    """A form that a browser says to be on a page of another origin does nothing, even with the right token."""
+    browser = start_console(shared_broker.bootstrap, "--user", "ops", "--password-file", secret).browser()
+    form = {"csrf": browser.get("/login").fields["csrf"], "user": "ops", "password": PASSWORD}
+    given = f"http://127.0.0.1:{browser.port}" if origin == "own" else origin
+    assert browser.post("/login", form, **({} if given is None else {"Origin": given})).code == code
+
+
+def tls_files(home: Path) -> tuple[Path, Path, Path]:
+    """The files of a certificate, its private key, and the authority that signed it."""
+    authority = Authority()
+    own = authority.sign("localhost")
+    made = home / "chain.pem", home / "key.pem", home / "authority.pem"
+    for file, data in zip(made, (own.chain, own.key, authority.certificate), strict=True):
+        file.write_bytes(data)
+        file.chmod(0o600)
+    return made
+
+
+def test_the_console_speaks_tls(shared_broker: Server, start_console: Callable[..., Console], tmp_path: Path) -> None:
+    """With a certificate the console serves HTTPS and nothing else, and browsers send its cookie over TLS only."""
+    chain, key, authority = tls_files(tmp_path)
+    console = start_console(shared_broker.bootstrap, "--tls-certificate", chain, "--tls-key", key)
+    trusting = ssl.create_default_context(cafile=authority)
+    with urllib.request.urlopen(f"https://localhost:{console.port}/", context=trusting, timeout=60) as answer:
+        assert b"Healthy: 1 broker" in answer.read()
+        assert "; Secure" in answer.headers["set-cookie"]
+    with pytest.raises((OSError, http.client.HTTPException)):
+        console.browser().get("/")
+
+
+def test_files_of_tls_that_do_not_fit_are_a_sentence(tmp_path: Path) -> None:
+    """The files are checked before the console listens: both are given, belong together, and the key is private."""
+    chain, key, _ = tls_files(tmp_path)
+    done = run("console", "-b", "localhost:1", "--tls-certificate", chain)
+    assert done.code == 2 and "need each other" in done.err
+    key.write_text("no key\n")
+    done = run("console", "-b", "localhost:1", "--tls-certificate", chain, "--tls-key", key)
+    assert done.code == 2 and "cannot be used for TLS" in done.sentence
+    key.chmod(0o644)
+    done = run("console", "-b", "localhost:1", "--tls-certificate", chain, "--tls-key", key)
+    assert done.code == 2 and "chmod 600" in done.sentence
 
 
 def test_a_console_is_read_only_unless_it_is_started_otherwise(
