@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from pybroker.console.clients import ViewerClients
 from pybroker.console.guard import Guard
+from pybroker.console.lags import LagSampler
 from pybroker.console.login import LoginPage
 from pybroker.console.pages import BadRequest, Busy, Forbidden, NotFound, Pages
 from pybroker.console.sessions import BrowserSessions
@@ -34,7 +35,8 @@ def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.mon
     """Return the console; `now_s` is the clock of its sessions."""
     pages = Pages(bootstrap=settings.bootstrap, allow_changes=settings.allow_changes)
     sessions = BrowserSessions(now_s)
-    login = LoginPage(settings, sessions, pages, now_s)
+    sampler = LagSampler()
+    login = LoginPage(settings, sessions, pages, sampler, now_s)
     topics, brokers, groups = TopicPages(pages), BrokerPages(pages), GroupPages(pages)
     changes = ChangePages(pages, allow_changes=settings.allow_changes)
     moves = MovePages(pages)
@@ -67,6 +69,8 @@ def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.mon
     handlers[HTTPException] = _not_served(pages)
     views = Starlette(routes=routes, exception_handlers=handlers)
     shared = ViewerClients(settings.bootstrap, settings.login, settings.timeout_s)
+    if not settings.needs_login:
+        sampler.watch(shared)
     return Guard(views, settings, sessions, shared)
 
 

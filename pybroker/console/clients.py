@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 from pybroker.client.admin import Admin
 from pybroker.client.consuming.consumer import Consumer
 from pybroker.client.net.metadata import Node
+from pybroker.console.lags import LagHistory
 from pybroker.model import HostPort
 from pybroker.operations.each_broker import ANSWER_S_MAX
 
@@ -24,10 +25,11 @@ class ViewerClients:
 
     def __init__(self, bootstrap: str, login: Mapping[str, str], timeout_s: float) -> None:
         self.bootstrap = bootstrap
-        self._login = dict(login)
+        self.login = dict(login)
         self._timeout_s = timeout_s
         self._idle: list[Admin] = []
         self._closed = False
+        self.lags = LagHistory()
 
     @contextlib.contextmanager
     def admin(self) -> Iterator[Admin]:
@@ -35,7 +37,7 @@ class ViewerClients:
         try:
             admin = self._idle.pop()
         except IndexError:
-            admin = Admin(self.bootstrap, timeout_s=self._timeout_s, **self._login)
+            admin = Admin(self.bootstrap, timeout_s=self._timeout_s, **self.login)
         try:
             yield admin
         except BaseException:
@@ -48,7 +50,7 @@ class ViewerClients:
 
     def admin_at(self, node: Node) -> Admin:
         """Return an admin client for this broker alone, with a short timeout."""
-        return Admin(str(HostPort(node.host, node.port)), timeout_s=ANSWER_S_MAX, **self._login)
+        return Admin(str(HostPort(node.host, node.port)), timeout_s=ANSWER_S_MAX, **self.login)
 
     def consumer(self) -> Consumer:
         """Return a consumer without a group, which creates no topic and reads ahead little."""
@@ -61,7 +63,7 @@ class ViewerClients:
             "fetch_max_bytes": FETCH_BYTES_MAX,
             "max_partition_fetch_bytes": PARTITION_BYTES_MAX,
             "default_api_timeout_ms": round(self._timeout_s * 1000),
-            **self._login,
+            **self.login,
         }
         return Consumer(**cast("ConsumerSettings", settings))
 

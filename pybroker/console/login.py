@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from pybroker.console.clients import ViewerClients
 from pybroker.console.guard import LOGIN, form_of, set_cookie, viewer_of
+from pybroker.console.lags import LagSampler
 from pybroker.console.pages import Pages
 from pybroker.console.sessions import Attempts, BrowserSessions
 from pybroker.console.settings import ConsoleSettings
@@ -21,11 +22,13 @@ class LoginPage:
     """The page that asks for a password, and what it leads to."""
 
     def __init__(
-        self, settings: ConsoleSettings, sessions: BrowserSessions, pages: Pages, now_s: Callable[[], float]
-    ) -> None:
+        self, settings: ConsoleSettings, sessions: BrowserSessions, pages: Pages, sampler: LagSampler,
+        now_s: Callable[[], float],
+    ) -> None:  # fmt: skip
         self._settings = settings
         self._sessions = sessions
         self._pages = pages
+        self._sampler = sampler
         self._attempts = Attempts(now_s)
 
     async def ask(self, request: Request) -> Response:
@@ -58,6 +61,7 @@ class LoginPage:
         session = self._sessions.read(cookie)
         assert session is not None
         self._sessions.log_in(session, user, clients)
+        self._sampler.watch(clients)
         return RedirectResponse("/", 303, {"set-cookie": set_cookie(cookie, self._settings)})
 
     async def log_out(self, request: Request) -> Response:

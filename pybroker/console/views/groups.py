@@ -6,8 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pybroker import errors
-from pybroker.client.admin import LATEST, Admin, Committed
+from pybroker.console.charts import lag_chart
 from pybroker.console.guard import viewer_of
+from pybroker.console.lags import SAMPLE_S, group_lags, partition_ends
 from pybroker.console.pages import ROWS_MAX, NotFound, Pages
 from pybroker.console.views.changes import KINDS
 from pybroker.console.views.topics import page_of
@@ -43,7 +44,7 @@ class GroupPages:
             found = sorted(group for group in admin.groups() if find in group.id)
             at = page_of(request, len(found), PAGE_GROUPS)
             shown = found[at * PAGE_GROUPS : (at + 1) * PAGE_GROUPS]
-            lags = _lags(admin, [group.id for group in shown])
+            lags = group_lags(admin, [group.id for group in shown])
         return self._pages.page(
             request, "groups.html", groups=shown, total=len(found), at=at, pages=-(-len(found) // PAGE_GROUPS),
             find=find, lags=lags,
@@ -51,7 +52,8 @@ class GroupPages:
 
     def one(self, request: Request) -> Response:
         name = request.query_params.get("id", "")
-        with viewer_of(request).clients.admin() as admin:
+        clients = viewer_of(request).clients
+        with clients.admin() as admin:
             try:
                 (group,) = admin.describe_groups([name])
             except KafkaError as error:
@@ -60,7 +62,7 @@ class GroupPages:
                 raise
             committed = admin.group_offsets([name])[name]
             owners = {tp: number for number, m in enumerate(group.members, 1) for tp in m.assignment}
-            ends = _ends(admin, {tp.topic for tp in (*owners, *committed)})
+            ends = partition_ends(admin, {tp.topic for tp in (*owners, *committed)})
         partitions = [
             GroupPosition(tp, committed[tp].offset if tp in committed else None, ends.get(tp), owners.get(tp))
             for tp in sorted({*owners, *committed})
@@ -70,18 +72,6 @@ class GroupPages:
             request, "group.html", group=group, partitions=partitions[:ROWS_MAX], more=len(partitions) - ROWS_MAX,
             lag=sum(each.lag or 0 for each in partitions),
             topics=sorted({each.partition.topic for each in partitions}), kinds=KINDS,
+            chart=lag_chart(clients.lags.of(name), SAMPLE_S),
         )  # fmt: skip
 
-
-def _ends(admin: Admin, topics: set[str]) -> dict[TopicPartition, int | None]:
-    return admin.offsets(admin.cluster.metadata(sorted(topics)), LATEST) if topics else {}
-
-
-def _lags(admin: Admin, groups: list[str]) -> dict[str, int]:
-    """Return the lag of each group, over the partitions for which it has committed."""
-    committed: dict[str, dict[TopicPartition, Committed]] = admin.group_offsets(groups) if groups else {}
-    ends = _ends(admin, {tp.topic for offsets in committed.values() for tp in offsets})
-    return {
-        group: sum(max(0, (ends.get(tp) or 0) - at.offset) for tp, at in offsets.items())
-        for group, offsets in committed.items()
-    }

@@ -1,6 +1,7 @@
 """The overview: one sentence that is green or red, the brokers, their disks, and partitions in trouble."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,6 +12,10 @@ from pybroker.console.views.cluster_state import error_name, is_low, read_state
 from pybroker.operations import health
 from pybroker.operations.health import ClusterHealth, times
 
+BEHIND_MAX: Final = 5
+"""Groups of the overview: those that are furthest behind."""
+
+
 class OverviewPage:
     """The first page."""
 
@@ -18,12 +23,14 @@ class OverviewPage:
         self._pages = pages
 
     def show(self, request: Request) -> Response:
-        state = read_state(viewer_of(request).clients)
+        clients = viewer_of(request).clients
+        state = read_state(clients)
         problems, lacks = state.problems(), state.cluster.troubled()
         return self._pages.page(
             request, "overview.html", state=state, problems=problems, sentence=sentence(state.cluster, problems),
             lacks=lacks[:ROWS_MAX], more=len(lacks) - ROWS_MAX, counts=health.counted(each.state for each in lacks),
             is_low=is_low, error_name=error_name,
+            behind=clients.lags.furthest_behind(BEHIND_MAX),
         )  # fmt: skip
 
 
