@@ -25,6 +25,7 @@ from pybroker.console.views.messages import MessagePages
 from pybroker.console.views.moves import MovePages
 from pybroker.console.views.overview import OverviewPage
 from pybroker.console.views.security import SecurityPages
+from pybroker.console.views.topic_clients import TopicClientsPage
 from pybroker.console.views.topics import TopicPages
 from pybroker.errors import KafkaError
 
@@ -45,6 +46,7 @@ def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.mon
         Route("/", OverviewPage(pages).show),
         Route("/topics", topics.all),
         Route("/topic", topics.one),
+        Route("/clients", TopicClientsPage(pages).show),
         Route("/messages", messages.search),
         Route("/record", messages.record),
         Route("/tail", messages.tail),

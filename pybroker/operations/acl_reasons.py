@@ -45,24 +45,27 @@ class Reason(NamedTuple):
 
 def reason_of(access: WantedAccess, acls: Iterable[AclBinding]) -> Reason:
     """Return why an access is allowed or refused by these ACLs, which are all that the cluster has."""
-    wanted = AclFilter(
-        access.type, access.name, PatternType.MATCH, None, None, Operation.ANY, Permission.ANY
-    )  # fmt: skip
-    applying = [each for each in acls if wanted.matches_resource(each.resource)]
+    found = applying(access.type, access.name, acls)
     person = printable(access.principal)
     what = printable(str(access))
-    if not applying:
+    if not found:
         words = f"No ACL applies to {what.partition(' ')[2]}: {person} may not, unless the brokers have"
         return Reason(None, f"{words} allow.everyone.if.no.acl.found=true. {_SUPER}", [])
-    deciding = [each for each in applying if each.acl.permission is Permission.DENY and _decides(each, access)]
+    deciding = [each for each in found if each.acl.permission is Permission.DENY and _decides(each, access)]
     if deciding:
         return Reason(False, f"{person} may not {what}: {acl_text(deciding[0])}. {_SUPER}", deciding)
-    deciding = [each for each in applying if each.acl.permission is Permission.ALLOW and _decides(each, access)]
+    deciding = [each for each in found if each.acl.permission is Permission.ALLOW and _decides(each, access)]
     if deciding:
         return Reason(True, f"{person} may {what}: {acl_text(deciding[0])}.", deciding)
-    count = f"{len(applying)} ACLs apply" if len(applying) > 1 else "one ACL applies"
+    count = f"{len(found)} ACLs apply" if len(found) > 1 else "one ACL applies"
     words = f"{person} may not {what}: {count} to it, and none allows {access.operation.text} to this principal"
-    return Reason(False, f"{words} from this address. {_SUPER}", applying)
+    return Reason(False, f"{words} from this address. {_SUPER}", found)
+
+
+def applying(type: ResourceType, name: str, acls: Iterable[AclBinding]) -> list[AclBinding]:
+    """Return the ACLs that apply to a resource: those of its name, of a prefix of it, and of all."""
+    wanted = AclFilter(type, name, PatternType.MATCH, None, None, Operation.ANY, Permission.ANY)
+    return [each for each in acls if wanted.matches_resource(each.resource)]
 
 
 def _decides(binding: AclBinding, access: WantedAccess) -> bool:

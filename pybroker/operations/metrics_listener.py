@@ -15,6 +15,9 @@ from pybroker.operations.each_broker import ANSWER_S_MAX, AdminAt, Silent, ask_e
 
 LISTENER: Final = "metrics.listener"
 ANSWER_BYTES_MAX: Final = 1 << 20
+METRICS_BYTES_MAX: Final = 64 << 20
+WAITING: Final = frozenset({"Fetch", "JoinGroup", "SyncGroup", "ConsumerGroupHeartbeat"})
+"""APIs whose requests wait for records or members by design: their times say nothing about a broker."""
 T = TypeVar("T")
 
 

@@ -77,7 +77,7 @@ def test_what_is_not_there_is_404(browser: Browser, path: str, query: dict[str, 
     assert answer.code == 404 and words in answer.text and "<b>" not in answer.page
 
 
-@pytest.mark.parametrize("path", ["/topic", "/messages", "/tail", "/tail/events", "/record", "/changes"])
+@pytest.mark.parametrize("path", ["/topic", "/messages", "/tail", "/tail/events", "/record", "/changes", "/clients"])
 @pytest.mark.parametrize("name", ["", "\0", "..", "a/b", "a\r\nX: y", "a" * 250, "\N{GRINNING FACE}"])
 def test_what_is_no_name_of_a_topic_is_400(browser: Browser, path: str, name: str) -> None:
     """A name that no topic can have is refused at once, with a sentence; the cluster is not asked."""

@@ -11,9 +11,8 @@ from pybroker.cli.top.broker_metrics import Counts
 from pybroker.cli.top.reading import BrokerReading, Reading
 from pybroker.client.net.metadata import Node
 from pybroker.model import TopicPartition
+from pybroker.operations.metrics_listener import WAITING
 
-WAITING: Final = {"Fetch", "JoinGroup", "SyncGroup", "ConsumerGroupHeartbeat"}
-"""APIs whose requests wait for records or members by design: their times say nothing about a broker."""
 SHARE: Final = 0.99
 
 

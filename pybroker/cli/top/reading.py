@@ -19,7 +19,6 @@ from pybroker.model import HostPort, TopicPartition
 from pybroker.operations import health, metrics_listener
 from pybroker.operations.health import ClusterHealth
 
-METRICS_BYTES_MAX: Final = 64 << 20
 _GONE: Final = (NETWORK_EXCEPTION, REQUEST_TIMED_OUT)
 T = TypeVar("T")
 
@@ -99,7 +98,7 @@ class Reader:
         if isinstance(where, Silent):
             return None
         try:
-            return counts(metrics_listener.text(where, "/metrics", METRICS_BYTES_MAX, self._timeout_s))
+            return counts(metrics_listener.text(where, "/metrics", metrics_listener.METRICS_BYTES_MAX, self._timeout_s))
         except Silent as reason:
             problems.append(f"no metrics: {reason}")
             return None
