@@ -45,7 +45,7 @@ OPTIONAL = {  # rooms that need an optional package
     "pybroker.client": {"confluent_kafka", "fastavro", "pyarrow"},
     "pybroker.backup": {"pyarrow"},
     "pybroker.cli": {"matplotlib"},
-    "pybroker.console": {"jinja2", "starlette", "uvicorn"},
+    "pybroker.console": {"fastavro", "jinja2", "starlette", "uvicorn"},
     "pybroker.avro": {"fastavro"},
     "pybroker.frames": {"fastavro", "polars", "pyarrow"},
     "pybroker.spark": {"deltalake", "fastavro", "py4j", "pyarrow", "pyiceberg", "pyspark"},

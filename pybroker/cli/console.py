@@ -1,8 +1,10 @@
 """`pybroker console`: a cluster in the browser."""
 
+import dataclasses
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,7 +14,10 @@ from pybroker.cli.file_permissions import check_owned
 from pybroker.cli.interrupts import importing
 from pybroker.cli.main import Failure, Misuse, Whole
 from pybroker.cli.options import address_options, admin_of
-from pybroker.errors import system_words
+from pybroker.errors import KafkaError, system_words
+
+if TYPE_CHECKING:
+    from pybroker.avro.writer_schemas import WriterSchemas
 
 LOOPBACK: Final = "127.0.0.1"
 PORT_DEFAULT: Final = 8080
@@ -36,12 +41,14 @@ SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
               help="Serve HTTPS with this certificate (PEM), followed by those that issued it.")  # fmt: skip
 @click.option("--tls-key", metavar="FILE", type=click.Path(dir_okay=False),
               help="The private key (PEM) of --tls-certificate, which only you can read.")  # fmt: skip
+@click.option("--registry", metavar="URL,...", help="The schema registry for the ids in Avro's frames.")
+@click.option("--registry-config", metavar="FILE", help="The registry's login and CA, as for `pybroker read`.")
 @click.option("--allow-changes", is_flag=True, help="Let viewers change what their user may change; read-only else.")
 @address_options
 def command(
     host: str, port: int, user: str | None, password_file: str | None, cluster_login: bool,
-    host_names: tuple[str, ...], tls_certificate: str | None, tls_key: str | None, allow_changes: bool,
-    bootstrap_server: str, timeout_s: float,
+    host_names: tuple[str, ...], tls_certificate: str | None, tls_key: str | None, registry: str | None,
+    registry_config: str | None, allow_changes: bool, bootstrap_server: str, timeout_s: float,
 ) -> None:  # fmt: skip
     """Show a cluster in the browser: its health, topics and their records, brokers, groups.
 
@@ -59,7 +66,7 @@ def command(
     login = _login(user, password_file, cluster_login)
     settings = ConsoleSettings(
         bootstrap_server, profiles.security(), timeout_s, host, port, user, login, cluster_login, allow_changes,
-        host_names, tls_certificate, tls_key,
+        host_names, tls_certificate, tls_key, _schemas(registry, registry_config),
     )  # fmt: skip
     _check_tls(tls_certificate, tls_key)
     if not (settings.on_loopback or settings.needs_login):
@@ -98,6 +105,24 @@ def _login(user: str | None, file: str | None, cluster_login: bool) -> str:
         least = PASSWORD_CHARACTERS_MIN
         raise Misuse(f"the password in {file} has {len(password)} characters: give it {least} or more")
     return password
+
+
+def _schemas(registry: str | None, file: str | None) -> "WriterSchemas | None":
+    """Return the schemas of a registry; None without one. Misuse if it cannot be used."""
+    if registry is None:
+        if file is not None:
+            raise click.UsageError("--registry-config needs --registry")
+        return None
+    with importing():
+        from pybroker.avro.writer_schemas import writer_schemas
+        from pybroker.cli.records.pipeline import read_registry_config
+    if importlib.util.find_spec("fastavro") is None:
+        raise Failure(f"--registry needs fastavro: {extras.install('schema-registry')}")
+    try:
+        made = writer_schemas(registry, read_registry_config(file))
+    except KafkaError as error:
+        raise Misuse(error.message) from error
+    return None if made is None else dataclasses.replace(made, patience_s=0.0)  # a viewer waits
 
 
 def _check_tls(certificate: str | None, key: str | None) -> None:

@@ -41,7 +41,7 @@ def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.mon
     topics, brokers, groups = TopicPages(pages), BrokerPages(pages), GroupPages(pages)
     changes = ChangePages(pages, allow_changes=settings.allow_changes)
     moves = MovePages(pages)
-    messages = MessagePages(pages, settings.bootstrap)
+    messages = MessagePages(pages, settings.bootstrap, settings.schemas)
     routes = [
         Route("/", OverviewPage(pages).show),
         Route("/topics", topics.all),

@@ -5,9 +5,12 @@ from html import escape
 from typing import Final, NamedTuple
 
 from pybroker.client.consuming.consumer import Record
+from pybroker.console.avro_view import AvroView
 from pybroker.logs import printable
 
 FORMATS: Final = ("text", "json", "hex")
+AVRO: Final = "avro"
+"""The format that a console with a schema registry has beside these."""
 VALUES_MAX: Final = 120_000
 """Characters of HTML that the values of one page have together."""
 KEY_MAX: Final = 500
@@ -35,7 +38,15 @@ class ShownRecord(NamedTuple):
     headers_note: str
 
 
-def shown_record(record: Record, how: str, most: int) -> ShownRecord:
+class RecordView(NamedTuple):
+    """The formats in which a viewer wants values and keys, with the schemas for Avro."""
+
+    value_as: str
+    key_as: str
+    avro: AvroView | None = None
+
+
+def shown_record(record: Record, view: RecordView, most: int) -> ShownRecord:
     """Return a record as text, with a value of `most` characters of HTML at most."""
     headers, left = [], HEADERS_MAX
     for name, value in record.headers:
@@ -47,23 +58,27 @@ def shown_record(record: Record, how: str, most: int) -> ShownRecord:
     hidden = len(record.headers) - len(headers)
     return ShownRecord(
         record.partition, record.offset, record.timestamp_ms,
-        shown_bytes(record.key, "hex" if how == "hex" else "text", KEY_MAX), shown_bytes(record.value, how, most),
+        shown_bytes(record.key, view.key_as, KEY_MAX, view.avro),
+        shown_bytes(record.value, view.value_as, most, view.avro),
         tuple(headers), f"{hidden:,} more" if hidden else "",
     )  # fmt: skip
 
 
-def shown_bytes(data: bytes | None, how: str, most: int) -> ShownBytes:
+def shown_bytes(data: bytes | None, how: str, most: int, avro: AvroView | None = None) -> ShownBytes:
     """Return bytes as text of `most` characters of HTML at most."""
     if data is None:
         return ShownBytes("", "null")
     if how == "hex":
         return _with_note(_hex(data[: most // 4]), data, most)
-    if how == "json" and len(data) <= JSON_BYTES_MAX:
+    if how in ("json", AVRO) and len(data) <= JSON_BYTES_MAX:
         try:
+            if how == AVRO and avro is not None:
+                return _with_note(_lines(avro.json(data)), data, most)
             return _with_note(_lines(json.dumps(json.loads(data), indent=2, ensure_ascii=False)), data, most)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
             shown = shown_bytes(data, "text", most)
-            return shown._replace(note=", ".join(filter(None, ("not JSON", shown.note))))
+            why = str(error) if how == AVRO else "not JSON"
+            return shown._replace(note=", ".join(filter(None, (why, shown.note))))
     head = data[:most]
     try:
         text, note = head.decode(), ""

@@ -1,9 +1,12 @@
 """The settings of a console, as the command makes them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pybroker.model import HostPort
+
+if TYPE_CHECKING:
+    from pybroker.avro.writer_schemas import WriterSchemas
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -29,6 +32,8 @@ class ConsoleSettings(NamedTuple):
     certificate: str | None = None
     """The file (PEM) of the console's own TLS certificate and those that issued it; None for HTTP."""
     key: str | None = None
+    schemas: "WriterSchemas | None" = None
+    """The schemas of a registry, for keys and values in Avro."""
 
     @property
     def needs_login(self) -> bool:

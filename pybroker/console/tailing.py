@@ -16,7 +16,7 @@ from pybroker.client.consuming.consumer import Consumer
 from pybroker.client.consuming.damaged_records import DamagedRecords
 from pybroker.console.clients import ViewerClients
 from pybroker.console.filters import RecordFilter
-from pybroker.console.rendering import ShownRecord, shown_record
+from pybroker.console.rendering import RecordView, ShownRecord, shown_record
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from pybroker.operations.times import time_text
@@ -35,10 +35,12 @@ QUIET_STEPS_MAX: Final = 10
 class RecordTail:
     """The new records of a topic, or of one of its partitions."""
 
-    def __init__(self, consumer: Consumer, topic: str, partition: int | None, wanted: RecordFilter, how: str) -> None:
+    def __init__(
+        self, consumer: Consumer, topic: str, partition: int | None, wanted: RecordFilter, view: RecordView
+    ) -> None:
         self._consumer = consumer
         self._wanted = wanted
-        self._how = how
+        self._view = view
         numbers = [p for p in consumer.partitions_for(topic) if partition in (None, p)]
         self._partitions = [TopicPartition(topic, number) for number in numbers]
         self._read = self._matched = self._skipped = 0
@@ -59,7 +61,7 @@ class RecordTail:
         self._skip()
         return {
             "read": self._read, "matched": self._matched, "skipped": self._skipped,
-            "records": [_row(shown_record(record, self._how, VALUE_MAX)) for record in matching[-SHOWN_MAX:]],
+            "records": [_row(shown_record(record, self._view, VALUE_MAX)) for record in matching[-SHOWN_MAX:]],
         }  # fmt: skip
 
     def _skip(self) -> None:
@@ -94,7 +96,7 @@ class TailEvents:
         return self._free <= 0
 
     async def events(
-        self, clients: ViewerClients, topic: str, partition: int | None, wanted: RecordFilter, how: str
+        self, clients: ViewerClients, topic: str, partition: int | None, wanted: RecordFilter, view: RecordView
     ) -> AsyncIterator[str]:
         """Yield events until the browser leaves, the viewer logs out or the cluster refuses."""
         self._free -= 1
@@ -102,7 +104,7 @@ class TailEvents:
         consumer: Consumer | None = None
         try:
             consumer = await run_in_threadpool(clients.consumer)
-            tail = await run_in_threadpool(RecordTail, consumer, topic, partition, wanted, how)
+            tail = await run_in_threadpool(RecordTail, consumer, topic, partition, wanted, view)
             yield event("begin", {})
             quiet = 0
             loop = asyncio.get_running_loop()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pybroker.client.consuming.consumer import Record
 from pybroker.console.filters import WORDS_MAX, RecordFilter, parse_path
-from pybroker.console.rendering import FORMATS, KEY_MAX, shown_bytes, shown_record
+from pybroker.console.rendering import FORMATS, KEY_MAX, RecordView, shown_bytes, shown_record
 
 ORDER = json.dumps({"order": {"id": 7, "items": [{"sku": "A1"}, {"sku": None}], "open": True}, "a b": 1}).encode()
 
@@ -102,7 +102,7 @@ def test_what_is_shown_is_bounded(data: bytes, how: str, most: int) -> None:
 
 @given(st.lists(st.tuples(st.text(max_size=300), st.none() | st.binary(max_size=300)), max_size=50), st.binary())
 def test_a_record_has_bounded_headers_and_key(headers: list[tuple[str, bytes | None]], key: bytes) -> None:
-    shown = shown_record(record(b"v", key, *headers), "text", 1000)
+    shown = shown_record(record(b"v", key, *headers), RecordView("text", "text"), 1000)
     assert len(escape(shown.key.text)) <= KEY_MAX
     assert sum(len(escape(a)) + len(escape(b)) for a, b in shown.headers) <= 1000
     assert len(shown.headers) == len(headers) or shown.headers_note

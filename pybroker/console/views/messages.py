@@ -8,11 +8,13 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from pybroker.avro.writer_schemas import WriterSchemas
 from pybroker.clock import wall_ms
+from pybroker.console.avro_view import AvroView
 from pybroker.console.filters import PATH_HELP, RecordFilter
 from pybroker.console.guard import viewer_of
 from pybroker.console.pages import BadRequest, Busy, NotFound, Pages, topic_of
-from pybroker.console.rendering import FORMATS, VALUES_MAX, shown_record
+from pybroker.console.rendering import AVRO, FORMATS, VALUES_MAX, RecordView, shown_record
 from pybroker.console.searching import NEWEST, OFFSET, STARTS, TIME, Found, Limits, Search, find
 from pybroker.console.tailing import TailEvents
 from pybroker.operations.times import TIME_HELP, timestamp_ms
@@ -21,7 +23,7 @@ COUNTS: Final = (10, 25, 50)
 TAILS_MAX: Final = 8
 SEARCHES_MAX: Final = 8
 """Searches at the same time: each is a consumer, and seconds of a thread."""
-FIELDS: Final = ("name", "partition", "start", "at", "text", "key", "json", "header", "as", "count")
+FIELDS: Final = ("name", "partition", "start", "at", "text", "key", "json", "header", "as", "keys", "count")
 OFFSET_MAX: Final = (1 << 63) - 1
 RECORD_LIMITS: Final = Limits(records=1, seconds=10.0)
 
@@ -29,19 +31,21 @@ RECORD_LIMITS: Final = Limits(records=1, seconds=10.0)
 class MessagePages:
     """The pages about records."""
 
-    def __init__(self, pages: Pages, bootstrap: str) -> None:
+    def __init__(self, pages: Pages, bootstrap: str, schemas: WriterSchemas | None) -> None:
         self._pages = pages
+        self._schemas = schemas
+        self._formats = (*FORMATS, *(() if schemas is None else (AVRO,)))
         self._bootstrap = bootstrap
         self._tails = TailEvents(TAILS_MAX)
         self._searches = threading.BoundedSemaphore(SEARCHES_MAX)
 
     def search(self, request: Request) -> Response:
         asked = fields_of(request)
-        search, how = search_of(asked), format_of(asked)
+        search, view = search_of(asked), self._view(asked)
         found = self._find(request, search, Limits())
-        shown = [shown_record(record, how, VALUES_MAX // search.most) for record in found.records]
+        shown = [shown_record(record, view, VALUES_MAX // search.most) for record in found.records]
         return self._pages.page(
-            request, "messages.html", asked=asked, found=found, records=shown, counts=COUNTS, formats=FORMATS,
+            request, "messages.html", asked=asked, found=found, records=shown, counts=COUNTS, formats=self._formats,
             starts=STARTS, command=self.command(search, found), next=_next(asked, search, found),
             path_help=PATH_HELP, time_help=TIME_HELP, is_filtered=not search.wanted.is_empty,
             one=lambda record: self._one(search.topic, record.partition, record.offset),
@@ -60,6 +64,13 @@ class MessagePages:
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(found.records[0].value or b"", 200, headers, "application/octet-stream")
 
+    def _view(self, asked: dict[str, str]) -> RecordView:
+        """Return the formats that were asked for. BadRequest for one that does not exist."""
+        for name in ("as", "keys"):
+            if asked[name] not in self._formats:
+                raise BadRequest(f"{name} is one of {', '.join(self._formats)}, not {asked[name][:50]!r}")
+        return RecordView(asked["as"], asked["keys"], None if self._schemas is None else AvroView(self._schemas))
+
     def _find(self, request: Request, search: Search, limits: Limits) -> Found:
         """Return what a search finds. Busy if too many are under way."""
         if not self._searches.acquire(blocking=False):
@@ -73,11 +84,12 @@ class MessagePages:
     def tail(self, request: Request) -> Response:
         asked = fields_of(request)
         search_of(asked)
-        format_of(asked)
+        self._view(asked)
         events = urlencode({name: value for name, value in asked.items() if value})
         return self._pages.page(
-            request, "tail.html", asked=asked, events=f"/tail/events?{events}", formats=FORMATS, path_help=PATH_HELP
-        )
+            request, "tail.html", asked=asked, events=f"/tail/events?{events}", formats=self._formats,
+            path_help=PATH_HELP,
+        )  # fmt: skip
 
     async def events(self, request: Request) -> Response:
         if self._tails.is_full:
@@ -85,7 +97,7 @@ class MessagePages:
         asked = fields_of(request)
         search = search_of(asked)
         stream = self._tails.events(
-            viewer_of(request).clients, search.topic, search.partition, search.wanted, format_of(asked)
+            viewer_of(request).clients, search.topic, search.partition, search.wanted, self._view(asked)
         )
         return StreamingResponse(stream, media_type="text/event-stream")
 
@@ -108,15 +120,9 @@ class MessagePages:
 
 def fields_of(request: Request) -> dict[str, str]:
     """Return the fields of a search, as typed."""
-    default = {"start": NEWEST, "as": FORMATS[0], "count": str(COUNTS[1])}
+    default = {"start": NEWEST, "as": FORMATS[0], "keys": FORMATS[0], "count": str(COUNTS[1])}
     typed = {name: request.query_params.get(name, "").strip() or default.get(name, "") for name in FIELDS}
     return {**typed, "name": topic_of(request)}
-
-
-def format_of(asked: dict[str, str]) -> str:
-    if asked["as"] not in FORMATS:
-        raise BadRequest(f"as is one of {', '.join(FORMATS)}, not {asked['as'][:50]!r}")
-    return asked["as"]
 
 
 def search_of(asked: dict[str, str]) -> Search:
