@@ -93,19 +93,8 @@ def command(
     with importing():
         from pybroker.server.process import run
 
-    if console_at is None:
-        run(config, _say_ready, give_up)
-        return
-    console = serve_console.ConsoleProcess(console_at, config)
-
-    def on_ready(broker: "Broker") -> None:
-        _say_ready(broker)
-        console.start(broker)
-
-    try:
+    with serve_console.with_console(console_at, config, _say_ready) as on_ready:
         run(config, on_ready, give_up)
-    finally:
-        console.stop()
 
 
 def _warn(config: "BrokerConfig", file: str | None, sets: Sequence[str]) -> None:

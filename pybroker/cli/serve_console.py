@@ -10,6 +10,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from pybroker import extras
@@ -72,6 +73,27 @@ def _listener(config: "BrokerConfig") -> str:
                 return endpoint.listener
     words = f"--console needs a listener with {PLAINTEXT} or {SASL}"
     raise Misuse(f"{words}: for others run `pybroker console` with a profile")
+
+
+@contextlib.contextmanager
+def with_console(
+    text: str | None, config: "BrokerConfig", on_ready: Callable[["Broker"], None]
+) -> Iterator[Callable[["Broker"], None]]:
+    """Yield what to call once the broker serves: `on_ready`, and then the start of its console, unless `text` is None.
+    Raises Misuse, Failure as `settings_of`."""
+    if text is None:
+        yield on_ready
+        return
+    console = ConsoleProcess(text, config)
+
+    def on_ready_of_both(broker: "Broker") -> None:
+        on_ready(broker)
+        console.start(broker)
+
+    try:
+        yield on_ready_of_both
+    finally:
+        console.stop()
 
 
 class ConsoleProcess:
