@@ -53,7 +53,9 @@ class Guard:
         self._settings = settings
         self._sessions = sessions
         self._shared = shared
-        self._hosts = {"localhost", settings.host.lower(), *(name.lower() for name in settings.host_names)}
+        self._public = {name.lower() for name in settings.host_names}
+        """Names that a proxy before the console may have replaced in the Host header."""
+        self._hosts = {"localhost", settings.host.lower(), *self._public}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -106,7 +108,7 @@ class Guard:
         if origin is None:
             return True
         place = urlsplit(origin).netloc.lower()
-        return place == request.headers.get("host", "").lower() or place.partition(":")[0] in self._hosts
+        return place == request.headers.get("host", "").lower() or place.partition(":")[0] in self._public
 
     async def _admit(self, request: Request, session: str) -> Response | None:
         """Set the request's viewer and form; return the answer to a request that is refused."""
