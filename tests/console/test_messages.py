@@ -260,7 +260,7 @@ def test_one_search_too_many_is_refused(
 ) -> None:
     """So many searches may be under way at a time: one more is refused, and one after the other is not."""
     monkeypatch.setattr(messages, "SEARCHES_MAX", most)
-    pages = MessagePages(Pages(bootstrap=target.bootstrap, allow_changes=False), target.bootstrap)
+    pages = MessagePages(Pages(bootstrap=target.bootstrap, allow_changes=False), target.bootstrap, None)
     viewer = Viewer(ViewerClients(target.bootstrap, {}, 30.0), "session", "token", None)
     query = f"name={orders}&partition=0&at=3".encode()
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query, "viewer": viewer}
