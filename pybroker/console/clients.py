@@ -52,7 +52,7 @@ class ViewerClients:
         """Return an admin client for this broker alone, with a short timeout."""
         return Admin(str(HostPort(node.host, node.port)), timeout_s=ANSWER_S_MAX, **self.login)
 
-    def consumer(self) -> Consumer:
+    def consumer(self, fetch_bytes_max: int = FETCH_BYTES_MAX) -> Consumer:
         """Return a consumer without a group, which creates no topic and reads ahead little."""
         settings = {
             "bootstrap_servers": self.bootstrap,
@@ -60,8 +60,8 @@ class ViewerClients:
             "enable_auto_commit": False,
             "allow_auto_create_topics": False,
             "auto_offset_reset": "earliest",
-            "fetch_max_bytes": FETCH_BYTES_MAX,
-            "max_partition_fetch_bytes": PARTITION_BYTES_MAX,
+            "fetch_max_bytes": fetch_bytes_max,
+            "max_partition_fetch_bytes": min(PARTITION_BYTES_MAX, fetch_bytes_max),
             "default_api_timeout_ms": round(self._timeout_s * 1000),
             **self.login,
         }

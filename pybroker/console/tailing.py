@@ -23,6 +23,8 @@ from pybroker.operations.times import time_text
 
 STEP_MS: Final = 100
 STEP_RECORDS_MAX: Final = 1000
+FETCH_BYTES_MAX: Final = 64 << 10
+"""Bytes of a fetch: a tail that falls behind throws most of them away."""
 SHOWN_MAX: Final = 20
 """Records in an event."""
 BEHIND_MAX: Final = 5000
@@ -66,11 +68,11 @@ class RecordTail:
 
     def _skip(self) -> None:
         """Go on at the end if more records wait than a person can see."""
-        behind = sum(filter(None, self._consumer.lag().values()))
-        if behind > BEHIND_MAX:
-            for tp, end in self._consumer.end_offsets(self._partitions).items():
-                self._skipped += max(0, end - self._consumer.position(tp))
-                self._consumer.seek(tp, end)
+        behind = {tp: lag for tp, lag in self._consumer.lag().items() if lag}
+        if sum(behind.values()) > BEHIND_MAX:
+            for tp, lag in behind.items():  # the ends of the last fetch: the broker is not asked for them
+                self._skipped += lag
+                self._consumer.seek(tp, self._consumer.position(tp) + lag)
 
     def close(self) -> None:
         """Close the consumer, on a thread of its own: an event loop calls this."""
@@ -103,7 +105,7 @@ class TailEvents:
         tail: RecordTail | None = None
         consumer: Consumer | None = None
         try:
-            consumer = await run_in_threadpool(clients.consumer)
+            consumer = await run_in_threadpool(clients.consumer, FETCH_BYTES_MAX)
             tail = await run_in_threadpool(RecordTail, consumer, topic, partition, wanted, view)
             yield event("begin", {})
             quiet = 0
