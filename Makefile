@@ -126,7 +126,7 @@ lives: $(BUILT) $(DEV) ## a broker that is killed at random under clients of thr
 
 .PHONY: cluster
 cluster: $(BUILT) $(DEMO) ## three brokers and a ZooKeeper ensemble (or an etcd: ETCD=1) to try, and how to use them; Ctrl-C ends them
-	@$(PY) tools/cluster.py $(if $(ETCD),--etcd)
+	@$(VENV)/bin/pybroker cluster start --store-servers 3 $(if $(ETCD),--store etcd)
 
 .PHONY: chaos
 chaos: SECONDS = 600

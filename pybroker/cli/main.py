@@ -47,7 +47,7 @@ COMMANDS: Final = {
     "delete-records": Command(
         "pybroker.cli.offsets", "Delete the records of partitions before an offset.", "delete_records"
     ),
-    "cluster": Command("pybroker.cli.cluster.show", "Show a cluster's brokers, check its health, and restart it."),
+    "cluster": Command("pybroker.cli.cluster.show", "Show, check and restart a cluster; start one here."),
     "top": Command("pybroker.cli.top.command", "Show throughput, lag, leaders and disks of a cluster, live."),
     "console": Command("pybroker.cli.console", "Show a cluster in the browser."),
     "logdirs": Command("pybroker.cli.logdirs", "Show where partitions lie on disk, and how large they are."),

@@ -1,4 +1,4 @@
-"""The servers of a store for tests and development, each a process of its own, on ports of this machine.
+"""Servers for tests and development, of a store or a cluster, each a process of its own, on ports of this machine.
 
     down --start--> serving --pause--> frozen --resume--> serving --stop, kill--> down
 
@@ -42,6 +42,8 @@ class ServerProcess(ABC):
 
     program: str
     """The program's name, for messages; the log file has the same."""
+    stop_s_max: float = STOP_S_MAX
+    """Seconds that the server gets to stop."""
 
     def __init__(self, directory: Path, number: int, port: int) -> None:
         self.port = port
@@ -110,15 +112,14 @@ class ServerProcess(ABC):
         if self._process is not None:
             self._process.send_signal(number)
 
-    def end(self, number: int) -> None:
-        """End the server with a signal, and wait for its end."""
+    def end(self) -> None:
+        """Wait for the end of a server that was signalled to end; kill it after `stop_s_max`."""
         process, self._process = self._process, None
         if process is None:
             return
         process.send_signal(signal.SIGCONT)
-        process.send_signal(number)
         try:
-            process.wait(STOP_S_MAX)
+            process.wait(self.stop_s_max)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(STOP_S_MAX)
@@ -132,7 +133,10 @@ AnyServer = TypeVar("AnyServer", bound=ServerProcess)
 
 
 class ServerGroup(Generic[AnyServer]):
-    """The servers of one store, started on creation. Raises StartError."""
+    """Servers that are one whole, started on creation. Raises StartError."""
+
+    start_s_max: float = START_S_MAX
+    """Seconds that the servers get to serve."""
 
     def __init__(self, make: Callable[[Path], list[AnyServer]], program: str, data_dir: str | None) -> None:
         """`make`: returns the servers, given their directory. Without `data_dir` the data is deleted by `close`."""
@@ -164,21 +168,20 @@ class ServerGroup(Generic[AnyServer]):
             if not server.running:
                 self._check_free(server.port)  # or another program that listens there would be taken for ours
                 server.start()
-        deadline_s = time.monotonic() + START_S_MAX
+        deadline_s = time.monotonic() + self.start_s_max
         while not all(server.serves() for server in chosen):
             if time.monotonic() > deadline_s:
-                raise StartError(f"{self._program} at {self.connect} does not serve {START_S_MAX:g} s after its start")
+                late = f"does not serve {self.start_s_max:g} s after its start"
+                raise StartError(f"{self._program} at {self.connect} {late}")
             time.sleep(LOOK_S)
 
     def stop(self, *numbers: int) -> None:
-        """Stop servers with SIGTERM, as an operator does."""
-        for server in self._chosen(numbers):
-            server.end(signal.SIGTERM)
+        """Stop servers with SIGTERM, as an operator does, all at the same time."""
+        self._end(numbers, signal.SIGTERM)
 
     def kill(self, *numbers: int) -> None:
         """Kill servers with SIGKILL."""
-        for server in self._chosen(numbers):
-            server.end(signal.SIGKILL)
+        self._end(numbers, signal.SIGKILL)
 
     def pause(self, *numbers: int) -> None:
         """Freeze servers: connections stay open, but nothing responds."""
@@ -209,17 +212,20 @@ class ServerGroup(Generic[AnyServer]):
         atexit.unregister(self.close)
         self.servers, self._kept = [], True
 
+    def _end(self, numbers: Sequence[int], signal_number: int) -> None:
+        chosen = self._chosen(numbers)
+        for server in chosen:
+            server.signal(signal_number)
+        for server in chosen:
+            server.end()
+
     def _chosen(self, numbers: Sequence[int]) -> list[AnyServer]:
         return [server for server in self.servers if not numbers or server.number in numbers]
 
     def _check_free(self, port: int) -> None:
         """Raise StartError if the port is in use."""
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                tried.bind((HOST, port))
-            except OSError as problem:
-                raise StartError(f"{self._program} could not listen on {HOST}:{port}: {why_not(problem)}") from None
+        if (problem := in_use(port)) is not None:
+            raise StartError(f"{self._program} could not listen on {HOST}:{port}: {why_not(problem)}")
 
 
 def private(path: str, flags: int) -> int:
@@ -237,6 +243,17 @@ def _lock(directory: Path, program: str) -> int:
         os.close(lock)
         raise StartError(f"another {program} is using the data directory {directory}") from None
     return lock
+
+
+def in_use(port: int) -> OSError | None:
+    """Return the error with which a program could not listen on the port now; None if it could."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((HOST, port))
+        except OSError as problem:
+            return problem
+    return None
 
 
 def free_ports(count: int) -> list[int]:

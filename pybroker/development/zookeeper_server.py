@@ -3,11 +3,10 @@
     with ZooKeeper() as zookeeper:        # ZooKeeper(servers=3) is an ensemble.
         zookeeper.connect                 # 127.0.0.1:2181, for zookeeper.connect.
 
-The jars come from PySpark, which includes the five of a server, or from a given directory; Java is found as Spark does.
+Java is found as Spark does.
 """
 
 import contextlib
-import importlib.util
 import logging
 import os
 import socket
@@ -16,47 +15,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pybroker.errors import StartError
 from pybroker.logs import event
 from pybroker.spark.java import find_java
 from pybroker.spark.jvm import reason
 
 from .server_process import HOST, OTHERS, ServerGroup, ServerProcess, free_ports, private
+from .zookeeper_jars import find_jars
 
 log = logging.getLogger(__name__)
 
 TICK_MS: Final = 500
-JARS: Final = (
-    "zookeeper-[0-9]*.jar", "zookeeper-jute-[0-9]*.jar", "slf4j-api-[0-9]*.jar", "metrics-core-[0-9]*.jar",
-    "snappy-java-[0-9]*.jar",
-)  # fmt: skip
-"""The jars of a server: without metrics-core it does not start, without snappy-java it listens but never serves."""
-NETTY: Final = "netty-*.Final.jar"
-"""Further jars for TLS."""
 SMALL: Final = (
     "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss256k", "-XX:-UsePerfData", "-Xshare:auto",
 )  # fmt: skip
 MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 """The main class, also for a single server."""
-
-
-def find_jars(directory: str | None = None, *, with_tls: bool = False) -> list[Path]:
-    """Find the jars of a server, in a directory or where PySpark is installed. Raises StartError."""
-    if directory is None:
-        spark = importlib.util.find_spec("pyspark")
-        if spark is None or spark.origin is None:
-            raise StartError("ZooKeeper not found: pip install pyspark includes it, or give the directory of its jars")
-        directory = str(Path(spark.origin).parent / "jars")
-    found = []
-    for pattern in JARS:
-        jar = max(Path(directory).glob(pattern), default=None)
-        if jar is None and pattern.startswith(("zookeeper", "slf4j")):
-            raise StartError(f"ZooKeeper not found: {directory} has no {pattern}")
-        if jar is not None:
-            found.append(jar)
-    if with_tls:
-        found += sorted(Path(directory).glob(NETTY))
-    return found
 
 
 class More(NamedTuple):
@@ -128,18 +101,17 @@ class ZooKeeper(ServerGroup[Server]):
     """One server, or an ensemble of `servers`, started on creation. Raises StartError."""
 
     def __init__(
-        self, servers: int = 1, *, port: int = 0, jars: str | None = None, data_dir: str | None = None,
-        tick_ms: int = TICK_MS, more: More | None = None,
+        self, servers: int = 1, *, ports: Sequence[int] = (), jars: str | None = None,
+        data_dir: str | None = None, tick_ms: int = TICK_MS, more: More | None = None,
     ) -> None:  # fmt: skip
-        """`port` is the first server's port, the others use the next ones; 0 for free ports. Without `data_dir` the
-        data is deleted by `close`."""
+        """`ports`: one of each server; free ports without them. Without `data_dir` the data is deleted by `close`."""
         found = find_jars(jars, with_tls=more is not None)
-        ports = [port + i for i in range(servers)] if port else free_ports(servers)
+        own = ports or free_ports(servers)
         quorum = free_ports(2 * servers) if servers > 1 else []
         peers = [f"server.{i + 1}={HOST}:{quorum[2 * i]}:{quorum[2 * i + 1]}" for i in range(len(quorum) // 2)]
 
         def make(home: Path) -> list[Server]:
-            made = [Server(home / str(i + 1), i + 1, ports[i], found, tick_ms, peers, more) for i in range(servers)]
+            made = [Server(home / str(i + 1), i + 1, own[i], found, tick_ms, peers, more) for i in range(servers)]
             for server in made:
                 server.close_to_others()
             return made

@@ -108,12 +108,12 @@ async def check_cluster(session: Session, recorded: str) -> None:
     known = await until_answered(lambda: cluster_id(session))
     if known == recorded:
         return
-    of = f"that of cluster {known}: one of them is wrong"
+    of = f"cluster {known}: one of them is wrong"
     if known is None:
-        of = "a store that knows of no cluster: it has lost its data, or the chroot is wrong"
+        of = "no cluster: it has lost its data, or its chroot or prefix is wrong"
     raise KafkaError(
         errors.INCONSISTENT_CLUSTER_ID,
-        f"the log directories belong to cluster {recorded}, but zookeeper.connect names {of}",
+        f"the log directories belong to cluster {recorded}, but the store knows of {of}",
     )
 
 

@@ -81,7 +81,7 @@ class ClusterMembers:
         else:
             from pybroker.development.zookeeper_server import ZooKeeper
 
-            self._starting = self.network.thread.begin(lambda: ZooKeeper(port=self._store_ports[0], data_dir=home))
+            self._starting = self.network.thread.begin(lambda: ZooKeeper(ports=self._store_ports[:1], data_dir=home))
 
     def _life(self, number: int, settings: Mapping[str, str]) -> Life:
         ways = {str(to): self.network.way_to(to, port, number) for to, port in self._peer_ports.items() if to != number}

@@ -116,7 +116,7 @@ async def test_a_store_that_lost_its_data_is_no_cluster(stage: Stage) -> None:
     assert await identity.cluster_id(stage.session) is None
     cluster, _ = await join(stage)
     await identity.check_cluster(stage.session, cluster)
-    with pytest.raises(KafkaError, match=f"names that of cluster {cluster}"):
+    with pytest.raises(KafkaError, match=f"knows of cluster {cluster}"):
         await identity.check_cluster(stage.session, "other")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pybroker.development.zookeeper_server import find_jars
+from pybroker.development.zookeeper_jars import find_jars
 from pybroker.errors import KafkaError, StartError
 from pybroker.spark.java import find_java
 from tests.spark.conftest import own_topics as own_topics

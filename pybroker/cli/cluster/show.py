@@ -6,7 +6,7 @@ import click
 from click.core import ParameterSource
 
 from pybroker.cli import output
-from pybroker.cli.cluster import check, restart
+from pybroker.cli.cluster import check, restart, start
 from pybroker.cli.each_broker import admin_at, in_command
 from pybroker.cli.options import admin_of, cluster_options
 from pybroker.cli.output import Options
@@ -31,7 +31,7 @@ def command(ctx: click.Context, bootstrap_server: str, timeout_s: float, as_json
     A broker with a metrics.listener reports the epoch of its registration and that of the controller, and which of its
     log dirs are full; the epochs of leaders are in topics describe --json.
 
-    The commands check and restart have exit codes and options of their own.
+    The commands check, restart and start have exit codes and options of their own.
 
     Exit codes: 0 done; 1 the broker refused or could not be reached; 2 an option is wrong.
     """
@@ -47,6 +47,7 @@ def command(ctx: click.Context, bootstrap_server: str, timeout_s: float, as_json
 
 command.add_command(check.command)
 command.add_command(restart.command)
+command.add_command(start.command)
 
 
 def _is_typed(ctx: click.Context, name: str) -> bool:
