@@ -3,6 +3,7 @@
 An sdist is installed by building a wheel from it, so that one test shows both.
 """
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -175,6 +176,47 @@ def test_sdist_holds_the_tree(sdist: Path, names: list[str]) -> None:
         held = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
     assert {name.split("/")[0] for name in set(names) - held} <= {".ci", ".gitignore"}
     assert {name.split("/")[0] for name in held - set(names)} <= {"PKG-INFO", "setup.cfg", "pybroker.egg-info"}
+
+
+def test_it_is_reproducible(names: list[str], tmp_path: Path) -> None:
+    """Two builds of the same sources are the same bytes: in other directories, at other times, in another order of the
+    files, under another umask and locale."""
+    made = []
+    for number, (umask, order) in enumerate([(0o022, 1), (0o077, -1)]):
+        place = tmp_path / ("a" * (1 + 30 * number))
+        for name in names[::order]:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, place / name)
+            os.utime(place / name, (1_700_000_000 + number,) * 2)
+        command = (sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist")
+        before = os.umask(umask)
+        try:
+            # Two extensions stand for all; the comparison of all takes minutes: `make release` makes it.
+            few = {"PYBROKER_EXT": "crc32c,cursor", "TZ": f"UTC-{number}", "LC_ALL": "C" if number else "C.UTF-8"}
+            run(*command, cwd=place, **few, PYTHONHASHSEED=str(number))
+        finally:
+            os.umask(before)
+        made.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (place / "dist").iterdir()})
+    assert len(made[0]) == 2
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("without", "sentence"),
+    [
+        ("import setuptools.command.sdist, sys; sys.platform = 'darwin'", "pybroker runs on Linux only, and this is "),
+        ("import sys; sys.version_info = (3, 10)", "pybroker needs Python 3.11 or newer, and "),
+        ("import os; os.environ['CC'] = 'no-such-cc -O2'", "No C compiler: no-such-cc is not on PATH: install it"),
+    ],
+)
+def test_what_is_missing_is_one_sentence(without: str, sentence: str) -> None:
+    """On another system, with an old Python or without a compiler the installation from an sdist ends with one
+    sentence, as pip shows it, before anything is compiled."""
+    start = "import runpy, sys; sys.argv = ['setup.py', 'bdist_wheel']; runpy.run_path('setup.py', run_name='__main__')"
+    code = f"{without}; {start}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done
+    assert done.stderr.startswith(sentence)
 
 
 def test_editable(tree: Path, tmp_path: Path) -> None:
