@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from tests.docs.held import ALONE, NOT_RUN, WITH_JAVA
 from tests.docs.pages import blocks
 from tests.docs.reader import Reader
+from tests.sources import ROOT
 
 ZOOKEEPER = "pybroker zookeeper --port 2181 --data-dir zookeeper &"
 BEFORE = {
@@ -55,13 +57,14 @@ def test_pages_with_java(reader: Reader, page: str) -> None:
 
 
 def test_the_image(reader: Reader) -> None:
-    """The image's command in docs/container.md starts a broker, which its check finds healthy and SIGTERM ends."""
-    (image,) = (block.text for block in blocks("container.md") if block.title == "Dockerfile")
+    """The image's command starts a broker with the options of docs/container.md, which its check finds healthy and
+    SIGTERM ends."""
+    image = (ROOT / "Dockerfile").read_text()
     start = ast.literal_eval(re.findall(r"^ENTRYPOINT (.+)$", image, re.M)[0])
-    (check,) = re.findall(r"^HEALTHCHECK CMD (.+)$", image, re.M)
-    (more,) = re.findall(r"^  pybroker (--set .+)$", blocks("container.md")[-1].text, re.M)
-    reader.types("the image", f"{' '.join(start)} --port 9092 {more} &\necho $! > pid")
-    reader.types("its check", f"{check}\npybroker topics list\nkill $(cat pid)\nwait $(cat pid)")
+    check = ast.literal_eval(re.findall(r"^HEALTHCHECK .+\n +CMD (.+)$", image, re.M)[0])
+    (more,) = re.findall(r"^  pybroker (--set .+)$", "\n".join(block.text for block in blocks("container.md")), re.M)
+    reader.types("the image", f"{shlex.join(start)} --port 9092 {more} &\necho $! > pid")
+    reader.types("its check", f"{shlex.join(check)}\npybroker topics list\nkill $(cat pid)\nwait $(cat pid)")
 
 
 @pytest.mark.java
