@@ -103,6 +103,10 @@ wheel: $(BUILT) $(DEV) ## dist/: an sdist, and a wheel built from it
 	@mkdir -p build && $(PY) -m build --no-isolation >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
 	@ls dist/*
 
+.PHONY: release
+release: $(BUILT) $(DEV) ## dist/: an sdist and a wheel of the tagged version, built twice to the same bytes, checked and tried
+	@$(PY) tools/release.py
+
 .PHONY: sanitize
 sanitize: $(BUILT) $(DEV) ## core built with ASan and UBSan, then TSan: its tests, forks and storms under them
 	@$(PY) tools/sanitize.py $(PYTEST_ARGS)
