@@ -1,11 +1,13 @@
 """Run the console in this process until SIGTERM or Ctrl-C, or until the process that started it ends."""
 
 import asyncio
+import gc
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import uvicorn
+from starlette.concurrency import run_in_threadpool
 
 from pybroker.console.app import application
 from pybroker.console.settings import ConsoleSettings
@@ -30,11 +32,17 @@ def run(settings: ConsoleSettings, say_ready: Callable[[str], object], until: Un
             proxy_headers=False, ssl_certfile=settings.certificate, ssl_keyfile=settings.key,
         )  # fmt: skip
         config.load()  # reads the files of TLS
-        say_ready(settings.url(listener.getsockname()[1]))
-        asyncio.run(_serve(uvicorn.Server(config), listener, until))
+        url = settings.url(listener.getsockname()[1])
+        asyncio.run(_serve(uvicorn.Server(config), listener, lambda: say_ready(url), until))
 
 
-async def _serve(server: uvicorn.Server, listener: socket.socket, until: Until) -> None:
+async def _serve(
+    server: uvicorn.Server, listener: socket.socket, say_ready: Callable[[], object], until: Until
+) -> None:
+    # The first view is not to pay for what is done once: anyio's own imports, a collection of all modules.
+    await run_in_threadpool(gc.freeze)
+    say_ready()
+
     async def end() -> None:
         await until()
         server.should_exit = True
