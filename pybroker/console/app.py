@@ -36,8 +36,8 @@ def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.mon
     """Return the console; `now_s` is the clock of its sessions."""
     pages = Pages(bootstrap=settings.bootstrap, allow_changes=settings.allow_changes)
     sessions = BrowserSessions(now_s)
-    sampler = LagSampler()
-    login = LoginPage(settings, sessions, pages, sampler, now_s)
+    shared, sampler = ViewerClients(settings.bootstrap, settings.login, settings.timeout_s), LagSampler()
+    login = LoginPage(settings, sessions, pages, shared, sampler, now_s)
     topics, brokers, groups = TopicPages(pages), BrokerPages(pages), GroupPages(pages)
     changes = ChangePages(pages, allow_changes=settings.allow_changes)
     moves = MovePages(pages)
@@ -70,8 +70,7 @@ def application(settings: ConsoleSettings, now_s: Callable[[], float] = time.mon
     handlers: dict[type[Exception], Handler] = dict.fromkeys(problems, pages.problem)
     handlers[HTTPException] = _not_served(pages)
     views = Starlette(routes=routes, exception_handlers=handlers)
-    shared = ViewerClients(settings.bootstrap, settings.login, settings.timeout_s)
-    if not settings.needs_login:
+    if not settings.cluster_login:
         sampler.watch(shared)
     return Guard(views, settings, sessions, shared)
 

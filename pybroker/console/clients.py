@@ -23,13 +23,16 @@ PARTITION_BYTES_MAX: Final = 1 << 20
 class ViewerClients:
     """ViewerClients of one login. Threads may call this at the same time: each has an admin client to itself."""
 
-    def __init__(self, bootstrap: str, login: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(
+        self, bootstrap: str, login: Mapping[str, str], timeout_s: float, lags: LagHistory | None = None
+    ) -> None:
+        """`lags` is the history of another with the same login; None: one of its own."""
         self.bootstrap = bootstrap
         self.login = dict(login)
         self._timeout_s = timeout_s
         self._idle: list[Admin] = []
         self._closed = False
-        self.lags = LagHistory()
+        self.lags = LagHistory() if lags is None else lags
 
     @contextlib.contextmanager
     def admin(self) -> Iterator[Admin]:

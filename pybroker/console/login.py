@@ -22,12 +22,13 @@ class LoginPage:
     """The page that asks for a password, and what it leads to."""
 
     def __init__(
-        self, settings: ConsoleSettings, sessions: BrowserSessions, pages: Pages, sampler: LagSampler,
-        now_s: Callable[[], float],
+        self, settings: ConsoleSettings, sessions: BrowserSessions, pages: Pages, shared: ViewerClients,
+        sampler: LagSampler, now_s: Callable[[], float],
     ) -> None:  # fmt: skip
         self._settings = settings
         self._sessions = sessions
         self._pages = pages
+        self._shared = shared
         self._sampler = sampler
         self._attempts = Attempts(now_s)
 
@@ -61,7 +62,8 @@ class LoginPage:
         session = self._sessions.read(cookie)
         assert session is not None
         self._sessions.log_in(session, user, clients)
-        self._sampler.watch(clients)
+        if self._settings.cluster_login:  # others have the login that is sampled from the start
+            self._sampler.watch(clients)
         return RedirectResponse("/", 303, {"set-cookie": set_cookie(cookie, self._settings)})
 
     async def log_out(self, request: Request) -> Response:
@@ -82,7 +84,7 @@ class LoginPage:
         named = _is_same(user, s.user or "")
         if not (_is_same(password, s.password) and named):
             return None
-        return ViewerClients(s.bootstrap, s.login, s.timeout_s)
+        return ViewerClients(s.bootstrap, s.login, s.timeout_s, self._shared.lags)
 
     def _page(self, request: Request, code: int = 200, problem: str = "") -> Response:
         whose = "cluster" if self._settings.cluster_login else "console"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from pybroker.console.charts import HEIGHT, WIDTH, lag_chart
 from pybroker.console.clients import ViewerClients
@@ -69,6 +70,25 @@ def test_a_sampler_forgets_logins_that_are_over(shared_broker: Server, topic: st
     until("it goes on", lambda: len(logins[-1].lags.of(topic)) > counts[-1] + 3)
     assert all(len(each.lags.of(topic)) <= count + 1 for each, count in zip(logins[:-1], counts[:-1], strict=True))
     logins[-1].close()
+
+
+def test_viewers_with_the_password_of_the_console_share_its_samples(
+    shared_broker: Server, start_console: Callable[..., Console], topic: str, tmp_path: Path
+) -> None:
+    """The console looks at groups from its start; each viewer that has its password sees all samples."""
+    run("topics", "create", topic, "-b", shared_broker.bootstrap)
+    write(shared_broker.bootstrap, topic, 5)
+    commit(shared_broker.bootstrap, topic, topic, {0: 0})
+    secret = tmp_path / "password"
+    secret.write_text("a long password\n")
+    secret.chmod(0o600)
+    console = start_console(shared_broker.bootstrap, "--user", "ops", "--password-file", secret)
+    first, second = console.browser(), console.browser()
+    form = {"user": "ops", "password": "a long password"}
+    assert first.send("/login", "/login", form).code == 303
+    until("the group is sampled", lambda: f"{topic} 5" in first.get("/").text)
+    assert second.send("/login", "/login", form).code == 303
+    assert f"{topic} 5" in second.get("/").text
 
 
 def test_the_group_that_falls_behind_is_on_the_first_page(
