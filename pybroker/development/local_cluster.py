@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from typing import Final
 
 import javaproperties
 
+from pybroker.client.admin import Admin
 from pybroker.errors import StartError
 
 from .etcd_server import Etcd
@@ -43,6 +45,7 @@ STATE: Final = "cluster.json"
 STATE_BYTES_MAX: Final = 65_536
 CONFIG: Final = "broker.properties"
 ANSWER_S_MAX: Final = 5.0
+LOOK_S: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,18 @@ class LocalCluster:
         places.write(self.directory / STATE)
         self.brokers = Brokers(self.directory / "brokers", places, self.connect)
         self._running.callback(self.brokers.close)
+        self._wait_until_known()
+
+    def _wait_until_known(self) -> None:
+        """Wait until each broker's metadata has all brokers, as it serves before it knows the others. Raises
+        StartError."""
+        wanted, deadline_s = len(self.brokers.servers), time.monotonic() + Brokers.start_s_max
+        for server in self.brokers.servers:
+            with Admin(bootstrap_servers=f"{HOST}:{server.port}") as admin:
+                while (known := len(admin.describe_cluster().nodes)) < wanted:
+                    if time.monotonic() > deadline_s:
+                        raise StartError(f"broker {server.number} knows of {known} brokers, of {wanted}")
+                    time.sleep(LOOK_S)
 
     def _places(self, brokers: int | None, store: str | None, servers: int | None, port: int | None) -> Places:
         """Return the places of an earlier start, if they are what is asked for, or new ones. Raises StartError."""
