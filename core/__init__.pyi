@@ -300,6 +300,10 @@ class Plane:
     held_bytes: int  # by requests that are received, but not answered yet
     def stats(self) -> list[Reactor]:
         """The counters of each reactor since its start; the times count from when a request was read."""
+    def begin(self, token: int) -> None:
+        """Record that Python begins to execute a request, on the event loop's thread."""
+    def queue_times(self) -> Histogram:
+        """The times that requests waited for their execution in Python."""
 
 # -- load ------------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ cdef class Plane:
     cdef LogManager owner
     cdef list threads            # none before start()
     cdef dict bells              # Partition -> the address of its bell_t
-    cdef set away                # tokens of requests that Python has not answered yet: their connections are not freed
+    cdef dict away               # {token: when it came, in ns} of requests that Python has not answered yet: their
+                                 # connections are not freed
     cdef int64_t published
     cdef tuple throttles         # keeps the buckets alive that the state points to
     cdef dict sockets  # connection id -> (descriptor, inode), so that a forked child closes the right descriptors

@@ -13,7 +13,8 @@ from posix.unistd cimport close as close_fd
 
 from pybroker.core.answers cimport add_answer
 from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, store_i32, store_i64, swap_ptr
-from pybroker.core.base.counters cimport api_dict, histogram_dict
+from pybroker.core.base.clock cimport monotonic_ns
+from pybroker.core.base.counters cimport api_dict, histogram_add, histogram_dict, stages_dict
 from pybroker.core.base.reclamation cimport retire
 from pybroker.core.base.scheduling cimport ask_for_short_turns, wait_for_others
 from pybroker.core.base.status cimport raise_status
@@ -48,7 +49,8 @@ import os
 import threading
 import weakref
 
-KINDS = ("request", "gone", "closed", "grown", "fetcher", "joining")
+LETTERS = ("request", "gone", "closed", "grown", "fetcher", "joining")
+STAGED = ("Produce", "FetchConsumer", "FetchFollower", "python")  # in the order of kind_t
 PLANES = weakref.WeakSet()
 
 
@@ -82,11 +84,8 @@ cdef class Plane:
                   QuotaBucket follower_throttle=None):
         memset(&self.state, 0, sizeof(self.state))
         self.owner = broker
-        self.threads = []
-        self.names = []
-        self.bells = {}
-        self.away = set()
-        self.sockets = {}
+        self.threads, self.names = [], []
+        self.bells, self.away, self.sockets = {}, {}, {}
         self.state.context = broker.context
         self.state.frame_bytes_max = frame_bytes_max
         self.state.fetch_bytes_max = fetch_bytes_max
@@ -416,9 +415,9 @@ cdef class Plane:
         while l != NULL:
             after = l.next
             try:
-                letter = (KINDS[l.kind], l.id, <uintptr_t>l.conn, frame_of(l))
+                letter = (LETTERS[l.kind], l.id, <uintptr_t>l.conn, frame_of(l))
                 if l.kind == REQUEST:
-                    self.away.add(<uintptr_t>l.conn)
+                    self.away[<uintptr_t>l.conn] = l.put_ns
                 elif l.kind == CLOSED:
                     self.sockets.pop(l.id, None)
                 out.append(letter)
@@ -430,6 +429,12 @@ cdef class Plane:
             free(l)
             l = after
         return out
+
+    def begin(self, uintptr_t token) -> None:
+        """Record that Python begins to execute a request, on the event loop's thread."""
+        cdef int64_t put_ns = self.away.get(token, 0)
+        if put_ns != 0:
+            histogram_add(&self.state.queued, (monotonic_ns() - put_ns) // 1000, 1)
 
     def reply(self, uintptr_t token, parts, *, bint close=False, rights=None, int64_t rules=0,
               int64_t login_ends_ms=-1, quotas=None, int64_t mute_ms=0) -> None:
@@ -453,7 +458,7 @@ cdef class Plane:
         except BaseException:
             quotas_free(counted)
             raise
-        self.away.discard(token)
+        del self.away[token]
         n.conn = c
         n.close = close
         n.given = given
@@ -485,5 +490,10 @@ cdef class Plane:
                 "bytes_in": peek_i64(&b.bytes_in), "bytes_out": peek_i64(&b.bytes_out),
                 "turns": histogram_dict(&b.turns),
                 "Produce": api_dict(&b.produces), "Fetch": api_dict(&b.fetches), "others": peek_i64(&b.others),
+                "stages": {name: stages_dict(&b.stages[kind]) for kind, name in enumerate(STAGED)},
             })
         return out
+
+    def queue_times(self) -> dict:
+        """The times that requests waited for their execution in Python."""
+        return histogram_dict(&self.state.queued)

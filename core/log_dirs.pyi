@@ -54,5 +54,9 @@ class LogDirs:
     def disarm(self) -> None: ...
     def sync_times(self) -> Histogram:
         """The durations of fsyncs."""
+    def append_times(self) -> Histogram:
+        """The durations of appends to a log, with their checks under its append mutex."""
+    def cold_reads(self) -> tuple[Histogram, int]:
+        """The durations of reads of records that were not in the page cache, and the bytes that these covered."""
     def stop_cleaning(self) -> None:
         """Abort running rounds of compaction (`clean` returns None), and start no new one."""

@@ -7,7 +7,7 @@ from libc.errno cimport EIO
 from libc.stdint cimport int32_t, int64_t
 from posix.fcntl cimport O_CREAT, O_WRONLY
 
-from pybroker.core.base.atomic cimport cas_i32, load_i32, load_i64, store_i32
+from pybroker.core.base.atomic cimport cas_i32, load_i32, load_i64, peek_i64, store_i32
 from pybroker.core.base.counters cimport histogram_dict
 from pybroker.core.base.status cimport raise_status
 from pybroker.core.base.vfs cimport (
@@ -135,6 +135,14 @@ cdef class LogDirs:
     def sync_times(self) -> dict:
         """The durations of fsyncs."""
         return histogram_dict(&self.context.fs.syncs)
+
+    def append_times(self) -> dict:
+        """The durations of appends to a log, with their checks under its append mutex."""
+        return histogram_dict(&self.context.fs.appends)
+
+    def cold_reads(self) -> tuple:
+        """The durations of reads of records that were not in the page cache, and the bytes that these covered."""
+        return histogram_dict(&self.context.fs.cold_reads), peek_i64(&self.context.fs.cold_bytes)
 
     def stop_cleaning(self) -> None:
         """Abort running rounds of compaction, and start no new one."""

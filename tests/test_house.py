@@ -27,6 +27,7 @@ FLOORS = {
         "pybroker.errors",
         "pybroker.extras",
         "pybroker.fork_safety",
+        "pybroker.histogram",
         "pybroker.model",
         "pybroker.config",
         "pybroker.logs",

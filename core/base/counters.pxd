@@ -38,6 +38,20 @@ cdef struct api_t:               # requests of one API that a reactor saw
     int64_t in_turn              # executed in this turn, not yet in `times`
     histogram_t times            # from the turn that read a request to the end of the turn that answered it
 
+cdef enum kind_t:                # of requests whose stages are timed apart
+    OF_PRODUCE
+    OF_CONSUMER                  # a consumer's Fetch
+    OF_FOLLOWER                  # a follower's Fetch
+    OF_PYTHON                    # executed in Python: only `send` is timed in core
+    KINDS
+
+cdef struct stages_t:            # where the requests of a kind spend their time
+    histogram_t queue            # from the turn that read a request to its execution
+    histogram_t local            # its execution; a Produce's: the appends of its turn
+    histogram_t remote           # its wait for replicas, the disk or records; 0 without a wait
+    histogram_t send             # from its completed response to the kernel's having all of it
+    int64_t sent_in_turn         # responses sent in the turn that completed them, not in `send` yet
+
 
 cdef inline void tally(int64_t* counter, int64_t n) noexcept nogil:
     poke_i64(counter, peek_i64(counter) + n)
@@ -67,4 +81,5 @@ cdef inline void histogram_share(histogram_t* h, int64_t us) noexcept nogil:
 
 cdef object histogram_dict(const histogram_t* h)
 cdef object api_dict(const api_t* a)
+cdef object stages_dict(const stages_t* s)
 cdef object traffic_dict(const traffic_t* t)

@@ -17,6 +17,12 @@ class Api(TypedDict):
     bytes_out: int  # of their responses
     times: Histogram  # from the turn that read a request to the end of the turn that answered it
 
+class Stages(TypedDict):
+    queue: Histogram  # from the turn that read a request to its execution
+    local: Histogram  # its execution
+    remote: Histogram  # its wait for replicas, the disk or records; 0 without a wait
+    send: Histogram  # from the complete response to the kernel's having all of it
+
 class Reactor(TypedDict):
     connections: int
     parked: int  # fetches that wait now
@@ -27,6 +33,7 @@ class Reactor(TypedDict):
     Produce: Api
     Fetch: Api
     others: int  # requests of other APIs, all executed in Python
+    stages: dict[str, Stages]  # of Produce, FetchConsumer, FetchFollower, and "python": only `send`
 
 class Traffic(TypedDict):
     batches_in: int  # appended by clients and by the broker itself

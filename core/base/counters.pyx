@@ -24,6 +24,13 @@ cdef object api_dict(const api_t* a):
     }
 
 
+cdef object stages_dict(const stages_t* s):
+    return {
+        "queue": histogram_dict(&s.queue), "local": histogram_dict(&s.local), "remote": histogram_dict(&s.remote),
+        "send": histogram_dict(&s.send),
+    }
+
+
 cdef object traffic_dict(const traffic_t* t):
     return {
         "batches_in": peek_i64(&t.batches_in), "records_in": peek_i64(&t.records_in),

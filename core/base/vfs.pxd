@@ -68,7 +68,10 @@ cdef struct vfs_t:
     int32_t armed        # points that may still fire; 0 costs one load per call
     failpoint_t points[<int>POINTS]
     int32_t dozing       # calls now sleeping in a failpoint
-    histogram_t syncs    # durations of fsyncs
+    histogram_t syncs    # durations of fsyncs,
+    histogram_t appends  # of appends to a log, with their checks under its append mutex,
+    histogram_t cold_reads  # and of reads by a log dir's reader of records that were not in the page cache
+    int64_t cold_bytes   # that these reads covered
     budget_t budget      # of segment descriptors
     worker_t closer      # closes large unlinked files
 

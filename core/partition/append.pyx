@@ -8,8 +8,8 @@ header, which is written before the untouched rest: the caller's bytes are never
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.base.atomic cimport load_i32, peek_i64, poke_i64, store_i32
-from pybroker.core.base.clock cimport monotonic_ms
-from pybroker.core.base.counters cimport tally
+from pybroker.core.base.clock cimport monotonic_ms, monotonic_ns
+from pybroker.core.base.counters cimport histogram_share, tally
 from pybroker.core.base.cursor cimport SHORT
 from pybroker.core.base.error_codes cimport (
     CORRUPT_MESSAGE, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER,
@@ -244,12 +244,12 @@ cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now
     cdef gather_t g
     cdef log_t* l = p.log
     cdef checked_t* r = first
-    cdef int64_t end, began_ms
+    cdef int64_t end, began_ns
     g.count = g.vectors = 0
     g.bytes = 0
     pthread_mutex_lock(&l.append_mutex)
-    began_ms = monotonic_ms()
-    poke_i64(&l.slow_appends.since_ms, began_ms)
+    began_ns = monotonic_ns()
+    poke_i64(&l.slow_appends.since_ms, began_ns // 1000000)
     end = g.start = l.view.log_end
     while r != NULL:
         take(p, r, end, now_ms)
@@ -274,18 +274,18 @@ cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now
     pthread_mutex_unlock(&l.append_mutex)
     if first.status == 0:
         vfs_pass(l.context.fs, P_APPEND_AFTER, log_directory(l))
-    slow_note(&l.slow_appends, began_ms)
+    histogram_share(&l.context.fs.appends, slow_note(&l.slow_appends, began_ns))
     partition_tell(p)
 
 
 cdef int pass_before(log_t* l) noexcept nogil:
-    cdef int64_t began_ms
+    cdef int64_t began_ns
     cdef int status
     if load_i32(&l.context.fs.armed) == 0:
         return 0
-    began_ms = monotonic_ms()
+    began_ns = monotonic_ns()
     status = vfs_pass(l.context.fs, P_APPEND_BEFORE, log_directory(l))
-    slow_note(&l.slow_appends, began_ms)
+    slow_note(&l.slow_appends, began_ns)
     return status
 
 

@@ -11,8 +11,8 @@ fetched before a truncation are not appended after it.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.base.atomic cimport load_i32, peek_i64, poke_i64
-from pybroker.core.base.clock cimport monotonic_ms
-from pybroker.core.base.counters cimport tally
+from pybroker.core.base.clock cimport monotonic_ns
+from pybroker.core.base.counters cimport histogram_share, tally
 from pybroker.core.base.cursor cimport OK, SHORT
 from pybroker.core.base.error_codes cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION,
@@ -185,16 +185,16 @@ cdef int append_all(partition_t* p, const uint8_t* data, size_t n, int64_t now_m
 cdef int append_whole(partition_t* p, const replicated_t* sent, size_t whole, int64_t now_ms) noexcept nogil:
     """Append the complete batches, and raise the high watermark; neither once `gone` is set."""
     cdef log_t* l = p.log
-    cdef int64_t began_ms
+    cdef int64_t began_ns
     cdef int status
     pthread_mutex_lock(&l.append_mutex)
     status = admit(p, sent)
     if status == 0:
-        began_ms = monotonic_ms()
-        poke_i64(&l.slow_appends.since_ms, began_ms)
+        began_ns = monotonic_ns()
+        poke_i64(&l.slow_appends.since_ms, began_ns // 1000000)
         status = append_all(p, sent.data, whole, now_ms)
         poke_i64(&l.slow_appends.since_ms, 0)
-        slow_note(&l.slow_appends, began_ms)
+        histogram_share(&l.context.fs.appends, slow_note(&l.slow_appends, began_ns))
     if status == 0:
         status = watermark_learn(p, sent.leader_epoch, sent.high_watermark)
     pthread_mutex_unlock(&l.append_mutex)

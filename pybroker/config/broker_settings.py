@@ -282,6 +282,31 @@ METRICS = table(
         "metrics. Kafka has no such setting.",
         Shape("HOST:PORT", HostPort.parse),
     ),
+    Setting(
+        "metrics.topics.max",
+        INT,
+        "1000",
+        "Topics with metrics of their own. The others are summed, with (other) as their topic, and their partitions "
+        "have no metrics. A topic keeps its metrics while the broker runs; the largest topics are chosen first. Kafka "
+        "has no such setting.",
+        Range(0),
+    ),
+    Setting(
+        "metrics.groups.max",
+        INT,
+        "1000",
+        "Consumer groups with metrics of their own. The others are summed, with (other) as their group. Kafka has no "
+        "such setting.",
+        Range(0),
+    ),
+    Setting(
+        "metrics.partitions.max",
+        INT,
+        "20000",
+        "The most samples that each metric with the label partition has. What is left out is counted by "
+        "pybroker_samples_left_out. Kafka has no such setting.",
+        Range(0),
+    ),
 )
 
 GROUPS = table(

@@ -19,6 +19,7 @@ outcome.
 """
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum, IntEnum
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pybroker.clock import boot_ms
 from pybroker.coordination.renewals import Renewals
+from pybroker.histogram import Times
 
 T = TypeVar("T")
 
@@ -234,6 +236,7 @@ class Session(ABC):
     def __init__(self) -> None:
         self.state = SessionState.CONNECTED
         self.renewals = Renewals()
+        self.times = Times()  # from requests to their answers
         self.expired = asyncio.Event()
         self._listeners: list[Listener] = []
 
@@ -257,6 +260,11 @@ class Session(ABC):
     def unlisten(self, listener: Listener) -> None:
         """Stop calling a listener."""
         self._listeners.remove(listener)
+
+    def _timed(self, future: AnyFuture) -> None:
+        """Measure the time until a request is answered."""
+        begun = time.perf_counter()
+        future.add_done_callback(lambda done: self.times.add(time.perf_counter() - begun))
 
     def _become(self, state: SessionState) -> None:
         """Enter a state and call the listeners; a session that has ended keeps its state."""

@@ -127,6 +127,7 @@ class TreeSession(Session):
         except StoreError as error:
             job.future.set_exception(error)
             return job.future
+        self._timed(job.future)
         self._queue(job)
         return job.future
 

@@ -327,6 +327,7 @@ class ZooKeeperSession(s.Session):
         if self._reads:
             self._send_reads()  # earlier operations are sent first
         future: s.AnyFuture = self.loop.create_future()
+        self._timed(future)
         path, sent_ms, several = "" if isinstance(op, list) else op.path, boot_ms(), isinstance(op, list)
 
         def settle(result: IAsyncResult, zxid: int) -> None:

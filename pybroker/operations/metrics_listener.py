@@ -14,7 +14,7 @@ from pybroker.model import Document, HostPort
 from pybroker.operations.each_broker import ANSWER_S_MAX, AdminAt, Silent, ask_each
 
 LISTENER: Final = "metrics.listener"
-ANSWER_BYTES_MAX: Final = 1 << 20
+ANSWER_BYTES_MAX: Final = 8 << 20
 METRICS_BYTES_MAX: Final = 64 << 20
 WAITING: Final = frozenset({"Fetch", "JoinGroup", "SyncGroup", "ConsumerGroupHeartbeat"})
 """APIs whose requests wait for records or members by design: their times say nothing about a broker."""

@@ -20,7 +20,7 @@ from pybroker.logs import event
 from pybroker.model import DEBUGGING, TopicPartition
 from pybroker.replication import failpoints
 from pybroker.replication.disks.damage import Scrubbed
-from pybroker.replication.disks.disk import DiskThreads
+from pybroker.replication.disks.disk import DiskThreads, DiskTimes
 from pybroker.replication.disks.kraft_log import topic_settings
 from pybroker.replication.disks.logdirs import FoundPartition, LogDir
 from pybroker.replication.disks.moves import LogDirMove, LogDirMoves
@@ -288,9 +288,13 @@ class Replicas:
         if self._plane is not None:
             self._plane.divert(on)
 
-    def flush_times(self) -> "core.Histogram":
-        """The durations of flushes of files."""
-        return self._core.sync_times()
+    def queue_times(self) -> "list[core.Histogram]":
+        """The times that requests waited in the plane for their execution in Python; empty without a plane."""
+        return [self._plane.queue_times()] if self._plane is not None else []
+
+    def disk_times(self) -> DiskTimes:
+        """The durations of file calls."""
+        return DiskTimes(self._core.sync_times(), self._core.append_times(), *self._core.cold_reads())
 
     def grown(self, key: int) -> None:
         """Handle the plane's notice that a watched partition grew."""

@@ -348,9 +348,11 @@ class Broker:
 
     async def _show_metrics(self, sockets: SocketServer, where: HostPort) -> "Exporter":
         """Open the metrics endpoint, whose modules are only imported here."""
+        from pybroker.server.metrics.bounded import SeriesLimits
         from pybroker.server.metrics.export import Exporter
 
-        exporter = Exporter(self.metadata, lambda: len(sockets), sockets.logins, sockets.certificate_ends)
+        limits = SeriesLimits(*(self.config[f"metrics.{what}.max"] for what in SeriesLimits._fields))
+        exporter = Exporter(self.metadata, lambda: len(sockets), sockets.logins, sockets.certificate_ends, limits)
         await exporter.open(where)
         self.metrics_port = exporter.port
         return exporter

@@ -15,15 +15,19 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from pybroker import __version__
 from pybroker.errors import StartError
+from pybroker.histogram import BUCKETS_SECONDS, Times
 from pybroker.model import TopicPartition
 from pybroker.replication.disks.checkpoints import Spot
-from pybroker.server.metrics.request_times import BUCKETS_SECONDS, Times
+from pybroker.server.metrics.bounded import OTHER, Chosen, Totals
 from pybroker.testing.certificates import Authority
 from tests.groups.members import Member, commit, stable
 from tests.harness import ROOT, BrokerProcess
+from tests.metrics_page import row, rows
 from tests.server.live import Live, Wire, batch
 
 DAYS = 100
+WAIT_MS = 200
+STAGES = ("queue", "local", "remote", "send")
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -122,6 +126,8 @@ async def test_what_the_native_plane_counts(live: Live, wire: Wire) -> None:
     assert of(seen, "pybroker_topic_bytes_out_total", topic="t") >= len(batch(b"a"))
     assert of(seen, "pybroker_plane_bytes_in_total") >= of(seen, "pybroker_plane_request_bytes_total", api="Produce")
     assert of(seen, "pybroker_flush_seconds_count") >= 0
+    assert of(seen, "pybroker_append_seconds_count") >= 3
+    assert of(seen, "pybroker_cold_read_seconds_count") == of(seen, "pybroker_cold_read_bytes_total") == 0
     bounds = [float(dict(labels)["le"]) for name, labels in seen if name == "pybroker_plane_turn_seconds_bucket"]
     assert bounds == sorted(bounds) and bounds[0] == 8e-06
 
@@ -148,15 +154,98 @@ async def test_every_metric_is_in_the_docs(live: Live, wire: Wire) -> None:
     live.broker.log_dirs[0].damage = {TopicPartition("t", 0): frozenset([Spot(0, 0, 1, 0, 1)])}
     (built,) = [labels for name, labels in await scrape(live) if name == "pybroker_build_info"]
     assert dict(built) == {"version": __version__, "python": platform.python_version()}
-    told = []
-    for family in parse((await get(live, "/metrics"))[1]):
-        labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
-        name = family.samples[0].name if len({s.name for s in family.samples}) == 1 else family.name
-        told.append(f"| `{name}` | {family.type} | {', '.join(labels)} | {family.documentation} |")
-    rows = [line for line in (ROOT / "docs/metrics.md").read_text().splitlines() if line.startswith("| `p")]
-    of_a_cluster = ("follower_lag", "pybroker_zookeeper")  # tests/brokers/system/test_seen.py
-    written = [row for row in rows if not any(name in row for name in of_a_cluster)]
-    assert written == sorted(told), "\n".join(["docs/metrics.md must say:", *sorted(told)])
+    told = dict(row(family) for family in parse((await get(live, "/metrics"))[1]))
+    of_a_cluster = ("pybroker_follower_lag", "pybroker_zookeeper", "pybroker_registered")  # brokers/system/test_seen.py
+    written = {name: says for name, says in rows().items() if not name.startswith(of_a_cluster)}
+    assert written == told
+    assert list(rows()) == sorted(rows())
+
+
+async def test_stages_of_requests_in_the_native_plane(live: Live, wire: Wire) -> None:
+    """Each request counts once in each stage; the stages add up to no more than its time. A Fetch that waits for
+    records waits in `remote`."""
+    name = "pybroker_plane_request_stage_seconds"
+    await wire.create("t")
+    await wire.fetch("t", 0)
+    for _ in range(3):
+        assert (await wire.produce("t", batch(b"a"))).error_code == 0
+    await wire.fetch("t", 3, max_wait_ms=WAIT_MS, min_bytes=1)
+    await wire.call("ApiVersions", 2)
+    seen = await scrape(live)
+    native = {api: of(seen, "pybroker_requests_total", api=api, plane="native") for api in ("Produce", "Fetch")}
+    assert native["Produce"] >= 3 and native["Fetch"] >= 1
+    for api, count in (("Produce", native["Produce"]), ("FetchConsumer", native["Fetch"]), ("FetchFollower", 0)):
+        assert {of(seen, f"{name}_count", api=api, stage=stage) for stage in STAGES} == {count}
+    spent = {stage: of(seen, f"{name}_sum", api="FetchConsumer", stage=stage) for stage in STAGES}
+    assert 0.9 * WAIT_MS <= 1000 * spent["remote"] < 60_000
+    assert of(seen, f"{name}_sum", api="Produce", stage="local") > 0
+    whole = of(seen, "pybroker_plane_request_seconds_sum", api="Produce")
+    parts = sum(of(seen, f"{name}_sum", api="Produce", stage=stage) for stage in STAGES)
+    assert parts <= whole + native["Produce"] / 1e6  # durations are rounded down to microseconds
+
+
+async def test_stages_of_requests_in_python(live: Live, wire: Wire) -> None:
+    """A request waits for the event loop, then takes its steps there, and waits between them; its response is sent."""
+    name = "pybroker_request_stage_seconds"
+    await wire.create("t")
+    await wire.call("ApiVersions", 2)
+    seen = await scrape(live)
+    assert {of(seen, f"{name}_count", api="CreateTopics", stage=stage) for stage in ("local", "remote")} == {1}
+    parts = [of(seen, f"{name}_sum", api="CreateTopics", stage=stage) for stage in ("local", "remote")]
+    assert min(parts) > 0
+    assert sum(parts) == pytest.approx(of(seen, "pybroker_request_seconds_sum", api="CreateTopics"))
+    assert of(seen, f"{name}_sum", api="ApiVersions", stage="remote") == 0
+    served = sum(value for (what, labels), value in seen.items() if what == f"{name}_count") / 2
+    assert of(seen, "pybroker_request_queue_seconds_count") == served
+    assert of(seen, "pybroker_response_send_seconds_count") >= served - 1  # the last may be on its way
+
+
+async def test_topics_and_partitions_are_bounded(live: Live, wire: Wire) -> None:
+    """With metrics.topics.max the largest topics keep series of their own, and the others are summed as (other)."""
+    assert live.broker is not None
+    await live.restart("metrics.topics.max=1", "metrics.groups.max=1", "metrics.partitions.max=2")
+    wire = await live.connect()
+    sent = batch(b"x" * 1000)
+    await wire.create("big", 3)
+    for partition in range(3):
+        assert (await wire.produce("big", sent, partition=partition)).error_code == 0
+    for topic in ("a", "b"):
+        await wire.create(topic)
+        assert (await wire.produce(topic, batch(b"a"))).error_code == 0
+    await wire.call("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
+    for group in ("g", "h"):
+        assert await commit(wire, group, {"a0": 0}) == [0]
+    seen = await scrape(live)
+    topics = {labels[0][1]: value for (name, labels), value in seen.items() if name == "pybroker_topic_bytes_in_total"}
+    assert topics.keys() == {"big", OTHER}
+    assert topics["big"] == 3 * len(sent) and topics[OTHER] >= 2 * len(batch(b"a"))
+    bounded = [dict(labels) for name, labels in seen if name == "pybroker_log_bytes"]
+    assert [labels["topic"] for labels in bounded] == ["big", "big"]
+    assert of(seen, "pybroker_samples_left_out") == 3  # of the third partition
+    lags = {labels[0][1]: value for (name, labels), value in seen.items() if name == "pybroker_group_total_lag"}
+    assert sorted(lags.values()) == [1, 1] and OTHER in lags
+
+
+def test_a_topic_keeps_its_series() -> None:
+    """A larger topic takes the place of a topic only when that is deleted."""
+    chosen = Chosen(2)
+    assert chosen.among({"a": 1, "b": 2}) == {"a", "b"}
+    assert chosen.among({"a": 1, "b": 2, "c": 9}) == {"a", "b"}
+    assert chosen.among({"b": 2, "c": 9, "d": 10}) == {"b", "d"}
+    assert Chosen(2).among({"x": 1, "y": 3, "z": 2, OTHER: 9}) == {"y", "z"}
+
+
+def test_counters_never_decrease() -> None:
+    """A log that is closed, or opened again from 0, takes nothing away from its topic's counters."""
+    totals = Totals(1)
+    assert totals.add({("t", 0): (10,), ("t", 1): (5,), ("u", 0): (7,)}, {"t": 2, "u": 1}) == {"t"}
+    assert totals.sums() == {"t": [15], OTHER: [7]}
+    totals.add({("t", 0): (12,)}, {"t": 2, "u": 1})
+    assert totals.sums() == {"t": [17], OTHER: [7]}
+    totals.add({("t", 0): (3,), ("t", 1): (1,), ("u", 0): (8,)}, {"t": 2, "u": 1})
+    assert totals.sums() == {"t": [21], OTHER: [15]}
+    totals.add({}, {})
+    assert totals.sums() == {OTHER: [15]}
 
 
 async def test_what_waits_is_timed_to_its_answer(live: Live, wire: Wire) -> None:

@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.base.chain cimport chain_t, link_t
+from pybroker.core.base.counters cimport KINDS
 from pybroker.core.base.pthread cimport pthread_mutex_t
 from pybroker.core.base.tls cimport tls_holds, tls_t, tls_unsent
 from pybroker.core.plane.limits.memory_pool cimport address_t, pool_full, pool_hold, pool_repay, pool_t
@@ -53,6 +54,8 @@ cdef struct output_t:            # to be sent
     int64_t until                # send up to here: the start of the oldest waiting response, if one waits
     int64_t chunk_bytes          # in memory, before they are encrypted,
     int64_t held                 # and how much of it, with encrypted bytes, is accounted for
+    int32_t unsent[<int>KINDS]   # responses, by kind, that are complete, but not all sent,
+    int64_t unsent_ns            # and since when the first of them; 0: since this turn
 
 cdef struct requests_t:          # not finished yet; operation.pxd has their types
     chain_t operations           # those whose responses wait, in the order of their responses

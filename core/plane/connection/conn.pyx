@@ -12,7 +12,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
 from pybroker.core.base.atomic cimport add_i64
-from pybroker.core.base.clock cimport monotonic_ms
+from pybroker.core.base.clock cimport monotonic_ns
 from pybroker.core.base.files cimport (
     MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MREMAP_MAYMOVE, PROT_READ, PROT_WRITE, iovec, mmap, mremap, munmap,
 )
@@ -101,14 +101,14 @@ cdef bint conn_copy_file(
     conn_t* c, log_t* l, const found_t* found, int64_t generation, uint8_t* to) noexcept nogil:
     """Read a short range of a file into the output, and release the files. False: they are still held, as the range is
     empty or the read failed; sending the range will report that."""
-    cdef int64_t began_ms
+    cdef int64_t began_ns
     cdef size_t got = 0
     cdef int status
     if found.files == NULL or not log_lend(l, generation):
         return False
-    began_ms = monotonic_ms()
+    began_ns = monotonic_ns()
     status = vfs_pread(l.context.fs, P_SEGMENT_SEND, found.files.fd, to, found.length, found.position, &got)
-    slow_note(&l.slow_reads, began_ms)
+    slow_note(&l.slow_reads, began_ns)
     log_take_back(l)
     if status < 0 or <int64_t>got < found.length:
         log_note_unread(l, status if status < 0 else -ENODATA)
@@ -209,12 +209,12 @@ cdef ssize_t send_file(conn_t* c, int64_t most) noexcept nogil:
     cdef chunk_t* k = c.output.first
     cdef int64_t n = min(k.found.length, most)
     cdef ssize_t sent
-    cdef int64_t began_ms
+    cdef int64_t began_ns
     if not log_lend(k.log, k.generation):
         return -EPIPE  # truncated meanwhile: the bytes may not match the header any more
-    began_ms = monotonic_ms()
+    began_ns = monotonic_ns()
     sent = vfs_sendfile(k.log.context.fs, P_SEGMENT_SEND, c.fd, k.found.files.fd, k.found.position, n)
-    slow_note(&k.log.slow_reads, began_ms)
+    slow_note(&k.log.slow_reads, began_ns)
     log_take_back(k.log)
     if sent <= 0:
         return log_note_unread(k.log, <int>sent if sent < 0 else -ENODATA)
@@ -232,13 +232,13 @@ cdef ssize_t copy_file(conn_t* c, uint8_t* to, int64_t n) noexcept nogil:
     cdef chunk_t* k = c.output.first
     cdef size_t got = 0
     cdef int status
-    cdef int64_t began_ms
+    cdef int64_t began_ns
     if not log_lend(k.log, k.generation):
         return -EPIPE  # as in send_file
-    began_ms = monotonic_ms()
+    began_ns = monotonic_ns()
     status = vfs_pread(
         k.log.context.fs, P_SEGMENT_SEND, k.found.files.fd, to, min(n, k.found.length), k.found.position, &got)
-    slow_note(&k.log.slow_reads, began_ms)
+    slow_note(&k.log.slow_reads, began_ns)
     log_take_back(k.log)
     if status < 0 or got == 0:
         return log_note_unread(k.log, status if status < 0 else -ENODATA)

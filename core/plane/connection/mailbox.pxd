@@ -17,6 +17,7 @@ cdef struct letter_t:
     conn_t* conn             # REQUEST, GONE: valid until the reply
     int64_t id               # of the connection, or of the partition
     int64_t length
+    int64_t put_ns           # REQUEST: when it was put here
     int32_t kind
     uint8_t* frame           # after the struct
 

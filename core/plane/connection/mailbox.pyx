@@ -11,6 +11,7 @@ from libc.string cimport memcpy
 from posix.unistd cimport close, read, write
 
 from pybroker.core.base.atomic cimport store_i32
+from pybroker.core.base.clock cimport monotonic_ns
 from pybroker.core.base.epoll cimport EFD_CLOEXEC, EFD_NONBLOCK, eventfd
 from pybroker.core.base.pthread cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
@@ -59,6 +60,7 @@ cdef int mailbox_put(mailbox_t* m, int kind, int64_t id, conn_t* c, const uint8_
     l.conn = c
     l.id = id
     l.length = n
+    l.put_ns = monotonic_ns() if kind == REQUEST else 0
     l.frame = <uint8_t*>(l + 1)
     if n > 0:
         memcpy(l.frame, frame, n)

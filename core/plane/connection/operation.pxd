@@ -25,6 +25,7 @@ cdef struct awaited_t:           # a partition of a Produce whose response waits
     uint8_t* answer              # the partition's response, in the output of the connection
 
 cdef struct produce_wait_t:      # a Produce: its response is in the output already
+    int64_t since_ns             # it waits since the end of its appends
     int16_t version              # of its response
     int32_t awaited_count
     awaited_t* awaited           # after the operation
@@ -44,6 +45,8 @@ cdef struct fetch_wait_t:        # a Fetch, which is executed again
     int32_t is_declined          # it goes to Python once Python has no other request of the connection
     int32_t is_replica           # a follower's
     int32_t is_hurried           # its follower sent another Fetch, so it waits no longer
+    int64_t first_ns             # when its first execution began; 0: it has not waited
+    int64_t local_ns             # the time of its executions so far
     int32_t is_unnoted           # the follower's fetch position has not been recorded yet
     session_t* session           # of an incremental fetch, held
     waiter_t waiter              # in the session

@@ -342,13 +342,13 @@ cdef bint replica_fetch_hangs(reactor_t* r, conn_t* c) noexcept nogil:
     cdef replica_fetcher_t* f = fetcher_of(c)
     cdef link_t* link = f.changed.first
     cdef fetched_t* q
-    if f.flushing == 0 or r.now_ms - f.flushing_ms < SLOW_MS:
+    if f.flushing == 0 or r.now_ms - f.flushing_ns // 1000000 < SLOW_MS:
         return False
     while link != NULL:
         q = <fetched_t*>link.owner
         link = link.next
         if q.sync.log != NULL:
-            slow_note(&q.partition.log.slow_appends, f.flushing_ms)
+            slow_note(&q.partition.log.slow_appends, f.flushing_ns)
             take_out(r, c, q, SLOW, 0, -1, -1)
     return True
 

@@ -69,7 +69,7 @@ cdef struct replica_fetcher_t:
     int32_t keeps_none           # the leader has no room for a session of ours
     int32_t is_skipping          # the next response belongs to a session that has ended
     int32_t flushing             # partitions whose log is being synced: nothing is sent or received meanwhile,
-    int64_t flushing_ms          # since then
+    int64_t flushing_ns          # since then
     int64_t asked_ms             # when the last request was sent
     int64_t looked_ms            # when all partitions were last checked for another log start
     fetched_t** table            # the listed ones, by topic and index; open addressing

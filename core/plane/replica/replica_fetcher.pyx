@@ -16,7 +16,7 @@ from libc.string cimport memcmp, memset
 
 from pybroker.core.base.atomic cimport add_i32, load_i32, store_i32
 from pybroker.core.base.chain cimport chain_append, chain_remove, chain_take, link_t
-from pybroker.core.base.clock cimport monotonic_ms
+from pybroker.core.base.clock cimport monotonic_ns
 from pybroker.core.base.protocol cimport FETCH_VERSION_TOPIC_ID
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.partition.partition cimport (
@@ -163,7 +163,7 @@ cdef void replica_fetcher_flush(replica_fetcher_t* f, fetched_t* q, int64_t end)
     add_i32(&f.refs, 1)
     q.fetcher = f
     if f.flushing == 0:
-        f.flushing_ms = monotonic_ms()
+        f.flushing_ns = monotonic_ns()
     f.flushing += 1
     f.inbox.operations += 1      # the reactor is not freed before it is notified
     sync_put(&q.sync, q.partition.log, end, flushed, q)

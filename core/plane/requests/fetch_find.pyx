@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcmp
 
 from pybroker.core.base.atomic cimport load_i32, load_i64
-from pybroker.core.base.clock cimport monotonic_ms
+from pybroker.core.base.clock cimport monotonic_ns
 from pybroker.core.base.error_codes cimport (
     FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
 )
@@ -202,7 +202,7 @@ cdef bint fetch_find(fetcher_t* f, bint* settled) noexcept nogil:
     wait."""
     cdef fetch_t* q = &f.request
     cdef int64_t left = q.max_bytes if q.max_bytes < f.bytes_max else f.bytes_max
-    cdef int64_t began_ms = monotonic_ms()
+    cdef int64_t began_ns = monotonic_ns()
     cdef wanted_t* w
     cdef int32_t i
     q.found_bytes = 0
@@ -222,8 +222,8 @@ cdef bint fetch_find(fetcher_t* f, bint* settled) noexcept nogil:
         settled[0] |= w.error != 0 or w.diverges != 0
         f.errors += w.error != 0
         if w.read.found.length > 0:
-            slow_note(&w.partition.log.slow_reads, began_ms)
-            began_ms = monotonic_ms()
+            slow_note(&w.partition.log.slow_reads, began_ns)
+            began_ns = monotonic_ns()
         q.found_bytes += w.read.found.length
         left = max(<int64_t>0, left - w.read.found.length)
     settled[0] |= q.found_bytes >= q.min_bytes

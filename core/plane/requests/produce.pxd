@@ -44,6 +44,10 @@ cdef struct turn_t:              # the appends that a reactor gathers for the en
     notify_fn told               # called when a partition moved on that a response waits for
     timers_t* timers             # of the reactor
     int64_t now_ms               # monotonic
+    int64_t began_ns             # of the last drain: its appends began,
+    int64_t appended_ns          # and ended
+    int32_t drained              # requests of the last drain,
+    int32_t awaited              # and those of them that wait
     int64_t errors               # partitions answered with an error, since the start
     int64_t plain_bytes          # decompressed bytes, since the start
     int64_t plain_most           # the value of plain_bytes at which the served connection's share is used up

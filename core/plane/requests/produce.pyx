@@ -9,6 +9,8 @@ the same with one replica.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 
 from pybroker.core.base.atomic cimport load_i32, load_i64
+from pybroker.core.base.clock cimport monotonic_ns
+from pybroker.core.base.counters cimport OF_PRODUCE
 from pybroker.core.base.cursor cimport (
     OK, cursor_init, cursor_left, cursor_t, read_i16, read_i32, read_span, store_be16, store_be32, store_be64,
     write_i16, write_i32, write_i64, write_i8, write_span, writer_init, writer_t,
@@ -374,6 +376,7 @@ cdef void await_all(turn_t* t, order_t* orders, int32_t n, int32_t waiting) noex
     cdef int32_t i
     if op != NULL:
         op.produce.version = orders.version
+        op.produce.since_ns = t.appended_ns
         op.refs = prepare(op, orders, n)  # before the first of them can notify
         operation_list(op, orders.begin)
     if op == NULL or (op.timer.deadline_ms != NEVER and timer_set(t.timers, &op.timer) < 0):
@@ -460,12 +463,15 @@ cdef void tell_request(turn_t* t, order_t* orders, int32_t n) noexcept nogil:
     for i in range(n):
         tell(t, &orders[i])
         waiting += not is_replicated(&orders[i]) or must_sync(&orders[i])
+    t.drained += 1
     if waiting > 0 and orders.answer != NULL:
+        t.awaited += 1
         await_all(t, orders, n, waiting)
-    elif waiting > 0:
-        for i in range(n):       # with acks=0 no response waits, but the sync is still made
-            if must_sync(&orders[i]):
-                sync_unasked(orders[i].partition.log, orders[i].sync_end)
+        return
+    orders.conn.output.unsent[<int>OF_PRODUCE] += orders.answer != NULL
+    for i in range(n if waiting > 0 else 0):  # with acks=0 no response waits, but the sync is still made
+        if must_sync(&orders[i]):
+            sync_unasked(orders[i].partition.log, orders[i].sync_end)
 
 
 cdef bint produce_drain(turn_t* t, int64_t now_ms) noexcept nogil:
@@ -474,12 +480,15 @@ cdef bint produce_drain(turn_t* t, int64_t now_ms) noexcept nogil:
     cdef int64_t end
     if t.count == 0:
         return False
+    t.began_ns = monotonic_ns()
     for i in range(t.dirty_count):
         partition_append_checked(t.dirty[i].partition, t.dirty[i].first, now_ms)
         end = log_sync_due(t.dirty[i].partition.log)
         if end >= 0:
             hold_back(<order_t*>t.dirty[i].first, end)
         t.dirty[i].partition = NULL
+    t.appended_ns = monotonic_ns()
+    t.drained = t.awaited = 0
     i = 0
     while i < t.count:
         n = i + 1
@@ -487,6 +496,5 @@ cdef bint produce_drain(turn_t* t, int64_t now_ms) noexcept nogil:
             n += 1
         tell_request(t, &t.orders[i], n - i)
         i = n
-    t.count = 0
-    t.dirty_count = 0
+    t.count = t.dirty_count = 0
     return True

@@ -9,6 +9,7 @@ from libc.string cimport memset
 
 from pybroker.core.base.atomic cimport add_i32, load_i32, store_i32
 from pybroker.core.base.chain cimport chain_append, chain_take
+from pybroker.core.base.counters cimport OF_PYTHON
 from pybroker.core.base.epoll cimport EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_ADD, epoll_ctl, epoll_event
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.tls cimport tls_scratch_t
@@ -186,6 +187,7 @@ cdef void take_inbox(reactor_t* r) noexcept nogil:
 cdef void take_answer(conn_t* c, note_t* n) noexcept nogil:
     """Move a reply from Python into the output: to the end, or into the slot of the request that waited."""
     cdef behind_t behind
+    c.output.unsent[<int>OF_PYTHON] += 1
     if c.requests.away == NULL:
         conn_adopt_chunks(c, n.first, n.last, n.bytes)
         return

@@ -46,6 +46,7 @@ from pybroker.core.plane.requests.fetch cimport fetcher_free
 from pybroker.core.plane.thread.inbox cimport news, synced, take_inbox, take_told, told, warmed
 from pybroker.core.plane.thread.reactor cimport EVENTS_MAX, LISTENERS_MAX, heeded_t, make_ready, plane_t, reactor_t
 from pybroker.core.plane.thread.receive cimport drain, has_work, resume_due, serve
+from pybroker.core.plane.thread.stages cimport stages_sent, stages_turned, stages_unsent
 
 cdef enum:
     SWEEP_MS = 1000
@@ -180,6 +181,7 @@ cdef int64_t send_of(reactor_t* r, conn_t* c) noexcept nogil:
         close_conn(r, c, "")
     sent = c.output.sent - before
     charge(r, c, began_ns)
+    stages_sent(r, c)
     conn_account(c)
     if c.state != CLOSING and is_over(c) and conn_is_sent(c) and c.state != AWAY:
         close_conn(r, c, c.ending.refused)  # all outstanding responses are sent
@@ -201,6 +203,7 @@ cdef void finish(reactor_t* r) noexcept nogil:
         c = <conn_t*>chain_take(&r.ready)
         if c.state != CLOSING and c.output.writable and conn_sendable(c) > SMALL_BYTES:
             chain_append(&r.large, &c.large, c)
+            stages_unsent(r, c)
             conn_account(c)
             if has_work(c):
                 make_ready(r, c)
@@ -399,6 +402,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
     r.arena_used = 0
     take_told(r)                 # their responses leave with this turn's
     resume_due(r)
+    r.pace.ready_ns = monotonic_ns()
     finish(r)
     unpin(&r.plane.context.reclaim, slot)
     if r.now_ms - r.looks.swept_ms >= SWEEP_MS:
@@ -406,6 +410,7 @@ cdef void reactor_step(reactor_t* r, int64_t timeout_ms) noexcept nogil:
         sweep(r)
     r.pace.ended_ns = monotonic_ns()
     close_books(r, r.pace.ended_ns - r.pace.began_ns)
+    stages_turned(r, r.pace.ended_ns)
 
 
 cdef void reactor_run(reactor_t* r) noexcept nogil:

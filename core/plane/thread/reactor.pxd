@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.base.chain cimport chain_append, chain_t
-from pybroker.core.base.counters cimport api_t, histogram_t
+from pybroker.core.base.counters cimport KINDS, api_t, histogram_t, stages_t
 from pybroker.core.base.tls cimport tls_scratch_t
 from pybroker.core.partition.registry cimport registry_t
 from pybroker.core.plane.connection.conn cimport conn_t, inbox_t
@@ -48,11 +48,13 @@ cdef struct plane_t:             # what all reactors of a broker share
     int64_t rules                # the number of the authorization rules in force
     int32_t spared               # its connections are not closed when there are too many; -1 none
     int64_t quotas               # the number of the quotas in force; 0: there are none
+    histogram_t queued           # from the mailbox to the execution in Python; by the event loop's thread
     quota_bucket_t* leader_throttle    # for throttled partitions: what followers fetch here, and what is copied here;
     quota_bucket_t* follower_throttle  # owned by the Plane; NULL: no limit
 
 cdef struct pace_t:              # of turns
     int64_t began_ns             # this turn
+    int64_t ready_ns             # all is executed in it: its responses are sent now
     int64_t ended_ns             # the last one
     int64_t talker               # the only connection that the last turn served; 0: none, or several
     int32_t brisk  # 1: it is the only active one, and its requests come quickly; below 0: turns without a busy wait
@@ -78,6 +80,7 @@ cdef struct books_t:             # counters: read by any thread
     int64_t bytes_out
     int64_t parked               # fetches that wait, at the end of the last turn
     histogram_t turns            # the duration of each
+    stages_t stages[<int>KINDS]
 
 cdef struct reactor_t:
     plane_t* plane

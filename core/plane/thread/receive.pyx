@@ -11,7 +11,7 @@ from libc.stdlib cimport free
 
 from pybroker.core.base.atomic cimport load_i32, load_i64
 from pybroker.core.base.chain cimport chain_append, chain_take
-from pybroker.core.base.clock cimport wall_ms
+from pybroker.core.base.clock cimport monotonic_ns, wall_ms
 from pybroker.core.base.counters cimport api_t, histogram_add, tally
 from pybroker.core.base.cursor cimport cursor_init, cursor_t, load_be16, load_be32, store_be32
 from pybroker.core.base.frame cimport AT_API_KEY, AT_API_VERSION, AT_CORRELATION_ID, FRAME_BYTES_MIN, SIZE_BYTES
@@ -37,6 +37,7 @@ from pybroker.core.plane.requests.produce cimport (
 )
 from pybroker.core.plane.requests.verdict cimport DECLINED, DONE, NO_ROOM, REFUSED, WAITS, verdict_t
 from pybroker.core.plane.thread.reactor cimport ARENA_BYTES, READ_BYTES, make_ready, reactor_t
+from pybroker.core.plane.thread.stages cimport stages_drained, stages_fetched, stages_replicated
 
 cdef enum:
     ARENA_LEAST = 64 << 10       # with less room the turn is drained, to reuse the arena from its start
@@ -54,7 +55,8 @@ cdef const char* NO_ANSWER = "no memory for an answer"
 
 cdef void drain(reactor_t* r) noexcept nogil:
     """Append the gathered batches; the memory that they are in may be reused afterwards."""
-    produce_drain(&r.turn, wall_ms())
+    if produce_drain(&r.turn, wall_ms()):
+        stages_drained(r)
 
 
 cdef int hand_over(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n) noexcept nogil:
@@ -159,7 +161,7 @@ cdef const char* execute_again(reactor_t* r, operation_t* op) noexcept nogil:
     cdef conn_t* c = op.conn
     cdef cursor_t at
     cdef behind_t behind
-    cdef int64_t queued = c.output.queued
+    cdef int64_t queued = c.output.queued, began_ns = monotonic_ns()
     cdef verdict_t verdict = DECLINED
     if op.fetch.is_declined:
         return NULL
@@ -169,6 +171,7 @@ cdef const char* execute_again(reactor_t* r, operation_t* op) noexcept nogil:
         conn_open_slot(c, op.fetch.slot, &behind)
         verdict = fetch(&r.fetch, c, &op, &at, load_be16(op.fetch.frame + AT_API_VERSION), r.now_ms)
         conn_close_slot(c, &behind)
+        stages_fetched(r, c, op, verdict, began_ns)
     mute_throttled(r, c)
     book(r, &r.books.fetches, verdict, op.fetch.began_ns, op.fetch.frame_bytes, c.output.queued - queued)
     if verdict == DECLINED:
@@ -182,9 +185,10 @@ cdef const char* execute_again(reactor_t* r, operation_t* op) noexcept nogil:
     return NULL
 
 
-cdef void complete_produce(reactor_t* r, operation_t* op) noexcept nogil:
+cdef void complete_produce(reactor_t* r, operation_t* op, int64_t now_ns) noexcept nogil:
     """End a Produce if it waits for nothing any more: its response may then be sent."""
     if produce_is_settled(op, r.now_ms):
+        stages_replicated(r, op, now_ns)
         r.turn.errors += produce_tell_errors(op)
         operation_end(&r.timers, op)
 
@@ -193,7 +197,7 @@ cdef void resume_due(reactor_t* r) noexcept nogil:
     """Handle the operations with news. No batch is gathered in this turn yet."""
     cdef operation_t* op
     cdef conn_t* c
-    cdef int64_t began_ns
+    cdef int64_t began_ns, now_ns = monotonic_ns() if r.due.first != NULL else 0
     cdef const char* why
     while r.due.first != NULL:
         op = <operation_t*>chain_take(&r.due)
@@ -201,7 +205,7 @@ cdef void resume_due(reactor_t* r) noexcept nogil:
         if c == NULL:
             operation_end(&r.timers, op)
         elif op.fetch.slot == NULL:
-            complete_produce(r, op)
+            complete_produce(r, op, now_ns)
             make_ready(r, c)
         else:
             began_ns = charge_from(c)
@@ -235,7 +239,7 @@ cdef verdict_t execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n)
     cdef cursor_t at
     cdef int16_t api = -1, version = 0
     cdef verdict_t verdict = DECLINED
-    cdef int64_t queued = c.output.queued
+    cdef int64_t queued = c.output.queued, began_ns
     cdef api_t* a = NULL
     cdef operation_t* op = NULL
     cdef bint again = False, known
@@ -266,7 +270,9 @@ cdef verdict_t execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n)
         verdict = produce(&r.turn, r.plane.registry, c, &at, version)
     elif api == API_FETCH:
         a = &r.books.fetches
+        began_ns = monotonic_ns()
         verdict = fetch(&r.fetch, c, &op, &at, version, r.now_ms)
+        stages_fetched(r, c, op, verdict, began_ns)
     elif api != API_PRODUCE and load_i32(&r.plane.mailbox.requests) >= r.plane.requests_max:
         wait_in_line(r, c, 0)
         return NO_ROOM           # Produce and Fetch, which rarely go to Python, are not held up

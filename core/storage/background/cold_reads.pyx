@@ -13,8 +13,10 @@ from libc.errno cimport EMFILE
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, malloc
 
-from pybroker.core.base.atomic cimport load_i64, load_ptr, store_i64
+from pybroker.core.base.atomic cimport add_i64, load_i64, load_ptr, store_i64
 from pybroker.core.base.budget cimport budget_wait
+from pybroker.core.base.clock cimport monotonic_ns
+from pybroker.core.base.counters cimport histogram_share
 from pybroker.core.base.mapping cimport map_t
 from pybroker.core.base.page_cache cimport is_cached, passed_bring, passed_forget
 from pybroker.core.base.reclamation cimport pin, unpin
@@ -198,17 +200,20 @@ cdef void work(task_t* task) noexcept nogil:
     cdef cold_t* c = <cold_t*>task
     cdef place_t places[COLD_MAX]
     cdef void* scratch = malloc(CHUNK_BYTES)
-    cdef int64_t end
+    cdef int64_t end, began_ns = monotonic_ns(), bytes = 0
     cdef int i, status
     for i in range(c.count):
         places[i].files = NULL
         places[i].is_own = log_dir_of(c.wishes[i].log) == log_dir_of(c.wishes[0].log)
         if scratch != NULL and find_place(&c.wishes[i], &places[i]):
             end = min(places[i].position + c.wishes[i].most + SLACK_BYTES, places[i].limit)
+            bytes += max(<int64_t>0, end - places[i].position)
             status = read_range(c.wishes[i].log, &places[i], places[i].position, end, scratch)
             if status < 0 and is_uncut(c.wishes[i].log, &places[i]):
                 log_note_unread(c.wishes[i].log, status)
             forget_behind(&places[i])
+    histogram_share(&c.wishes[0].log.context.fs.cold_reads, (monotonic_ns() - began_ns) // 1000)
+    add_i64(&c.wishes[0].log.context.fs.cold_bytes, bytes)
     c.done(c.owner)
     for i in range(c.count):
         if places[i].files != NULL:

@@ -9,7 +9,7 @@ one of the same log is still in its write is left to these threads as well.
 from libc.stdint cimport int64_t
 
 from pybroker.core.base.atomic cimport peek_i64, poke_i64
-from pybroker.core.base.clock cimport monotonic_ms
+from pybroker.core.base.clock cimport monotonic_ms, monotonic_ns
 
 cdef enum:
     SLOW_MS = 500                # longer than the kernel throttles a writer of dirty pages
@@ -22,11 +22,12 @@ cdef struct slow_t:              # of a log's reads, or of its appends
     int64_t since_ms             # when the append began that is in its file calls now; 0: none is
 
 
-cdef inline void slow_note(slow_t* s, int64_t began_ms) noexcept nogil:
-    """Note the end of file calls that began at `began_ms`."""
-    cdef int64_t now_ms = monotonic_ms()
-    if now_ms - began_ms >= SLOW_MS:
-        poke_i64(&s.until_ms, now_ms + min((now_ms - began_ms) * SLOW_SHARE, <int64_t>SLOW_MS_MAX))
+cdef inline int64_t slow_note(slow_t* s, int64_t began_ns) noexcept nogil:
+    """Note the end of file calls that began at `began_ns`; the time they took, in microseconds."""
+    cdef int64_t took_us = (monotonic_ns() - began_ns) // 1000, took_ms = took_us // 1000
+    if took_ms >= SLOW_MS:
+        poke_i64(&s.until_ms, began_ns // 1000000 + took_ms + min(took_ms * SLOW_SHARE, <int64_t>SLOW_MS_MAX))
+    return took_us
 
 
 cdef inline bint slow_is(const slow_t* s) noexcept nogil:

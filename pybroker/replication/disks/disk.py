@@ -7,8 +7,9 @@ that hangs blocks only the requests that need it.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
+from pybroker import core
 from pybroker.replication.disks.logdirs import LogDir
 
 THREADS = 8
@@ -35,3 +36,13 @@ class DiskThreads:
         """Wait for running work; no more can be submitted."""
         for threads in self._threads.values():
             threads.shutdown()
+
+
+class DiskTimes(NamedTuple):
+    """The durations of file calls: of flushes, of appends to logs, and of reads of records not in the page cache."""
+
+    flushes: "core.Histogram"
+    appends: "core.Histogram"
+    cold_reads: "core.Histogram"
+    cold_bytes: int
+    """Bytes of the ranges that these reads covered."""

@@ -131,7 +131,7 @@ class QuotaManager:
         async def later(
             request: Q, call: Call, client: CountedClient, waiting: Coroutine[object, None, A | None]
         ) -> A | None:
-            timed, answer = _Timed(waiting), None
+            timed, answer = Timed(waiting), None
             try:
                 answer = await timed
             except KafkaError as problem:
@@ -252,7 +252,7 @@ def _add(found: dict[str, tuple[int, int]], quota: str, bucket: QuotaBucket) -> 
 T = TypeVar("T")
 
 
-class _Timed(Generic[T]):
+class Timed(Generic[T]):
     """Awaits a coroutine and measures how long it runs, without the time that it waits."""
 
     def __init__(self, work: Coroutine[object, None, T]) -> None:

@@ -38,6 +38,7 @@ from pybroker.coordination.store import (
 from pybroker.decisions.addresses import clash
 from pybroker.decisions.image import LiveBroker
 from pybroker.errors import KafkaError, StartError
+from pybroker.histogram import Times
 from pybroker.logs import event
 from pybroker.metadata import nodes
 from pybroker.replication.lease import LAPSED_MS, NO_MEMBER_MS
@@ -97,6 +98,7 @@ class Membership:
         self._tasks: list[asyncio.Task[None]] = []
         self.epoch = -1
         self.disconnects = self.expiries = 0
+        self.store_times = Times()
         self._registered = self._silent = False
         self._renew = asyncio.Event()
         self._unheard = asyncio.Event()  # set while the store has not responded for the time of a lease
@@ -179,6 +181,7 @@ class Membership:
 
     async def _begin(self) -> Session:
         session = self._session = await self._store.session(self._timeout_ms)
+        session.times = self.store_times
         session.listen(self._heard)
         return session
 

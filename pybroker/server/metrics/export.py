@@ -17,9 +17,11 @@ from pybroker.model import HostPort
 from pybroker.replication.replicas import Replicas
 from pybroker.server.api.quotas import QuotaManager
 from pybroker.server.api.responder import Responder
-from pybroker.server.metrics.collectors import BrokerMetrics, Metered
+from pybroker.server.metrics.bounded import SeriesLimits
+from pybroker.server.metrics.collectors import BrokerMetrics
 from pybroker.server.metrics.http import MetricsServer
 from pybroker.server.metrics.replication import Cluster, changes_text, epochs_text
+from pybroker.server.metrics.requests import Metered
 from pybroker.server.network.login import Logins
 
 log = logging.getLogger(__name__)
@@ -30,9 +32,9 @@ class Exporter:
 
     def __init__(
         self, metadata: MetadataCache, connections: Callable[[], int], logins: Logins,
-        certificates: Callable[[], Mapping[str, float]],
+        certificates: Callable[[], Mapping[str, float]], limits: SeriesLimits,
     ) -> None:  # fmt: skip
-        self._metrics = BrokerMetrics(metadata, connections, logins, certificates)
+        self._metrics = BrokerMetrics(metadata, connections, logins, certificates, limits)
         self._server = MetricsServer(
             self._metrics.text, self._health, self._ready, self._full, self._changes, self._epochs
         )

@@ -83,7 +83,7 @@ class MetricsServer:
                 held.pop(task, None)
             self._open.discard(task)
             writer.close()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, asyncio.CancelledError):  # cancelled, it would be logged as a failure
                 await writer.wait_closed()
 
     async def _serve(self, head: bytes, writer: asyncio.StreamWriter) -> None:

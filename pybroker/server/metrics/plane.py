@@ -1,4 +1,4 @@
-"""The metrics of the native plane: of its reactors, partitions and flushes.
+"""The metrics of the native plane: of its reactors, and of file calls.
 
 Core's histograms have more buckets than needed: only bounds that are powers of two are shown.
 """
@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from pybroker import core
+from pybroker.replication.disks.disk import DiskTimes
 
 SHOWN = [at for at, bound in enumerate(core.BOUNDS_US) if 8 <= bound <= 1 << 25 and bound & (bound - 1) == 0]
 """The indexes of the bounds that are shown: 8 microseconds, 16, and so on, up to half a minute."""
@@ -49,7 +50,9 @@ def plane_metrics(reactors: list[core.Reactor]) -> Iterator[Metric]:
         answered.add_metric([api], sum(one["bytes_out"] for one in each))
         declined.add_metric([api], sum(one["declined"] for one in each))
         errors.add_metric([api], sum(one["errors"] for one in each))
-    yield from (times, asked, answered, declined, errors)
+    yield times
+    yield from _stages(reactors)
+    yield from (asked, answered, declined, errors)
     turns = HistogramMetricFamily("pybroker_plane_turn_seconds", "Time of a turn of a reactor, without its wait.")
     whole = added(r["turns"] for r in reactors)
     turns.add_metric([], buckets(whole), whole["sum_us"] / 1e6)
@@ -65,40 +68,47 @@ def plane_metrics(reactors: list[core.Reactor]) -> Iterator[Metric]:
     )
 
 
-def flush_metrics(times: core.Histogram) -> Iterator[Metric]:
-    """The histogram of flush times."""
-    flushes = HistogramMetricFamily("pybroker_flush_seconds", "Time of a flush of a file to its disk.")
-    flushes.add_metric([], buckets(times), times["sum_us"] / 1e6)
-    yield flushes
+STAGED = ("Produce", "FetchConsumer", "FetchFollower")
 
 
-def traffic_metrics(partitions: Iterable[tuple[str, core.Traffic]]) -> Iterator[Metric]:
-    """The metrics of traffic, summed by topic; `partitions` yields (topic, traffic)."""
-    came: dict[str, int] = {}
-    went: dict[str, int] = {}
-    copied = sent = 0
-    for topic, traffic in partitions:
-        copied += traffic["replication_bytes_in"]
-        sent += traffic["replication_bytes_out"]
-        came[topic] = came.get(topic, 0) + traffic["bytes_in"]
-        went[topic] = went.get(topic, 0) + traffic["bytes_out"]
-    bytes_in = CounterMetricFamily(
-        "pybroker_topic_bytes_in", "Bytes of the batches appended to a topic.", labels=["topic"]
+def _stages(reactors: list[core.Reactor]) -> Iterator[Metric]:
+    stages = HistogramMetricFamily(
+        "pybroker_plane_request_stage_seconds",
+        "Parts of that time: queue, before the execution; local, the execution; remote, the wait; send, until the "
+        "kernel has the response. Kafka's RequestQueueTimeMs, LocalTimeMs, RemoteTimeMs, ResponseSendTimeMs.",
+        labels=["api", "stage"],
     )
-    bytes_out = CounterMetricFamily(
-        "pybroker_topic_bytes_out", "Bytes of a topic's batches sent to clients.", labels=["topic"]
-    )
-    for topic, count in came.items():
-        bytes_in.add_metric([topic], count)
-        bytes_out.add_metric([topic], went[topic])
-    yield from (bytes_in, bytes_out)
-    yield CounterMetricFamily(
-        "pybroker_replication_bytes_in", "Bytes of batches copied from leaders: Kafka's ReplicationBytesInPerSec.",
-        copied,
-    )
-    yield CounterMetricFamily(
-        "pybroker_replication_bytes_out", "Bytes of batches sent to followers: Kafka's ReplicationBytesOutPerSec.", sent
-    )  # fmt: skip
+    for api in STAGED:
+        for stage in ("queue", "local", "remote", "send"):
+            whole = added(r["stages"][api][stage] for r in reactors)  # type: ignore[literal-required]
+            stages.add_metric([api, stage], buckets(whole), whole["sum_us"] / 1e6)
+    yield stages
+
+
+def python_metrics(queued: list[core.Histogram], reactors: list[core.Reactor]) -> Iterator[Metric]:
+    """The times that the native plane measures of requests that Python executes."""
+    sent = added(r["stages"]["python"]["send"] for r in reactors)
+    for name, says, times in (
+        ("request_queue", "Time from reading a request that Python executes to its execution.", added(queued)),
+        ("response_send", "Time from a response by Python until the kernel has all of it.", sent),
+    ):
+        family = HistogramMetricFamily(f"pybroker_{name}_seconds", says)
+        family.add_metric([], buckets(times), times["sum_us"] / 1e6)
+        yield family
+
+
+def disk_metrics(disk: DiskTimes) -> Iterator[Metric]:
+    """The histograms of file calls."""
+    for name, says, times in (
+        ("flush", "Time of a flush of a file to its disk.", disk.flushes),
+        ("append", "Time of an append to a log: its checks under the log's lock, and its write.", disk.appends),
+        ("cold_read", "Time to read records that were not in the page cache, of one Fetch.", disk.cold_reads),
+    ):
+        family = HistogramMetricFamily(f"pybroker_{name}_seconds", says)
+        family.add_metric([], buckets(times), times["sum_us"] / 1e6)
+        yield family
+    says = "Bytes of the ranges that these reads covered."
+    yield CounterMetricFamily("pybroker_cold_read_bytes", says, disk.cold_bytes)
 
 
 def added(histograms: Iterable[core.Histogram]) -> core.Histogram:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from pybroker.controller.balancer import NO_PROGRESS, Progress
+from pybroker.server.metrics.partitions import Led, Samples, led_partitions
+from pybroker.server.metrics.requests import exposed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from pybroker.controller.controller import Controller
     from pybroker.decisions.changes import Changes
-    from pybroker.replication.isr import IsrKeeper, LedPartition
+    from pybroker.replication.isr import IsrKeeper
     from pybroker.replication.replicas import Replicas
     from pybroker.server.cluster.membership import Membership
 
@@ -35,12 +37,12 @@ class Cluster(NamedTuple):
     """Returns why the broker is not a member of the cluster, or ""."""
 
 
-def replication_metrics(cluster: Cluster | None, replicas: Replicas) -> Iterator[Metric]:
+def replication_metrics(cluster: Cluster | None, replicas: Replicas, samples: Samples) -> Iterator[Metric]:
     """Kafka's metrics of replication. Without a `cluster` they are a lone broker's: it leads all partitions that are
     not offline, and is the controller."""
     if cluster is None:
         offline = sum(replica.offline for replica in replicas)
-        yield from _counts(len(replicas) - offline, [0, 0, 0, 0], 1, offline)
+        yield from _counts(len(replicas) - offline, Led(), 1, offline)
         yield from _changes(0, 0, 0, 0)
         yield from _balance(NO_PROGRESS)
         return
@@ -48,39 +50,23 @@ def replication_metrics(cluster: Cluster | None, replicas: Replicas) -> Iterator
     controller = cluster.controller()
     context = controller.context if controller is not None else None
     offline = sum(state.leader < 0 for _, state in list(context.states())) if context is not None else 0
-    yield from _counts(len(led), _lacking(led), int(context is not None), offline)
+    yield from _counts(len(led), led_partitions(led, samples), int(context is not None), offline)
     yield from _changes(changes.isr_shrinks, changes.isr_expands, changes.elections, changes.unclean_elections)
     yield from _balance(NO_PROGRESS if controller is None else controller.balancing)
-    yield from _lag(led)
     yield from _session(cluster.member)
 
 
-def _lacking(led: list[LedPartition]) -> list[int]:
-    """The numbers of partitions led here that are under-replicated, under min ISR, at min ISR, being reassigned."""
-    counts = [0, 0, 0, 0]
-    for each in led:
-        if each.replica.log is None or each.replica.offline:
-            continue
-        replicas = each.replicas
-        least = min(each.replica.config["min.insync.replicas"], replicas)
-        counts[0] += len(each.isr) < replicas
-        counts[1] += len(each.isr) < least
-        counts[2] += len(each.isr) == least
-        counts[3] += bool(each.adding or each.removing)
-    return counts
-
-
-def _counts(leaders: int, lacking: list[int], controllers: int, offline: int) -> Iterator[Metric]:
+def _counts(leaders: int, led: Led, controllers: int, offline: int) -> Iterator[Metric]:
     gauges = (
         ("leader_count", "Partitions that this broker leads: Kafka's LeaderCount.", leaders),
         ("under_replicated_partitions", "Partitions led here with a replica that is not in sync: Kafka's "
-         "UnderReplicatedPartitions.", lacking[0]),
+         "UnderReplicatedPartitions.", led.under_replicated),
         ("under_min_isr_partition_count", "Partitions led here with fewer replicas in sync than min.insync.replicas: "
-         "Kafka's UnderMinIsrPartitionCount.", lacking[1]),
+         "Kafka's UnderMinIsrPartitionCount.", led.under_min_isr),
         ("at_min_isr_partition_count", "Partitions led here with just as many in sync as min.insync.replicas: Kafka's "
-         "AtMinIsrPartitionCount.", lacking[2]),
+         "AtMinIsrPartitionCount.", led.at_min_isr),
         ("reassigning_partitions", "Partitions led here whose replicas are being moved: Kafka's "
-         "ReassigningPartitions.", lacking[3]),
+         "ReassigningPartitions.", led.reassigning),
         ("active_controller_count", "1 on the controller, or else 0: Kafka's ActiveControllerCount.", controllers),
         ("offline_partitions_count", "On the controller, partitions without a leader: Kafka's OfflinePartitionsCount.",
          offline),
@@ -117,6 +103,15 @@ def _session(member: Membership) -> Iterator[Metric]:
         "pybroker_zookeeper_connected", "1 while the broker's session is alive, as far as it knows: Kafka's "
         "SessionState is CONNECTED.", int(member.connected)
     )  # fmt: skip
+    yield GaugeMetricFamily(
+        "pybroker_registered", "1 while the broker is registered in its cluster, or else 0: it is fenced.",
+        int(member.registered),
+    )  # fmt: skip
+    times = HistogramMetricFamily(
+        "pybroker_zookeeper_request_seconds", "Time of a request to the store: Kafka's ZooKeeperRequestLatencyMs."
+    )
+    times.add_metric([], *exposed(member.store_times))
+    yield times
     counters = (
         ("disconnects", "Connections to ZooKeeper that were lost: Kafka's ZooKeeperDisconnectsPerSec.",
          member.disconnects),
@@ -124,22 +119,6 @@ def _session(member: Membership) -> Iterator[Metric]:
     )  # fmt: skip
     for name, says, value in counters:
         yield CounterMetricFamily(f"pybroker_zookeeper_{name}", says, value)
-
-
-def _lag(led: list[LedPartition]) -> Iterator[Metric]:
-    lag = GaugeMetricFamily(
-        "pybroker_follower_lag", "Records that a follower has yet to fetch, as known by the leader.",
-        labels=["topic", "partition", "broker"],
-    )  # fmt: skip
-    for each in led:
-        log, key = each.replica.log, each.replica.key
-        if log is None or each.replica.offline:
-            continue
-        end = log.log_end_offset
-        for follower in log.followers:
-            behind = max(end - max(follower.log_end_offset, log.log_start_offset), 0)
-            lag.add_metric([key.topic, str(key.partition), str(follower.broker)], behind)
-    yield lag
 
 
 def changes_text(cluster: Cluster | None, partition: str) -> bytes:

@@ -247,6 +247,7 @@ class Bridge:
             self._end(token)
             return
         caller = held[0].caller
+        self._plane.begin(token)
         try:
             if frame is None:
                 raise Disconnect("no memory for a request")

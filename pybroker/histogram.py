@@ -1,4 +1,4 @@
-"""Histograms of request times."""
+"""A histogram of durations, for metrics."""
 
 from bisect import bisect_left
 from typing import Final
@@ -20,6 +20,10 @@ class Times:
         self.counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
         self.sum_seconds += seconds
 
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
     def cumulated(self) -> list[tuple[float | None, int]]:
         """Return (upper bound, number of times up to it); the last bound is None, with the total."""
         total, steps = 0, []
@@ -27,16 +31,3 @@ class Times:
             total += count
             steps.append((bound, total))
         return steps
-
-
-class Requests:
-    """The request times of each API, by name."""
-
-    def __init__(self) -> None:
-        self.times: dict[str, Times] = {}
-
-    def add(self, api: str, seconds: float) -> None:
-        times = self.times.get(api)
-        if times is None:
-            times = self.times[api] = Times()
-        times.add(seconds)
