@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 from bench.figures import show
 from bench.peers import Peer
 from pybroker.cli.bench.load import WORKLOADS, Bench, Measurement, Prepared
+from pybroker.client.admin import Admin
 from tests.core.stage import Client, Stage, batch
 from tests.harness import HOST, BrokerProcess, free_port, until
 from tests.wire import FETCH, Wire, array, string
@@ -31,6 +33,10 @@ COLD_ROUNDS = 10  # a second each: most of them differ by the machine's own paus
 COLD_BATCH_BYTES = 1_000_000
 COLD_PIECE_BYTES = 64 << 10  # dropped by its reader in one system call, which the kernel may not interrupt
 PARTITIONS = 10_000
+TOPIC_PARTITIONS = 500
+SCRAPES = 10
+SCRAPE_MS_MAX = 100
+SCRAPE_BYTES_MAX = 5_000_000
 START_S_MAX = 10.0
 SPREAD_SHARE_MIN = 0.6
 IDLE_S = 3.0
@@ -152,6 +158,27 @@ def test_partitions(broker: BrokerProcess) -> None:
         f"{share:.0%} (>= {SPREAD_SHARE_MIN:.0%}), start <= {START_S_MAX:.0f} s",
         share >= SPREAD_SHARE_MIN and start_s <= START_S_MAX,
     )
+
+
+def test_metrics_of_many_partitions(log_dir: Path) -> None:
+    """The time and the size of /metrics."""
+    port, most = free_port(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, most[1]), most[1]))
+    with BrokerProcess(log_dir / "data", free_port(), sets={"metrics.listener": f"{HOST}:{port}"}) as broker:
+        with Admin(broker.bootstrap) as admin:
+            for number in range(PARTITIONS // TOPIC_PARTITIONS):
+                admin.create_topic(f"topic-{number:05}", partitions=TOPIC_PARTITIONS)
+        taken_ms, size = [], 0
+        for _ in range(SCRAPES):
+            began = time.perf_counter()
+            with urlopen(f"http://{HOST}:{port}/metrics") as answer:
+                size = len(answer.read())
+            taken_ms.append((time.perf_counter() - began) * 1000)
+    resource.setrlimit(resource.RLIMIT_NOFILE, most)
+    met = min(taken_ms) <= SCRAPE_MS_MAX and size <= SCRAPE_BYTES_MAX
+    value = f"{min(taken_ms):.0f} ms, {size / 1e6:.1f} MB"
+    limit = f"<= {SCRAPE_MS_MAX} ms, {SCRAPE_BYTES_MAX / 1e6:.0f} MB"
+    show("a scrape of metrics", f"{PARTITIONS:,} partitions", value, "-", limit, met)
 
 
 def bounded(prepared: Prepared) -> Callable[[], Measurement]:

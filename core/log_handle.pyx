@@ -104,7 +104,13 @@ cdef class Log:
 
     @property
     def size(self) -> int:
-        return sum(bytes_ for _, bytes_, _ in self.segments())
+        cdef int64_t i, bytes_ = 0
+        cdef int slot = pin(&self.log.context.reclaim)
+        cdef segments_t* list_ = <segments_t*>load_ptr(<void**>&self.log.segments)
+        for i in range(load_i64(&list_.count)):
+            bytes_ += load_i64(&list_.items[i].segment.size)
+        unpin(&self.log.context.reclaim, slot)
+        return bytes_
 
     @property
     def traffic(self) -> dict:

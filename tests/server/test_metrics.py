@@ -237,15 +237,16 @@ def test_a_topic_keeps_its_series() -> None:
 
 def test_counters_never_decrease() -> None:
     """A log that is closed, or opened again from 0, takes nothing away from its topic's counters."""
-    totals = Totals(1)
-    assert totals.add({("t", 0): (10,), ("t", 1): (5,), ("u", 0): (7,)}, {"t": 2, "u": 1}) == {"t"}
+    totals, t0, t1, u0 = Totals(1, 1), TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+    assert totals.add({t0: (10,), t1: (5,), u0: (7,)}, {"t": 2, "u": 1}) == {"t"}
     assert totals.sums() == {"t": [15], OTHER: [7]}
-    totals.add({("t", 0): (12,)}, {"t": 2, "u": 1})
+    totals.add({t0: (12,)}, {"t": 2, "u": 1})
     assert totals.sums() == {"t": [17], OTHER: [7]}
-    totals.add({("t", 0): (3,), ("t", 1): (1,), ("u", 0): (8,)}, {"t": 2, "u": 1})
+    totals.add({t0: (3,), t1: (1,), u0: (8,)}, {"t": 2, "u": 1})
     assert totals.sums() == {"t": [21], OTHER: [15]}
     totals.add({}, {})
     assert totals.sums() == {OTHER: [15]}
+    assert totals.whole == [36]
 
 
 async def test_what_waits_is_timed_to_its_answer(live: Live, wire: Wire) -> None:

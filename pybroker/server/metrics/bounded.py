@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from pybroker.model import TopicPartition
+
 OTHER: Final = "(other)"
 """The label of the sum of all others. No topic is named so; a group that is counts among the others."""
 
@@ -41,39 +43,39 @@ class Chosen:
 
 
 class Totals:
-    """Counters by name that never decrease: what a partition has counted stays after it is closed or removed."""
+    """Counters by topic that never decrease: what a partition has counted stays after it is closed or removed."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, width: int) -> None:
+        """`most`: topics with sums of their own; `width`: the number of counters."""
         self._chosen = Chosen(most)
-        self._last: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._none = (0,) * width
+        self._last: dict[TopicPartition, tuple[int, ...]] = {}
         self._sums: dict[str, list[int]] = {}
-        self._other: list[int] = []
+        self.whole = list(self._none)
+        """The counters over all topics that ever were."""
 
-    def add(self, counts: Mapping[tuple[str, int], tuple[int, ...]], sizes: Mapping[str, float]) -> set[str]:
-        """Take the present counts of each (topic, partition), and return the chosen topics. A count below the last one
-        is that of a log which was opened again."""
+    def add(self, counts: dict[TopicPartition, tuple[int, ...]], sizes: Mapping[str, float]) -> set[str]:
+        """Take the present counts of each partition, and return the chosen topics. A count below the last one is that
+        of a log which was opened again."""
         chosen = self._chosen.among(sizes)
+        for topic in chosen:
+            self._sums.setdefault(topic, list(self._none))
+        if len(sizes) > len(chosen):
+            self._sums.setdefault(OTHER, list(self._none))
         for key, now in counts.items():
-            before = self._last.get(key)
-            sums = self._of(key[0]) if key[0] in chosen else self._others(len(now))
-            if not sums:
-                sums.extend([0] * len(now))
-            for at, count in enumerate(now):
-                was = before[at] if before is not None else 0
-                sums[at] += count - was if count >= was else count
-        self._last = dict(counts)
-        for name in self._sums.keys() - chosen:
+            before = self._last.get(key, self._none)
+            if now == before:
+                continue
+            sums = self._sums[key.topic if key.topic in chosen else OTHER]
+            for at, (count, was) in enumerate(zip(now, before, strict=True)):
+                grown = count - was if count >= was else count
+                sums[at] += grown
+                self.whole[at] += grown
+        self._last = counts
+        for name in self._sums.keys() - chosen - {OTHER}:
             del self._sums[name]
         return chosen
 
-    def _of(self, name: str) -> list[int]:
-        return self._sums.setdefault(name, [])
-
-    def _others(self, width: int) -> list[int]:
-        if not self._other:
-            self._other = [0] * width
-        return self._other
-
     def sums(self) -> dict[str, list[int]]:
-        """Return the counters of the chosen names, and of all others together if there ever were any."""
-        return {**self._sums, OTHER: self._other} if self._other else dict(self._sums)
+        """Return the counters of the chosen topics, and of all others together if there ever were any."""
+        return self._sums

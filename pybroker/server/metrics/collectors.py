@@ -79,7 +79,7 @@ class BrokerMetrics(Collector):
             yield from self._partitions.metrics(len(self._metadata.image), list(replicas), samples)
             yield from _disks(replicas)
             yield from damage_metrics(replicas)
-            yield from replication_metrics(self.cluster, replicas, samples)
+            yield from replication_metrics(self.cluster, len(replicas), self._partitions.offline, samples)
         if self.groups is not None:
             yield from group_metrics(self.groups, replicas, self._groups, samples)
         yield GaugeMetricFamily(
@@ -98,7 +98,7 @@ class BrokerMetrics(Collector):
         served = {(api, "python"): count for api, count in self.requests.counts().items()}
         reactors = self.replicas.plane_stats() if self.replicas is not None else []
         for api in ("Produce", "Fetch") if reactors else ():
-            served[api, "native"] = sum(reactor[api]["requests"] for reactor in reactors)  # type: ignore[literal-required]
+            served[api, "native"] = sum(reactor[api]["requests"] for reactor in reactors)
         requests = CounterMetricFamily(
             "pybroker_requests", "Requests executed, by the native plane or in Python.", labels=["api", "plane"]
         )

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from pybroker.groups.coordinator import Coordinator
 from pybroker.replication.replicas import Replicas
 from pybroker.server.metrics.bounded import OTHER, Chosen
-from pybroker.server.metrics.partitions import Samples, label
+from pybroker.server.metrics.partitions import Samples, sample
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -25,7 +25,7 @@ def group_metrics(
     """The metrics of groups. Only partitions that this broker holds have a lag."""
     entries = groups.entries()
     own = chosen.among({entry.group.id: len(entry.offsets) for entry in entries})
-    lag = samples.family("pybroker_group_lag")
+    lag = []
     members: Counter[str] = Counter()
     lags: Counter[str] = Counter()
     states: Counter[str] = Counter()
@@ -36,7 +36,8 @@ def group_metrics(
         for topic, partition, behind in _behind(entry, replicas):
             lags[name] += behind
             if name is not OTHER:
-                lag(f'group="{label(name)}",topic="{label(topic)}",partition="{partition}"', behind)
+                lag.append(sample({"group": name, "topic": topic, "partition": partition}, behind))
+    samples.add("pybroker_group_lag", lag)
     for what, says, counts, labelled in (
         ("group_total_lag", "Sum of a group's lag in the partitions that its coordinator holds.", lags, "group"),
         ("group_members", "Members of a group.", members, "group"),
@@ -54,7 +55,7 @@ def group_metrics(
 
 def _behind(entry: GroupEntry, replicas: Replicas | None) -> Iterator[tuple[str, int, int]]:
     """The lag of a group in each partition: (topic, partition, records)."""
-    for key, committed in list(entry.offsets.items()) if replicas is not None else ():
-        replica = replicas.get(*key)
+    for key, committed in list(entry.offsets.items()):
+        replica = None if replicas is None else replicas.get(*key)
         if replica is not None and replica.log is not None:
             yield *key, max(replica.log.high_watermark - committed.offset, 0)

@@ -6,12 +6,13 @@ prometheus_client makes of each sample would take most of a second.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from pybroker.model import TopicPartition
 from pybroker.replication.replica import Replica
 from pybroker.server.metrics.bounded import SeriesLimits, Totals
 
@@ -29,6 +30,9 @@ FAMILIES = {
     "pybroker_group_lag": "Records between a group's committed offset and the high watermark.",
 }
 """The gauges whose samples are written here."""
+COUNTED: Final = ("bytes_in", "bytes_out", "records_in", "replication_bytes_in", "replication_bytes_out")
+"""The counters of a log that are summed, those of replication last."""
+counted = itemgetter(*COUNTED)
 
 
 class Samples:
@@ -39,17 +43,10 @@ class Samples:
         self._lines: dict[str, list[str]] = {}
         self.left_out = 0
 
-    def family(self, name: str) -> Callable[[str, int], None]:
-        """Begin a gauge; return what adds a sample with these labels."""
-        lines, most = self._lines.setdefault(name, []), self._most
-
-        def add(labels: str, value: int) -> None:
-            if len(lines) < most:
-                lines.append(f"{name}{{{labels}}} {value}\n")
-            else:
-                self.left_out += 1
-
-        return add
+    def add(self, name: str, samples: Sequence[str]) -> None:
+        """Add a gauge with these samples, each as `sample` makes it."""
+        self._lines[name] = [f"{name}{each}" for each in samples[: self._most]]
+        self.left_out += max(len(samples) - self._most, 0)
 
     def text(self) -> str:
         """Return all gauges in Prometheus' text format."""
@@ -62,6 +59,11 @@ class Samples:
 def label(value: str) -> str:
     """Return the value of a label, escaped."""
     return value.translate(ESCAPED)
+
+
+def sample(labels: Mapping[str, object], value: int) -> str:
+    """Return the text of a sample, after the name of its metric."""
+    return f"{{{','.join(f'{name}={chr(34)}{label(str(of))}{chr(34)}' for name, of in labels.items())}}} {value}\n"
 
 
 class Led(NamedTuple):
@@ -78,8 +80,9 @@ class Partitions:
 
     def __init__(self, limits: SeriesLimits) -> None:
         self._limits = limits
-        self._totals = Totals(limits.topics)
-        self._copied = Totals(0)
+        self._totals = Totals(limits.topics, len(COUNTED))
+        self.offline = 0
+        """Partitions that were offline in the last scrape."""
 
     def samples(self) -> Samples:
         """Begin the samples of one scrape."""
@@ -87,31 +90,31 @@ class Partitions:
 
     def metrics(self, topics: int, replicas: Sequence[Replica], samples: Samples) -> Iterator[Metric]:
         """Read the logs. `topics`: their number in the cluster."""
-        logs = [(replica.key, log) for replica in replicas if (log := replica.log) is not None and not log.offline]
-        counts, copied = {}, {}
-        sizes: Counter[str] = Counter()
+        counts: dict[TopicPartition, tuple[int, ...]] = {}
+        sizes: dict[str, int] = {}
         read = []
-        for key, log in logs:
+        for replica in replicas:
+            log, key = replica.log, replica.key
+            if log is None or log.offline:
+                continue
             size, traffic = log.size, log.traffic
-            sizes[key.topic] += size
+            sizes[key.topic] = sizes.get(key.topic, 0) + size
+            counts[key] = counted(traffic)
             read.append((key, log, size))
-            counts[key] = traffic["bytes_in"], traffic["bytes_out"], traffic["records_in"]
-            copied[key] = traffic["replication_bytes_in"], traffic["replication_bytes_out"]
         chosen = self._totals.add(counts, sizes)
-        start, end, bytes_ = map(samples.family, list(FAMILIES)[:3])
-        for key, log, size in read:
-            if key.topic in chosen:
-                labels = f'topic="{label(key.topic)}",partition="{key.partition}"'
-                start(labels, log.log_start_offset)
-                end(labels, log.log_end_offset)
-                bytes_(labels, size)
+        labels = {topic: f'{{topic="{label(topic)}",partition="' for topic in chosen}
+        shown = [(labels[key.topic], key.partition, log, size) for key, log, size in read if key.topic in chosen]
+        start, end, bytes_ = list(FAMILIES)[:3]
+        samples.add(start, [f'{topic}{index}"}} {log.log_start_offset}\n' for topic, index, log, _ in shown])
+        samples.add(end, [f'{topic}{index}"}} {log.log_end_offset}\n' for topic, index, log, _ in shown])
+        samples.add(bytes_, [f'{topic}{index}"}} {size}\n' for topic, index, _, size in shown])
         yield from self._of_topics()
-        self._copied.add(copied, {})
-        yield from _copied(*next(iter(self._copied.sums().values()), (0, 0)))
+        yield from _copied(*self._totals.whole[-2:])
         yield GaugeMetricFamily("pybroker_topics", "Topics of the cluster.", topics)
         yield GaugeMetricFamily("pybroker_partitions", "Partitions that this broker holds.", len(replicas))
-        offline = len(replicas) - len(logs)
-        yield GaugeMetricFamily("pybroker_partitions_offline", "Partitions of this broker that are offline.", offline)
+        self.offline = len(replicas) - len(read)
+        says = "Partitions of this broker that are offline."
+        yield GaugeMetricFamily("pybroker_partitions_offline", says, self.offline)
 
     def _of_topics(self) -> Iterator[Metric]:
         families = [
@@ -123,7 +126,7 @@ class Partitions:
             )
         ]
         for topic, sums in self._totals.sums().items():
-            for family, count in zip(families, sums, strict=True):
+            for family, count in zip(families, sums, strict=False):  # without those of replication
                 family.add_metric([topic], count)
         yield from families
 
@@ -140,7 +143,7 @@ def _copied(came: int, went: int) -> Iterator[Metric]:
 def led_partitions(led: Sequence[LedPartition], samples: Samples) -> Led:
     """Count led partitions by their state, and write the lag of their followers."""
     under = least_missed = at_least = moving = 0
-    lag = samples.family("pybroker_follower_lag")
+    lags = []
     for each in led:
         log, key, isr = each.replica.log, each.replica.key, len(each.isr)
         if log is None or each.replica.offline:
@@ -155,6 +158,7 @@ def led_partitions(led: Sequence[LedPartition], samples: Samples) -> Led:
         least_missed += isr < least
         at_least += isr == least
         for follower in followers:
-            labels = f'topic="{label(key.topic)}",partition="{key.partition}",broker="{follower.broker}"'
-            lag(labels, max(end - max(follower.log_end_offset, first), 0))
+            labels = {"topic": key.topic, "partition": key.partition, "broker": follower.broker}
+            lags.append(sample(labels, max(end - max(follower.log_end_offset, first), 0)))
+    samples.add("pybroker_follower_lag", lags)
     return Led(under, least_missed, at_least, moving)

@@ -80,7 +80,7 @@ def _stages(reactors: list[core.Reactor]) -> Iterator[Metric]:
     )
     for api in STAGED:
         for stage in ("queue", "local", "remote", "send"):
-            whole = added(r["stages"][api][stage] for r in reactors)  # type: ignore[literal-required]
+            whole = added(r["stages"][api][stage] for r in reactors)
             stages.add_metric([api, stage], buckets(whole), whole["sum_us"] / 1e6)
     yield stages
 

@@ -37,12 +37,11 @@ class Cluster(NamedTuple):
     """Returns why the broker is not a member of the cluster, or ""."""
 
 
-def replication_metrics(cluster: Cluster | None, replicas: Replicas, samples: Samples) -> Iterator[Metric]:
-    """Kafka's metrics of replication. Without a `cluster` they are a lone broker's: it leads all partitions that are
-    not offline, and is the controller."""
+def replication_metrics(cluster: Cluster | None, count: int, offline: int, samples: Samples) -> Iterator[Metric]:
+    """Kafka's metrics of replication. Without a `cluster` they are a lone broker's, of `count` partitions: it leads all
+    that are not offline, and is the controller."""
     if cluster is None:
-        offline = sum(replica.offline for replica in replicas)
-        yield from _counts(len(replicas) - offline, Led(), 1, offline)
+        yield from _counts(count - offline, Led(), 1, offline)
         yield from _changes(0, 0, 0, 0)
         yield from _balance(NO_PROGRESS)
         return
