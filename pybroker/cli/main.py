@@ -49,6 +49,7 @@ COMMANDS: Final = {
     ),
     "cluster": Command("pybroker.cli.cluster.show", "Show, check and restart a cluster; start one here."),
     "top": Command("pybroker.cli.top.command", "Show throughput, lag, leaders and disks of a cluster, live."),
+    "metrics": Command("pybroker.cli.metrics.command", "Write boards for Grafana, and alerts for Prometheus."),
     "console": Command("pybroker.cli.console", "Show a cluster in the browser."),
     "logdirs": Command("pybroker.cli.logdirs", "Show where partitions lie on disk, and how large they are."),
     "brokers": Command("pybroker.cli.reassign.brokers", "List, drain, retire and replace brokers."),

@@ -1,0 +1,1 @@
+"""`pybroker metrics`: boards for Grafana, and rules for Prometheus."""
