@@ -14,6 +14,7 @@ import pytest
 from pybroker.clock import boot_ms
 from pybroker.coordination.commit import commit
 from pybroker.coordination.etcd import ledger
+from pybroker.coordination.etcd.http import EtcdUnanswered
 from pybroker.coordination.etcd.replica import ReplicatedTree
 from pybroker.coordination.memory import Fate
 from pybroker.coordination.store import (
@@ -390,6 +391,33 @@ async def test_a_cluster_whose_prefix_is_below_another_ones(store: Store, etcd: 
     assert (await outer.get("/n"))[0] == b"outer"
     assert outer.proxy.longest_answer < 2000
     await inner_store.close()
+
+
+async def test_pages_grow_while_nodes_are_small(store: Store, a: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load takes more keys a page while nodes are small; the first page again after large ones, and after a load that
+    did not end."""
+    monkeypatch.setattr(ledger, "PAGE_KEYS", 2)
+    monkeypatch.setattr(ledger, "PAGE_BYTES", 5000)
+    await asyncio.gather(*(a.create(f"/n-{n:02}", b"x" * (3000 if n in (30, 31) else 1)) for n in range(60)))
+    page, limits, broken = ledger.Ledger._page, list[int](), list[int]()
+
+    async def note(self: Any, start: bytes, end: bytes, limit: int) -> Any:
+        limits.append(limit)
+        if limit == 8 and not broken:
+            broken.append(limit)
+            raise EtcdUnanswered("it closed the connection")
+        return await page(self, start, end, limit)
+
+    monkeypatch.setattr(ledger.Ledger, "_page", note)
+    b = await store.session(10 * TIMEOUT_MS)
+    assert len((await b.children("/"))[0]) == 60
+    assert limits[:3] == [2, 4, 8]
+    assert set(limits[3:]) == {2}
+    limits.clear()
+    c = await store.session(10 * TIMEOUT_MS)
+    assert len((await c.children("/"))[0]) == 60
+    assert limits[:5] == [2, 4, 8, 16, 32]
+    assert limits[5] == 2
 
 
 async def test_history_that_is_compacted_during_the_load(

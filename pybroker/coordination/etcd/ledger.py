@@ -36,7 +36,11 @@ PUT_BYTES: Final = 32
 ZXID_DIGITS_MAX: Final = 18
 """All zxids of so many digits are below 2**63, and so is the next."""
 PAGE_KEYS: Final = 128
-"""Keys that one request loads: at the largest nodes, a page is below the limit of an answer."""
+"""Keys that the first request loads: at the largest nodes, a page is below the limit of an answer."""
+PAGE_KEYS_MAX: Final = 2048
+"""Pages grow up to this while nodes are small, as etcd counts all keys that are left for each page."""
+PAGE_BYTES: Final = 1 << 20
+"""The size of a page after which the next one has PAGE_KEYS again."""
 
 
 Puts = dict[bytes, bytes | None]
@@ -146,12 +150,16 @@ class Ledger:
 
     # -- the replica --------------------------------------------------------------------------------------------------
 
-    async def load(self) -> None:
-        """Load all keys as they are at one revision. Raises as `Gateway.call`, and StoreDamaged."""
+    async def load(self, *, grow: bool = True) -> None:
+        """Load all keys as they are at one revision; `grow`: by larger pages while nodes are small. Raises as
+        `Gateway.call`, and StoreDamaged."""
         nodes: list[tuple[str, bytes | None]] = []
+        limit = PAGE_KEYS
         for start, end in self._keys.loaded:
             while start:
-                found, more = await self._page(start, end)
+                found, more = await self._page(start, end, limit)
+                is_small = sum(len(each.key) + len(each.value) for each in found) < PAGE_BYTES
+                limit = min(PAGE_KEYS_MAX, 2 * limit) if grow and is_small else PAGE_KEYS
                 for each in found:
                     if each.key == self._keys.clock:
                         self.clock, self._turns = each.mod_revision, each.version
@@ -163,9 +171,9 @@ class Ledger:
                 start = found[-1].key + b"\0" if more else b""
         self._replica.follow(self.zxid, nodes)
 
-    async def _page(self, start: bytes, end: bytes) -> tuple[list[KeyValue], bool]:
+    async def _page(self, start: bytes, end: bytes, limit: int) -> tuple[list[KeyValue], bool]:
         """Return the first keys of a range at the loaded revision, and True if there are more."""
-        body = {**read(start, end), "limit": PAGE_KEYS, "revision": str(self.revision)}
+        body = {**read(start, end), "limit": limit, "revision": str(self.revision)}
         answer = await self._gateway.call("kv", "/v3/kv/range", body)
         if not self.revision:
             self.cluster, self.revision = answer.cluster, answer.revision

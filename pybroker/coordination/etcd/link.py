@@ -99,6 +99,8 @@ class EtcdLink:
         self._pause_s = PAUSE_S
         self._slow_rounds = 0
         """Rounds since an answer came in its share of the session timeout."""
+        self._loads = True
+        """False after a load that did not end: the next one is by small pages."""
         self._number = 0
         self._marks = itertools.count(1)
         self._posted: deque[tuple[int, StoreJob]] = deque()
@@ -279,7 +281,9 @@ class EtcdLink:
     async def _load(self, gateway: Gateway, ledger: Ledger, *, is_new: bool) -> None:
         if is_new:
             await self._put_session(gateway)
-        await ledger.load()
+        grow, self._loads = self._loads, False
+        await ledger.load(grow=grow)
+        self._loads = True
 
     async def _begin(self, gateway: Gateway) -> None:
         granted = await gateway.call("lease", "/v3/lease/grant", {"TTL": str(-int(-self._timeout_s // 1))})
