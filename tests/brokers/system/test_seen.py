@@ -27,7 +27,7 @@ from tests.asking import ask
 from tests.brokers.editor import editor_of
 from tests.brokers.kit import Cluster
 from tests.cli.conftest import run
-from tests.harness import HOST, ROOT, free_port, until
+from tests.harness import HOST, free_port, until
 from tests.metrics_page import row, rows
 from tests.stores import AnyStore
 
