@@ -22,7 +22,6 @@ from pybroker.console.clients import ViewerClients
 from pybroker.console.sessions import BrowserSessions, Viewer
 from pybroker.console.settings import ConsoleSettings
 
-COOKIE: Final = "pybroker_console"
 TOKEN: Final = "csrf"
 FORM_BYTES_MAX: Final = 64 << 10
 FIELDS_MAX: Final = 200
@@ -74,7 +73,7 @@ class Guard:
 
         refused = self._refused_host(request)
         if refused is None and not request.url.path.startswith(STATIC):
-            session = self._sessions.read(request.cookies.get(COOKIE))
+            session = self._sessions.read(request.cookies.get(cookie_name(self._settings)))
             if session is None:
                 cookies.append(self._sessions.begin())
                 session = self._sessions.read(cookies[0])
@@ -149,10 +148,15 @@ async def _form(request: Request) -> dict[str, str] | None:
         return None
 
 
+def cookie_name(settings: ConsoleSettings) -> str:
+    """Return the name of the session's cookie, which has the port: browsers send cookies to all ports of a host."""
+    return f"pybroker_console_{settings.port}"
+
+
 def set_cookie(cookie: str, settings: ConsoleSettings) -> str:
     """Return the header that gives a browser its session."""
     secure = "" if settings.certificate is None else "; Secure"
-    return f"{COOKIE}={cookie}; HttpOnly; SameSite=Strict; Path=/{secure}"
+    return f"{cookie_name(settings)}={cookie}; HttpOnly; SameSite=Strict; Path=/{secure}"
 
 
 def viewer_of(request: Request) -> Viewer:

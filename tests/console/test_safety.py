@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from pybroker.console.clients import ViewerClients
+from pybroker.console.guard import cookie_name, set_cookie
 from pybroker.console.sessions import FREE_ATTEMPTS, IDLE_S_MAX, SESSIONS_MAX, WAIT_S_MAX, Attempts, BrowserSessions
+from pybroker.console.settings import ConsoleSettings
 from pybroker.testing.certificates import Authority
 from tests.cli.conftest import run
 from tests.console.conftest import Console
@@ -98,6 +100,13 @@ def test_the_wait_of_an_address_doubles() -> None:
     assert attempts.wait_s("b") == 0
     attempts.succeeded("a")
     assert attempts.wait_s("a") == 0
+
+
+def test_consoles_at_two_ports_of_a_host_have_cookies_of_their_own() -> None:
+    """Browsers send a cookie to all ports of a host: a login at one console does not replace that of another."""
+    settings = [ConsoleSettings("h:1", {}, 1.0, "127.0.0.1", port) for port in (8080, 8081)]
+    assert len({cookie_name(each) for each in settings}) == 2
+    assert set_cookie("x", settings[0]).startswith(cookie_name(settings[0]) + "=x;")
 
 
 def test_a_session_ends_and_cannot_be_made_up() -> None:
