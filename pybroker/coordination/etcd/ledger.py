@@ -33,8 +33,9 @@ TXN_BYTES_MAX: Final = 1_450_000
 """A request to etcd has at most 1.5 MiB by default (--max-request-bytes)."""
 PUT_BYTES: Final = 32
 """An upper bound for a put without its key and value."""
-ZXID_DIGITS_MAX: Final = 18
-"""All zxids of so many digits are below 2**63, and so is the next."""
+ZXID_DIGITS_MAX: Final = 19
+ZXID_END: Final = 3 << 61
+"""Zxids are below this: above all that a restored node may have, and far from 2**63."""
 PAGE_KEYS: Final = 128
 """Keys that the first request loads: at the largest nodes, a page is below the limit of an answer."""
 PAGE_KEYS_MAX: Final = 2048
@@ -388,7 +389,7 @@ def _end(tree: AnyTree, events: list[WatchEvent], session: int) -> None:
 def _clock(value: bytes) -> tuple[int, bytes]:
     """The last zxid, and the mark of the transaction."""
     zxid, _, mark = value.partition(b" ")
-    if not zxid.isdigit() or len(zxid) > ZXID_DIGITS_MAX:
+    if not zxid.isdigit() or len(zxid) > ZXID_DIGITS_MAX or int(zxid) >= ZXID_END:
         raise EtcdUnanswered("another program has written the clock below the prefix of etcd.connect")
     return int(zxid), mark
 
