@@ -27,8 +27,7 @@ class EtcdProxy:
         self._passing.set()
         self.kept: bytes = b""
         """The request that was lost before it took effect, last."""
-        self.longest_answer = 0
-        """The bytes of the longest piece of an answer."""
+        self.answered_bytes = 0
         self.latest: bytes = b""
         """The request that `fate` is called for."""
         self._writers: set[asyncio.StreamWriter] = set()
@@ -132,5 +131,5 @@ class EtcdProxy:
             if not self._there:
                 return
             if self._lost is None:
-                self.longest_answer = max(self.longest_answer, len(piece))
+                self.answered_bytes += len(piece)
                 writer.write(piece)
