@@ -150,6 +150,7 @@ def again(move: Sequence[str]) -> Done:
 
 
 @pytest.mark.java
+@pytest.mark.zookeeper("one of the two stores that a cluster moves between")
 def test_a_cluster_moves_to_etcd_and_back(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     """Records, offsets, ACLs, logins and settings are there after each move; a killed move is finished by the next."""
     first = f"{zookeeper.connect}/{uuid.uuid4().hex}"
